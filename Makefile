@@ -1,0 +1,44 @@
+# `make` alone prints its targets. Everything runs in .venv, which `setup` fills and nothing else touches.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.set-up
+URL    ?=
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format clean
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create .venv and install the project into it (a second time costs nothing)
+	@command -v java > /dev/null || echo "No Java: Spark's part is left out. To have it: sudo apt-get install openjdk-17-jre-headless"
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "No venv module: sudo apt-get install python3-venv" >&2; exit 1; }
+	@echo "Setting up $(VENV), which takes a minute or two ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(STAMP)
+
+demo: setup ## Load 336,776 flights by Spark, drain them by several processes, check each came once (URL=fdb: for a cluster)
+	@$(BIN)/fdbqueue demo $(if $(URL),--url '$(URL)') $(ARGS)
+
+test: setup ## Run the tests (ARGS='tests/cli -k clear' for some of them)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: setup ## Check format, lint, types and who imports whom
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: setup ## Format the code and mend what lint can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## Remove .venv, caches, builds and the demo's queue
+	rm -rf $(VENV) .demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
