@@ -1,0 +1,141 @@
+"""What every test has: a database of each engine, a fresh subspace, processes that do not outlive the test.
+
+A test that names `db` (or `url`) runs once per engine: `memory`, `file` and `cluster`. One that is about some
+of them only says so: ``@pytest.mark.engines("file", "cluster")``. The databases live as long as the session:
+a test keeps to its `space`, which no other test has.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+import fdbqueue
+from fdbqueue.engine import Subspace
+from tests.helpers import cluster
+from tests.helpers.processes import Processes
+
+ENGINES = ("memory", "file", "cluster")
+SESSION_PREFIX = ("fdbqueue tests", secrets.token_hex(4))
+
+_common = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+}
+settings.register_profile("dev", max_examples=25, **_common)  # type: ignore[arg-type]
+settings.register_profile("ci", max_examples=100, print_blob=True, **_common)  # type: ignore[arg-type]
+settings.register_profile("long", max_examples=5_000, print_blob=True, **_common)  # type: ignore[arg-type]
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "engines(*names): run on these engines only, of memory, file and cluster"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a test that uses an engine one run on each that it wants."""
+    if "engine" not in metafunc.fixturenames:
+        return
+    mark = metafunc.definition.get_closest_marker("engines")
+    names = mark.args if mark else ENGINES
+    unknown = set(names) - set(ENGINES)
+    if unknown:
+        raise pytest.UsageError(f"{metafunc.definition.nodeid}: no such engine: {', '.join(sorted(unknown))}")
+    marks = {"cluster": [pytest.mark.cluster]}
+    metafunc.parametrize(
+        "engine", [pytest.param(name, marks=marks.get(name, [])) for name in names], scope="session"
+    )
+
+
+@pytest.fixture(scope="session")
+def cluster_file() -> Iterator[str]:
+    """The cluster file of a cluster that answers; a loud skip, or a failure, where there is none."""
+    with cluster.find() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def databases(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Databases]:
+    opened = Databases(request, tmp_path_factory)
+    yield opened
+    opened.close()
+
+
+class Databases:
+    """The session's databases, each opened when the first test asks for it."""
+
+    def __init__(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+        self._request = request
+        self._tmp_path_factory = tmp_path_factory
+        self._urls: dict[str, str] = {}
+        self._opened: dict[str, Any] = {}
+
+    def url(self, engine: str) -> str:
+        if engine not in self._urls:
+            self._urls[engine] = self._new_url(engine)
+        return self._urls[engine]
+
+    def _new_url(self, engine: str) -> str:
+        if engine == "memory":
+            return "memory:"
+        if engine == "file":
+            return f"file:{self._tmp_path_factory.mktemp('engine') / 'db'}"
+        return f"fdb:{self._request.getfixturevalue('cluster_file')}"
+
+    def db(self, engine: str) -> Any:
+        if engine not in self._opened:
+            self._opened[engine] = fdbqueue.open(self.url(engine))
+        return self._opened[engine]
+
+    def close(self) -> None:
+        for engine, db in self._opened.items():
+            if engine == "cluster":
+                db.clear_range_startswith(Subspace(SESSION_PREFIX).key())
+            db.close()
+
+
+@pytest.fixture
+def url(engine: str, databases: Databases) -> str:
+    """The URL of `db`, to open it in other processes. (``memory:`` opens another one each time.)"""
+    return databases.url(engine)
+
+
+@pytest.fixture
+def db(engine: str, databases: Databases) -> Any:
+    """The engine's database."""
+    return databases.db(engine)
+
+
+@pytest.fixture
+def space() -> Subspace:
+    """A subspace that is empty and this test's own."""
+    return Subspace((*SESSION_PREFIX, secrets.token_hex(8)))
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    """Processes of their own for a test's functions; what still runs at the end is killed."""
+    with Processes() as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def _no_url_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the caller's FDBQUEUE_URL out: a test must never touch a database that it wasn't given."""
+    monkeypatch.delenv("FDBQUEUE_URL", raising=False)
+
+
+@pytest.fixture
+def repository() -> Path:
+    """The folder of the checkout."""
+    return Path(__file__).resolve().parent.parent
