@@ -1,0 +1,70 @@
+"""The compose file says what the README promises: pinned images, loopback only, healthy before it is used."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.helpers import cluster
+
+
+@pytest.fixture
+def services(repository: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((repository / "docker-compose.yml").read_text())
+    found: dict[str, Any] = loaded["services"]
+    return found
+
+
+def base_images(repository: Path) -> list[str]:
+    dockerfile = (repository / "docker" / "jupyter.Dockerfile").read_text()
+    return re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)
+
+
+def test_every_image_is_pinned_to_a_full_version(services: dict[str, Any], repository: Path) -> None:
+    images = [service["image"] for service in services.values()] + base_images(repository)
+
+    assert images
+    for image in images:
+        assert re.search(r":\d+\.\d+\.\d+", image), image
+
+
+def test_server_and_client_library_are_of_one_version(services: dict[str, Any], repository: Path) -> None:
+    server = services["fdb"]["image"]
+
+    assert server in base_images(repository)
+    assert server == cluster.IMAGE
+
+
+def test_ports_are_published_on_loopback_only(services: dict[str, Any]) -> None:
+    published = [port for service in services.values() for port in service.get("ports", [])]
+
+    assert published
+    for port in published:
+        assert port.startswith("127.0.0.1:"), port
+
+
+def test_every_service_has_a_health_check(services: dict[str, Any]) -> None:
+    for name, service in services.items():
+        assert service["healthcheck"]["test"], name
+
+
+def test_jupyter_waits_for_a_configured_cluster(services: dict[str, Any]) -> None:
+    assert "configure new single" in " ".join(services["fdb"]["healthcheck"]["test"])
+    assert services["jupyter"]["depends_on"]["fdb"]["condition"] == "service_healthy"
+
+
+def test_host_and_containers_reach_the_server_at_the_address_it_tells(
+    services: dict[str, Any], repository: Path
+) -> None:
+    fdb = services["fdb"]
+    address = f"127.0.0.1:{fdb['environment']['FDB_PORT']}"
+
+    assert fdb["environment"]["FDB_NETWORKING_MODE"] == "host", "so that the server says 127.0.0.1"
+    assert fdb["environment"]["FDB_CLUSTER_FILE_CONTENTS"].endswith("@" + address)
+    assert (repository / "docker" / "fdb.cluster").read_text().strip().endswith("@" + address)
+    assert f"{address}:4500" in fdb["ports"]
+    assert services["jupyter"]["network_mode"] == "service:fdb"
