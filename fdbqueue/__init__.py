@@ -1,0 +1,55 @@
+"""fdbqueue: a transactional ordered-key queue over FoundationDB, or over a folder of your laptop.
+
+General layout
+--------------
+`engine/` (LEVEL 0) is ordered keys and transactions and knows no queue: `open` gives a database of either engine, the
+embedded one (`engine/embedded`) or a cluster (`engine/cluster.py`), with the official binding's own interface.
+
+The modules here (LEVEL 1) are the queue. `layout.py` has every key that is ever written, `items.py` what is stored
+under it, `queue.py` the verbs. They are written as generators of futures (`engine/steps.py`), so that blocking and
+asyncio callers run the same code. `once.py` makes calls that commit by themselves exact.
+
+The package `layers` (LEVEL 2) builds on the public names here, one recipe a file. `spark/` and `cli/` (LEVEL 3) stand
+on top. Nothing here imports them.
+"""
+
+from fdbqueue.bulk import BulkReport
+from fdbqueue.check import CheckReport
+from fdbqueue.codecs import Codec, JsonCodec, MsgpackCodec
+from fdbqueue.engine import open, transactional
+from fdbqueue.errors import (
+    BulkInterrupted,
+    ClusterError,
+    CodecError,
+    FdbQueueError,
+    FormatError,
+    ItemTooLarge,
+    StorageError,
+    UrlError,
+)
+from fdbqueue.items import Item
+from fdbqueue.layout import Position
+from fdbqueue.queue import Queue
+from fdbqueue.stats import Stats
+
+__all__ = [
+    "BulkInterrupted",
+    "BulkReport",
+    "CheckReport",
+    "ClusterError",
+    "Codec",
+    "CodecError",
+    "FdbQueueError",
+    "FormatError",
+    "Item",
+    "ItemTooLarge",
+    "JsonCodec",
+    "MsgpackCodec",
+    "Position",
+    "Queue",
+    "Stats",
+    "StorageError",
+    "UrlError",
+    "open",
+    "transactional",
+]

@@ -1,0 +1,29 @@
+"""LEVEL 0: ordered keys and transactions; knows no queue.
+
+Everything that user code next to a queue needs, under the official binding's own names, for both engines.
+"""
+
+from fdbqueue.engine.api import Database, ReadTransaction, Transaction
+from fdbqueue.engine.errors import FDBError, predicates
+from fdbqueue.engine.keys import SingleFloat, Subspace, Versionstamp, strinc, tuple
+from fdbqueue.engine.selector import KeySelector
+from fdbqueue.engine.streaming import StreamingMode
+from fdbqueue.engine.transactional import transactional
+from fdbqueue.engine.url import open
+
+__all__ = [
+    "Database",
+    "FDBError",
+    "KeySelector",
+    "ReadTransaction",
+    "SingleFloat",
+    "StreamingMode",
+    "Subspace",
+    "Transaction",
+    "Versionstamp",
+    "open",
+    "predicates",
+    "strinc",
+    "transactional",
+    "tuple",
+]

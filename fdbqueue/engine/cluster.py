@@ -1,0 +1,214 @@
+"""The cluster engine: the official binding, opened in the process that uses it. The only file that imports it whole.
+
+The binding's client is one per process and does not survive a fork: its network thread stays behind. A forked child
+that uses the database loads a second copy of the client library, which starts with a clean state, under a fresh copy
+of the binding's modules; objects made before the fork keep the old ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, FDBError, adopt_binding
+from fdbqueue.errors import ClusterError
+
+API_VERSION = 730
+ANSWER_TIMEOUT_MS = 5000
+DEFAULT_CLUSTER_FILES = (
+    "./fdb.cluster",
+    "/etc/foundationdb/fdb.cluster",
+    "/usr/local/etc/foundationdb/fdb.cluster",
+)
+
+_lock = threading.RLock()
+_binding: Any = None
+_binding_pid = 0
+
+
+class ClusterDatabase:
+    """A FoundationDB cluster, connected at first use, once in every process that uses it.
+
+    Has all that the binding's own ``fdb.Database`` has; pickles as the path of its cluster file.
+
+    Args:
+        cluster_file: path of the cluster file; None looks where the client library does.
+
+    Raises:
+        ClusterError: at first use, within seconds: no client library, no cluster file, no answer, or a client library
+            that is too old; the message names the remedy.
+    """
+
+    def __init__(self, cluster_file: str | None = None) -> None:
+        self._cluster_file = cluster_file
+        self._raw: Any = None
+        self._pid = 0
+
+    def create_transaction(self) -> Any:
+        """Return a new transaction, the binding's own."""
+        return self._database().create_transaction()
+
+    def close(self) -> None:
+        """Forget the connection; the next use opens it again. The binding itself stays loaded."""
+        self._raw = None
+        self._pid = 0
+
+    def __enter__(self) -> ClusterDatabase:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ClusterDatabase({self._cluster_file!r})"
+
+    def __reduce__(self) -> tuple[Callable[..., ClusterDatabase], tuple[str | None]]:
+        return (ClusterDatabase, (self._cluster_file,))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._database(), name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._database()[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._database()[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._database()[key]
+
+    def _database(self) -> Any:
+        if self._pid == os.getpid():
+            return self._raw
+        with _lock:
+            if self._pid != os.getpid():
+                path = _find_cluster_file(self._cluster_file)
+                raw = _load_binding().open(path)
+                _expect_answer(raw, path)
+                if self._raw is not None:
+                    _inherited.append(self._raw)
+                self._raw = raw
+                self._pid = os.getpid()
+        return self._raw
+
+
+_inherited: list[Any] = []
+"""Databases opened before a fork: never closed in the child, whose copy of their network thread does not run."""
+
+
+def _find_cluster_file(given: str | None) -> str:
+    named = given or os.environ.get("FDB_CLUSTER_FILE")
+    if named:
+        if os.path.isfile(named):
+            return named
+        raise ClusterError(
+            f"There is no cluster file {named!r}. Give the path of one as fdb:PATH or in FDB_CLUSTER_FILE, copied from"
+            " a machine of the cluster (there it is /etc/foundationdb/fdb.cluster)."
+        )
+    for path in DEFAULT_CLUSTER_FILES:
+        if os.path.isfile(path):
+            return path
+    raise ClusterError(
+        f"No cluster file was given, and there is none at {', '.join(DEFAULT_CLUSTER_FILES)}. Give its path as"
+        " fdb:PATH or in FDB_CLUSTER_FILE; `docker compose up -d fdb` starts a cluster and README.md says how to reach"
+        " it. Without a cluster, memory: and file:PATH work as they are."
+    )
+
+
+def _load_binding() -> Any:
+    global _binding, _binding_pid
+    if _binding_pid == os.getpid():
+        return _binding
+    if _binding is None and not _network_runs():
+        binding = _import_binding()
+    elif _binding is None:
+        binding = sys.modules["fdb"]
+    else:
+        binding = _import_fresh_binding()
+    adopt_binding()
+    _binding, _binding_pid = binding, os.getpid()
+    return binding
+
+
+def _network_runs() -> bool:
+    impl = sys.modules.get("fdb.impl")
+    thread = getattr(impl, "_network_thread", None)
+    return thread is not None and thread.is_alive()
+
+
+def _import_binding() -> Any:
+    import fdb
+
+    try:
+        fdb.api_version(API_VERSION)
+    except RuntimeError as error:
+        raise ClusterError(
+            f"The FoundationDB client library does not do API version {API_VERSION}: {error}. Install the client"
+            " package (foundationdb-clients) of version 7.3 or later."
+        ) from error
+    except Exception as error:
+        raise ClusterError(
+            "The FoundationDB client library can't be loaded"
+            f" ({error}). Install the package foundationdb-clients 7.3, or point LD_LIBRARY_PATH at the folder of"
+            " libfdb_c.so. Without a cluster, memory: and file:PATH work as they are."
+        ) from error
+    return fdb
+
+
+def _import_fresh_binding() -> Any:
+    library = _library_path()
+    if library is None:
+        raise ClusterError(
+            "This process was forked from one that had opened the cluster, and the path of the client library can't be"
+            " found to load a second copy. Start processes with multiprocessing's spawn method, or open after forking."
+        )
+    for name in [name for name in sys.modules if name == "fdb" or name.startswith("fdb.")]:
+        if name not in ("fdb.tuple", "fdb.subspace_impl", "fdb.six"):
+            del sys.modules[name]
+    real = ctypes.CDLL
+    with tempfile.TemporaryDirectory() as folder:
+        copy = shutil.copy(library, pathlib.Path(folder) / "libfdb_c.so")
+        ctypes.CDLL = lambda *_, **__: real(str(copy))  # type: ignore[assignment, misc]
+        try:
+            binding = importlib.import_module("fdb")
+            binding.api_version(API_VERSION)
+        finally:
+            ctypes.CDLL = real  # type: ignore[misc]
+    return binding
+
+
+def _library_path() -> str | None:
+    try:
+        maps = pathlib.Path("/proc/self/maps").read_text()
+    except OSError:
+        return None
+    for line in maps.splitlines():
+        path = line.split(maxsplit=5)[-1]
+        if "libfdb_c" in path and os.path.isfile(path):
+            return path
+    return None
+
+
+def _expect_answer(raw: Any, path: str) -> None:
+    tr = raw.create_transaction()
+    tr.options.set_timeout(ANSWER_TIMEOUT_MS)
+    try:
+        tr.get_read_version().wait()
+    except FDBError as error:
+        if error.code != TRANSACTION_TIMED_OUT:
+            raise
+        raise ClusterError(
+            f"The cluster of {path!r} did not answer within {ANSWER_TIMEOUT_MS / 1000:g} s. Look whether it runs"
+            f" and can be reached: fdbcli -C {path} --exec status. A client library older than the cluster gets no answer"
+            " either."
+        ) from error

@@ -1,0 +1,142 @@
+"""FoundationDB's error, codes and predicates, the same on both engines.
+
+The embedded engine raises `FDBError` itself. When the cluster engine loads the official binding it makes this
+class a base of the binding's own `fdb.FDBError`, so one ``except FDBError`` catches both (docs/adr/0005).
+"""
+
+from __future__ import annotations
+
+import sys
+
+NOT_COMMITTED = 1020
+COMMIT_UNKNOWN_RESULT = 1021
+TRANSACTION_TOO_OLD = 1007
+FUTURE_VERSION = 1009
+TRANSACTION_CANCELLED = 1025
+TRANSACTION_TIMED_OUT = 1031
+TRANSACTION_TOO_LARGE = 2101
+
+DESCRIPTIONS = {
+    1000: "Operation failed",
+    1004: "Operation timed out",
+    1007: "Transaction is too old to perform reads or be committed",
+    1009: "Request for future version",
+    1020: "Transaction not committed due to conflict with another transaction",
+    1021: "Transaction may or may not have committed",
+    1025: "Operation aborted because the transaction was cancelled",
+    1026: "Network connection failed",
+    1029: "Watch cancelled because storage server watch limit exceeded",
+    1031: "Operation aborted because the transaction timed out",
+    1032: "Too many watches currently set",
+    1034: "Watches cannot be set if read your writes is disabled",
+    1036: "Read or wrote an unreadable key",
+    1037: "Storage process does not have recent mutations",
+    1038: "Database is locked",
+    1039: "The protocol version of the cluster has changed",
+    1042: "CommitProxy commit memory limit exceeded",
+    1043: "Operation no longer supported due to shutdown",
+    1051: "Batch GRV request rate limit exceeded",
+    1078: "GetReadVersion proxy memory limit exceeded",
+    1101: "Asynchronous operation cancelled",
+    1102: "Future has been released",
+    1213: "Transaction tag is being throttled",
+    1223: "Proxy tag throttled",
+    1500: "Platform error",
+    2000: "Invalid API call",
+    2002: "Commit with incomplete read",
+    2004: "Key outside legal range",
+    2005: "Range begin key larger than end key",
+    2006: "Option set with an invalid value",
+    2007: "Option not valid in this context",
+    2008: "Action not possible before the network is configured",
+    2009: "Network can be configured only once",
+    2010: "Transaction already has a read version set",
+    2011: "Version not valid",
+    2012: "Range limits not valid",
+    2015: "Future not ready",
+    2017: "Operation issued while a commit was outstanding",
+    2018: "Unrecognized atomic mutation type",
+    2020: "Transaction does not have a valid commit version",
+    2021: "Transaction is read-only and therefore does not have a commit version",
+    2023: "Attempted to commit a transaction specified as read-only",
+    2101: "Transaction exceeds byte limit",
+    2102: "Key length exceeds limit",
+    2103: "Value length exceeds limit",
+    2104: "Connection string invalid",
+    2108: "Operation is not supported",
+    2109: "Too many tags set on transaction",
+    2110: "Tag set on transaction is too long",
+    2112: "Special key space range read crosses modules. Refer to the `special_key_space_relaxed' transaction"
+    " option for more details.",
+    2113: "Special key space range read does not intersect a module. Refer to the `special_key_space_relaxed'"
+    " transaction option for more details.",
+    2114: "Special Key space is not allowed to write by default. Refer to the `special_key_space_enable_writes`"
+    " transaction option for more details.",
+    2115: "Special Key space key or keyrange in set or clear does not intersect a module",
+    2203: "API version is not supported",
+    4000: "An unknown error occurred",
+    4100: "An internal error occurred",
+}
+"""What each code means, in FoundationDB's own words."""
+
+_MAYBE_COMMITTED = frozenset({1021, 1039})
+_RETRYABLE_NOT_COMMITTED = frozenset({1020, 1007, 1009, 1038, 1078, 1042, 1051, 1037, 1213, 1223})
+
+
+class FDBError(Exception):
+    """A FoundationDB error: `code` says which one, `description` what it means.
+
+    >>> FDBError(1020)
+    FDBError(1020)
+    >>> str(FDBError(1007))
+    'Transaction is too old to perform reads or be committed (1007)'
+    """
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+    @property
+    def description(self) -> str:
+        return DESCRIPTIONS.get(self.code, "UNKNOWN_ERROR")
+
+    def __str__(self) -> str:
+        return f"{self.description} ({self.code})"
+
+    def __repr__(self) -> str:
+        return f"FDBError({self.code})"
+
+
+class Predicates:
+    """FoundationDB's error predicates, under the binding's names.
+
+    >>> predicates.maybe_committed(FDBError(1021)), predicates.retryable_not_committed(FDBError(1021))
+    (True, False)
+    """
+
+    def retryable(self, error: FDBError) -> bool:
+        """Say whether the transaction can be tried again."""
+        return self.maybe_committed(error) or self.retryable_not_committed(error)
+
+    def maybe_committed(self, error: FDBError) -> bool:
+        """Say whether the commit may have taken effect although it failed."""
+        return error.code in _MAYBE_COMMITTED
+
+    def retryable_not_committed(self, error: FDBError) -> bool:
+        """Say whether the transaction can be tried again and surely had no effect."""
+        return error.code in _RETRYABLE_NOT_COMMITTED
+
+
+predicates = Predicates()
+
+
+def adopt_binding() -> None:
+    """Make `FDBError` a base of the binding's own error class, if the binding is loaded in this process.
+
+    Whoever catches `FDBError` around a transaction that may be the binding's calls this first. It is not done at
+    import, because the binding can be loaded at any time, and by somebody else.
+    """
+    binding = sys.modules.get("fdb.impl")
+    error = getattr(binding, "FDBError", None)
+    if error is not None and not issubclass(error, FDBError):
+        error.__bases__ = (FDBError,)

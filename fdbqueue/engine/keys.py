@@ -1,0 +1,34 @@
+"""Keys and tuples: the binding's own codec, which needs no client library."""
+
+from __future__ import annotations
+
+import fdb.tuple as tuple  # under the binding's own name
+from fdb.subspace_impl import Subspace
+from fdb.tuple import SingleFloat, Versionstamp, pack, pack_with_versionstamp, unpack
+
+
+def strinc(key: bytes) -> bytes:
+    """Return the first key after every key that starts with `key`.
+
+    >>> strinc(b"ab"), strinc(b"a\\xff")
+    (b'ac', b'b')
+
+    Raises:
+        ValueError: `key` is empty or all ``\\xff``, so that nothing sorts after its prefix.
+    """
+    stripped = key.rstrip(b"\xff")
+    if not stripped:
+        raise ValueError("Key must contain at least one byte not equal to 0xFF.")
+    return stripped[:-1] + bytes((stripped[-1] + 1,))
+
+
+__all__ = [
+    "SingleFloat",
+    "Subspace",
+    "Versionstamp",
+    "pack",
+    "pack_with_versionstamp",
+    "strinc",
+    "tuple",
+    "unpack",
+]

@@ -1,0 +1,158 @@
+"""One body of logic, two ways to wait: generators that yield futures, and the two loops that drive them.
+
+A body asks for what it needs and yields the future; whoever drives it sends the value back in::
+
+    def first_two(tr: Transaction) -> Steps[list[bytes]]:
+        a, b = tr.get(b"a"), tr.get(b"b")      # both reads are under way
+        return [bytes((yield a)), bytes((yield b))]
+
+    run(first_two(tr))                          # blocks the thread
+    await run_async(first_two(tr))              # lets the event loop go on
+
+A body yields anything with the `Future` methods; `rows` reads a range, `within` waits no longer than some seconds.
+A body must not wait by itself, so that no event loop is ever blocked. (docs/adr/0004)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+from fdbqueue.engine.api import Future, KeyValue, ReadTransaction
+from fdbqueue.engine.selector import KeySelector
+from fdbqueue.engine.streaming import StreamingMode
+
+T = TypeVar("T")
+Steps = Generator[Any, Any, T]
+
+
+def run(steps: Steps[T]) -> T:
+    """Drive `steps` to the end, blocking the calling thread at every future."""
+    try:
+        future = next(steps)
+        while True:
+            try:
+                value = future.wait()
+            except BaseException as error:  # noqa: BLE001 - the steps decide what it means
+                future = steps.throw(error)
+            else:
+                future = steps.send(value)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+async def run_async(steps: Steps[T]) -> T:
+    """Drive `steps` to the end in the running event loop, without a thread of its own.
+
+    A cancelled task cancels the future that it waits for, and the steps see the cancellation there.
+    """
+    try:
+        future = next(steps)
+        while True:
+            try:
+                if not future.is_ready():
+                    await _ready(future)
+                value = future.wait()
+            except BaseException as error:  # noqa: BLE001 - the steps decide what it means
+                future = steps.throw(error)
+            else:
+                future = steps.send(value)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+async def _ready(future: Future[Any]) -> None:
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+
+    def wake() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def ready(_: object) -> None:
+        # The loop may be closed by the time a cancelled future calls back.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(wake)
+
+    future.on_ready(ready)
+    try:
+        await waiter
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+
+
+def rows(
+    tr: ReadTransaction, begin: bytes, end: bytes, *, limit: int = 0, reverse: bool = False
+) -> Steps[list[KeyValue]]:
+    """Read the rows of ``[begin, end)``, at most `limit` of them (0: all).
+
+    *Cost:* one round trip for what fits in one answer of the cluster, one more for each further answer.
+    """
+    first: Any = begin
+    last: Any = end
+    found: list[KeyValue] = []
+    while True:
+        answer = tr.get_range(first, last, limit=limit, reverse=reverse, streaming_mode=StreamingMode.want_all)
+        page = getattr(answer, "_future", None)
+        if page is None:  # the embedded engine reads without waiting
+            found.extend(answer)
+            return found
+        batch, count, more = yield page
+        found.extend(batch)
+        if not more or not count or limit == count:
+            return found
+        limit -= count if limit else 0
+        if reverse:
+            last = KeySelector.first_greater_or_equal(batch[-1].key)
+        else:
+            first = KeySelector.first_greater_than(batch[-1].key)
+
+
+def within(future: Future[Any], seconds: float | None) -> Steps[bool]:
+    """Wait for `future` no longer than `seconds` (None: as long as it takes); say whether it became ready.
+
+    A future that did not become ready is left as it is: cancel it, or wait again.
+    """
+    return (yield Deadline(future, seconds))  # type: ignore[no-any-return]
+
+
+class Deadline:
+    """The future of "`future` is ready or `seconds` have passed": True for the first."""
+
+    __slots__ = ("_done", "_future", "_seconds")
+
+    def __init__(self, future: Future[Any], seconds: float | None) -> None:
+        self._future = future
+        self._seconds = seconds
+        self._done = threading.Event()
+
+    def wait(self) -> bool:
+        if not self._future.is_ready() and not self._done.is_set():
+            self._future.on_ready(lambda _: self._done.set())
+            self._done.wait(self._seconds)
+        return self._future.is_ready()
+
+    def is_ready(self) -> bool:
+        return self._future.is_ready() or self._done.is_set()
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        lock = threading.Lock()
+
+        def once(_: object = None) -> None:
+            with lock:
+                if self._done.is_set():
+                    return
+                self._done.set()
+            callback(self)
+
+        self._future.on_ready(once)
+        if self._seconds is not None:
+            asyncio.get_running_loop().call_later(self._seconds, once)
+
+    def cancel(self) -> None:
+        self._future.cancel()

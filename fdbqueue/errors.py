@@ -1,0 +1,55 @@
+"""Every error that the library raises of its own.
+
+An error is here if and only if there is a sensible situation in which code could catch it and react to it in
+particular. Each says what happened, where, and what to do. A failed transaction is the engine's
+`fdbqueue.engine.FDBError` with FoundationDB's own code, on both engines. An empty queue or a lost race is no error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fdbqueue.bulk import BulkReport
+
+
+class FdbQueueError(Exception):
+    """The base of the library's own errors."""
+
+
+class UrlError(FdbQueueError, ValueError):
+    """The database URL is missing or is none of ``memory:``, ``file:PATH`` and ``fdb:[CLUSTER_FILE]``."""
+
+
+class StorageError(FdbQueueError):
+    """The embedded engine's folder can't be used as asked: its disk, rights, format or contents."""
+
+
+class ClusterError(FdbQueueError):
+    """The cluster can't be used: no client library, no cluster file, no answer, or a client that is too old."""
+
+
+class CodecError(FdbQueueError, ValueError):
+    """A value doesn't fit the queue's codec, or stored bytes don't decode; nothing was changed."""
+
+
+class ItemTooLarge(FdbQueueError, ValueError):
+    """An encoded item is over the stated limit; nothing was written."""
+
+
+class FormatError(FdbQueueError):
+    """Stored bytes are not an item that this version of the library can read; they were left where they are."""
+
+
+class BulkInterrupted(FdbQueueError):
+    """A bulk enqueue stopped when some of its values were already in; what stopped it is the cause.
+
+    Attributes:
+        report: what was done until then.
+        missing: the values that were read from the input and are not in, as sorted (first, end) ordinals from 0.
+    """
+
+    def __init__(self, message: str, *, report: BulkReport, missing: list[tuple[int, int]]) -> None:
+        super().__init__(message)
+        self.report = report
+        self.missing = missing

@@ -1,0 +1,179 @@
+"""Items and the envelope that they are stored in.
+
+An envelope is one byte, of which the high half is the format version and the low half says what follows, and then the
+payload: a plain item costs its payload and one byte (docs/adr/0006)::
+
+    0x10 payload                                          a plain item
+    0x11 length(4, big-endian) msgpack-map payload        with headers
+    0x12 size(4, big-endian) crc32(4, big-endian)         the payload stands in chunks
+    0x13 length(4) msgpack-map size(4) crc32(4)           both
+
+>>> parse(envelope(b"hello"))
+Envelope(payload=b'hello', headers={}, chunked=None)
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
+from fdbqueue.layout import Position
+
+FORMAT_VERSION = 1
+INLINE_BYTES = 90_000
+"""A payload up to this size is stored with its key; FoundationDB's limit for a value is 100,000."""
+CHUNK_BYTES = 90_000
+MAX_ITEM_BYTES = 8_000_000
+"""The largest payload: it must be written and read within one transaction of 10,000,000 bytes."""
+MAX_HEADER_BYTES = 8_000
+
+_HEADERS = 1
+_CHUNKED = 2
+_PLAIN = bytes((FORMAT_VERSION << 4,))
+_NO_HEADERS: Mapping[str, Any] = MappingProxyType({})
+_headers_encoder = msgspec.msgpack.Encoder()
+_headers_decoder = msgspec.msgpack.Decoder(dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An item that came out of a queue, or was looked at."""
+
+    position: Position
+    """Its identity: where it stands, or stood, in the queue."""
+    value: Any
+    """What was enqueued, decoded by the queue's codec."""
+    headers: Mapping[str, Any] = field(default_factory=lambda: _NO_HEADERS)
+    """What was enqueued beside it."""
+
+
+class Chunked(NamedTuple):
+    """A payload that stands in chunks."""
+
+    size_bytes: int
+    crc32: int
+
+
+class Envelope(NamedTuple):
+    """A stored value, taken apart."""
+
+    payload: bytes
+    """The payload, b"" if it is chunked."""
+    headers: Mapping[str, Any]
+    chunked: Chunked | None
+
+
+def envelope(payload: bytes, headers: Mapping[str, Any] | None = None) -> bytes:
+    """Return the stored value of an item with an inline or, over `INLINE_BYTES`, a chunked payload.
+
+    Raises:
+        ItemTooLarge: the payload is over `MAX_ITEM_BYTES`, or the headers are over `MAX_HEADER_BYTES`.
+        CodecError: the headers are no mapping from str to what MessagePack can hold.
+    """
+    if headers is None and len(payload) <= INLINE_BYTES:
+        return _PLAIN + payload
+    flags = 0
+    parts = []
+    if headers:
+        packed = _pack_headers(headers)
+        flags |= _HEADERS
+        parts.append(struct.pack(">I", len(packed)) + packed)
+    if len(payload) <= INLINE_BYTES:
+        parts.append(payload)
+    elif len(payload) <= MAX_ITEM_BYTES:
+        flags |= _CHUNKED
+        parts.append(struct.pack(">II", len(payload), zlib.crc32(payload)))
+    else:
+        raise ItemTooLarge(
+            f"An encoded item of {len(payload):,} bytes is over the limit of {MAX_ITEM_BYTES:,}. Store the payload"
+            " elsewhere, in pieces under keys of your own or in a file, and enqueue where it is."
+        )
+    return bytes((FORMAT_VERSION << 4 | flags,)) + b"".join(parts)
+
+
+def chunks_of(payload: bytes) -> list[bytes]:
+    """Cut a payload over `INLINE_BYTES` into its chunks; an inline one has none."""
+    if len(payload) <= INLINE_BYTES:
+        return []
+    return [payload[start : start + CHUNK_BYTES] for start in range(0, len(payload), CHUNK_BYTES)]
+
+
+def parse(value: bytes) -> Envelope:
+    """Take a stored value apart.
+
+    Raises:
+        FormatError: it is not an envelope that this version of the library can read.
+    """
+    if value[:1] == _PLAIN:
+        return Envelope(value[1:], _NO_HEADERS, None)
+    if not value:
+        raise FormatError("The stored value is empty, which no envelope is.")
+    version, flags = value[0] >> 4, value[0] & 0x0F
+    if version > FORMAT_VERSION:
+        raise FormatError(
+            f"It was written in format {version} by a newer version of fdbqueue; this one reads formats up to"
+            f" {FORMAT_VERSION}. Update fdbqueue here."
+        )
+    if version < 1 or flags & ~(_HEADERS | _CHUNKED):
+        raise FormatError(f"Its first byte, {value[0]:#04x}, is no envelope's: it was not written by fdbqueue.")
+    try:
+        return _parse_parts(value, flags)
+    except (struct.error, msgspec.DecodeError) as error:
+        raise FormatError(f"It is damaged: {error}.") from error
+
+
+def is_chunked(value: bytes) -> bool:
+    """Say whether the payload of a stored value stands in chunks."""
+    return bool(value[0] & _CHUNKED)
+
+
+def join_chunks(chunked: Chunked, chunks: list[bytes]) -> bytes:
+    """Put a chunked payload together.
+
+    Raises:
+        FormatError: a chunk is missing or was changed.
+    """
+    payload = b"".join(chunks)
+    if len(payload) != chunked.size_bytes or zlib.crc32(payload) != chunked.crc32:
+        raise FormatError(
+            f"Its {chunked.size_bytes:,} bytes in chunks are damaged: {len(chunks)} chunks with"
+            f" {len(payload):,} bytes were found."
+        )
+    return payload
+
+
+def _pack_headers(headers: Mapping[str, Any]) -> bytes:
+    if not all(isinstance(name, str) for name in headers):
+        raise CodecError("Headers are a mapping whose keys are str.")
+    try:
+        packed = _headers_encoder.encode(dict(headers))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CodecError(f"Headers must be what MessagePack can hold: {error}.") from error
+    if len(packed) > MAX_HEADER_BYTES:
+        raise ItemTooLarge(f"Headers of {len(packed):,} bytes are over the limit of {MAX_HEADER_BYTES:,}.")
+    return packed
+
+
+def _parse_parts(value: bytes, flags: int) -> Envelope:
+    at = 1
+    headers = _NO_HEADERS
+    chunked = None
+    if flags & _HEADERS:
+        (size,) = struct.unpack_from(">I", value, at)
+        at += 4 + size
+        if at > len(value):
+            raise FormatError("It is damaged: its headers are cut off.")
+        headers = MappingProxyType(_headers_decoder.decode(value[at - size : at]))
+    if flags & _CHUNKED:
+        chunked = Chunked(*struct.unpack_from(">II", value, at))
+        if at + 8 != len(value):
+            raise FormatError("It is damaged: bytes follow where none belong.")
+        return Envelope(b"", headers, chunked)
+    return Envelope(value[at:], headers, chunked)

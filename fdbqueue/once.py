@@ -1,0 +1,185 @@
+"""Exactly once when a commit's outcome is unknown.
+
+A commit can fail with 1021: it may or may not have taken effect. A blind retry would enqueue twice, or dequeue a
+second item and lose the first. So a transaction that the library commits by itself also writes a mark, unique to the
+attempt, under a key that only one caller uses at a time; whoever is left in doubt reads the mark, and knows.
+(docs/adr/0007)
+
+The mark's key ``(queue, "once", client, slot)`` is overwritten by the slot's next call, so that a client leaves as
+many marks as it had calls at once. Marks of clients that are gone are removed by clients that come, after a day.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.errors import FDBError, adopt_binding, predicates
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.layout import Layout
+
+T = TypeVar("T")
+
+STALE_AFTER_S = 86_400.0
+"""Age, by the clock of the machine that looks, at which a mark is of no use: no commit is in doubt for so long."""
+_SWEEP_LIMIT = 16
+_MARK = struct.Struct(">QQ")  # attempt, wall clock in microseconds
+
+
+class Once:
+    """Runs transactions of one queue so that each takes effect exactly once, or fails and takes none."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._client: _Client | None = None
+
+    def transact(self, db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
+        """Run `body` in a transaction of its own, and commit it exactly once.
+
+        Raises:
+            FDBError: what `Transaction.on_error` does not retry. With 1031, from a timeout that the caller set on
+                `db`, the outcome is unknown.
+
+        *Conflicts:* none but the body's. *Cost:* one more key is written; one more is read after a 1021.
+        """
+        adopt_binding()
+        yield from self.sweep(db)
+        claim = self.claim()
+        try:
+            return (yield from claim.transact(db.create_transaction(), body))
+        finally:
+            claim.close()
+
+    def claim(self) -> Claim:
+        """Claim a mark's key, for one call at a time; to be closed."""
+        client = self._client
+        if client is None or client.pid != os.getpid():
+            client = self._client = _Client(self._layout)
+        return Claim(client)
+
+    def sweep(self, db: Database) -> Steps[None]:
+        """Remove some marks of clients that are long gone, once in this client's life.
+
+        It begins at the client's own, random, place among the marks. They are read by snapshot: a sweep that meets
+        another, or a late client, costs nobody a conflict, and clearing a mark that was just overwritten is harmless,
+        since its call would have to be in doubt right now.
+        """
+        client = self._client
+        if client is not None and client.pid == os.getpid():
+            return
+        client = self._client = _Client(self._layout)
+        stale_us = time.time_ns() // 1000 - int(STALE_AFTER_S * 1e6)
+        tr = db.create_transaction()
+        try:
+            found = yield from rows(tr.snapshot, client.begin, self._layout.marks.range().stop, limit=_SWEEP_LIMIT)
+            old = [row.key for row in found if len(row.value) == _MARK.size and _MARK.unpack(row.value)[1] < stale_us]
+            for key in old:
+                tr.clear(key)
+            if old:
+                yield tr.commit()
+        except FDBError as error:
+            # Another client will sweep; this one's call must not fail for it.
+            if not predicates.retryable(error):
+                raise
+
+
+class Claim:
+    """One slot of this process' marks, used by one call at a time."""
+
+    __slots__ = ("_client", "_slot", "key")
+
+    def __init__(self, client: _Client) -> None:
+        self._client = client
+        self._slot = client.take_slot()
+        self.key = client.key(self._slot)
+
+    def close(self) -> None:
+        """Let the next call have the slot."""
+        self._client.return_slot(self._slot)
+
+    def mark(self, tr: Transaction) -> bytes:
+        """Write a mark that no other attempt of this client has, and return it."""
+        mark = self._client.new_mark()
+        tr.set(self.key, mark)
+        return mark
+
+    def transact(
+        self,
+        tr: Transaction,
+        body: Callable[[Transaction], Steps[T]],
+        *,
+        failed: FDBError | None = None,
+        doubt: tuple[bytes, T] | None = None,
+        on_retry: Callable[[FDBError], None] = lambda error: None,
+    ) -> Steps[T]:
+        """Run `body` in `tr` and commit it, until that has happened exactly once.
+
+        Args:
+            failed: the error of a first attempt that the caller made in `tr` itself.
+            doubt: that attempt's mark and result, if its outcome is unknown.
+            on_retry: called with the error before each retry; what it raises ends the call.
+        """
+        while True:
+            committing: tuple[bytes, T] | None = None
+            try:
+                if failed is not None:
+                    on_retry(failed)
+                    yield tr.on_error(failed)
+                    failed = None
+                if doubt is not None:
+                    # The client library answers 1021 only when the commit can no longer be under way, so what this
+                    # reads is settled.
+                    value = yield tr.get(self.key)
+                    if value.present() and bytes(value) == doubt[0]:
+                        return doubt[1]
+                    doubt = None
+                result = yield from body(tr)
+                committing = (self.mark(tr), result)
+                yield tr.commit()
+                return result
+            except FDBError as error:
+                if failed is not None:
+                    raise
+                if committing is not None and predicates.maybe_committed(error):
+                    doubt = committing
+                failed = error
+
+
+class _Client:
+    """One process' marks on one queue; made anew after a fork."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.pid = os.getpid()
+        self._space = layout.marks[os.urandom(8)]
+        self.begin: bytes = self._space.key()
+        self._free: deque[int] = deque()
+        self._slots = 0
+        self._attempt = 0
+        self._lock = threading.Lock()
+
+    def take_slot(self) -> int:
+        """Return a slot that no other call of this client uses now."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            with self._lock:
+                self._slots += 1
+                return self._slots
+
+    def return_slot(self, slot: int) -> None:
+        self._free.append(slot)
+
+    def key(self, slot: int) -> bytes:
+        key: bytes = self._space.pack((slot,))
+        return key
+
+    def new_mark(self) -> bytes:
+        with self._lock:
+            self._attempt += 1
+            return _MARK.pack(self._attempt, time.time_ns() // 1000)

@@ -1,0 +1,344 @@
+"""The queue: items under ``(queue, index, random)``, first in, first out.
+
+Challenge: many clients enqueue and dequeue at once, inside transactions of their own, without conflicts that they
+don't need.
+
+Ordering: an item's index is one more than the last one that a *snapshot* read sees, so producers never conflict; two
+that run at the same time may take the same index, and then the random part decides. Whoever enqueues after another's
+commit comes after it.
+
+Source: FoundationDB's queue recipe (documentation, "Queues").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+from fdbqueue.browse import pages
+from fdbqueue.bulk import BulkReport, enqueue_in_batches, enqueue_in_transaction
+from fdbqueue.check import CheckReport, check_queue
+from fdbqueue.codecs import UNDECODABLE, Codec, codec_named
+from fdbqueue.engine.api import Database, Future, KeyValue, Transaction
+from fdbqueue.engine.selector import KeySelector
+from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.transactional import attempts, is_database, transactional
+from fdbqueue.errors import CodecError, FormatError
+from fdbqueue.items import Envelope, Item, chunks_of, envelope, is_chunked, join_chunks, parse
+from fdbqueue.layout import Layout, Name, Position, new_random
+from fdbqueue.once import Once
+from fdbqueue.stats import Stats, count, read_stats
+
+T = TypeVar("T")
+
+
+class Queue:
+    """An ordered queue in a subspace of its own.
+
+    Every method takes a transaction, in which it composes with whatever else the transaction does and which the
+    caller commits, or a database, and then commits by itself, exactly once even when a commit's outcome is unknown.
+
+    Args:
+        name: the queue's name (``"orders"`` keeps its items under the tuple ``("orders", index, random)``), a key
+            tuple, or a `Subspace`.
+        codec: ``"bytes"``, ``"str"``, ``"json"``, ``"msgpack"``, ``"tuple"``, or a `Codec` of one's own.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> orders = Queue("orders", codec="json")
+    >>> position = orders.enqueue(db, {"sku": 7})
+    >>> orders.dequeue(db).value
+    {'sku': 7}
+    >>> orders.dequeue(db) is None
+    True
+    """
+
+    def __init__(self, name: Name, *, codec: str | Codec = "bytes") -> None:
+        self.layout = Layout(name)
+        self.codec = codec_named(codec)
+        self._once = Once(self.layout)
+        self._tails: WeakKeyDictionary[Any, _Tail] = WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"Queue({self.layout.describe()}, codec={self.codec.name!r})"
+
+    def enqueue(self, tr: Transaction | Database, value: Any, *, headers: Mapping[str, Any] | None = None) -> Position:
+        """Append an item and return its position.
+
+        Args:
+            tr: a transaction to enqueue in, or a database.
+            value: what the queue's codec takes; encoded it has at most `fdbqueue.items.MAX_ITEM_BYTES`.
+            headers: a small mapping kept beside the value.
+
+        Raises:
+            CodecError: the codec does not take `value`. ItemTooLarge: it is over the limit. In both cases no key was
+                touched.
+
+        *Conflicts:* none; the read is a snapshot read, so that another enqueue that commits first does not abort
+        this one, and the key is new. *Cost:* one read (none for the further items of one transaction), two writes,
+        one more per 90,000 bytes of a large payload.
+
+        >>> import fdbqueue
+        >>> with fdbqueue.open("memory:") as db:
+        ...     Queue("q", codec="str").enqueue(db, "hello").index
+        1
+        """
+        payload = self.encode(value)
+        stored = envelope(payload, headers)
+        chunks = chunks_of(payload)
+        if is_database(tr):
+            random = new_random()
+            return run(self._once.transact(cast(Database, tr), lambda tr: self._enqueue(tr, stored, chunks, random)))
+        return run(self._enqueue_next(cast(Transaction, tr), stored, chunks))
+
+    def enqueue_many(self, tr: Transaction | Database, values: Iterable[Any]) -> BulkReport:
+        """Append items in their order.
+
+        Given a transaction, all of them in it. Given a database, in as many transactions as it takes, several of
+        them under way at once, each exactly once; an interrupted call says which values are in (`BulkInterrupted`).
+
+        Args:
+            tr: a transaction to enqueue in, or a database.
+            values: what the queue's codec takes, read as the batches go out; no transaction waits for it.
+
+        Raises:
+            CodecError, ItemTooLarge: of a value; given a transaction, no key was touched.
+            BulkInterrupted: given a database, something failed when other batches were already in.
+
+        *Conflicts:* none. *Cost:* one read and about 1,000 writes per transaction; memory for the batches under way.
+        """
+        if is_database(tr):
+            return run(enqueue_in_batches(cast(Database, tr), self.layout, self._once, self.encode, values))
+        return run(enqueue_in_transaction(cast(Transaction, tr), self.layout, self.encode, values, self._next_index))
+
+    def dequeue(self, tr: Transaction | Database) -> Item | None:
+        """Take the first item out; None if the queue is empty.
+
+        Args:
+            tr: a transaction to dequeue in, or a database.
+
+        Raises:
+            FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
+
+        *Conflicts:* with every other dequeue of the same item, of which one wins, and with an enqueue that puts an
+        item before it. *Cost:* one read, two writes; one more read and write for a chunked payload.
+
+        >>> import fdbqueue
+        >>> with fdbqueue.open("memory:") as db:
+        ...     Queue("q").dequeue(db) is None
+        True
+        """
+        taken = self._transact(tr, lambda tr: self._dequeue(tr, 1))
+        return taken[0] if taken else None
+
+    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> list[Item]:
+        """Take the first `limit` items out, in order; fewer if there are no more.
+
+        Args:
+            tr: a transaction to dequeue in, or a database.
+            limit: how many at most.
+
+        Raises:
+            FormatError, CodecError: one of them can't be read; all stay where they are.
+
+        *Conflicts:* as `dequeue`. *Cost:* one range read, two writes; one more read and write per chunked payload.
+        """
+        if limit < 1:
+            raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
+        return self._transact(tr, lambda tr: self._dequeue(tr, limit))
+
+    def peek(self, tr: Transaction | Database) -> Item | None:
+        """Return the first item without taking it; None if the queue is empty.
+
+        *Conflicts:* in a transaction, with whoever takes that item or puts one before it. *Cost:* one read.
+        """
+        return self._read(tr, self._first)
+
+    def is_empty(self, tr: Transaction | Database) -> bool:
+        """Say whether there is no item.
+
+        *Conflicts:* in a transaction, with whoever changes the answer's first item. *Cost:* one read.
+        """
+        return self._read(tr, self._is_empty)
+
+    def browse(
+        self,
+        tr: Transaction | Database,
+        *,
+        after: Position | None = None,
+        before: Position | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> Iterator[Item]:
+        """Look at the items in order without taking them, lazily.
+
+        Given a database it reads as many transactions as it needs, a page in each: items that come and go meanwhile
+        may or may not be seen, none twice.
+
+        Args:
+            tr: a transaction, or a database.
+            after: only items behind this position.
+            before: only items in front of this position.
+            limit: how many at most; None: all.
+            reverse: from the last item to the first.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one read per page of up to 1,000 items; memory for a page.
+        """
+        begin = self.layout.begin if after is None else self.layout.item_key(after) + b"\x00"
+        end = self.layout.end if before is None else self.layout.item_key(before)
+        for page in pages(tr, begin, end, limit=limit, reverse=reverse):
+            for row in page:
+                opened = self._open(row)
+                if opened.chunked is None:
+                    yield self._decode(row, opened, opened.payload)
+                    continue
+                large = self._read(tr, partial(self._item_if_there, row=row))
+                if large is not None:
+                    yield large
+
+    def clear(self, tr: Transaction | Database) -> None:
+        """Remove all items and everything else that the queue owns.
+
+        *Conflicts:* everybody who reads the queue in a transaction conflicts with it. *Cost:* one write.
+        """
+
+        _clear_range(tr, *self.layout.whole_range())
+
+    def stats(self, tr: Transaction | Database) -> Stats:
+        """Return how many items there are, and how many came and went.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one read; it does not grow with the queue.
+        """
+        return self._read(tr, lambda tr: read_stats(tr, self.layout))
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Read everything that the queue owns and compare: keys, envelopes, chunks, counters.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue, a page at a time.
+        """
+        return check_queue(tr, self.layout)
+
+    def encode(self, value: Any) -> bytes:
+        """Encode a value by the queue's codec.
+
+        Raises:
+            CodecError: the codec does not take it.
+        """
+        try:
+            return self.codec.encode(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            if isinstance(error, CodecError):
+                raise
+            raise CodecError(f"{self!r} can't encode {type(value).__name__}: {error}") from error
+
+    def _enqueue(self, tr: Transaction, stored: bytes, chunks: list[bytes], random: bytes) -> Steps[Position]:
+        # A snapshot read: were it a plain one, every enqueue would conflict with each that commits before it.
+        last = yield tr.snapshot.get_key(KeySelector.last_less_than(self.layout.end))
+        position = Position(self.layout.index_of(bytes(last)) + 1, random)
+        self._put(tr, position, stored, chunks)
+        return position
+
+    def _enqueue_next(self, tr: Transaction, stored: bytes, chunks: list[bytes]) -> Steps[Position]:
+        index = yield from self._next_index(tr, 1)
+        position = Position(index, new_random())
+        self._put(tr, position, stored, chunks)
+        return position
+
+    def _put(self, tr: Transaction, position: Position, stored: bytes, chunks: list[bytes]) -> None:
+        tr.set(self.layout.item_key(position), stored)
+        for number, chunk in enumerate(chunks):
+            tr.set(self.layout.chunk_key(position, number), chunk)
+        count(tr, self.layout, enqueued=1)
+
+    def _next_index(self, tr: Transaction, wanted: int) -> Steps[int]:
+        """Reserve `wanted` indices in a caller's transaction, reading the last one only once in it."""
+        tail = self._tails.get(tr)
+        if tail is None or tail.attempt.is_ready():
+            last = yield tr.snapshot.get_key(KeySelector.last_less_than(self.layout.end))
+            tail = self._tails[tr] = _Tail(tr.get_versionstamp(), self.layout.index_of(bytes(last)) + 1)
+        index = tail.next_index
+        tail.next_index += wanted
+        return index
+
+    def _dequeue(self, tr: Transaction, limit: int) -> Steps[list[Item]]:
+        found = yield from rows(tr, self.layout.begin, self.layout.end, limit=limit)
+        if not found:
+            return []
+        items = []
+        for row in found:
+            items.append((yield from self._item(tr, row)))
+            if is_chunked(row.value):
+                tr.clear_range(*self.layout.chunk_range(items[-1].position))
+        # The range was read, so that nothing but these items can stand in it when this commits.
+        tr.clear_range(found[0].key, found[-1].key + b"\x00")
+        count(tr, self.layout, dequeued=len(items))
+        return items
+
+    def _first(self, tr: Transaction) -> Steps[Item | None]:
+        found = yield from rows(tr, self.layout.begin, self.layout.end, limit=1)
+        return (yield from self._item(tr, found[0])) if found else None
+
+    def _is_empty(self, tr: Transaction) -> Steps[bool]:
+        return not (yield from rows(tr, self.layout.begin, self.layout.end, limit=1))
+
+    def _item(self, tr: Transaction, row: KeyValue) -> Steps[Item]:
+        opened = self._open(row)
+        if opened.chunked is None:
+            return self._decode(row, opened, opened.payload)
+        # By snapshot: chunks change only together with their item's key, whose read decides about conflicts.
+        found = yield from rows(tr.snapshot, *self.layout.chunk_range(self.layout.position_of(row.key)))
+        try:
+            payload = join_chunks(opened.chunked, [row.value for row in found])
+        except FormatError as error:
+            raise self._unreadable(row, error) from error
+        return self._decode(row, opened, payload)
+
+    def _item_if_there(self, tr: Transaction, row: KeyValue) -> Steps[Item | None]:
+        value = yield tr.snapshot.get(row.key)
+        return (yield from self._item(tr, row)) if value.present() else None
+
+    def _open(self, row: KeyValue) -> Envelope:
+        try:
+            return parse(row.value)
+        except FormatError as error:
+            raise self._unreadable(row, error) from error
+
+    def _decode(self, row: KeyValue, opened: Envelope, payload: bytes) -> Item:
+        position = self.layout.position_of(row.key)
+        try:
+            return Item(position, self.codec.decode(payload), opened.headers)
+        except UNDECODABLE as error:
+            raise CodecError(
+                f"The item {position} of {self!r} does not decode and was left there: {error}. A queue of the same"
+                " name with codec='bytes' can look at it and take it out."
+            ) from error
+
+    def _unreadable(self, row: KeyValue, error: FormatError) -> FormatError:
+        position = self.layout.position_of(row.key)
+        return FormatError(f"The item {position} of {self!r} can't be read and was left there. {error}")
+
+    def _transact(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> T:
+        return run(self._once.transact(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
+
+    def _read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> T:
+        return run(attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
+
+
+@transactional
+def _clear_range(tr: Any, begin: bytes, end: bytes) -> None:
+    tr.clear_range(begin, end)
+
+
+@dataclass(slots=True)
+class _Tail:
+    """Where the next enqueue of a caller's transaction goes.
+
+    `attempt` is the future of the transaction's versionstamp: it gets ready when the transaction commits or, with an
+    error, when it is reset, by itself or by `on_error`. Then it reads a newer version, and so must the next enqueue.
+    """
+
+    attempt: Future[Any]
+    next_index: int
