@@ -1,0 +1,81 @@
+"""A database whose commits fail when a test says so: before they take effect, or after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from fdbqueue.engine import FDBError
+
+When = Literal["before", "after"]
+Fault = tuple[When, int]
+"""When a commit fails, relative to its effect, and the error code."""
+
+
+class FaultyDatabase:
+    """Wraps a database of either engine; its transactions' commits ask `plan` what goes wrong.
+
+    Args:
+        db: the database.
+        plan: called at each commit; its fault happens there, None lets it pass.
+    """
+
+    def __init__(self, db: Any, plan: Callable[[], Fault | None]) -> None:
+        self._db = db
+        self._plan = plan
+        self.commits = 0
+        self.faults = 0
+
+    @classmethod
+    def failing_at(cls, db: Any, numbers: set[int], fault: Fault) -> FaultyDatabase:
+        """Fail the commits of these numbers, counted from 0."""
+        counter: Iterator[int] = iter(range(1_000_000))
+        return cls(db, lambda: fault if next(counter) in numbers else None)
+
+    def create_transaction(self) -> FaultyTransaction:
+        return FaultyTransaction(self._db.create_transaction(), self)
+
+    def next_fault(self) -> Fault | None:
+        self.commits += 1
+        fault = self._plan()
+        self.faults += fault is not None
+        return fault
+
+
+class FaultyTransaction:
+    """A transaction of a `FaultyDatabase`; all but `commit` is the wrapped one's."""
+
+    def __init__(self, tr: Any, db: FaultyDatabase) -> None:
+        self._tr = tr
+        self._db = db
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tr, name)
+
+    def commit(self) -> Any:
+        fault = self._db.next_fault()
+        if fault is None:
+            return self._tr.commit()
+        when, code = fault
+        if when == "after":
+            self._tr.commit().wait()
+        return Failed(code)
+
+
+class Failed:
+    """A future that failed."""
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    def wait(self) -> None:
+        raise FDBError(self._code)
+
+    def is_ready(self) -> bool:
+        return True
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        callback(self)
+
+    def cancel(self) -> None:
+        pass

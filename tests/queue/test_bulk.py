@@ -1,0 +1,168 @@
+"""Bulk enqueue: order, splitting, several commits in flight, and what an interrupted call says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fdbqueue import Queue, bulk
+from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.errors import BulkInterrupted, CodecError
+from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
+
+
+@pytest.fixture
+def queue(space: Subspace) -> Queue:
+    return Queue(space)
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "BATCH_ITEMS", 10)
+
+
+class ChoosyTransaction(FaultyTransaction):
+    """Fails to commit more than ten items."""
+
+    def __init__(self, tr: Any, db: ChoosyDatabase) -> None:
+        super().__init__(tr, db)
+        self._error = db.error
+        self._sets = 0
+
+    def set(self, key: bytes, value: bytes) -> None:
+        self._sets += 1
+        self._tr.set(key, value)
+
+    def commit(self) -> Any:
+        return Failed(self._error) if self._sets > 11 else super().commit()
+
+    def on_error(self, error: Any) -> Any:
+        self._sets = 0
+        return self._tr.on_error(error)
+
+
+class ChoosyDatabase(FaultyDatabase):
+    def __init__(self, db: Any, error: int) -> None:
+        super().__init__(db, lambda: None)
+        self.error = error
+
+    def create_transaction(self) -> ChoosyTransaction:
+        return ChoosyTransaction(self._db.create_transaction(), self)
+
+
+def contents(queue: Queue, db: Any) -> list[bytes]:
+    return [item.value for item in queue.browse(db)]
+
+
+def numbered(amount: int) -> list[bytes]:
+    return [b"%06d" % n for n in range(amount)]
+
+
+def test_many_items_go_in_order_into_few_transactions(db: Any, queue: Queue) -> None:
+    report = queue.enqueue_many(db, numbered(3_500))
+    assert (report.items, report.size_bytes, report.transactions) == (3_500, 21_000, 4)
+    assert report.first is not None
+    assert report.last is not None
+    assert (report.first.index, report.last.index) == (1, 3_500)
+    assert contents(queue, db) == numbered(3_500)
+    assert queue.check(db).ok
+
+
+def test_nothing_to_enqueue_is_no_transaction(db: Any, queue: Queue) -> None:
+    report = queue.enqueue_many(db, [])
+    assert (report.items, report.first, report.last, report.transactions) == (0, None, None, 0)
+    tr = db.create_transaction()
+    assert queue.enqueue_many(tr, []).items == 0
+
+
+def test_batches_are_cut_by_bytes(db: Any, queue: Queue) -> None:
+    report = queue.enqueue_many(db, [bytes(300_000)] * 7)
+    assert report.transactions == 3
+    assert [len(value) for value in contents(queue, db)] == [300_000] * 7
+    assert queue.check(db).ok
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_items_of_a_bulk_call_come_after_what_was_committed_before_each_batch(db: Any, queue: Queue) -> None:
+    def values() -> Iterator[bytes]:
+        for n in range(40):
+            if n == 15:
+                queue.enqueue_many(db, [b"other"] * 100)
+            yield b"%06d" % n
+
+    queue.enqueue_many(db, values())
+    found = contents(queue, db)
+    assert [value for value in found if value != b"other"] == numbered(40)
+    assert found.index(b"000020") > 110
+
+
+@pytest.mark.usefixtures("small_batches")
+@given(plan=st.lists(st.none() | st.sampled_from([("before", 1021), ("after", 1021), ("before", 1020)]), max_size=30))
+def test_every_batch_is_exactly_once_and_in_order_under_faults(db: Any, plan: list[Fault | None]) -> None:
+    queue = Queue(("fdbqueue tests", "bulk", str(id(plan))))
+    queue.clear(db)
+    pending = iter(plan)
+    report = queue.enqueue_many(FaultyDatabase(db, lambda: next(pending, None)), numbered(123))
+    assert report.transactions == 13
+    assert contents(queue, db) == numbered(123)
+    assert queue.stats(db).enqueued == 123
+    assert queue.check(db).ok
+    queue.clear(db)
+
+
+@pytest.mark.parametrize("error", [2101, 1007])
+def test_a_batch_that_is_too_large_or_too_slow_is_halved_until_it_fits(db: Any, queue: Queue, error: int) -> None:
+    report = queue.enqueue_many(ChoosyDatabase(db, error), numbered(64))
+    assert contents(queue, db) == numbered(64)
+    assert report.items == 64
+    assert report.transactions == 8
+    assert queue.check(db).ok
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_an_input_that_breaks_tells_what_is_in_and_what_is_missing(db: Any, queue: Queue) -> None:
+    def values() -> Iterator[bytes]:
+        yield from numbered(35)
+        raise LookupError("the file ended early")
+
+    with pytest.raises(BulkInterrupted, match="after 30 values were in: the file ended early") as stopped:
+        queue.enqueue_many(db, values())
+    assert isinstance(stopped.value.__cause__, LookupError)
+    assert stopped.value.missing == [(30, 35)]
+    assert stopped.value.report.items == 30
+    assert contents(queue, db) == numbered(30)
+    assert queue.check(db).ok
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_commit_that_cannot_succeed_tells_exactly_what_is_missing(db: Any, queue: Queue) -> None:
+    faulty = FaultyDatabase.failing_at(db, {2}, ("before", 1031))
+    with pytest.raises(BulkInterrupted) as stopped:
+        queue.enqueue_many(faulty, numbered(60))
+    values = numbered(60)
+    in_queue = contents(queue, db)
+    missing = [values[n] for first, end in stopped.value.missing for n in range(first, end)]
+    assert values[20:30] == missing[:10]
+    assert sorted(in_queue + missing) == values[: len(in_queue) + len(missing)]
+
+
+def test_a_first_value_that_does_not_fit_is_the_codecs_own_error(db: Any, queue: Queue) -> None:
+    with pytest.raises(CodecError):
+        queue.enqueue_many(db, ["text"])
+    with pytest.raises(FDBError, match="1031"):
+        queue.enqueue_many(FaultyDatabase.failing_at(db, {0}, ("before", 1031)), [b"x"])
+    assert queue.is_empty(db)
+
+
+def test_given_a_transaction_all_go_into_it_and_nothing_is_committed(db: Any, queue: Queue) -> None:
+    tr = db.create_transaction()
+    queue.enqueue(tr, b"a")
+    queue.enqueue_many(tr, [b"b", b"c"])
+    queue.enqueue(tr, b"d")
+    assert queue.is_empty(db)
+    tr.commit().wait()
+    assert contents(queue, db) == [b"a", b"b", b"c", b"d"]

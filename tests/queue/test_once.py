@@ -1,0 +1,122 @@
+"""Calls that commit by themselves take effect once, whatever becomes of their commits."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fdbqueue import Queue
+from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.once import STALE_AFTER_S, _Client
+from tests.helpers.faults import Fault, FaultyDatabase
+
+FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
+
+
+@pytest.fixture
+def queue(space: Subspace) -> Queue:
+    return Queue(space)
+
+
+def contents(queue: Queue, db: Any) -> list[bytes]:
+    return [item.value for item in queue.browse(db)]
+
+
+@pytest.mark.parametrize("faults", itertools.product(FAULTS, repeat=2))
+def test_every_call_is_exactly_once_under_any_two_faults_in_a_row(
+    db: Any, queue: Queue, faults: tuple[Fault, ...]
+) -> None:
+    def failing() -> FaultyDatabase:
+        pending = iter(faults)
+        return FaultyDatabase(db, lambda: next(pending, None))
+
+    queue.enqueue(failing(), b"a")
+    queue.enqueue_many(failing(), [b"b", b"c", b"d"])
+    assert contents(queue, db) == [b"a", b"b", b"c", b"d"]
+    item = queue.dequeue(failing())
+    assert item is not None
+    assert item.value == b"a"
+    assert [item.value for item in queue.dequeue_many(failing(), limit=2)] == [b"b", b"c"]
+    assert contents(queue, db) == [b"d"]
+    assert queue.check(db).ok
+
+
+def test_an_item_that_was_consumed_before_its_producer_looked_is_not_enqueued_again(db: Any, queue: Queue) -> None:
+    consumed: list[bytes] = []
+
+    class Consuming(FaultyDatabase):
+        def next_fault(self) -> Fault | None:
+            fault = super().next_fault()
+            item = queue.dequeue(db)
+            if item is not None:
+                consumed.append(item.value)
+            return fault
+
+    faulty = Consuming.failing_at(db, {0}, ("after", 1021))
+    queue.enqueue(faulty, b"only one")
+    consumed += contents(queue, db)
+    consumed += [item.value for item in queue.dequeue_many(db)]
+    assert consumed.count(b"only one") >= 1
+    assert queue.stats(db).enqueued == 1
+
+
+def test_an_error_that_is_not_retryable_is_raised_and_nothing_was_done(db: Any, queue: Queue) -> None:
+    with pytest.raises(FDBError, match="1031"):
+        queue.enqueue(FaultyDatabase.failing_at(db, {0}, ("before", 1031)), b"x")
+    assert queue.is_empty(db)
+    queue.enqueue(db, b"y")
+    assert contents(queue, db) == [b"y"]
+
+
+@given(plan=st.lists(st.none() | st.sampled_from(FAULTS), max_size=40), data=st.data())
+def test_random_calls_under_random_faults_do_what_a_list_does(
+    db: Any, plan: list[Fault | None], data: st.DataObject
+) -> None:
+    queue = Queue(("fdbqueue tests", "once", str(time.monotonic_ns())))
+    pending = iter(plan)
+    faulty = FaultyDatabase(db, lambda: next(pending, None))
+    model: list[bytes] = []
+    for n in range(data.draw(st.integers(1, 12))):
+        value = b"%d" % n
+        verb = data.draw(st.sampled_from(["enqueue", "enqueue_many", "dequeue", "dequeue_many"]))
+        if verb == "enqueue":
+            queue.enqueue(faulty, value)
+            model.append(value)
+        elif verb == "enqueue_many":
+            queue.enqueue_many(faulty, [value + b"a", value + b"b"])
+            model += [value + b"a", value + b"b"]
+        elif verb == "dequeue":
+            item = queue.dequeue(faulty)
+            assert (item.value if item else None) == (model.pop(0) if model else None)
+        else:
+            assert [item.value for item in queue.dequeue_many(faulty, limit=3)] == model[:3]
+            del model[:3]
+    assert contents(queue, db) == model
+    assert queue.check(db).ok
+    queue.clear(db)
+
+
+def test_a_client_leaves_as_many_marks_as_it_had_calls_at_once(db: Any, queue: Queue) -> None:
+    for _ in range(10):
+        queue.enqueue(db, b"x")
+    assert len(list(db.get_range_startswith(queue.layout.marks.key()))) == 1
+
+
+def test_marks_of_clients_that_are_long_gone_are_swept_and_fresh_ones_are_not(
+    db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        Queue(queue.layout.space).enqueue(db, b"x")
+    Queue(queue.layout.space).enqueue(db, b"x")
+    assert len(list(db.get_range_startswith(queue.layout.marks.key()))) == 4
+    later = time.time_ns() + int((STALE_AFTER_S + 60) * 1e9)
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    monkeypatch.setattr("fdbqueue.once.os.urandom", lambda n: b"\x00" * n)
+    assert _Client(queue.layout).begin < db.get_range_startswith(queue.layout.marks.key())[0].key
+    Queue(queue.layout.space).enqueue(db, b"x")
+    assert len(list(db.get_range_startswith(queue.layout.marks.key()))) == 1

@@ -1,0 +1,78 @@
+"""Envelopes: what is stored, and what happens to bytes that are none."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
+from fdbqueue.items import CHUNK_BYTES, INLINE_BYTES, MAX_ITEM_BYTES, chunks_of, envelope, join_chunks, parse
+
+headers = st.dictionaries(
+    st.text(max_size=8), st.one_of(st.none(), st.integers(-9, 9), st.text(max_size=9)), max_size=4
+)
+payloads = st.one_of(st.binary(max_size=50), st.integers(INLINE_BYTES - 2, INLINE_BYTES + 2).map(bytes))
+
+
+def test_a_plain_item_costs_one_byte_more_than_its_payload() -> None:
+    assert envelope(b"x" * 100) == b"\x10" + b"x" * 100
+
+
+@given(payload=payloads, headers=headers)
+def test_what_was_put_in_an_envelope_comes_out(payload: bytes, headers: dict[str, Any]) -> None:
+    chunks = chunks_of(payload)
+    opened = parse(envelope(payload, headers))
+    assert dict(opened.headers) == headers
+    assert (opened.chunked is not None) == bool(chunks) == (len(payload) > INLINE_BYTES)
+    assert payload == (join_chunks(opened.chunked, chunks) if opened.chunked else opened.payload)
+
+
+@given(payload=st.binary(max_size=30), headers=headers, cut=st.integers(0, 200), noise=st.binary(max_size=3))
+def test_truncated_and_foreign_bytes_are_refused_or_read_but_never_crash(
+    payload: bytes, headers: dict[str, Any], cut: int, noise: bytes
+) -> None:
+    with contextlib.suppress(FormatError):
+        parse(noise + envelope(payload, headers)[:cut])
+
+
+@given(data=st.binary(max_size=60))
+def test_random_bytes_are_refused_or_read_but_never_crash(data: bytes) -> None:
+    with contextlib.suppress(FormatError):
+        parse(data)
+
+
+def test_an_envelope_of_a_newer_version_is_refused_by_saying_so() -> None:
+    with pytest.raises(FormatError, match="format 2 by a newer version"):
+        parse(b"\x20hello")
+
+
+def test_a_payload_over_the_limit_is_refused_and_one_at_the_limit_is_not() -> None:
+    assert len(chunks_of(bytes(MAX_ITEM_BYTES))) == -(-MAX_ITEM_BYTES // CHUNK_BYTES)
+    envelope(bytes(MAX_ITEM_BYTES))
+    with pytest.raises(ItemTooLarge, match="over the limit of 8,000,000"):
+        envelope(bytes(MAX_ITEM_BYTES + 1))
+
+
+def test_a_missing_or_changed_chunk_is_noticed() -> None:
+    payload = bytes(range(256)) * 1_000
+    chunked = parse(envelope(payload)).chunked
+    assert chunked is not None
+    chunks = chunks_of(payload)
+    for damaged in (chunks[:-1], [*chunks[1:], chunks[0]], [*chunks[:-1], b"x" * len(chunks[-1])]):
+        with pytest.raises(FormatError, match="damaged"):
+            join_chunks(chunked, damaged)
+
+
+@pytest.mark.parametrize("bad", [{1: "x"}, {"x": object()}])
+def test_headers_that_messagepack_cannot_hold_are_refused(bad: dict[Any, Any]) -> None:
+    with pytest.raises(CodecError):
+        envelope(b"", bad)
+
+
+def test_headers_over_the_limit_are_refused() -> None:
+    with pytest.raises(ItemTooLarge, match="Headers"):
+        envelope(b"", {"x": "y" * 9_000})

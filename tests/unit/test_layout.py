@@ -1,0 +1,55 @@
+"""The keys are the official tuple encoding's, however fast they are made."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fdbqueue.engine import Subspace
+from fdbqueue.engine import tuple as fdb_tuple
+from fdbqueue.layout import Layout, Position
+
+indices = st.one_of(st.integers(0, 300), st.integers(0, 2**62))
+randoms = st.binary(max_size=12)
+
+
+@given(index=indices, random=randoms)
+def test_an_items_key_is_the_tuple_of_queue_index_and_random(index: int, random: bytes) -> None:
+    layout = Layout("q")
+    key = layout.item_key(Position(index, random))
+    assert key == fdb_tuple.pack(("q", index, random))
+    assert layout.position_of(key) == Position(index, random)
+
+
+@given(index=indices, amount=st.integers(0, 600), random=randoms)
+def test_keys_made_in_bulk_are_those_made_one_by_one(index: int, amount: int, random: bytes) -> None:
+    layout = Layout(("a", 1))
+    assert list(layout.item_keys(index, amount, random)) == [
+        fdb_tuple.pack(("a", 1, index + n, random)) for n in range(amount)
+    ]
+
+
+@given(positions=st.lists(st.builds(Position, indices, randoms)))
+def test_positions_sort_as_their_keys_do(positions: list[Position]) -> None:
+    layout = Layout(b"q")
+    assert [layout.item_key(p) for p in sorted(positions)] == sorted(layout.item_key(p) for p in positions)
+
+
+@given(position=st.builds(Position, indices, randoms))
+def test_everything_stands_in_the_queues_range_and_only_items_in_the_items(position: Position) -> None:
+    layout = Layout(Subspace(("q",)))
+    begin, end = layout.whole_range()
+    item = layout.item_key(position)
+    others = [layout.chunk_key(position, 3), layout.count_key("enqueued"), layout.marks.key(), layout.jobs.key()]
+    assert layout.begin <= item < layout.end
+    assert all(begin <= key < end and not layout.begin <= key < layout.end for key in others)
+    chunk_begin, chunk_end = layout.chunk_range(position)
+    assert chunk_begin <= layout.chunk_key(position, 0) < layout.chunk_key(position, 300) < chunk_end
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    with pytest.raises(TypeError, match="named by a str"):
+        Layout(7)
+    with pytest.raises(ValueError, match="empty prefix"):
+        Layout(Subspace())

@@ -1,0 +1,139 @@
+"""Steps: the same body under both drivers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue.engine.steps import Steps, run, run_async, within
+
+
+class Pending:
+    """A future that a test makes ready."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Event()
+        self._callbacks: list[Callable[[Any], None]] = []
+        self._result: Any = None
+        self.cancelled = False
+
+    def finish(self, result: Any) -> None:
+        self._result = result
+        self._ready.set()
+        for callback in self._callbacks:
+            callback(self)
+
+    def wait(self) -> Any:
+        self._ready.wait()
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
+
+    def is_ready(self) -> bool:
+        return self._ready.is_set()
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        if self._ready.is_set():
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self.finish(LookupError("cancelled"))
+
+
+def done(result: Any) -> Pending:
+    future = Pending()
+    future.finish(result)
+    return future
+
+
+def add(first: Pending, second: Pending) -> Steps[int]:
+    total: int = (yield first) + (yield second)
+    return total
+
+
+def recover(future: Pending) -> Steps[str]:
+    try:
+        yield future
+    except LookupError as error:
+        return str((yield done(f"recovered from {error}")))
+    return "fine"
+
+
+def drive_async(steps: Steps[Any]) -> Any:
+    return asyncio.run(run_async(steps))
+
+
+drivers = pytest.mark.parametrize("drive", [run, drive_async])
+
+
+@drivers
+def test_values_are_sent_in_and_the_result_comes_out(drive: Callable[[Steps[Any]], Any]) -> None:
+    assert drive(add(done(1), done(2))) == 3
+
+
+@drivers
+def test_an_error_is_raised_where_the_future_was_yielded(drive: Callable[[Steps[Any]], Any]) -> None:
+    assert drive(recover(done(LookupError("x")))) == "recovered from x"
+    with pytest.raises(ValueError, match="y"):
+        drive(recover(done(ValueError("y"))))
+
+
+@drivers
+def test_a_future_that_becomes_ready_in_another_thread_wakes_the_steps(drive: Callable[[Steps[Any]], Any]) -> None:
+    future = Pending()
+    threading.Timer(0.01, future.finish, [40]).start()
+    assert drive(add(future, done(2))) == 42
+
+
+@drivers
+def test_a_deadline_gives_up_and_leaves_the_future_alone(drive: Callable[[Steps[Any]], Any]) -> None:
+    future = Pending()
+    assert drive(within(future, 0.01)) is False
+    assert not future.cancelled
+    assert drive(within(done(1), 0)) is True
+    threading.Timer(0.01, future.finish, [1]).start()
+    assert drive(within(future, 10)) is True
+
+
+def test_one_event_loop_keeps_many_steps_waiting_at_once() -> None:
+    async def main() -> list[int]:
+        futures = [Pending() for _ in range(500)]
+        tasks = [asyncio.create_task(run_async(add(future, done(1)))) for future in futures]
+        await asyncio.sleep(0)
+        threads = threading.active_count()
+        for n, future in enumerate(futures):
+            future.finish(n)
+        assert threads < 5
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(main()) == list(range(1, 501))
+
+
+def test_a_cancelled_task_cancels_its_future_and_the_steps_see_it() -> None:
+    seen = []
+
+    def steps(future: Pending) -> Steps[None]:
+        try:
+            yield future
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    async def main() -> Pending:
+        future = Pending()
+        task = asyncio.create_task(run_async(steps(future)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return future
+
+    assert asyncio.run(main()).cancelled
+    assert seen == ["cancelled"]
