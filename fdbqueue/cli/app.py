@@ -1,0 +1,44 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from fdbqueue.cli.browse import browse
+from fdbqueue.cli.check import check
+from fdbqueue.cli.clear import clear
+from fdbqueue.cli.dequeue import dequeue
+from fdbqueue.cli.enqueue import enqueue
+from fdbqueue.cli.errors import EXIT_CODES_HELP, Commands
+from fdbqueue.cli.peek import peek
+from fdbqueue.cli.stats import stats
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    epilog=EXIT_CODES_HELP,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for command in (enqueue, dequeue, peek, browse, stats, check, clear):
+    app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fdbqueue {version('fdbqueue')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Queues inside FoundationDB transactions: put items in, take them out, look at them."""

@@ -1,0 +1,58 @@
+"""``fdbqueue browse``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fdbqueue.cli import errors
+from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, queue_of
+from fdbqueue.cli.output import line, print_items, wants_table, write_lines
+from fdbqueue.engine import open
+from fdbqueue.layout import Position
+
+SCREENFUL = 20
+
+
+def browse(
+    queue: QueueName,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="How many items; default: all, on a terminal 20.")
+    ] = None,
+    reverse: Annotated[bool, typer.Option("--reverse", "-r", help="From the last item to the first.")] = False,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="INDEX:RANDOM", help="Only items behind this position.")
+    ] = None,
+    url: Url = None,
+    codec: Codec = CodecName.json,
+    records: Records = False,
+    raw: Raw = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print items in order and leave them where they are. Exits with 1 if there is none."""
+    table = wants_table(as_json) and not raw
+    start = None if after is None else _position(after)
+    with open(url) as db:
+        found = queue_of(queue, codec).browse(
+            db, after=start, limit=limit or (SCREENFUL if table else None), reverse=reverse
+        )
+        if table:
+            printed = print_items(found, codec, "")
+        else:
+            printed = 0
+            for item in found:
+                write_lines([line(item, codec, records=records, raw=raw)])
+                printed += 1
+    if not printed:
+        raise typer.Exit(errors.EMPTY)
+
+
+def _position(text: str) -> Position:
+    index, _, random = text.partition(":")
+    try:
+        return Position(int(index), bytes.fromhex(random))
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{text!r} is no INDEX:RANDOM, as --records prints them", param_hint="--after"
+        ) from error

@@ -1,0 +1,34 @@
+"""``fdbqueue clear``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from fdbqueue.cli.options import QueueName, Url, queue_of
+from fdbqueue.cli.output import say
+from fdbqueue.engine import open
+
+
+def clear(
+    queue: QueueName,
+    url: Url = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove all items and everything else that the queue owns, counters too. Asks first."""
+    with open(url) as db:
+        cleared = queue_of(queue)
+        available = cleared.stats(db).available
+        if not yes:
+            if not sys.stdin.isatty():
+                raise typer.BadParameter(
+                    f"{queue} has {available:,} items; to remove them without being asked, say --yes",
+                    param_hint="clear",
+                )
+            typer.confirm(
+                f"Remove the {available:,} items of {queue} and all that belongs to it?", abort=True, err=True
+            )
+        cleared.clear(db)
+    say(f"{available:,} items removed")

@@ -1,0 +1,53 @@
+"""``fdbqueue enqueue``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from fdbqueue.cli.errors import BadValue
+from fdbqueue.cli.options import Codec, CodecName, QueueName, Raw, Url, queue_of
+from fdbqueue.cli.output import say
+from fdbqueue.cli.values import parse
+from fdbqueue.engine import open
+
+
+def enqueue(
+    queue: QueueName,
+    values: Annotated[
+        list[str] | None, typer.Argument(metavar="[VALUE]...", help="Values; without one, lines of standard input.")
+    ] = None,
+    url: Url = None,
+    codec: Codec = CodecName.json,
+    raw: Raw = False,
+) -> None:
+    """Append items: the values given, or a line of standard input each.
+
+    A value is JSON; given as an argument to a queue of str or bytes, it is the text itself. Lines go in by batches,
+    in their order and each batch exactly once; if something is wrong with one, the message says how many are in.
+    """
+    if not values and sys.stdin.isatty():
+        raise typer.BadParameter("give values, or pipe lines into standard input", param_hint="VALUE")
+    verbatim = raw or codec in (CodecName.str, CodecName.bytes)
+    if raw and codec not in (CodecName.str, CodecName.bytes):
+        raise typer.BadParameter("only the codecs str and bytes have raw values", param_hint="--raw")
+    given = [parse(value, codec, raw=verbatim) for value in values] if values else _lines(codec, raw)
+    with open(url) as db:
+        report = queue_of(queue, codec).enqueue_many(db, given)
+    say(f"{report.items:,} items enqueued")
+
+
+def _lines(codec: CodecName, raw: bool) -> Iterator[Any]:
+    # Bytes that are no UTF-8 get through a queue of bytes unchanged.
+    lines = (line.decode("utf-8", "surrogateescape") for line in sys.stdin.buffer)
+    for number, line in enumerate(lines, 1):
+        text = line.removesuffix("\n")
+        if not raw and not text.strip():
+            continue
+        try:
+            yield parse(text, codec, raw=raw)
+        except BadValue as error:
+            raise BadValue(f"Line {number}: {error}") from error

@@ -1,0 +1,51 @@
+"""How a command fails: a sentence on standard error, and an exit code that a script can act on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from fdbqueue.engine import FDBError
+from fdbqueue.errors import BulkInterrupted, CodecError, FdbQueueError, FormatError, ItemTooLarge, UrlError
+
+EMPTY = 1
+"""There was no item, or the check found something wrong."""
+USAGE = 2
+"""The command line itself is wrong."""
+ENGINE = 3
+"""The database can't be used, or refused."""
+VALUE = 4
+"""A value is not what the queue's codec takes, or a stored one can't be read."""
+
+EXIT_CODES_HELP = (
+    "Exit codes: 0 done; 1 the queue is empty, or the check failed; 2 usage; 3 the database failed;"
+    " 4 a value can't be encoded or decoded."
+)
+
+
+class BadValue(FdbQueueError, ValueError):
+    """A value given to a command is not what the codec takes."""
+
+
+class Commands(TyperGroup):
+    """The group of all commands; turns the library's errors into messages and exit codes."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (FdbQueueError, FDBError) as error:
+            typer.echo(f"Error: {error}", err=True)
+            raise typer.Exit(exit_code_of(error)) from error
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code for an error of the library's."""
+    if isinstance(error, BulkInterrupted) and error.__cause__ is not None:
+        return exit_code_of(error.__cause__)
+    if isinstance(error, UrlError):
+        return USAGE
+    if isinstance(error, BadValue | CodecError | FormatError | ItemTooLarge):
+        return VALUE
+    return ENGINE

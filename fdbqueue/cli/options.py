@@ -1,0 +1,62 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+import typer
+
+from fdbqueue.layout import Name
+from fdbqueue.queue import Queue
+
+
+class CodecName(StrEnum):
+    """The codecs that the library brings."""
+
+    json = "json"
+    msgpack = "msgpack"
+    tuple = "tuple"
+    str = "str"
+    bytes = "bytes"
+
+
+QueueName = Annotated[
+    str,
+    typer.Argument(metavar="QUEUE", help='The queue\'s name, or its key tuple as JSON: \'["shop", "orders"]\'.'),
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url", envvar="FDBQUEUE_URL", help="The database: file:PATH, or fdb: or fdb:CLUSTER_FILE.", metavar="URL"
+    ),
+]
+Codec = Annotated[
+    CodecName,
+    typer.Option("--codec", "-c", envvar="FDBQUEUE_CODEC", help="The codec that the queue is used with."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines on a terminal too.")]
+Records = Annotated[
+    bool, typer.Option("--records", help="Print each value with its position and headers, not the value alone.")
+]
+Raw = Annotated[bool, typer.Option("--raw", help="A line is a value as it is, not JSON. For the codecs str and bytes.")]
+
+
+def named(name: str) -> Name:
+    """Return what a queue is named by: the text, or the tuple that it writes down as JSON.
+
+    >>> named("orders"), named('["shop", "orders"]')
+    ('orders', ('shop', 'orders'))
+    """
+    if not name.startswith("["):
+        return name
+    try:
+        return tuple(msgspec.json.decode(name, type=list[str | int]))
+    except msgspec.DecodeError as error:
+        raise typer.BadParameter(f"{name!r} is no JSON array of strings and integers: {error}") from error
+
+
+def queue_of(name: str, codec: CodecName = CodecName.bytes) -> Queue:
+    """Return the queue that the arguments name."""
+    return Queue(named(name), codec=codec.value)

@@ -1,0 +1,77 @@
+"""What commands print: JSON lines into a pipe, tables on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fdbqueue.cli.options import CodecName
+from fdbqueue.cli.values import encode_json, to_json
+from fdbqueue.items import Item
+
+
+def wants_table(as_json: bool) -> bool:
+    """Say whether a human reads standard output."""
+    return sys.stdout.isatty() and not as_json
+
+
+def say(text: str) -> None:
+    """Tell a human what was done; nothing is printed where none looks on."""
+    if sys.stderr.isatty():
+        Console(stderr=True, highlight=False).print(text)
+
+
+def line(item: Item, codec: CodecName, *, records: bool = False, raw: bool = False) -> bytes:
+    """Return one item as a line of output."""
+    if raw:
+        return (item.value if isinstance(item.value, bytes) else str(item.value).encode()) + b"\n"
+    value = to_json(item.value, codec)
+    return encode_json(record(item, value) if records else value).encode() + b"\n"
+
+
+def record(item: Item, value: Any) -> dict[str, Any]:
+    """Return an item with all that is known of it, as JSON can hold it."""
+    shown: dict[str, Any] = {"index": item.position.index, "random": item.position.random.hex(), "value": value}
+    if item.headers:
+        shown["headers"] = dict(item.headers)
+    return shown
+
+
+def write_lines(lines: Iterable[bytes]) -> None:
+    """Write lines to standard output, at once."""
+    for one in lines:
+        sys.stdout.buffer.write(one)
+    sys.stdout.buffer.flush()
+
+
+def print_items(items: Iterable[Item], codec: CodecName, title: str) -> int:
+    """Print items as a table; return how many there were."""
+    table = Table(title=title, title_justify="left", header_style="bold")
+    table.add_column("index", justify="right")
+    table.add_column("random", style="dim")
+    table.add_column("value", overflow="fold")
+    table.add_column("headers", overflow="fold")
+    for item in items:
+        value = Text(encode_json(to_json(item.value, codec)))
+        headers = Text(encode_json(dict(item.headers)) if item.headers else "")
+        table.add_row(str(item.position.index), item.position.random.hex(), value, headers)
+    if not any(item_headers for item_headers in table.columns[3].cells if str(item_headers)):
+        table.columns.pop()
+    if table.row_count:
+        Console().print(table)
+    return table.row_count
+
+
+def print_pairs(title: str, pairs: dict[str, Any]) -> None:
+    """Print names and numbers as a table."""
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    for name, value in pairs.items():
+        table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else str(value))
+    Console().print(table)

@@ -1,0 +1,109 @@
+"""Values as JSON, whatever their codec.
+
+JSON has no bytes. In a queue of bytes a value that is UTF-8 is written as a string, any other as
+``{"base64": "…"}``; in a tuple, where a string and bytes are two things, bytes are always written so.
+
+>>> to_json(b"hello", CodecName.bytes), to_json(b"\\xff", CodecName.bytes), to_json((1, b"x"), CodecName.tuple)
+('hello', {'base64': '/w=='}, [1, {'base64': 'eA=='}])
+>>> from_json([1, {"base64": "eA=="}], CodecName.tuple)
+(1, b'x')
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+import msgspec
+
+from fdbqueue.cli.errors import BadValue
+from fdbqueue.cli.options import CodecName
+
+
+def parse(text: str, codec: CodecName, *, raw: bool = False) -> Any:
+    """Return the value that `text` writes down: as JSON or, if `raw`, as it is.
+
+    Raises:
+        BadValue: `text` is no JSON, or not what the codec takes.
+    """
+    if raw:
+        return text.encode("utf-8", "surrogateescape") if codec is CodecName.bytes else text
+    try:
+        decoded = msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
+    except msgspec.DecodeError as error:
+        raise BadValue(
+            f"{_shortened(text)} is no JSON: {error}. For plain text there are --codec str and --raw."
+        ) from error
+    return from_json(decoded, codec)
+
+
+def from_json(decoded: Any, codec: CodecName) -> Any:
+    """Return the value for decoded JSON."""
+    if codec is CodecName.bytes:
+        return decoded.encode() if isinstance(decoded, str) else _bytes(decoded)
+    if codec is CodecName.tuple:
+        return _tuple(decoded)
+    return decoded
+
+
+def to_json(value: Any, codec: CodecName) -> Any:
+    """Return what JSON can hold for a value."""
+    if codec is CodecName.bytes:
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return _base64(value)
+    if codec is CodecName.tuple:
+        return _list(value)
+    return _without_bytes(value)
+
+
+def encode_json(decoded: Any) -> str:
+    """Return `decoded` as one line of JSON; what JSON does not know is written as text."""
+    return msgspec.json.encode(decoded, enc_hook=str).decode()
+
+
+def _bytes(decoded: Any) -> bytes:
+    if not (isinstance(decoded, dict) and decoded.keys() == {"base64"}):
+        raise BadValue(f'{_shortened(encode_json(decoded))} is neither a string nor {{"base64": "…"}}, as bytes are.')
+    try:
+        return base64.b64decode(decoded["base64"], validate=True)
+    except (binascii.Error, TypeError, ValueError) as error:
+        raise BadValue(f"{_shortened(encode_json(decoded))} is no base64: {error}") from error
+
+
+def _tuple(decoded: Any) -> Any:
+    if not isinstance(decoded, list):
+        raise BadValue(f"{_shortened(encode_json(decoded))} is no JSON array, as tuples are.")
+    return tuple(_tuple_part(part) for part in decoded)
+
+
+def _tuple_part(part: Any) -> Any:
+    if isinstance(part, list):
+        return _tuple(part)
+    return _bytes(part) if isinstance(part, dict) else part
+
+
+def _list(value: tuple[Any, ...]) -> list[Any]:
+    return [
+        _list(part) if isinstance(part, tuple) else _base64(part) if isinstance(part, bytes) else part for part in value
+    ]
+
+
+def _without_bytes(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return _base64(value)
+    if isinstance(value, dict):
+        return {str(key): _without_bytes(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_without_bytes(part) for part in value]
+    return value
+
+
+def _base64(value: bytes) -> dict[str, str]:
+    return {"base64": base64.b64encode(value).decode()}
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
