@@ -26,8 +26,8 @@ $(STAMP): pyproject.toml
 demo: setup ## Load 336,776 flights by Spark, drain them by several processes, check each came once (URL=fdb: for a cluster)
 	@$(BIN)/fdbqueue demo $(if $(URL),--url '$(URL)') $(ARGS)
 
-test: setup ## Run the tests (ARGS='tests/cli -k clear' for some of them)
-	$(BIN)/python -m pytest $(ARGS)
+test: setup ## Run the tests (ARGS='tests/cli -k clear' for some, FAST=1 without the slow ones)
+	$(BIN)/python -m pytest $(if $(FAST),-m 'not slow') $(ARGS)
 
 check: setup ## Check format, lint, types and who imports whom
 	$(BIN)/ruff format --check .

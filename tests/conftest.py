@@ -35,9 +35,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "engines(*names): run on these engines only, of memory, file and cluster"
-    )
+    config.addinivalue_line("markers", "engines(*names): run on these engines only, of memory, file and cluster")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -50,9 +48,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if unknown:
         raise pytest.UsageError(f"{metafunc.definition.nodeid}: no such engine: {', '.join(sorted(unknown))}")
     marks = {"cluster": [pytest.mark.cluster]}
-    metafunc.parametrize(
-        "engine", [pytest.param(name, marks=marks.get(name, [])) for name in names], scope="session"
-    )
+    metafunc.parametrize("engine", [pytest.param(name, marks=marks.get(name, [])) for name in names], scope="session")
 
 
 @pytest.fixture(scope="session")
@@ -63,9 +59,7 @@ def cluster_file() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def databases(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Databases]:
+def databases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
     opened = Databases(request, tmp_path_factory)
     yield opened
     opened.close()

@@ -108,6 +108,4 @@ def _provide_client_library(container: DockerContainer, folder: Path) -> None:
     library = folder / "libfdb_c.so"
     container.copy_from_container("/usr/lib/libfdb_c.so", library)
     ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(
-        filter(None, (str(folder), os.environ.get("LD_LIBRARY_PATH")))
-    )
+    os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("LD_LIBRARY_PATH"))))
