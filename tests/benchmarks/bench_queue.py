@@ -1,0 +1,154 @@
+"""The queue against its bounds and its peers: bulk loads, single enqueues, and memory."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from typing import Any
+
+import fdbqueue
+from fdbqueue import Queue
+from fdbqueue.bulk import BATCH_ITEMS, COMMITS_IN_FLIGHT
+from fdbqueue.engine import Subspace
+from tests.benchmarks.harness import Contestant, Sample, compare, heading, in_threads, say
+from tests.benchmarks.peers import RecipeQueue, bare_lmdb, bare_sets
+
+SPACE = Subspace(("fdbqueue bench",))
+ITEM = b"x" * 100
+BULK = 100_000
+
+
+def main() -> None:
+    heading("The queue")
+    with tempfile.TemporaryDirectory() as folder:
+        embedded(pathlib.Path(folder))
+    cluster_file = os.environ.get("FDBQUEUE_TEST_CLUSTER_FILE") or os.environ.get("FDB_CLUSTER_FILE")
+    if cluster_file:
+        cluster(fdbqueue.open(f"fdb:{cluster_file}"))
+    else:
+        say("\nSkipped: the cluster's half, since FDB_CLUSTER_FILE names none.")
+    memory()
+
+
+def embedded(folder: pathlib.Path) -> None:
+    """Bulk and single enqueues on the embedded engine."""
+    for durability, query in (("durable", ""), ("relaxed", "?durability=relaxed")):
+        db = fdbqueue.open(f"file:{folder / durability}{query}")
+        queue = Queue(SPACE["bulk"])
+        keys = queue.layout.item_keys(1, BULK, os.urandom(8))
+        rows = [(key, b"\x10" + ITEM) for key in keys]
+        compare(
+            f"enqueue_many of 100,000 items of 100 B, embedded, {durability}",
+            [
+                Contestant(
+                    f"bare LMDB, {BATCH_ITEMS} puts per transaction",
+                    partial(bare_lmdb, folder, rows, per_transaction=BATCH_ITEMS, durable=not query),
+                ),
+                Contestant("enqueue_many", partial(bulk, queue, db), wanted=0.35),
+            ],
+        )
+        db.close()
+    single_items(folder)
+
+
+def single_items(folder: pathlib.Path) -> None:
+    """One item per transaction from one thread, against SQLite's queues at equal durability."""
+    import litequeue
+    import persistqueue
+
+    calls = 500
+    db = fdbqueue.open(f"file:{folder / 'single'}")
+    queue = Queue(SPACE["single"])
+    sqlite = persistqueue.SQLiteQueue(str(folder / "persist-queue"), auto_commit=True)
+    lite = litequeue.LiteQueue(str(folder / "litequeue.sqlite"))
+    lite.conn.execute("PRAGMA synchronous=FULL")
+
+    def both_ways(put: Any, get: Any) -> Sample:
+        sample = in_threads(1, calls, lambda _: put())
+        taken = in_threads(1, calls, lambda _: get())
+        return Sample(2 * calls, sample.seconds + taken.seconds, sample.latencies + taken.latencies)
+
+    compare(
+        "one item per transaction, one thread, embedded and durable: enqueue and dequeue",
+        [
+            Contestant("persist-queue SQLiteQueue", lambda: both_ways(lambda: sqlite.put(ITEM), sqlite.get)),
+            Contestant(
+                "litequeue, synchronous=FULL",
+                lambda: both_ways(lambda: lite.put(ITEM.decode()), lambda: lite.done(lite.pop().message_id)),
+            ),
+            Contestant(
+                "fdbqueue", lambda: both_ways(lambda: queue.enqueue(db, ITEM), lambda: queue.dequeue(db)), wanted=1.0
+            ),
+        ],
+    )
+    db.close()
+
+
+def cluster(db: Any) -> None:
+    """Bulk and single enqueues on a cluster."""
+    db.clear_range_startswith(SPACE.key())
+    queue = Queue(SPACE["bulk"])
+    rows = [(key, b"\x10" + ITEM) for key in queue.layout.item_keys(1, BULK, os.urandom(8))]
+    compare(
+        "enqueue_many of 100,000 items of 100 B, cluster",
+        [
+            Contestant(
+                f"bare loop, {BATCH_ITEMS} sets per transaction, {COMMITS_IN_FLIGHT} commits in flight",
+                lambda: bare_sets(db, rows, per_transaction=BATCH_ITEMS, in_flight=COMMITS_IN_FLIGHT),
+            ),
+            Contestant("enqueue_many", lambda: bulk(queue, db), wanted=0.8),
+        ],
+    )
+    recipe = RecipeQueue(SPACE["recipe"]).enqueue
+    single = Queue(SPACE["single"])
+    compare(
+        "one enqueue per transaction, 32 threads, cluster",
+        [
+            Contestant("FoundationDB's recipe", lambda: in_threads(32, 100, lambda _: recipe(db, ITEM))),
+            Contestant("enqueue", lambda: in_threads(32, 100, lambda _: single.enqueue(db, ITEM)), wanted=1.3),
+        ],
+    )
+    db.clear_range_startswith(SPACE.key())
+
+
+def bulk(queue: Queue, db: Any) -> Sample:
+    """Load `BULK` items into an empty queue."""
+    queue.clear(db)
+    started = time.perf_counter()
+    report = queue.enqueue_many(db, (ITEM for _ in range(BULK)))
+    return Sample(report.items, time.perf_counter() - started, conflicts=report.conflicts)
+
+
+def memory() -> None:
+    """The peak memory of a bulk load and of a browse, each in a process of its own, by the number of items."""
+    say("\n### Peak resident memory of a process, embedded\n\n| items | bulk load | browse |\n|---:|---:|---:|")
+    for items in (10_000, 1_000_000):
+        with tempfile.TemporaryDirectory() as folder:
+            url = f"file:{folder}/q?durability=relaxed"
+            peaks = [
+                int(subprocess.check_output([sys.executable, "-m", __name__, verb, url, str(items)]))
+                for verb in ("load", "browse")
+            ]
+        say(f"| {items:,} | {peaks[0]:,} kB | {peaks[1]:,} kB |")
+
+
+def _in_child(verb: str, url: str, items: int) -> None:
+    queue = Queue("memory")
+    with fdbqueue.open(url) as db:
+        if verb == "load":
+            queue.enqueue_many(db, (ITEM for _ in range(items)))
+        else:
+            seen = sum(1 for _ in queue.browse(db))
+            if seen != items:
+                raise SystemExit(f"{seen} of {items} items were seen")
+    say(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+
+
+if __name__ == "__main__":
+    _in_child(sys.argv[1], sys.argv[2], int(sys.argv[3]))
