@@ -1,0 +1,156 @@
+"""Atomic operations as pure functions: the stored value and the parameter in, the new value out.
+
+``None`` is a key without a value, on both sides. The numbers are FoundationDB's own mutation types, so that a commit
+carries them as they are. ``min`` and ``bit_and`` have the meaning that API versions from 510 on give them: on a key
+without a value both store their parameter.
+
+>>> apply(ADD, b"\\xff\\x00", b"\\x01\\x00")
+b'\\x00\\x01'
+>>> apply(COMPARE_AND_CLEAR, b"a", b"a") is None
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+SET: Final = 0
+CLEAR_RANGE: Final = 1
+ADD: Final = 2
+BIT_AND: Final = 6
+BIT_OR: Final = 7
+BIT_XOR: Final = 8
+APPEND_IF_FITS: Final = 9
+MAX: Final = 12
+MIN: Final = 13
+SET_VERSIONSTAMPED_KEY: Final = 14
+SET_VERSIONSTAMPED_VALUE: Final = 15
+BYTE_MIN: Final = 16
+BYTE_MAX: Final = 17
+COMPARE_AND_CLEAR: Final = 20
+
+VALUE_SIZE_LIMIT: Final = 100_000
+
+VERSIONSTAMPED: Final = frozenset({SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE})
+
+LENGTH_SENSITIVE: Final = frozenset({ADD, BIT_OR, BIT_XOR, MAX, MIN, COMPARE_AND_CLEAR})
+"""Operations that may be folded, one into the next, only while their parameters are of one length."""
+
+
+def add(old: bytes | None, param: bytes) -> bytes:
+    """Add as little-endian integers, in the parameter's length, wrapping around."""
+    if not old or not param:
+        return param
+    size = len(param)
+    total = int.from_bytes(old[:size], "little") + int.from_bytes(param, "little")
+    return (total & ((1 << (8 * size)) - 1)).to_bytes(size, "little")
+
+
+def bit_and(old: bytes | None, param: bytes) -> bytes:
+    """Keep the bits set in both, in the parameter's length."""
+    if old is None or not param:
+        return param
+    size = len(param)
+    return (int.from_bytes(old[:size], "little") & int.from_bytes(param, "little")).to_bytes(size, "little")
+
+
+def bit_or(old: bytes | None, param: bytes) -> bytes:
+    """Keep the bits set in either, in the parameter's length."""
+    if not old or not param:
+        return param
+    size = len(param)
+    return (int.from_bytes(old[:size], "little") | int.from_bytes(param, "little")).to_bytes(size, "little")
+
+
+def bit_xor(old: bytes | None, param: bytes) -> bytes:
+    """Keep the bits set in one of the two, in the parameter's length."""
+    if not old or not param:
+        return param
+    size = len(param)
+    return (int.from_bytes(old[:size], "little") ^ int.from_bytes(param, "little")).to_bytes(size, "little")
+
+
+def append_if_fits(old: bytes | None, param: bytes) -> bytes:
+    """Append, or leave the value alone if it would grow over the limit for values."""
+    if not old:
+        return param
+    return old + param if len(old) + len(param) <= VALUE_SIZE_LIMIT else old
+
+
+def maximum(old: bytes | None, param: bytes) -> bytes:
+    """Keep the larger little-endian integer, in the parameter's length."""
+    if not old or not param:
+        return param
+    size = len(param)
+    here = int.from_bytes(old[:size], "little")
+    return param if int.from_bytes(param, "little") >= here else here.to_bytes(size, "little")
+
+
+def minimum(old: bytes | None, param: bytes) -> bytes:
+    """Keep the smaller little-endian integer, in the parameter's length."""
+    if old is None or not param:
+        return param
+    size = len(param)
+    here = int.from_bytes(old[:size], "little")
+    return param if int.from_bytes(param, "little") <= here else here.to_bytes(size, "little")
+
+
+def byte_min(old: bytes | None, param: bytes) -> bytes:
+    """Keep the value that sorts first."""
+    return param if old is None else min(old, param)
+
+
+def byte_max(old: bytes | None, param: bytes) -> bytes:
+    """Keep the value that sorts last."""
+    return param if old is None else max(old, param)
+
+
+def compare_and_clear(old: bytes | None, param: bytes) -> bytes | None:
+    """Clear the key if it has just this value."""
+    return None if old == param else old
+
+
+def replace(_old: bytes | None, param: bytes) -> bytes:
+    """Store the parameter. A versionstamped value that has not got its stamp yet reads as its parameter too."""
+    return param
+
+
+OPERATIONS: Final[dict[int, Callable[[bytes | None, bytes], bytes | None]]] = {
+    SET: replace,
+    ADD: add,
+    BIT_AND: bit_and,
+    BIT_OR: bit_or,
+    BIT_XOR: bit_xor,
+    APPEND_IF_FITS: append_if_fits,
+    MAX: maximum,
+    MIN: minimum,
+    SET_VERSIONSTAMPED_VALUE: replace,
+    BYTE_MIN: byte_min,
+    BYTE_MAX: byte_max,
+    COMPARE_AND_CLEAR: compare_and_clear,
+}
+
+
+def apply(op: int, old: bytes | None, param: bytes) -> bytes | None:
+    """Return what operation number `op` makes of the value `old`; None is no value."""
+    return OPERATIONS[op](old, param)
+
+
+def stamp(template: bytes, versionstamp: bytes) -> bytes:
+    """Put the 10-byte `versionstamp` where the last four bytes of `template`, which go, say that it belongs.
+
+    >>> stamp(b"..........tail" + bytes(4), b"0123456789")
+    b'0123456789tail'
+    """
+    at = int.from_bytes(template[-4:], "little", signed=True)
+    body = template[:-4]
+    return body[:at] + versionstamp + body[at + 10 :]
+
+
+def stamp_position(template: bytes) -> int | None:
+    """Return where in `template` its versionstamp goes, or None if its last four bytes name no such place."""
+    if len(template) < 4:
+        return None
+    at = int.from_bytes(template[-4:], "little", signed=True)
+    return at if 0 <= at and at + 10 <= len(template) - 4 else None

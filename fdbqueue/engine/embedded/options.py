@@ -1,0 +1,332 @@
+"""Transaction and database options: the binding's names and arguments, and what each does here.
+
+Options that only steer a cluster's machines (priorities, tags, tracing, caches, addresses) are checked as the binding
+and FoundationDB's client check them and then have nothing to do. ``UNSUPPORTED`` names the few that would change what a
+program observes and that the embedded engine does not have.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from fdbqueue.engine.errors import FDBError
+
+if TYPE_CHECKING:
+    from fdbqueue.engine.embedded.database import Database
+    from fdbqueue.engine.embedded.transaction import Transaction
+
+INT_MAX: Final = 2**31 - 1
+SIZE_LIMIT: Final = 10_000_000
+
+# code, name; the argument's kind is the dictionary that it stands in
+FLAGS: Final = {
+    "causal_write_risky": 10, "causal_read_risky": 20, "causal_read_disable": 21, "include_port_in_address": 23,
+    "next_write_no_write_conflict_range": 30, "read_your_writes_disable": 51, "read_ahead_disable": 52,
+    "durability_datacenter": 110, "durability_risky": 120, "durability_dev_null_is_web_scale": 130,
+    "priority_system_immediate": 200, "priority_batch": 201, "initialize_new_database": 300,
+    "access_system_keys": 301, "read_system_keys": 302, "raw_access": 303, "bypass_storage_quota": 304,
+    "log_transaction": 404, "server_request_tracing": 406, "automatic_idempotency": 505,
+    "read_server_side_cache_enable": 507, "read_server_side_cache_disable": 508, "read_priority_normal": 509,
+    "read_priority_low": 510, "read_priority_high": 511, "snapshot_ryw_enable": 600, "snapshot_ryw_disable": 601,
+    "lock_aware": 700, "used_during_commit_protection_disable": 701, "read_lock_aware": 702,
+    "use_provisional_proxies": 711, "report_conflicting_keys": 712, "special_key_space_relaxed": 713,
+    "special_key_space_enable_writes": 714, "expensive_clear_cost_estimation_enable": 1000,
+    "bypass_unreadable": 1100, "use_grv_cache": 1101,
+}  # fmt: skip
+NUMBERS: Final = {
+    "transaction_logging_max_field_length": 405, "timeout": 500, "retry_limit": 501, "max_retry_delay": 502,
+    "size_limit": 503,
+}  # fmt: skip
+TEXTS: Final = {
+    "debug_retry_logging": 401, "transaction_logging_enable": 402, "debug_transaction_identifier": 403, "tag": 800,
+    "auto_throttle_tag": 801, "authorization_token": 2000,
+}  # fmt: skip
+BYTES: Final = {"span_parent": 900}
+
+DATABASE_FLAGS: Final = {
+    "snapshot_ryw_enable": 26, "snapshot_ryw_disable": 27, "transaction_causal_read_risky": 504,
+    "transaction_include_port_in_address": 505, "transaction_automatic_idempotency": 506,
+    "transaction_bypass_unreadable": 700, "transaction_used_during_commit_protection_disable": 701,
+    "transaction_report_conflicting_keys": 702, "use_config_database": 800,
+}  # fmt: skip
+DATABASE_NUMBERS: Final = {
+    "location_cache_size": 10, "max_watches": 20, "transaction_logging_max_field_length": 405,
+    "transaction_timeout": 500, "transaction_retry_limit": 501, "transaction_max_retry_delay": 502,
+    "transaction_size_limit": 503, "test_causal_read_risky": 900,
+}  # fmt: skip
+DATABASE_TEXTS: Final = {"machine_id": 21, "datacenter_id": 22}
+
+DEFAULT_FOR: Final = {
+    405: 405, 500: 500, 501: 501, 502: 502, 503: 503, 504: 20, 505: 23, 506: 505, 700: 1100, 701: 701, 702: 712,
+}  # fmt: skip
+"""Database options that set an option of each transaction made from then on."""
+
+PERSISTENT: Final = frozenset({500, 501, 502, 2000})
+"""Transaction options that outlive `on_error`; `reset` forgets them too."""
+
+UNSUPPORTED: Final = {
+    "use_config_database": "the embedded engine has no configuration database",
+    "open_tenant": "the embedded engine has no tenants",
+}
+
+
+class Unsupported(FDBError):
+    """The embedded engine does not have what was asked for; a cluster does."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(2108)
+        self.what = what
+
+    @property
+    def description(self) -> str:
+        return f"{self.what} is not supported: {UNSUPPORTED.get(self.what, 'the embedded engine lacks it')}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Unsupported, (self.what,)
+
+
+class Settings:
+    """The values that a transaction's options have. A new one has FoundationDB's defaults."""
+
+    __slots__ = (
+        "bypass_unreadable", "identifier", "max_delay", "protected", "quiet_next", "read_only", "read_system",
+        "relaxed", "report_conflicts", "retry_limit", "ryw_disabled", "size_limit", "snapshot_ryw", "tags", "timeout",
+        "write_system", "write_special",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.bypass_unreadable = False
+        self.identifier = b""
+        self.max_delay = 1.0
+        self.protected = True
+        self.quiet_next = False
+        self.read_only = False
+        self.read_system = False
+        self.relaxed = False
+        self.report_conflicts = False
+        self.retry_limit = -1
+        self.ryw_disabled = False
+        self.size_limit = SIZE_LIMIT
+        self.snapshot_ryw = 1
+        self.tags: frozenset[bytes] = frozenset()
+        self.timeout = 0.0
+        self.write_special = False
+        self.write_system = False
+
+    def copy(self) -> Settings:
+        other = object.__new__(Settings)
+        for name in Settings.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
+
+    @property
+    def plain(self) -> bool:
+        """Say whether reads and writes need to look at none of this."""
+        return not (
+            self.bypass_unreadable
+            or self.quiet_next
+            or self.read_system
+            or self.ryw_disabled
+            or self.snapshot_ryw <= 0
+            or self.timeout
+            or self.write_system
+        )
+
+    def set(self, code: int, param: bytes | None) -> None:
+        """Set option number `code`.
+
+        Raises:
+            FDBError: 2006 for a value that the option does not take, 2000 or 2007 where it does not belong.
+        """
+        if code in _SETTERS:
+            _SETTERS[code](self, param)
+        elif code in _BARE and param is not None:
+            raise FDBError(2006)
+
+
+def number(param: bytes | None, least: int, most: int) -> int:
+    """Decode an integer option."""
+    if param is None or len(param) != 8:
+        raise FDBError(2006)
+    value: int = struct.unpack("<q", param)[0]
+    if not least <= value <= most:
+        raise FDBError(2006)
+    return value
+
+
+def _assign(name: str, value: object) -> Callable[[Settings, bytes | None], None]:
+    def setter(settings: Settings, param: bytes | None) -> None:
+        if param is not None:
+            raise FDBError(2006)
+        setattr(settings, name, value)
+
+    return setter
+
+
+def _timeout(settings: Settings, param: bytes | None) -> None:
+    settings.timeout = number(param, 0, INT_MAX) / 1000
+
+
+def _retry_limit(settings: Settings, param: bytes | None) -> None:
+    settings.retry_limit = number(param, -1, INT_MAX)
+
+
+def _max_delay(settings: Settings, param: bytes | None) -> None:
+    settings.max_delay = number(param, 0, INT_MAX) / 1000
+
+
+def _size_limit(settings: Settings, param: bytes | None) -> None:
+    settings.size_limit = number(param, 32, SIZE_LIMIT)
+
+
+def _snapshot_ryw(step: int) -> Callable[[Settings, bytes | None], None]:
+    def setter(settings: Settings, _param: bytes | None) -> None:
+        settings.snapshot_ryw += step
+
+    return setter
+
+
+def _system_keys(write: bool) -> Callable[[Settings, bytes | None], None]:
+    def setter(settings: Settings, _param: bytes | None) -> None:
+        settings.read_system = True
+        settings.write_system = settings.write_system or write
+
+    return setter
+
+
+def _identifier(settings: Settings, param: bytes | None) -> None:
+    if param is None or not 0 < len(param) <= 100:
+        raise FDBError(2006)
+    if settings.identifier and settings.identifier != param:
+        raise FDBError(2000)
+    settings.identifier = param
+
+
+def _log(settings: Settings, _param: bytes | None) -> None:
+    if not settings.identifier:
+        raise FDBError(2000)
+
+
+def _field_length(_settings: Settings, param: bytes | None) -> None:
+    if number(param, -1, INT_MAX) == 0:
+        raise FDBError(2006)
+
+
+def _tag(settings: Settings, param: bytes | None) -> None:
+    if param is None:
+        raise FDBError(2006)
+    if len(param) > 16:
+        raise FDBError(2110)
+    if len(settings.tags | {param}) > 5:
+        raise FDBError(2109)
+    settings.tags |= {param}
+
+
+def _span(_settings: Settings, param: bytes | None) -> None:
+    if param is None or len(param) != 33:
+        raise FDBError(2006)
+
+
+def _no_grv_cache(_settings: Settings, _param: bytes | None) -> None:
+    raise FDBError(2007)
+
+
+_SETTERS: Final[dict[int, Callable[[Settings, bytes | None], None]]] = {
+    30: _assign("quiet_next", True),
+    51: _assign("ryw_disabled", True),
+    301: _system_keys(write=True),
+    302: _system_keys(write=False),
+    403: _identifier,
+    402: _identifier,
+    404: _log,
+    405: _field_length,
+    500: _timeout,
+    501: _retry_limit,
+    502: _max_delay,
+    503: _size_limit,
+    600: _snapshot_ryw(1),
+    601: _snapshot_ryw(-1),
+    700: _assign("read_only", False),
+    701: _assign("protected", False),
+    702: _assign("read_only", True),
+    712: _assign("report_conflicts", True),
+    713: _assign("relaxed", True),
+    714: _assign("write_special", True),
+    800: _tag,
+    801: _tag,
+    900: _span,
+    1100: _assign("bypass_unreadable", True),
+    1101: _no_grv_cache,
+}
+_BARE: Final = frozenset(FLAGS.values()) - _SETTERS.keys()
+
+
+class TransactionOptions:
+    """``tr.options``: one method ``set_…`` per option."""
+
+    __slots__ = ("_parent",)
+
+    def __init__(self, tr: Transaction) -> None:
+        self._parent = tr
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., None]: ...
+
+
+class DatabaseOptions:
+    """``db.options``: one method ``set_…`` per option."""
+
+    __slots__ = ("_parent",)
+
+    def __init__(self, db: Database) -> None:
+        self._parent = db
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., None]: ...
+
+
+def _text(param: Any) -> bytes | None:
+    if param is None:
+        return None
+    if hasattr(param, "as_foundationdb_value"):
+        param = param.as_foundationdb_value()
+    if not isinstance(param, bytes) and hasattr(param, "encode"):
+        param = param.encode("utf8")
+    if not isinstance(param, bytes):
+        raise TypeError("Parameter must be a string")
+    return param
+
+
+def _bytes(param: Any) -> bytes | None:
+    if param is not None and not isinstance(param, bytes):
+        raise TypeError("Value must be of type bytes")
+    return param
+
+
+def _fill(owner: type, flags: dict[str, int], numbers: dict[str, int], texts: dict[str, int]) -> None:
+    def flag(code: int) -> Callable[[Any], None]:
+        return lambda self: self._parent._set_option(code, None)
+
+    def integer(code: int) -> Callable[[Any, int], None]:
+        return lambda self, param: self._parent._set_option(code, struct.pack("<q", param))
+
+    def text(code: int, convert: Callable[[Any], bytes | None]) -> Callable[..., None]:
+        return lambda self, param=None: self._parent._set_option(code, convert(param))
+
+    for name, code in flags.items():
+        setattr(owner, f"set_{name}", flag(code))
+    for name, code in numbers.items():
+        setattr(owner, f"set_{name}", integer(code))
+    for name, code in texts.items():
+        setattr(owner, f"set_{name}", text(code, _text))
+    if owner is TransactionOptions:
+        for name, code in BYTES.items():
+            setattr(owner, f"set_{name}", text(code, _bytes))
+
+
+_fill(TransactionOptions, FLAGS, NUMBERS, TEXTS)
+_fill(DatabaseOptions, DATABASE_FLAGS, DATABASE_NUMBERS, DATABASE_TEXTS)

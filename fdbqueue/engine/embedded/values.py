@@ -1,0 +1,148 @@
+"""The futures of a read key and of a resolved key selector, which stand in for the bytes themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fdbqueue.engine.embedded.futures import Future, Pending, Ready
+from fdbqueue.engine.errors import FDBError
+
+
+class FutureString(Future[bytes]):
+    """A future that compares, converts and slices as its bytes do, and calls itself `bytes` when asked.
+
+    As in the binding, what has no value compares with None, and any method of bytes then raises a TypeError.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+        __class__ = property(lambda self: bytes)
+
+    @property
+    def value(self) -> Any:
+        raise NotImplementedError
+
+    def wait(self) -> Any:
+        _ = self.value
+        return self
+
+    def as_foundationdb_key(self) -> bytes | None:
+        return self.value
+
+    def as_foundationdb_value(self) -> bytes | None:
+        return self.value
+
+    def __bytes__(self) -> bytes:
+        return self.value
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def __add__(self, other: Any) -> bytes:
+        return self.value + _plain(other)
+
+    def __radd__(self, other: Any) -> bytes:
+        return _plain(other) + self.value
+
+    def __mul__(self, times: int) -> bytes:
+        return self.value * times
+
+    def __rmul__(self, times: int) -> bytes:
+        return times * self.value
+
+    def __lt__(self, other: Any) -> bool:
+        return self.value < _plain(other)
+
+    def __le__(self, other: Any) -> bool:
+        return self.value <= _plain(other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self.value > _plain(other)
+
+    def __ge__(self, other: Any) -> bool:
+        return self.value >= _plain(other)
+
+    def __eq__(self, other: object) -> bool:
+        return self.value == _plain(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __hash__(self) -> int:
+        return bytes.__hash__(self.value)
+
+    def __len__(self) -> int:
+        return bytes.__len__(self.value)
+
+    def __getitem__(self, index: Any) -> Any:
+        return bytes.__getitem__(self.value, index)
+
+
+def _plain(other: Any) -> Any:
+    return other.value if isinstance(type(other), type) and issubclass(type(other), FutureString) else other
+
+
+def _delegate(name: str) -> Any:
+    method = getattr(bytes, name)
+
+    def delegate(self: FutureString, *args: Any) -> Any:
+        return method(self.value, *args)
+
+    delegate.__name__ = name
+    delegate.__doc__ = method.__doc__
+    return delegate
+
+
+for _name in dir(bytes):
+    if not _name.startswith("_"):
+        setattr(FutureString, _name, _delegate(_name))
+
+
+class Read(FutureString, Ready[bytes]):
+    """What was read, or the error that reading met."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> bytes | None:
+        if self._error:
+            raise FDBError(self._error)
+        return self._value
+
+
+class Value(Read):
+    """The value of a key, or that it has none."""
+
+    __slots__ = ()
+
+    def present(self) -> bool:
+        """Say whether the key has a value."""
+        if self._error:
+            raise FDBError(self._error)
+        return self._value is not None
+
+
+class Key(Read):
+    """The key that a selector names."""
+
+    __slots__ = ()
+
+
+class PendingKey(FutureString, Pending[bytes]):
+    """The bytes that a commit will bring: its versionstamp."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> bytes | None:
+        self.block_until_ready()
+        if self._error:
+            raise FDBError(self._error)
+        return self._value

@@ -1,0 +1,292 @@
+"""What a transaction has written and not yet committed: its read-your-writes map.
+
+Every key is in exactly one state, and a range read walks the map as alternating *segments* of such states:
+
+- *unmodified*: the snapshot's value counts,
+- *cleared*: a range without values,
+- *written*: one key with its operations. An *independent* one is known without the snapshot; a *dependent* one
+  starts with an atomic operation on a value that only the snapshot has. Reading it therefore adds a read conflict,
+  which reading an independent write or a cleared key does not.
+
+On top of that a key may be *unreadable* (1036), because its value or its very existence waits for a versionstamp.
+
+A plain ``set`` costs one dictionary store: the keys are sorted when a range read first asks for their order.
+The rules for folding operations follow FoundationDB's client (``WriteMap`` in its sources), so that a
+program reads its own atomic operations as it would on a cluster.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from itertools import islice
+from typing import Final
+
+from fdbqueue.engine.embedded.atomics import (
+    CLEAR_RANGE,
+    COMPARE_AND_CLEAR,
+    LENGTH_SENSITIVE,
+    SET,
+    SET_VERSIONSTAMPED_KEY,
+    SET_VERSIONSTAMPED_VALUE,
+    VERSIONSTAMPED,
+    apply,
+)
+from fdbqueue.engine.embedded.intervals import Intervals, Range
+from fdbqueue.engine.errors import FDBError
+
+Operation = tuple[int, bytes | None]
+Mutation = tuple[int, bytes, bytes]
+
+ABSENT: Final = object()
+_INDEPENDENT: Final = frozenset({SET}) | VERSIONSTAMPED
+_FEW: Final = 32
+
+
+class Stack:
+    """The operations on one key, oldest first, folded as far as FoundationDB folds them.
+
+    ``(SET, None)`` stands for the missing value that an operation on a cleared key starts from.
+    """
+
+    __slots__ = ("ops", "unreadable")
+
+    def __init__(self, ops: list[Operation], unreadable: bool = False) -> None:
+        self.ops = ops
+        self.unreadable = unreadable
+
+    def __repr__(self) -> str:
+        return f"Stack({self.ops!r}, unreadable={self.unreadable!r})"
+
+    @property
+    def dependent(self) -> bool:
+        """Say whether the value depends on the snapshot's."""
+        return self.ops[0][0] not in _INDEPENDENT
+
+    def fold(self, op: int, param: bytes) -> None:
+        """Put an operation on top, into the last one where the two together have one operation's effect."""
+        top_op, top = self.ops[-1]
+        if top_op == op and op != COMPARE_AND_CLEAR:
+            if op in LENGTH_SENSITIVE and top is not None and len(top) != len(param):
+                self.ops.append((op, param))
+            else:
+                self.ops[-1] = (op, apply(op, top, param))
+        elif top_op == SET:
+            self.ops[-1] = (SET, apply(op, top, param))
+        elif op == SET:
+            self.ops[-1] = (SET, param)
+        else:
+            self.ops.append((op, param))
+
+    def value(self, under: bytes | None) -> bytes | None:
+        """Return the key's value, given the snapshot's.
+
+        Raises:
+            FDBError: 1000, where FoundationDB's client fails as well: on an operation after a versionstamped one.
+        """
+        ops = self.ops
+        if len(ops) == 1 and ops[0][0] in _INDEPENDENT:
+            return ops[0][1]
+        value = under
+        settled = True
+        for op, param in ops:
+            if param is None or op == SET_VERSIONSTAMPED_KEY or not (settled or op in _INDEPENDENT):
+                raise FDBError(1000)
+            value = apply(op, value, param)
+            settled = op != SET_VERSIONSTAMPED_VALUE
+        return value
+
+
+Point = bytes | Stack | None
+"""The state of one written key: the value that was set, its operations, or None for a clear of just this key."""
+
+
+class Writes:
+    """The uncommitted writes of one transaction."""
+
+    __slots__ = ("_keys", "_stale", "clears", "conflicts", "early", "empty", "points", "quiet", "unreadable")
+
+    def __init__(self) -> None:
+        self.points: dict[bytes, Point] = {}
+        self.clears = Intervals()
+        self.unreadable = Intervals()
+        self.conflicts: list[Range] = []  # beyond the keys in `points`, each of which conflicts unless in `quiet`
+        self.quiet: set[bytes] = set()
+        self.early: list[Mutation] = []  # commits before everything else, see `make_unreadable`
+        self.empty = True
+        self._keys: list[bytes] = []
+        self._stale = False
+
+    # -- what is where -------------------------------------------------------------------------------------------
+
+    def keys(self) -> list[bytes]:
+        """Return the written keys in order. The list is the map's own."""
+        known, points = self._keys, self.points
+        if self._stale:
+            self._keys = sorted(points)
+            self._stale = False
+        elif len(known) != len(points):
+            new = list(islice(points, len(known), None))  # a dictionary keeps the order of insertion
+            if len(new) <= _FEW < len(known):
+                for key in new:
+                    insort(known, key)
+            else:
+                known += new
+                known.sort()
+        return self._keys
+
+    def touches(self, begin: bytes, end: bytes) -> bool:
+        """Say whether any key of ``[begin, end)`` is other than unmodified and readable."""
+        if self.points:
+            keys = self.keys()
+            at = bisect_left(keys, begin)
+            if at < len(keys) and keys[at] < end:
+                return True
+        return (bool(self.clears) and self.clears.meets(begin, end)) or (
+            bool(self.unreadable) and self.unreadable.meets(begin, end)
+        )
+
+    # -- changes -------------------------------------------------------------------------------------------------
+
+    def set(self, key: bytes, value: bytes, conflict: bool) -> None:
+        """Set `key`; `conflict` says whether readers of it are to conflict with this transaction."""
+        points = self.points
+        if not conflict and (key not in points or key in self.quiet):
+            self.quiet.add(key)
+        elif self.quiet:
+            self.quiet.discard(key)
+        if self.unreadable or type(points.get(key)) is Stack:
+            self.mutate(SET, key, value, conflict)
+            return
+        points[key] = value
+        self.empty = False
+
+    def mutate(self, op: int, key: bytes, param: bytes, conflict: bool) -> None:
+        """Apply operation number `op` to `key`, which for a versionstamped key still has its placeholder."""
+        points = self.points
+        point = points.get(key, ABSENT)
+        if not conflict and (point is ABSENT or key in self.quiet):
+            self.quiet.add(key)
+        else:
+            self.quiet.discard(key)
+        self.empty = False
+        was_unreadable = self.is_unreadable(key)
+        unreadable = was_unreadable or op in VERSIONSTAMPED
+        independent = op in _INDEPENDENT
+        if isinstance(point, Stack):
+            if not was_unreadable and op in (SET, SET_VERSIONSTAMPED_VALUE):
+                points[key] = param if op == SET else Stack([(op, param)], True)
+                return
+            point.unreadable = unreadable
+            if unreadable:
+                point.ops.append((op, param))
+            else:
+                point.fold(op, param)
+            return
+        if type(point) is bytes and not independent:
+            stack = Stack([(SET, point)])
+            stack.fold(op, param)
+            points[key] = stack
+        elif not independent and (point is None or (point is ABSENT and key in self.clears)):
+            stack = Stack([(SET, None)], unreadable)
+            stack.fold(op, param)
+            points[key] = stack
+        elif type(point) is bytes and op == SET_VERSIONSTAMPED_KEY:
+            points[key] = Stack([(SET, point), (op, param)], True)
+        elif op == SET and not unreadable:
+            points[key] = param
+        else:
+            points[key] = Stack([(op, param)], unreadable)
+
+    def clear(self, key: bytes, conflict: bool) -> None:
+        """Clear one key."""
+        if conflict:
+            if self.quiet:
+                self.quiet.discard(key)
+        elif key not in self.points or key in self.quiet:
+            self.quiet.add(key)
+        self.points[key] = None
+        self.empty = False
+
+    def clear_range(self, begin: bytes, end: bytes, conflict: bool) -> None:
+        """Clear ``[begin, end)``."""
+        self.empty = False
+        gone = self._take(begin, end)
+        if conflict:
+            self.conflicts.append((begin, end))
+        else:
+            self.conflicts += [(key, key + b"\0") for key in gone if key not in self.quiet]
+        self.quiet.difference_update(gone)
+        self.clears.add(begin, end)
+        if self.unreadable:
+            self.unreadable.remove(begin, end)
+
+    def make_unreadable(self, begin: bytes, end: bytes) -> None:
+        """Note that a versionstamped key will land somewhere in ``[begin, end)``.
+
+        What was written there so far commits ahead of it, and can't be read any more.
+        """
+        for at, until in self.clears.clip(begin, end):
+            self.early.append((CLEAR_RANGE, at, until))
+        gone = self._take(begin, end, self.early)
+        self.conflicts += [(key, key + b"\0") for key in gone if key not in self.quiet]
+        self.quiet.difference_update(gone)
+        self.clears.remove(begin, end)
+        self.unreadable.add(begin, end)
+
+    def _take(self, begin: bytes, end: bytes, mutations: list[Mutation] | None = None) -> list[bytes]:
+        """Remove the written keys of a range and return them, adding their mutations to `mutations`."""
+        points = self.points
+        if not points:
+            return []
+        keys = self.keys()
+        first, last = bisect_left(keys, begin), bisect_left(keys, end)
+        gone = keys[first:last]
+        for key in gone:
+            point = points.pop(key)
+            if mutations is not None:
+                emit(key, point, mutations)
+        if gone:
+            del keys[first:last]
+            self._stale = False
+        return gone
+
+    def is_unreadable(self, key: bytes) -> bool:
+        """Say whether the state of `key` waits for a versionstamp."""
+        point = self.points.get(key, ABSENT)
+        if point is ABSENT:
+            return bool(self.unreadable) and key in self.unreadable
+        return type(point) is Stack and point.unreadable
+
+    # -- the commit ----------------------------------------------------------------------------------------------
+
+    def mutations(self) -> list[Mutation]:
+        """Return what to apply at commit, in order."""
+        out: list[Mutation] = list(self.early)
+        out += [(CLEAR_RANGE, begin, end) for begin, end in self.clears]
+        points = self.points
+        for key in self.keys():
+            point = points[key]
+            if type(point) is bytes:
+                out.append((SET, key, point))
+            else:
+                emit(key, point, out)
+        return out
+
+    def conflict_keys(self) -> list[bytes]:
+        """Return the single keys that readers conflict on; `conflicts` has the ranges."""
+        quiet = self.quiet
+        return [key for key in self.keys() if key not in quiet] if quiet else self.keys()
+
+
+def emit(key: bytes, point: Point, mutations: list[Mutation]) -> None:
+    """Append the mutations of one written key."""
+    if point is None:
+        mutations.append((CLEAR_RANGE, key, key + b"\0"))
+    elif isinstance(point, bytes):
+        mutations.append((SET, key, point))
+    else:
+        for op, param in point.ops:
+            if param is None:
+                mutations.append((CLEAR_RANGE, key, key + b"\0"))
+            else:
+                mutations.append((op, key, param))
