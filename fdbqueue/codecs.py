@@ -17,8 +17,8 @@ import msgspec
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.errors import CodecError
 
-UNDECODABLE = (ValueError, TypeError, IndexError, KeyError, struct.error, msgspec.MsgspecError)
-"""What a decoder raises for bytes that another codec wrote."""
+CODEC_ERRORS = (ValueError, TypeError, OverflowError, IndexError, KeyError, struct.error, msgspec.MsgspecError)
+"""What codecs raise for values that they don't take and for bytes that another one wrote."""
 
 
 @runtime_checkable

@@ -21,16 +21,17 @@ from weakref import WeakKeyDictionary
 from fdbqueue.browse import pages
 from fdbqueue.bulk import BulkReport, enqueue_in_batches, enqueue_in_transaction
 from fdbqueue.check import CheckReport, check_queue
-from fdbqueue.codecs import UNDECODABLE, Codec, codec_named
+from fdbqueue.codecs import CODEC_ERRORS, Codec, codec_named
 from fdbqueue.engine.api import Database, Future, KeyValue, Transaction
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps, rows, run
-from fdbqueue.engine.transactional import attempts, is_database, transactional
+from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.items import Envelope, Item, chunks_of, envelope, is_chunked, join_chunks, parse
 from fdbqueue.layout import Layout, Name, Position, new_random
 from fdbqueue.once import Once
 from fdbqueue.stats import Stats, count, read_stats
+from fdbqueue.verbs import verb
 
 T = TypeVar("T")
 
@@ -40,6 +41,7 @@ class Queue:
 
     Every method takes a transaction, in which it composes with whatever else the transaction does and which the
     caller commits, or a database, and then commits by itself, exactly once even when a commit's outcome is unknown.
+    Every verb can be awaited too: ``await orders.enqueue.aio(db, value)`` blocks no event loop and needs no thread.
 
     Args:
         name: the queue's name (``"orders"`` keeps its items under the tuple ``("orders", index, random)``), a key
@@ -65,7 +67,10 @@ class Queue:
     def __repr__(self) -> str:
         return f"Queue({self.layout.describe()}, codec={self.codec.name!r})"
 
-    def enqueue(self, tr: Transaction | Database, value: Any, *, headers: Mapping[str, Any] | None = None) -> Position:
+    @verb
+    def enqueue(
+        self, tr: Transaction | Database, value: Any, *, headers: Mapping[str, Any] | None = None
+    ) -> Steps[Position]:
         """Append an item and return its position.
 
         Args:
@@ -91,10 +96,12 @@ class Queue:
         chunks = chunks_of(payload)
         if is_database(tr):
             random = new_random()
-            return run(self._once.transact(cast(Database, tr), lambda tr: self._enqueue(tr, stored, chunks, random)))
-        return run(self._enqueue_next(cast(Transaction, tr), stored, chunks))
+            body = partial(self._enqueue, stored=stored, chunks=chunks, random=random)
+            return (yield from self._once.transact(cast(Database, tr), body))
+        return (yield from self._enqueue_next(cast(Transaction, tr), stored, chunks))
 
-    def enqueue_many(self, tr: Transaction | Database, values: Iterable[Any]) -> BulkReport:
+    @verb
+    def enqueue_many(self, tr: Transaction | Database, values: Iterable[Any]) -> Steps[BulkReport]:
         """Append items in their order.
 
         Given a transaction, all of them in it. Given a database, in as many transactions as it takes, several of
@@ -111,10 +118,12 @@ class Queue:
         *Conflicts:* none. *Cost:* one read and about 1,000 writes per transaction; memory for the batches under way.
         """
         if is_database(tr):
-            return run(enqueue_in_batches(cast(Database, tr), self.layout, self._once, self.encode, values))
-        return run(enqueue_in_transaction(cast(Transaction, tr), self.layout, self.encode, values, self._next_index))
+            return (yield from enqueue_in_batches(cast(Database, tr), self.layout, self._once, self.encode, values))
+        own = cast(Transaction, tr)
+        return (yield from enqueue_in_transaction(own, self.layout, self.encode, values, self._next_index))
 
-    def dequeue(self, tr: Transaction | Database) -> Item | None:
+    @verb
+    def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
         """Take the first item out; None if the queue is empty.
 
         Args:
@@ -131,10 +140,11 @@ class Queue:
         ...     Queue("q").dequeue(db) is None
         True
         """
-        taken = self._transact(tr, lambda tr: self._dequeue(tr, 1))
+        taken = yield from self._transact(tr, partial(self._dequeue, limit=1))
         return taken[0] if taken else None
 
-    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> list[Item]:
+    @verb
+    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item]]:
         """Take the first `limit` items out, in order; fewer if there are no more.
 
         Args:
@@ -148,21 +158,23 @@ class Queue:
         """
         if limit < 1:
             raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
-        return self._transact(tr, lambda tr: self._dequeue(tr, limit))
+        return (yield from self._transact(tr, partial(self._dequeue, limit=limit)))
 
-    def peek(self, tr: Transaction | Database) -> Item | None:
+    @verb
+    def peek(self, tr: Transaction | Database) -> Steps[Item | None]:
         """Return the first item without taking it; None if the queue is empty.
 
         *Conflicts:* in a transaction, with whoever takes that item or puts one before it. *Cost:* one read.
         """
-        return self._read(tr, self._first)
+        return (yield from self._read(tr, self._first))
 
-    def is_empty(self, tr: Transaction | Database) -> bool:
+    @verb
+    def is_empty(self, tr: Transaction | Database) -> Steps[bool]:
         """Say whether there is no item.
 
         *Conflicts:* in a transaction, with whoever changes the answer's first item. *Cost:* one read.
         """
-        return self._read(tr, self._is_empty)
+        return (yield from self._read(tr, self._is_empty))
 
     def browse(
         self,
@@ -195,24 +207,26 @@ class Queue:
                 if opened.chunked is None:
                     yield self._decode(row, opened, opened.payload)
                     continue
-                large = self._read(tr, partial(self._item_if_there, row=row))
+                large = run(self._read(tr, partial(self._item_if_there, row=row)))
                 if large is not None:
                     yield large
 
-    def clear(self, tr: Transaction | Database) -> None:
+    @verb
+    def clear(self, tr: Transaction | Database) -> Steps[None]:
         """Remove all items and everything else that the queue owns.
 
         *Conflicts:* everybody who reads the queue in a transaction conflicts with it. *Cost:* one write.
         """
 
-        _clear_range(tr, *self.layout.whole_range())
+        yield from self._read(tr, self._clear)
 
-    def stats(self, tr: Transaction | Database) -> Stats:
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[Stats]:
         """Return how many items there are, and how many came and went.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one read; it does not grow with the queue.
         """
-        return self._read(tr, lambda tr: read_stats(tr, self.layout))
+        return (yield from self._read(tr, partial(read_stats, layout=self.layout)))
 
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Read everything that the queue owns and compare: keys, envelopes, chunks, counters.
@@ -229,9 +243,9 @@ class Queue:
         """
         try:
             return self.codec.encode(value)
-        except (TypeError, ValueError, OverflowError) as error:
-            if isinstance(error, CodecError):
-                raise
+        except CodecError:
+            raise
+        except CODEC_ERRORS as error:
             raise CodecError(f"{self!r} can't encode {type(value).__name__}: {error}") from error
 
     def _enqueue(self, tr: Transaction, stored: bytes, chunks: list[bytes], random: bytes) -> Steps[Position]:
@@ -310,7 +324,7 @@ class Queue:
         position = self.layout.position_of(row.key)
         try:
             return Item(position, self.codec.decode(payload), opened.headers)
-        except UNDECODABLE as error:
+        except CODEC_ERRORS as error:
             raise CodecError(
                 f"The item {position} of {self!r} does not decode and was left there: {error}. A queue of the same"
                 " name with codec='bytes' can look at it and take it out."
@@ -320,16 +334,15 @@ class Queue:
         position = self.layout.position_of(row.key)
         return FormatError(f"The item {position} of {self!r} can't be read and was left there. {error}")
 
-    def _transact(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> T:
-        return run(self._once.transact(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
+    def _clear(self, tr: Transaction) -> Steps[None]:
+        yield from ()
+        tr.clear_range(*self.layout.whole_range())
 
-    def _read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> T:
-        return run(attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
+    def _transact(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
+        return self._once.transact(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
 
-
-@transactional
-def _clear_range(tr: Any, begin: bytes, end: bytes) -> None:
-    tr.clear_range(begin, end)
+    def _read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
+        return attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
 
 
 @dataclass(slots=True)

@@ -209,6 +209,6 @@ def _expect_answer(raw: Any, path: str) -> None:
             raise
         raise ClusterError(
             f"The cluster of {path!r} did not answer within {ANSWER_TIMEOUT_MS / 1000:g} s. Look whether it runs"
-            f" and can be reached: fdbcli -C {path} --exec status. A client library older than the cluster gets no answer"
+            f" and can be reached: fdbcli -C {path} --exec status. A client older than the cluster gets no answer"
             " either."
         ) from error
