@@ -92,6 +92,9 @@ class FDBError(Exception):
     'Transaction is too old to perform reads or be committed (1007)'
     """
 
+    # Without slots of its own its layout would differ from Exception's, and no other class could take it as a base.
+    __slots__ = ()
+
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
