@@ -10,6 +10,7 @@ import typer
 from fdbqueue.cli.browse import browse
 from fdbqueue.cli.check import check
 from fdbqueue.cli.clear import clear
+from fdbqueue.cli.demo.command import demo
 from fdbqueue.cli.dequeue import dequeue
 from fdbqueue.cli.enqueue import enqueue
 from fdbqueue.cli.errors import EXIT_CODES_HELP, Commands
@@ -25,7 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (enqueue, dequeue, peek, browse, stats, check, clear):
+for command in (enqueue, dequeue, peek, browse, stats, check, clear, demo):
     app.command()(command)
 
 

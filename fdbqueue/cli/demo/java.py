@@ -1,0 +1,48 @@
+"""Whether Spark can run here."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+OLDEST = 17
+
+
+def why_no_spark() -> str | None:
+    """Say what is missing for Spark, and the command that installs it; None if nothing is."""
+    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
+        return "PySpark is not installed: pip install 'fdbqueue[spark]'"
+    java = _java()
+    if java is None:
+        return f"there is no Java: {_how_to_install()}"
+    version = _version(java)
+    if version is not None and version < OLDEST:
+        return f"Java {version} is older than {OLDEST}: {_how_to_install()}"
+    return None
+
+
+def _java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else shutil.which("java")
+
+
+def _version(java: str) -> int | None:
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else None
+
+
+def _how_to_install() -> str:
+    if sys.platform == "darwin":
+        return f"brew install openjdk@{OLDEST}"
+    if shutil.which("dnf"):
+        return f"sudo dnf install java-{OLDEST}-openjdk-headless"
+    return f"sudo apt-get install openjdk-{OLDEST}-jre-headless"

@@ -1,0 +1,73 @@
+"""The house is as its documents say: targets with help, packages with types, imports in one direction."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def targets(makefile: str) -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+
+
+def test_make_alone_prints_a_line_for_each_target(repository: Path) -> None:
+    printed = subprocess.run(["make"], cwd=repository, capture_output=True, text=True, check=True).stdout
+
+    for target in targets((repository / "Makefile").read_text()):
+        assert re.search(rf"^  make {target} +\S", printed, re.MULTILINE), target
+
+
+@pytest.mark.parametrize("package", ["fdbqueue", "layers"])
+def test_packages_are_marked_as_typed(package: str, repository: Path) -> None:
+    assert (repository / package / "py.typed").exists()
+
+
+def test_importing_the_library_loads_no_layer_no_spark_no_command_line_and_no_client_library() -> None:
+    code = "import sys, fdbqueue; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    unwanted = {"layers", "pyspark", "pyarrow", "typer", "rich", "fdb.impl", "fdbqueue.spark", "fdbqueue.cli"}
+    assert not unwanted & set(loaded)
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def importers(repository: Path, package: str) -> set[str]:
+    """The files of the library that import a package."""
+    files = [*repository.glob("fdbqueue/**/*.py"), *repository.glob("layers/**/*.py")]
+    return {
+        file.relative_to(repository).as_posix()
+        for file in files
+        if any(name == package or name.startswith(package + ".") for name in imports(file))
+    }
+
+
+def test_only_two_files_import_the_binding_and_one_of_them_only_what_needs_no_client_library(repository: Path) -> None:
+    assert importers(repository, "fdb") == {"fdbqueue/engine/cluster.py", "fdbqueue/engine/keys.py"}
+    needs_no_library = ("fdb.tuple", "fdb.subspace_impl")
+    of_keys = {name for name in imports(repository / "fdbqueue/engine/keys.py") if name.split(".")[0] == "fdb"}
+    assert all(name.startswith(needs_no_library) for name in of_keys)
+
+
+def test_lmdb_is_imported_by_the_embedded_engine_only(repository: Path) -> None:
+    assert all(file.startswith("fdbqueue/engine/embedded/") for file in importers(repository, "lmdb"))
+
+
+def test_spark_is_imported_by_fdbqueue_spark_and_the_demo_only(repository: Path) -> None:
+    allowed = ("fdbqueue/spark/", "fdbqueue/cli/demo/load_spark.py")
+    assert all(file.startswith(allowed) for file in importers(repository, "pyspark"))

@@ -1,0 +1,71 @@
+"""What the README and its neighbours show works as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "GLOSSARY.md", "CHANGELOG.md", "CONTRIBUTING.md")
+
+
+def blocks(language: str) -> list[str]:
+    """The README's code blocks in one language."""
+    text = (Path(fdbqueue.__file__).parents[1] / "README.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def needs_cluster(block: str) -> bool:
+    return "import fdb\n" in block
+
+
+@pytest.mark.parametrize("block", [block for block in blocks("python") if not needs_cluster(block)])
+def test_python_blocks_run_as_they_stand(block: str, tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning", "-c", block], cwd=tmp_path, capture_output=True, text=True
+    )
+
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "".join(expected(block))
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("block", [block for block in blocks("python") if needs_cluster(block)])
+def test_python_blocks_on_a_cluster_run_as_they_stand(block: str, tmp_path: Path, cluster_file: str) -> None:
+    environment = {**os.environ, "FDB_CLUSTER_FILE": cluster_file}
+    run = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, env=environment)
+
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "".join(expected(block))
+
+
+def expected(block: str) -> list[str]:
+    """What the block says that it prints: the comment behind each `print`."""
+    return [comment + "\n" for comment in re.findall(r"^\s*print\(.*\)  # (.*)$", block, re.MULTILINE)]
+
+
+def test_the_readme_has_python_to_run() -> None:
+    assert len(blocks("python")) >= 2
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_between_documents_lead_somewhere(document: str, repository: Path) -> None:
+    for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", (repository / document).read_text()):
+        assert (repository / target).exists(), f"{document} links to {target}"
+
+
+def test_commands_that_the_readme_shows_exist(repository: Path) -> None:
+    text = (repository / "README.md").read_text()
+    makefile = (repository / "Makefile").read_text()
+
+    for target in set(re.findall(r"(?:^    (?:[A-Z].*)?|`)make ([a-z]+)", text, re.MULTILINE)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
+    for command in set(re.findall(r"^\s*\$? ?fdbqueue ([a-z]+)", text, re.MULTILINE)):
+        shown = subprocess.run([sys.executable, "-m", "fdbqueue.cli", command, "--help"], capture_output=True)
+        assert shown.returncode == 0, f"fdbqueue {command}"
