@@ -130,7 +130,7 @@ class Claim:
             try:
                 if failed is not None:
                     on_retry(failed)
-                    yield tr.on_error(failed)
+                    yield tr.on_error(failed.code)
                     failed = None
                 if doubt is not None:
                     # The client library answers 1021 only when the commit can no longer be under way, so what this

@@ -41,7 +41,7 @@ def attempts(db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
             yield tr.commit()
             return result
         except FDBError as error:
-            yield tr.on_error(error)
+            yield tr.on_error(error.code)
 
 
 @overload
@@ -94,6 +94,6 @@ def _decorate(func: Callable[..., T], *, parameter: str) -> Callable[..., T]:
                 tr.commit().wait()
                 return result
             except FDBError as error:
-                tr.on_error(error).wait()
+                tr.on_error(error.code).wait()
 
     return wrapper

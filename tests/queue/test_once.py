@@ -27,7 +27,7 @@ def contents(queue: Queue, db: Any) -> list[bytes]:
     return [item.value for item in queue.browse(db)]
 
 
-@pytest.mark.parametrize("faults", itertools.product(FAULTS, repeat=2))
+@pytest.mark.parametrize("faults", list(itertools.product(FAULTS, repeat=2)))
 def test_every_call_is_exactly_once_under_any_two_faults_in_a_row(
     db: Any, queue: Queue, faults: tuple[Fault, ...]
 ) -> None:
