@@ -153,4 +153,4 @@ def stamp_position(template: bytes) -> int | None:
     if len(template) < 4:
         return None
     at = int.from_bytes(template[-4:], "little", signed=True)
-    return at if 0 <= at and at + 10 <= len(template) - 4 else None
+    return at if at >= 0 and at + 10 <= len(template) - 4 else None

@@ -1,73 +1,107 @@
-"""The embedded database: where transactions come from, and one-shot reads and writes."""
+"""The embedded database: where transactions come from, and reads and writes that are a transaction each."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
 
-from fdbqueue.engine.embedded.options import DEFAULT_FOR, DatabaseOptions, Settings, Unsupported, number
-from fdbqueue.engine.embedded.transaction import OPERATIONS, Transaction, _operation
+from fdbqueue.engine.embedded.options import (
+    DEFAULT_FOR,
+    MAX_WATCHES,
+    SNAPSHOT_RYW_DISABLE,
+    SNAPSHOT_RYW_ENABLE,
+    USE_CONFIG_DATABASE,
+    DatabaseOptions,
+    Unsupported,
+    number,
+)
+from fdbqueue.engine.embedded.ranges import KeyValue
+from fdbqueue.engine.embedded.store import Store
+from fdbqueue.engine.embedded.transaction import Transaction
+from fdbqueue.engine.embedded.watches import Outstanding
+from fdbqueue.engine.embedded.writing import add_operations
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.streaming import StreamingMode
 
+T = TypeVar("T")
+
+MOST_WATCHES: Final = 1_000_000
+
 
 class Database:
+    """An embedded database: a folder that any number of processes share, or one in memory.
+
+    It opens its store when it is first used, again after a fork, and again in the process that unpickled it. Reads and
+    writes straight on it are transactions of their own, repeated until they commit.
+    """
+
     def __init__(self, path: str | None, options: Mapping[str, str]) -> None:
         self._path = path
-        self._options = dict(options)
-        self._defaults = []
+        self._url_options = dict(options)
+        self._defaults: list[tuple[int, bytes | None]] = []
         self._snapshot_ryw = 1
-        self._max_watches = 10_000
-        self._opened = None
+        self._outstanding = Outstanding()
+        self._opened: Store | None = None
         self._lock = threading.Lock()
 
-    def _store(self):
-        store = self._opened
-        if store is None:
-            with self._lock:
-                if self._opened is None:
-                    self._opened = self._open()
-                store = self._opened
-        return store
+    def __repr__(self) -> str:
+        query = "&".join(f"{name}={value}" for name, value in self._url_options.items())
+        where = "memory:" if self._path is None else f"file:{self._path}"
+        return f"<Database {where}{'?' + query if query else ''}>"
 
-    def _open(self):
-        from fdbqueue.engine.embedded.store import Store
-
-        return Store.open(self._path, self._options)
-
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
+        """Close the database for this process. What is still being committed is finished first."""
         with self._lock:
             store, self._opened = self._opened, None
         if store is not None:
             store.close()
 
+    def _store(self) -> Store:
+        store = self._opened
+        if store is None:
+            with self._lock:
+                store = self._opened
+                if store is None:
+                    store = self._opened = Store.open(self._path, self._url_options)
+        return store
+
+    # -- transactions --------------------------------------------------------------------------------------------
+
     @property
-    def options(self):
+    def options(self) -> DatabaseOptions:
         return DatabaseOptions(self)
 
     def _set_option(self, code: int, param: bytes | None) -> None:
-        if code == 800:
-            raise Unsupported("use_config_database")
         if code in DEFAULT_FOR:
             self._defaults.append((DEFAULT_FOR[code], param))
-        elif code == 20:
-            self._max_watches = number(param, 0, 1_000_000)
+        elif code == MAX_WATCHES:
+            self._outstanding.limit = number(param, 0, MOST_WATCHES)
+        elif code in (SNAPSHOT_RYW_ENABLE, SNAPSHOT_RYW_DISABLE):
+            self._snapshot_ryw += 1 if code == SNAPSHOT_RYW_ENABLE else -1
+        elif code == USE_CONFIG_DATABASE:
+            raise Unsupported("use_config_database")
 
     def create_transaction(self) -> Transaction:
+        """Return a new transaction."""
         return Transaction(self)
 
-    def open_tenant(self, name):
+    def open_tenant(self, name: Any) -> Any:
+        """Raise `Unsupported`: the embedded engine has no tenants."""
         raise Unsupported("open_tenant")
 
-    def _run(self, body: Callable[[Transaction], Any]) -> Any:
+    def _run(self, body: Callable[[Transaction], T]) -> T:
+        """Run `body` in transactions until one commits."""
         tr = self.create_transaction()
         while True:
             try:
@@ -77,73 +111,100 @@ class Database:
             except FDBError as error:
                 tr.on_error(error).wait()
 
-    def get(self, key):
-        return self._run(lambda tr: tr[key].value)
+    # -- reads ---------------------------------------------------------------------------------------------------
 
-    def __getitem__(self, key):
+    def get(self, key: Any) -> Any:
+        """Read the value of `key`; None if it has none."""
+        return self._run(lambda tr: tr.get(key).value)
+
+    def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             return self.get_range(key.start, key.stop, reverse=(key.step == -1))
         return self.get(key)
 
-    def get_key(self, key_selector):
+    def get_key(self, key_selector: Any) -> Any:
+        """Return the key that a selector names."""
         return self._run(lambda tr: tr.get_key(key_selector).value)
 
-    def get_range(self, begin, end, limit=0, reverse=False, streaming_mode=StreamingMode.want_all):
+    def get_range(
+        self,
+        begin: Any,
+        end: Any,
+        limit: int = 0,
+        reverse: bool = False,
+        streaming_mode: int = StreamingMode.want_all,
+    ) -> list[KeyValue]:
+        """Read the rows of a range, all in one transaction."""
         return self._run(lambda tr: tr.get_range(begin, end, limit, reverse, streaming_mode).to_list())
 
-    def get_range_startswith(self, prefix, *args, **kwargs):
+    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> list[KeyValue]:
+        """Read the rows whose keys start with `prefix`, all in one transaction."""
         return self._run(lambda tr: tr.get_range_startswith(prefix, *args, **kwargs).to_list())
 
-    def set(self, key, value):
+    # -- writes --------------------------------------------------------------------------------------------------
+
+    def set(self, key: Any, value: Any) -> None:
+        """Set `key` to `value`."""
         self._run(lambda tr: tr.set(key, value))
 
-    __setitem__ = set
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set(key, value)
 
-    def clear(self, key):
+    def clear(self, key: Any) -> None:
+        """Clear `key`."""
         self._run(lambda tr: tr.clear(key))
 
-    def clear_range(self, begin, end):
+    def clear_range(self, begin: Any, end: Any) -> None:
+        """Clear the keys from `begin` to `end`, which is left out."""
         self._run(lambda tr: tr.clear_range(begin, end))
 
-    def __delitem__(self, key):
-        self._run(lambda tr: tr.__delitem__(key))
+    def __delitem__(self, key_or_slice: Any) -> None:
+        self._run(lambda tr: tr.__delitem__(key_or_slice))
 
-    def clear_range_startswith(self, prefix):
+    def clear_range_startswith(self, prefix: Any) -> None:
+        """Clear the keys that start with `prefix`."""
         self._run(lambda tr: tr.clear_range_startswith(prefix))
 
-    def get_and_watch(self, key):
-        def body(tr):
-            v = tr.get(key)
-            return v, tr.watch(key)
+    def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
+        self._run(lambda tr: tr._atomic_operation(opcode, key, param))
 
-        return self._run(body)
+    # -- watches -------------------------------------------------------------------------------------------------
 
-    def set_and_watch(self, key, value):
-        def body(tr):
+    def get_and_watch(self, key: Any) -> tuple[Any, Any]:
+        """Return the value of `key` and a future that becomes ready when it changes."""
+        return self._run(lambda tr: (tr.get(key), tr.watch(key)))
+
+    def set_and_watch(self, key: Any, value: Any) -> Any:
+        """Set `key` to `value` and return a future that becomes ready when it changes again."""
+
+        def body(tr: Transaction) -> Any:
             tr.set(key, value)
             return tr.watch(key)
 
         return self._run(body)
 
-    def clear_and_watch(self, key):
-        def body(tr):
+    def clear_and_watch(self, key: Any) -> Any:
+        """Clear `key` and return a future that becomes ready when it changes again."""
+
+        def body(tr: Transaction) -> Any:
             del tr[key]
             return tr.watch(key)
 
         return self._run(body)
 
-    def _atomic_operation(self, opcode, key, param):
-        self._run(lambda tr: tr._atomic_operation(opcode, key, param))
 
-
-for _name, _code in OPERATIONS.items():
-    setattr(Database, _name, _operation(_code))
-    setattr(Database, f"bit_{_name}", _operation(_code))
+add_operations(Database)
 
 
 def open_file(path: str, *, options: Mapping[str, str]) -> Database:
-    return Database(os.path.abspath(path), options)
+    """Open the database in the folder `path`, which is made if it is missing."""
+    db = Database(os.path.abspath(path), options)
+    db._store()
+    return db
 
 
 def open_memory(*, options: Mapping[str, str]) -> Database:
-    return Database(None, options)
+    """Open a database of this process and its children, gone when it is closed."""
+    db = Database(None, options)
+    db._store()
+    return db

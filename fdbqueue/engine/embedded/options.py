@@ -63,6 +63,12 @@ DEFAULT_FOR: Final = {
 }  # fmt: skip
 """Database options that set an option of each transaction made from then on."""
 
+READ_YOUR_WRITES_DISABLE: Final = 51
+MAX_WATCHES: Final = 20
+SNAPSHOT_RYW_ENABLE: Final = 26
+SNAPSHOT_RYW_DISABLE: Final = 27
+USE_CONFIG_DATABASE: Final = 800
+
 PERSISTENT: Final = frozenset({500, 501, 502, 2000})
 """Transaction options that outlive `on_error`; `reset` forgets them too."""
 
@@ -91,9 +97,23 @@ class Settings:
     """The values that a transaction's options have. A new one has FoundationDB's defaults."""
 
     __slots__ = (
-        "bypass_unreadable", "identifier", "max_delay", "protected", "quiet_next", "read_only", "read_system",
-        "relaxed", "report_conflicts", "retry_limit", "ryw_disabled", "size_limit", "snapshot_ryw", "tags", "timeout",
-        "write_system", "write_special",
+        "bypass_unreadable",
+        "identifier",
+        "max_delay",
+        "protected",
+        "quiet_next",
+        "read_only",
+        "read_system",
+        "relaxed",
+        "report_conflicts",
+        "retry_limit",
+        "ryw_disabled",
+        "size_limit",
+        "snapshot_ryw",
+        "tags",
+        "timeout",
+        "write_special",
+        "write_system",
     )  # fmt: skip
 
     def __init__(self) -> None:

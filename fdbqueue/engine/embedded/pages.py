@@ -6,7 +6,7 @@ that stops reading there conflicts on what it has got and on nothing behind it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from fdbqueue.engine.embedded.segments import LAST
@@ -43,19 +43,19 @@ class Limits:
     """How much to read: rows and bytes, but `least` rows however large they are."""
 
     rows: int = UNLIMITED
-    bytes: int = UNLIMITED
+    size: int = UNLIMITED
     least: int = 1
 
     def copy(self) -> Limits:
-        return replace(self)
+        return Limits(self.rows, self.size, self.least)
 
     @property
     def reached(self) -> bool:
-        return self.rows == 0 or (self.bytes == 0 and self.least == 0)
+        return self.rows == 0 or (self.size == 0 and self.least == 0)
 
     @property
     def satisfied(self) -> bool:
-        return self.bytes != UNLIMITED and self.least == 0
+        return self.size != UNLIMITED and self.least == 0
 
     def take(self, key: bytes, value: bytes) -> None:
         """Count one row."""
@@ -63,8 +63,8 @@ class Limits:
             self.least -= 1
         if self.rows > 0:
             self.rows -= 1
-        if self.bytes > 0:
-            self.bytes = max(0, self.bytes - 8 - len(key) - len(value))
+        if self.size > 0:
+            self.size = max(0, self.size - 8 - len(key) - len(value))
 
 
 @dataclass(slots=True)
@@ -75,6 +75,52 @@ class Page:
     more: bool = False
     to_begin: bool = False
     through_end: bool = False
+
+    def conflict(self, begin: Selector, end: Selector, reverse: bool, top: bytes) -> Row:
+        """Return the range whose change could change this page, which was read between `begin` and `end`."""
+        low, high = (begin.key, end.key) if begin.key < end.key else (end.key, begin.key)
+        if self.more and begin.key < end.key:
+            if not reverse and end.offset > 0:
+                high = low
+            elif reverse and begin.offset <= 1:
+                low = high
+        if self.to_begin and begin.offset <= 0:
+            low = b""
+        if self.through_end and end.offset > 0:
+            high = top
+        if self.rows:
+            first, last = self.rows[0][0], self.rows[-1][0]
+            if reverse:
+                low = min(low, last)
+                if end.offset > 0 and high <= first:
+                    high = first + b"\0"
+            else:
+                if begin.offset <= 0:
+                    low = min(low, first)
+                if high <= last:
+                    high = last + b"\0"
+        return low, high
+
+    def direct_conflict(self, begin: Selector, end: Selector, reverse: bool) -> Row:
+        """Return the same for a page that was read without looking at the transaction's own writes."""
+        rows = self.rows
+        if self.to_begin:
+            low = b""
+        elif not rows or (begin.offset > 0 and (not reverse or not self.more or begin.offset > 1)):
+            low = begin.key
+        else:
+            low = rows[-1][0] if reverse else rows[0][0]
+        if end.offset > begin.offset:
+            low = min(low, end.key)
+        if self.through_end:
+            high = LAST
+        elif not rows or (end.offset <= 1 and (reverse or not self.more or end.offset <= 0)):
+            high = end.key
+        else:
+            high = (rows[0][0] if reverse else rows[-1][0]) + b"\0"
+        if begin.offset < end.offset:
+            high = max(high, begin.key)
+        return low, high
 
 
 def resolve(snap: Snapshot, selector: Selector) -> tuple[bytes, int]:
@@ -123,18 +169,18 @@ def fill(snap: Snapshot, begin: bytes, end: bytes, limits: Limits, reverse: bool
     limits = limits.copy()
     scan = iter(snap.scan(begin, end, reverse))
     while True:
-        if limits.bytes:
+        if limits.size:
             count = REPLY_BYTES if limits.rows == UNLIMITED else min(REPLY_BYTES, limits.rows)
-            size = REPLY_BYTES if limits.bytes == UNLIMITED else min(REPLY_BYTES, limits.bytes)
+            left = REPLY_BYTES if limits.size == UNLIMITED else min(REPLY_BYTES, limits.size)
         else:
-            count, size = limits.least, REPLY_BYTES
+            count, left = limits.least, REPLY_BYTES
         for row in scan:
             rows.append(row)
             key, value = row
             limits.take(key, value)
             count -= 1
-            size -= ROW_OVERHEAD + len(key) + len(value)
-            if count <= 0 or size <= 0:
+            left -= ROW_OVERHEAD + len(key) + len(value)
+            if count <= 0 or left <= 0:
                 break
         else:
             page.more = limits.reached

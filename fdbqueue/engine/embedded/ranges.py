@@ -10,7 +10,7 @@ from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.streaming import StreamingMode
 
 if TYPE_CHECKING:
-    from fdbqueue.engine.embedded.transaction import TransactionRead
+    from fdbqueue.engine.embedded.reading import TransactionRead
 
 
 class KeyValue(NamedTuple):
@@ -24,6 +24,13 @@ class KeyValue(NamedTuple):
 
 
 Page = tuple[list[KeyValue], int, bool]
+
+
+def selector(key_or_selector: Any) -> Any:
+    """Return a key selector: the one given, or the first key at or behind the key given."""
+    if hasattr(key_or_selector, "or_equal"):
+        return key_or_selector
+    return KeySelector(key_or_selector, False, 1)
 
 
 class FutureKeyValueArray(Ready[Page]):
@@ -43,8 +50,8 @@ class FDBRange:
     def __init__(
         self,
         tr: TransactionRead,
-        begin: KeySelector,
-        end: KeySelector,
+        begin: Any,
+        end: Any,
         limit: int,
         reverse: bool,
         streaming_mode: int,

@@ -50,7 +50,26 @@ class Reader:
 
     def range(self, begin: Selector, end: Selector, limits: Limits, reverse: bool) -> Page:
         """Return the first page of the rows between two selectors, from either end."""
+        if begin.offset == 1 and end.offset == 1 and self._is_fresh(begin.key, end.key):
+            return self.fresh(begin.key, end.key, limits, reverse)
         return (self.backward if reverse else self.forward)(begin.copy(), end.copy(), limits.copy())
+
+    def _is_fresh(self, begin: bytes, end: bytes) -> bool:
+        writes = self.writes
+        return not (self.known and self.known.meets(begin, end)) and (
+            writes is None or writes.empty or not writes.touches(begin, end)
+        )
+
+    def fresh(self, begin: bytes, end: bytes, limits: Limits, reverse: bool) -> Page:
+        """Read a page of ``[begin, end)``, where nothing was written or read before: straight from the snapshot."""
+        page = Page([])
+        pages.fill(self.snap(), begin, end, limits, reverse, page)
+        self.learn(page, Selector(begin, 1), Selector(end, 1), reverse)
+        if page.more and len(page.rows) != limits.rows:
+            # The page was full of bytes. If that was the end of the range as well, nothing more is to come.
+            last = page.rows[-1][0]
+            page.more = last > begin if reverse else last + b"\0" < end
+        return page
 
     # -- resolving -----------------------------------------------------------------------------------------------
 
@@ -281,7 +300,7 @@ class Reader:
                 at.back()
             kind = at.kind
             if kind == UNKNOWN:
-                if limits.bytes != pages.UNLIMITED and page.rows and past_begin >= begin.offset - 1:
+                if limits.size != pages.UNLIMITED and page.rows and past_begin >= begin.offset - 1:
                     page.more = True
                     break
                 allowance = 1 << min(requests, 20) if requests else 0
@@ -343,12 +362,12 @@ def requested(limits: Limits, extra: int, offset: int, requests: int) -> Limits:
     asked.least = max(1 + extra, offset)
     if asked.rows != pages.UNLIMITED:
         asked.rows = max(max(1, asked.rows) + extra, offset)
-    if asked.bytes == 0:
-        asked.bytes = pages.UNLIMITED
+    if asked.size == 0:
+        asked.size = pages.UNLIMITED
         if asked.rows == pages.UNLIMITED:
             asked.rows = max(max(1, asked.rows) + extra, offset)
-    elif asked.bytes != pages.UNLIMITED:
-        asked.bytes = min(asked.bytes << min(requests, 20), pages.REPLY_BYTES)
+    elif asked.size != pages.UNLIMITED:
+        asked.size = min(asked.size << min(requests, 20), pages.REPLY_BYTES)
     return asked
 
 

@@ -1,9 +1,9 @@
 """A position among the segments that a transaction's key space consists of, for the reads that need care.
 
-Every key is in exactly one segment: a *row* whose value can be told, an *empty* range, or an *unknown* one that has to be
-asked of the snapshot. What is told comes from the transaction's own writes and from what it has read already. Which
-ranges it has read decides where a page of a range read ends, and so what a transaction conflicts on that stops reading
-there; that is why the cache's extent is kept, although the rows themselves are one look away.
+Every key is in exactly one segment: a *row* whose value can be told, an *empty* range, or an *unknown* one that has
+to be asked of the snapshot. What is told comes from the transaction's own writes and from what it has read already.
+Which ranges it has read decides where a page of a range read ends, and so what a transaction conflicts on that stops
+reading there; that is why the extent of what was read is kept, although the rows themselves are one look away.
 """
 
 from __future__ import annotations

@@ -1,214 +1,189 @@
-"""A transaction: reads at one version, writes that wait for the commit, and FoundationDB's states around them."""
+"""A transaction: its reads and writes, the states it goes through, and how it ends.
+
+FoundationDB's states are kept as they are, since programs come to lean on them: a write that was refused fails the
+commit (*deferred*), a read that failed fails it too, a use after the commit began fails both (2017), cancelling or
+running out of time fails everything from then on (*broken*), and only `reset` or an `on_error` that
+succeeds make it new.
+"""
 
 from __future__ import annotations
 
-import random
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from itertools import islice
-from fdbqueue.engine.embedded import pages
-from fdbqueue.engine.embedded.intervals import Intervals
-from fdbqueue.engine.embedded.segments import Position
-from fdbqueue.engine.embedded.reads import Reader
-from fdbqueue.engine.embedded.pages import Selector, Limits
-from fdbqueue.engine.embedded.atomics import stamp_position
-from fdbqueue.engine.embedded.futures import FutureInt64, FutureVoid, Future, FutureKeyArray
-from fdbqueue.engine.embedded.options import Settings, TransactionOptions
-from fdbqueue.engine.embedded.ranges import FDBRange, FutureKeyValueArray, KeyValue
-from fdbqueue.engine.embedded.values import Key, PendingKey, Value
-from fdbqueue.engine.embedded.writes import ABSENT, Stack, Writes
-from fdbqueue.engine.embedded.commits import Commit, Pause
+from fdbqueue.engine.embedded import special
+from fdbqueue.engine.embedded.commits import Commit
+from fdbqueue.engine.embedded.futures import Future, FutureInt64, FutureKeyArray, FutureVoid
+from fdbqueue.engine.embedded.intervals import Intervals, Range
+from fdbqueue.engine.embedded.options import (
+    PERSISTENT,
+    READ_YOUR_WRITES_DISABLE,
+    Settings,
+    TransactionOptions,
+)
+from fdbqueue.engine.embedded.pages import Selector
+from fdbqueue.engine.embedded.pauses import FIRST_DELAY, Pause
+from fdbqueue.engine.embedded.ranges import FutureKeyValueArray
+from fdbqueue.engine.embedded.reading import SYSTEM_TOP, TOP, TransactionRead, key_to_bytes
+from fdbqueue.engine.embedded.values import FutureString, Key, PendingKey, Value
+from fdbqueue.engine.embedded.watches import FailedWatch, Watch
+from fdbqueue.engine.embedded.writes import Writes
+from fdbqueue.engine.embedded.writing import KEY_LIMIT, Writing
 from fdbqueue.engine.errors import FDBError
-from fdbqueue.engine.keys import strinc
-from fdbqueue.engine.selector import KeySelector
-from fdbqueue.engine.streaming import StreamingMode
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.database import Database
 
-TOP = b"\xff"
-SYSTEM_TOP = b"\xff\xff"
-KEY_LIMIT = 10_000
-SYSTEM_KEY_LIMIT = 30_000
-READ_KEY_LIMIT = 10_008
-VALUE_LIMIT = 100_000
-PAGE_BYTES = (4096, 6144, 9216, 13824, 20736, 31104, 46656, 69984, 80000, 120000)
-MODE_BYTES = {-2: 80000, 0: 1 << 62, 1: 256, 2: 1000, 3: 4096, 4: 80000}
 
-
-def key_to_bytes(key: Any) -> bytes:
-    if hasattr(key, "as_foundationdb_key"):
-        key = key.as_foundationdb_key()
-    if not isinstance(key, bytes):
-        raise TypeError("Key must be of type bytes")
-    return key
-
-
-def value_to_bytes(value: Any) -> bytes:
-    if hasattr(value, "as_foundationdb_value"):
-        value = value.as_foundationdb_value()
-    if not isinstance(value, bytes):
-        raise TypeError("Value must be of type bytes")
-    return value
-
-
-class TransactionRead:
-    """The reading half of a transaction; as `tr.snapshot` it adds no read conflicts."""
+class Snapshot(TransactionRead):
+    """A transaction's reads without read conflicts: ``tr.snapshot``."""
 
     __slots__ = ("_tr",)
 
-    _is_snapshot = True
-
-    def __init__(self, tr):
+    def __init__(self, tr: Transaction) -> None:
         self._tr = tr
 
+    def __repr__(self) -> str:
+        return f"{self._tr!r}.snapshot"
+
     @property
-    def db(self):
+    def db(self) -> Database:  # type: ignore[override]
         return self._tr._db
 
-    def get_read_version(self):
-        return self._tr._get_read_version()
+    def get(self, key: Any) -> Value:
+        return self._tr._get(key if type(key) is bytes else key_to_bytes(key), True)
 
-    def get(self, key):
-        return self._tr._get(key if type(key) is bytes else key_to_bytes(key), self._is_snapshot)
-
-    def get_key(self, key_selector):
+    def get_key(self, key_selector: Any) -> Key:
         key = key_to_bytes(key_selector.key)
-        return self._tr._get_key(key, bool(key_selector.or_equal), key_selector.offset, self._is_snapshot)
+        return self._tr._get_key(key, bool(key_selector.or_equal), key_selector.offset, True)
 
-    def _get_range(self, begin, end, limit, streaming_mode, iteration, reverse):
-        return self._tr._page(begin, end, limit, streaming_mode, iteration, reverse, self._is_snapshot)
+    def _get_range(
+        self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool
+    ) -> FutureKeyValueArray:
+        return self._tr._page(begin, end, limit, streaming_mode, iteration, reverse, True)
 
-    def _to_selector(self, key_or_selector):
-        if not hasattr(key_or_selector, "or_equal"):
-            key_or_selector = KeySelector(key_or_selector, False, 1)
-        return key_or_selector
+    def get_read_version(self) -> FutureInt64:
+        return self._tr.get_read_version()
 
-    def get_range(self, begin, end, limit=0, reverse=False, streaming_mode=StreamingMode.iterator):
-        if begin is None:
-            begin = b""
-        if end is None:
-            end = b"\xff"
-        return FDBRange(self, self._to_selector(begin), self._to_selector(end), limit, reverse, streaming_mode)
+    def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> FutureInt64:
+        return self._tr.get_estimated_range_size_bytes(begin_key, end_key)
 
-    def get_range_startswith(self, prefix, *args, **kwargs):
-        prefix = key_to_bytes(prefix)
-        return self.get_range(prefix, strinc(prefix), *args, **kwargs)
-
-    def __getitem__(self, key):
-        if isinstance(key, slice):
-            return self.get_range(key.start, key.stop, reverse=(key.step == -1))
-        return self.get(key)
-
-    def get_estimated_range_size_bytes(self, begin_key, end_key):
-        if begin_key is None or end_key is None:
-            raise Exception("Invalid begin key or end key")
-        return self._tr._estimated_size(begin_key, end_key)
-
-    def get_range_split_points(self, begin_key, end_key, chunk_size):
-        if begin_key is None or end_key is None or chunk_size <= 0:
-            raise Exception("Invalid begin key, end key or chunk size")
-        return self._tr._split_points(begin_key, end_key, chunk_size)
+    def get_range_split_points(self, begin_key: Any, end_key: Any, chunk_size: int) -> FutureKeyArray:
+        return self._tr.get_range_split_points(begin_key, end_key, chunk_size)
 
 
-class Transaction(TransactionRead):
+class Transaction(Writing):
+    """Reads and writes that take effect together when `commit` succeeds, or not at all.
+
+    The methods are those of the official binding's transaction at API version 730.
+    """
+
     __slots__ = (
+        "__weakref__",
         "_backoff",
         "_broken",
         "_commit",
-        "_committed_version",
         "_created",
-        "_db",
         "_deferred",
-        "_odd",
+        "_failed_ranges",
         "_pause",
         "_persistent",
-        "_read_error",
-        "_gets",
-        "_known",
-        "_synced",
-        "_read_ranges",
         "_retries",
-        "_settings",
-        "_size",
-        "_snap",
         "_stamp",
-        "_store",
-        "_version",
-        "_watches",
-        "_writes",
-        "__weakref__",
     )
 
-    _is_snapshot = False
+    _pause: Pause | None
+    _commit: Commit | None
+    _stamp: PendingKey | None
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._store = db._store()
+        self._lock = threading.RLock()
         self._snap = None
-        self._commit = None
-        self._fresh()
+        self._failed_ranges: list[Range] = []
+        self._start()
 
-    def _fresh(self) -> None:
-        self._backoff = 0.01
+    def _start(self) -> None:
+        """Forget everything, as `reset` does."""
+        self._backoff = FIRST_DELAY
         self._retries = 0
         self._created = time.monotonic()
-        self._persistent = list(self._db._defaults)
+        self._persistent: list[tuple[int, bytes | None]] = list(self._db._defaults)
         self._renew()
 
     def _renew(self) -> None:
-        """Begin anew, as after `on_error`: nothing read, nothing written, the persistent options set."""
-        if self._snap is not None:
-            self._snap.close()
-        self._snap = None
+        """Forget what was read and written, and keep the options that outlive an error, as `on_error` does."""
+        self._close_snapshot()
         self._version = None
         self._writes = Writes()
         self._gets = {}
-        self._known = Intervals()
         self._synced = 0
-        self._read_ranges = []
+        self._known = Intervals()
+        self._conflict_ranges = []
+        self._size = 0
         self._read_error = 0
         self._deferred = 0
         self._broken = 0
         self._commit = None
-        self._committed_version = -1
-        self._stamp = None
-        self._watches = None
         self._pause = None
-        self._size = 0
-        self._settings = Settings()
+        self._stamp = None
+        self._watches = []
+        self._settings = settings = Settings()
+        settings.snapshot_ryw = self._db._snapshot_ryw
         for code, param in self._persistent:
-            self._settings.set(code, param)
-        self._odd = not self._settings.plain
+            try:
+                settings.set(code, param)
+            except FDBError as error:
+                self._deferred = error.code
+        self._odd = not settings.plain or self._deferred != 0
+
+    def _close_snapshot(self) -> None:
+        snap, self._snap = self._snap, None
+        if snap is not None:
+            snap.close()
 
     def __del__(self) -> None:
         snap = getattr(self, "_snap", None)
         if snap is not None:
             snap.close()
+        for watch in getattr(self, "_watches", ()):
+            watch.abandon(1025)
+
+    def __repr__(self) -> str:
+        state = "committed" if self._commit is not None else f"broken by {self._broken}" if self._broken else "open"
+        version = "" if self._version is None else f" at version {self._version}"
+        return f"<Transaction{version} of {self._db!r}, {state}>"
 
     @property
-    def _tr(self):
-        return self
-
-    @property
-    def options(self):
+    def options(self) -> TransactionOptions:
         return TransactionOptions(self)
 
     @property
-    def snapshot(self):
-        return TransactionRead(self)
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self)
 
-    # -- states
+    # -- states --------------------------------------------------------------------------------------------------
 
     def _blocked(self) -> int:
-        if self._pause is not None:
-            self._pause.look()
-        if self._deferred:
-            return self._deferred
+        code = self._deferred_error()
+        if code:
+            return code
         if self._commit is not None:
             self._used_during_commit()
             return 2017
+        return self._broken_error()
+
+    def _deferred_error(self) -> int:
+        if self._pause is not None:
+            self._pause.look()
+        return self._deferred
+
+    def _broken_error(self) -> int:
+        timeout = self._settings.timeout
+        if timeout and not self._broken and time.monotonic() >= self._created + timeout:
+            self._break(1031)
         return self._broken
 
     def _used_during_commit(self) -> None:
@@ -220,14 +195,25 @@ class Transaction(TransactionRead):
         self._odd = True
         if self._commit is not None:
             self._commit.fail(code)
+        if self._stamp is not None:
+            self._stamp.settle(error=code)
 
     def _defer(self, code: int) -> None:
         if not self._deferred:
             self._deferred = code
             self._odd = True
 
+    def _may_write(self) -> bool:
+        if self._pause is not None:
+            self._pause.look()
+        if self._commit is None:
+            return True
+        self._used_during_commit()
+        self._defer(2017)
+        return False
+
     def _set_option(self, code: int, param: bytes | None) -> None:
-        if code == 51 and (self._gets or self._known or not self._writes.empty):
+        if code == READ_YOUR_WRITES_DISABLE and (self._gets or self._known or not self._writes.empty):
             self._defer(2000)
             return
         try:
@@ -235,497 +221,199 @@ class Transaction(TransactionRead):
         except FDBError as error:
             self._defer(error.code)
             return
-        if code in (500, 501, 502):
+        if code in PERSISTENT:
             self._persistent.append((code, param))
         self._odd = self._odd or not self._settings.plain
 
-    # -- reads
+    # -- reads ---------------------------------------------------------------------------------------------------
 
-    def _open_once(self):
-        return self._snap or self._open()
+    def get(self, key: Any) -> Value:
+        """Read the value of `key`.
 
-    def _open(self):
-        snap = self._snap = self._store.snapshot()
-        self._version = snap.version
-        return snap
-
-    def _get_read_version(self):
-        code = self._deferred or self._broken
-        if code:
-            return FutureInt64(None, code)
-        if self._version is None:
-            self._open()
-        return FutureInt64(self._version)
-
-    def _get(self, key: bytes, snapshot: bool) -> Value:
-        if self._odd or self._commit is not None:
-            code = self._blocked()
-            if code:
-                return Value(None, code)
-        if key >= TOP and key >= (SYSTEM_TOP if self._settings.read_system else TOP):
-            return Value(None, 2004)
-        if len(key) > READ_KEY_LIMIT:
-            return Value(None)
+        *Conflicts:* with writes to `key`, unless the transaction has itself set or cleared it.
+        """
+        if type(key) is not bytes:
+            key = key_to_bytes(key)
+        if self._odd or key >= TOP or len(key) > KEY_LIMIT or not self._writes.empty:
+            return self._get(key, False)
         try:
-            writes = self._writes
-            settings = self._settings
-            if settings.ryw_disabled or (snapshot and settings.snapshot_ryw <= 0):
-                if not snapshot:
-                    self._gets[key] = True
-                return Value((self._snap or self._open()).get(key))
-            point = writes.points.get(key, ABSENT)
-            if point is ABSENT:
-                if writes.unreadable and key in writes.unreadable:
-                    raise FDBError(1036)
-                if writes.clears and key in writes.clears:
-                    return Value(None)
-                if snapshot:
-                    self._gets.setdefault(key, False)
-                else:
-                    self._gets[key] = True
-                    self._size += 2 * len(key) + 25
-                return Value((self._snap or self._open()).get(key))
-            if isinstance(point, Stack):
-                if point.unreadable and not settings.bypass_unreadable:
-                    raise FDBError(1036)
-                if point.dependent:
-                    if snapshot:
-                        self._gets.setdefault(key, False)
-                    else:
-                        self._gets[key] = True
-                        self._size += 2 * len(key) + 25
-                    return Value(point.value((self._snap or self._open()).get(key)))
-                return Value(point.value(None))
-            return Value(point)
-        except FDBError as error:
-            self._read_error = self._read_error or error.code
-            return Value(None, error.code)
+            value = Value((self._snap or self._opened()).get(key))
+        except FDBError:
+            return self._get(key, False)
+        self._gets[key] = True
+        self._size += 2 * len(key) + 25
+        return value
 
-    def _top(self) -> bytes:
-        return SYSTEM_TOP if self._settings.read_system else TOP
+    def get_key(self, key_selector: Any) -> Key:
+        """Return the key that a selector names: ``b""`` before the first, ``b"\\xff"`` behind the last.
 
-    def _overlay(self, snapshot: bool) -> Writes | None:
-        s = self._settings
-        return None if s.ryw_disabled or (snapshot and s.snapshot_ryw <= 0) else self._writes
+        *Conflicts:* with writes between the selector's key and the one found.
+        """
+        key = key_to_bytes(key_selector.key)
+        return self._get_key(key, bool(key_selector.or_equal), key_selector.offset, False)
 
-    def _conflict(self, begin: bytes, end: bytes, snapshot: bool) -> None:
-        if snapshot or begin >= end:
-            return
-        writes = self._writes
-        if self._settings.ryw_disabled or not writes.touches(begin, end):
-            self._read_ranges.append((begin, end))
-            self._size += len(begin) + len(end) + 24
-            return
-        at = Position(None, Intervals(), writes)
-        at._seek_over(begin)
-        while True:
-            low, high = max(begin, at.over_begin), min(end, at.over_end)
-            if at._over in (0, 3) and low < high:
-                self._read_ranges.append((low, high))
-                self._size += len(begin) + len(end) + 24
-            if at.over_end >= end:
-                return
-            at._seek_over(at.over_end)
+    def _get_range(
+        self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool
+    ) -> FutureKeyValueArray:
+        return self._page(begin, end, limit, streaming_mode, iteration, reverse, False)
 
-    def _reader(self, snapshot):
-        gets = self._gets
-        if len(gets) != self._synced:
-            for key in islice(gets, self._synced, None):
-                self._known.add(key, key + b"\0")
-            self._synced = len(gets)
-        return Reader(self._open_once, self._known, self._overlay(snapshot), self._top())
-
-    def _get_key(self, key, or_equal, offset, snapshot):
-        if self._odd or self._commit is not None:
-            code = self._blocked()
-            if code:
-                return Key(None, code)
-        key = key[: READ_KEY_LIMIT + 1]
-        if key > self._top():
-            return Key(None, 2004)
-        after = key + b"\0" if or_equal else key
-        try:
-            if self._settings.ryw_disabled:
-                found, _ = pages.resolve(self._snap or self._open(), Selector(after, offset))
-            else:
-                found = self._reader(snapshot).key(Selector(after, offset))
-        except FDBError as error:
-            self._read_error = self._read_error or error.code
-            return Key(None, error.code)
-        if offset <= 0:
-            self._conflict(found, after, snapshot)
-        else:
-            self._conflict(after, found + b"\0", snapshot)
-        return Key(min(found, self._top()))
-
-    def _page(self, begin, end, limit, mode, iteration, reverse, snapshot):
-        begin_key, end_key = key_to_bytes(begin.key)[: READ_KEY_LIMIT + 1], key_to_bytes(end.key)[: READ_KEY_LIMIT + 1]
-        if not limit and mode == 0:
-            return FutureKeyValueArray(None, 2210)
-        if mode == -1:
-            nbytes = PAGE_BYTES[min(iteration, 10) - 1]
-        elif mode in MODE_BYTES:
-            nbytes = MODE_BYTES[mode]
-        else:
-            return FutureKeyValueArray(None, 2000)
-        if self._odd or self._commit is not None:
-            code = self._blocked()
-            if code:
-                return FutureKeyValueArray(None, code)
-        top = self._top()
-        if begin_key > top or end_key > top:
-            return FutureKeyValueArray(None, 2004)
-        if limit < 0:
-            return FutureKeyValueArray(None, 2012)
-        b, e = Selector(begin_key, begin.offset), Selector(end_key, end.offset)
-        if begin.or_equal:
-            b.key += b"\0"
-        if end.or_equal:
-            e.key += b"\0"
-        if b.offset >= e.offset and b.key >= e.key:
-            return FutureKeyValueArray(([], 0, False))
-        limits = Limits(limit or -1, nbytes)
-        try:
-            if self._settings.ryw_disabled:
-                return self._direct_page(b, e, limits, reverse, snapshot)
-            page = self._reader(snapshot).range(b, e, limits, reverse)
-        except FDBError as error:
-            self._read_error = self._read_error or error.code
-            return FutureKeyValueArray(None, error.code)
-        rows = page.rows
-        if not snapshot:
-            low, high = (b.key, e.key) if b.key < e.key else (e.key, b.key)
-            if b.key < e.key and page.more:
-                if not reverse and e.offset > 0:
-                    high = b.key
-                if reverse and b.offset <= 1:
-                    low = e.key
-            if page.to_begin and b.offset <= 0:
-                low = b""
-            if page.through_end and e.offset > 0:
-                high = top
-            if rows:
-                if not reverse:
-                    if b.offset <= 0:
-                        low = min(low, rows[0][0])
-                    if high <= rows[-1][0]:
-                        high = rows[-1][0] + b"\0"
-                else:
-                    low = min(low, rows[-1][0])
-                    if e.offset > 0 and high <= rows[0][0]:
-                        high = rows[0][0] + b"\0"
-            self._conflict(low, high, False)
-        return FutureKeyValueArray(([KeyValue(*row) for row in rows], len(rows), page.more))
-
-    def _direct_page(self, b, e, limits, reverse, snapshot):
-        snap = self._snap or self._open()
-        top = self._top()
-        if reverse and e.offset > 1:
-            found, _ = pages.resolve(snap, e)
-            self._conflict(e.key, found + b"\0", snapshot)
-            e = Selector(min(found, top), 1)
-        page = pages.read(snap, b, e, limits, reverse)
-        rows = page.rows
-        if page.to_begin:
-            low = b""
-        elif ((not reverse or not page.more or b.offset > 1) and b.offset > 0) or not rows:
-            low = b.key
-        else:
-            low = rows[-1][0] if reverse else rows[0][0]
-        if e.offset > b.offset and e.key < low:
-            low = e.key
-        if page.through_end:
-            high = b"\xff\xff"
-        elif ((reverse or not page.more or e.offset <= 0) and e.offset <= 1) or not rows:
-            high = e.key
-        else:
-            high = (rows[0][0] if reverse else rows[-1][0]) + b"\0"
-        if b.offset < e.offset and b.key > high:
-            high = b.key
-        self._conflict(low, high, snapshot)
-        more = page.more
-        if not reverse and rows and rows[-1][0] >= top:
-            rows = [row for row in rows if row[0] < top]
-            more = False
-        return FutureKeyValueArray(([KeyValue(*row) for row in rows], len(rows), more))
-
-    def _estimated_size(self, begin, end):
-        code = self._blocked()
-        if code:
-            return FutureInt64(None, code)
-        if begin > end:
-            return FutureInt64(None, 2005)
-        snap = self._snap or self._open()
-        return FutureInt64(sum(len(k) + len(v) for k, v in snap.scan(begin, end)))
-
-    def _split_points(self, begin, end, chunk):
-        code = self._blocked()
-        if code:
-            return FutureKeyArray(None, code)
-        if begin > end:
-            return FutureKeyArray(None, 2005)
-        if begin > self._top() or end > self._top():
-            return FutureKeyArray(None, 2004)
-        snap = self._snap or self._open()
-        points, size = [begin], 0
-        for key, value in snap.scan(begin, end):
-            if size >= chunk:
-                points.append(key)
-                size = 0
-            size += len(key) + len(value)
-        points.append(end)
-        return FutureKeyArray(points)
-
-    # -- writes
+    def get_read_version(self) -> FutureInt64:
+        """Return the version that the transaction reads at, which its first read sets."""
+        return self._get_read_version()
 
     def set_read_version(self, version: int) -> None:
+        """Read at `version`, which another transaction got from `get_read_version` not long ago."""
+        if self._pause is not None:
+            self._pause.look()
         if self._version is not None:
             self._defer(2010)
         elif version <= 0:
             self._defer(2011)
         else:
             self._version = version
-            try:
-                self._snap = self._store.snapshot_at(version)
-            except FDBError as error:
-                self._read_error = error.code
 
-    def _quiet(self) -> bool:
-        if self._settings.quiet_next:
-            self._settings.quiet_next = False
-            return True
-        return False
+    def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> FutureInt64:
+        """Return the size of a range's keys and values: exactly, where a cluster estimates.
 
-    def _writing(self) -> bool:
-        if self._pause is not None:
-            self._pause.look()
+        *Cost:* a read of the range.
+        """
+        if begin_key is None or end_key is None:
+            raise ValueError("Invalid begin key or end key")
+        return self._estimated_size(begin_key, end_key)
+
+    def get_range_split_points(self, begin_key: Any, end_key: Any, chunk_size: int) -> FutureKeyArray:
+        """Return keys, both ends among them, that cut a range into chunks of about `chunk_size` bytes.
+
+        *Cost:* a read of the range.
+        """
+        if begin_key is None or end_key is None or chunk_size <= 0:
+            raise ValueError("Invalid begin key, end key or chunk size")
+        return self._split_points(begin_key, end_key, chunk_size)
+
+    # -- special keys: what the transaction knows about itself ----------------------------------------------------
+
+    def _get_special(self, key: bytes) -> Value:
+        return special.get(self, key)
+
+    def _get_special_range(
+        self, begin: Selector, end: Selector, limit: int, size: int, reverse: bool
+    ) -> FutureKeyValueArray:
+        return special.get_range(self, begin, end, limit, size, reverse)
+
+    def _read_conflicts(self) -> Intervals:
+        ranges = [(key, key + b"\0") for key, counts in self._gets.items() if counts]
+        return special.merged(ranges + self._conflict_ranges)
+
+    def _write_conflicts_so_far(self) -> Intervals:
+        writes = self._writes
+        ranges = [(key, key + b"\0") for key in writes.conflict_keys()] + writes.conflicts + list(writes.unreadable)
+        return special.merged(ranges)
+
+    def _failed_on(self) -> Intervals:
         if self._commit is not None:
-            self._used_during_commit()
-            self._defer(2017)
-            return False
-        return True
+            self._failed_ranges = self._commit.conflicting() or self._failed_ranges
+        return special.merged(self._failed_ranges)
 
-    def _write_limit(self, key: bytes) -> int:
-        if key >= (SYSTEM_TOP if self._settings.write_system else TOP):
-            return 2004
-        if len(key) > (SYSTEM_KEY_LIMIT if key[:1] == b"\xff" else KEY_LIMIT + 8 * self._settings.read_system):
-            return 2102
-        return 0
+    # -- watches -------------------------------------------------------------------------------------------------
 
-    def set(self, key: Any, value: Any) -> None:
-        if type(key) is not bytes:
-            key = key_to_bytes(key)
-        if type(value) is not bytes:
-            value = value_to_bytes(value)
-        quiet = False
-        if self._odd or self._commit is not None:
-            quiet = self._quiet()
-            if not self._writing():
-                return
-        if key >= TOP or len(key) > KEY_LIMIT or len(value) > VALUE_LIMIT:
-            code = self._write_limit(key) or (2103 if len(value) > VALUE_LIMIT else 0)
-            if code:
-                self._defer(code)
-                return
-        self._size += 3 * len(key) + len(value) + 69
-        self._writes.set(key, value, not quiet)
-        if self._watches:
-            self._trigger(key, key + b"\0")
+    def watch(self, key: Any) -> Future[None]:
+        """Return a future that becomes ready when the value of `key` is other than this transaction sees it.
 
-    def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
-        param = value_to_bytes(param)
+        It starts to watch when the transaction commits and outlives it. A value that changes and changes back
+        may go unnoticed.
+
+        *Conflicts:* as a read of `key`.
+        """
         key = key_to_bytes(key)
-        conflict = not self._quiet()
-        if not self._writing():
-            return
-        code = self._write_limit(key) or (2103 if len(param) > VALUE_LIMIT else 0)
+        code = self._blocked()
+        if not code and self._settings.ryw_disabled:
+            code = 1034
+        if not code and key >= (SYSTEM_TOP if self._settings.read_system else TOP):
+            code = 2004
+        if not code and len(key) > self._write_limit(key):
+            code = 2102
         if code:
-            self._defer(code)
-            return
-        if opcode == 14:
-            at = stamp_position(key)
-            if at is None:
-                self._defer(2000)
-                return
-            body = key[:-4]
-            low = body[:at] + (self._version or 0).to_bytes(8, "big") + b"\0\0" + body[at + 10 :]
-            high = body[:at] + b"\xff" * 10 + body[at + 10 :] + b"\0"
-            self._writes.make_unreadable(low, min(high, self._top()))
-            key = low + key[-4:]
-            conflict = False
-        elif opcode == 15 and stamp_position(param) is None:
-            self._defer(2000)
-            return
-        self._size += len(key) + len(param) + 44 + (2 * len(key) + 25 if conflict else 0)
-        self._writes.mutate(opcode, key, param, conflict)
-        if self._watches:
-            self._trigger(key, key + b"\0")
+            return FailedWatch(error=code)
+        read_error = self._read_error
+        value = self._get(key, False)
+        self._read_error = read_error  # a watch that fails does not fail the commit
+        try:
+            watch = Watch(self._store, self._db._outstanding, key, value.value)
+        except FDBError as error:
+            return FailedWatch(error=error.code)
+        self._watches.append(watch)
+        self._odd = True
+        return watch
 
-    def clear(self, key: Any) -> None:
-        if hasattr(key, "or_equal"):
-            key = self.get_key(key)
-        key = key_to_bytes(key)
-        conflict = not self._quiet()
-        if not self._writing():
-            return
-        if key >= (SYSTEM_TOP if self._settings.write_system else TOP):
-            self._defer(2004)
-            return
-        if len(key) > (SYSTEM_KEY_LIMIT if key[:1] == b"\xff" else READ_KEY_LIMIT):
-            return
-        self._size += 2 * len(key) + 25 + (2 * len(key) + 25 if conflict else 0)
-        self._writes.clear(key, conflict)
-        if self._watches:
-            self._trigger(key, key + b"\0")
-
-    def clear_range(self, begin: Any, end: Any) -> None:
-        if begin is None:
-            begin = b""
-        if end is None:
-            end = b"\xff"
-        if hasattr(begin, "or_equal"):
-            begin = self.get_key(begin)
-        if hasattr(end, "or_equal"):
-            end = self.get_key(end)
-        begin, end = key_to_bytes(begin), key_to_bytes(end)
-        if begin > end:
-            self._defer(2005)
-            return
-        conflict = not self._quiet()
-        if not self._writing():
-            return
-        top = SYSTEM_TOP if self._settings.write_system else TOP
-        if begin > top or end > top:
-            self._defer(2004)
-            return
-        self._size += len(begin) + len(end) + 44 + (len(begin) + len(end) + 24 if conflict else 0)
-        begin, end = begin[: READ_KEY_LIMIT + 1], end[: READ_KEY_LIMIT + 1]
-        if begin == end:
-            return
-        self._writes.clear_range(begin, end, conflict)
-        if self._watches:
-            self._trigger(begin, end)
-
-    def clear_range_startswith(self, prefix: Any) -> None:
-        prefix = key_to_bytes(prefix)
-        return self.clear_range(prefix, strinc(prefix))
-
-    def __setitem__(self, key, value):
-        self.set(key, value)
-
-    def __delitem__(self, key):
-        if isinstance(key, slice):
-            self.clear_range(key.start, key.stop)
-        else:
-            self.clear(key)
-
-    def add_read_conflict_range(self, begin, end):
-        begin, end = key_to_bytes(begin), key_to_bytes(end)
-        if begin > end:
-            raise FDBError(2005)
-        if not self._writing():
-            return
-        if begin > self._top() or end > self._top():
-            self._defer(2004)
-            return
-        self._conflict(begin[: READ_KEY_LIMIT + 1], end[: READ_KEY_LIMIT + 1], False)
-
-    def add_read_conflict_key(self, key):
-        key = key_to_bytes(key)
-        self.add_read_conflict_range(key, key + b"\x00")
-
-    def add_write_conflict_range(self, begin, end):
-        begin, end = key_to_bytes(begin), key_to_bytes(end)
-        if begin > end:
-            raise FDBError(2005)
-        if not self._writing():
-            return
-        top = SYSTEM_TOP if self._settings.write_system else TOP
-        if begin > top or end > top:
-            self._defer(2004)
-            return
-        begin, end = begin[: READ_KEY_LIMIT + 1], end[: READ_KEY_LIMIT + 1]
-        if begin < end:
-            self._size += len(begin) + len(end) + 24
-            self._writes.conflicts.append((begin, end))
-            self._writes.empty = False
-
-    def add_write_conflict_key(self, key):
-        key = key_to_bytes(key)
-        self.add_write_conflict_range(key, key + b"\x00")
-
-    # -- the end
+    # -- the end -------------------------------------------------------------------------------------------------
 
     def commit(self) -> Future[None]:
+        """Make the writes take effect, all or none.
+
+        The future raises 1020 if something that was read has been written since, 1021 if the outcome is not known.
+        A commit happens also when nobody waits for it.
+        """
         code = self._blocked() or self._read_error
         if code:
-            return FutureVoid(None, code)
-        return Commit.start(self)
+            return FutureVoid(error=code)
+        with self._lock:
+            commit = self._commit = Commit(self)
+            self._odd = True
+        commit.begin()
+        self._close_snapshot()
+        return commit
 
     def get_committed_version(self) -> int:
-        if self._commit is not None:
-            self._commit.look()
-        return self._committed_version
+        """Return the version that the commit got, or -1 before it, and if there was nothing to write."""
+        return -1 if self._commit is None else self._commit.version()
 
-    def get_approximate_size(self):
-        return FutureInt64(self._size, self._deferred)
-
-    def get_versionstamp(self):
+    def get_versionstamp(self) -> FutureString:
+        """Return the future of the commit's 10-byte versionstamp. It has to be asked for before the commit."""
         code = self._blocked()
         if code:
-            return Key(None, code)
+            failed = PendingKey()
+            failed.settle(error=code)
+            return failed
         if self._stamp is None:
             self._stamp = PendingKey()
         return self._stamp
 
-    def on_error(self, error):
+    def get_approximate_size(self) -> FutureInt64:
+        """Return about how many bytes the commit would send, of the 10,000,000 that it may."""
+        code = self._deferred_error()
+        return FutureInt64(error=code) if code else FutureInt64(self._size)
+
+    def on_error(self, error: Any) -> Future[None]:
+        """Make the transaction ready for another attempt after `error`, or raise it again if none would help.
+
+        The future becomes ready after a pause: 10 ms at first, twice as much each time up to the option
+        ``max_retry_delay``, all of it times a random fraction, so that those who conflicted don't meet again.
+        """
         if isinstance(error, FDBError):
             code = error.code
         elif isinstance(error, int):
             code = error
         else:
             raise error
-        return Pause.start(self, code)
+        return Pause.after(self, code)
 
     def reset(self) -> None:
-        self._abandon(1025)
-        self._fresh()
+        """Make it a new transaction. What was asked of the old one and is not ready yet fails with 1025."""
+        with self._lock:
+            self._abandon(1025)
+            self._start()
 
     def cancel(self) -> None:
+        """Fail everything that is asked of the transaction from now on, until `reset`."""
         if not self._broken:
             self._break(1025)
 
     def _abandon(self, code: int) -> None:
+        """Fail what is still on its way."""
         if self._commit is not None:
+            self._failed_ranges = self._commit.conflicting() or self._failed_ranges
             self._commit.fail(code)
         if self._stamp is not None:
             self._stamp.settle(error=code)
-
-
-def _operation(code: int):
-    def operation(self: Any, key: Any, param: Any) -> None:
-        self._atomic_operation(code, key, param)
-
-    return operation
-
-
-OPERATIONS = {
-    "add": 2,
-    "and": 6,
-    "bit_and": 6,
-    "or": 7,
-    "bit_or": 7,
-    "xor": 8,
-    "bit_xor": 8,
-    "append_if_fits": 9,
-    "max": 12,
-    "min": 13,
-    "set_versionstamped_key": 14,
-    "set_versionstamped_value": 15,
-    "byte_min": 16,
-    "byte_max": 17,
-    "compare_and_clear": 20,
-}
-for _name, _code in OPERATIONS.items():
-    setattr(Transaction, _name, _operation(_code))
-    setattr(Transaction, f"bit_{_name}", _operation(_code))
+        for watch in self._watches:
+            watch.abandon(code)

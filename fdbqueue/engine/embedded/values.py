@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fdbqueue.engine.embedded.futures import Future, Pending, Ready
+from fdbqueue.engine.embedded.futures import Future, Pending, call
 from fdbqueue.engine.errors import FDBError
 
 
@@ -19,21 +20,20 @@ class FutureString(Future[bytes]):
     if not TYPE_CHECKING:
         __class__ = property(lambda self: bytes)
 
-    @property
-    def value(self) -> Any:
-        raise NotImplementedError
+    if TYPE_CHECKING:
+        value: Any
 
     def wait(self) -> Any:
         _ = self.value
         return self
 
-    def as_foundationdb_key(self) -> bytes | None:
+    def as_foundationdb_key(self) -> Any:
         return self.value
 
-    def as_foundationdb_value(self) -> bytes | None:
+    def as_foundationdb_value(self) -> Any:
         return self.value
 
-    def __bytes__(self) -> bytes:
+    def __bytes__(self) -> Any:
         return self.value
 
     def __str__(self) -> str:
@@ -42,32 +42,32 @@ class FutureString(Future[bytes]):
     def __repr__(self) -> str:
         return repr(self.value)
 
-    def __add__(self, other: Any) -> bytes:
+    def __add__(self, other: Any) -> Any:
         return self.value + _plain(other)
 
-    def __radd__(self, other: Any) -> bytes:
+    def __radd__(self, other: Any) -> Any:
         return _plain(other) + self.value
 
-    def __mul__(self, times: int) -> bytes:
+    def __mul__(self, times: int) -> Any:
         return self.value * times
 
-    def __rmul__(self, times: int) -> bytes:
+    def __rmul__(self, times: int) -> Any:
         return times * self.value
 
-    def __lt__(self, other: Any) -> bool:
+    def __lt__(self, other: Any) -> Any:
         return self.value < _plain(other)
 
-    def __le__(self, other: Any) -> bool:
+    def __le__(self, other: Any) -> Any:
         return self.value <= _plain(other)
 
-    def __gt__(self, other: Any) -> bool:
+    def __gt__(self, other: Any) -> Any:
         return self.value > _plain(other)
 
-    def __ge__(self, other: Any) -> bool:
+    def __ge__(self, other: Any) -> Any:
         return self.value >= _plain(other)
 
     def __eq__(self, other: object) -> bool:
-        return self.value == _plain(other)
+        return bool(self.value == _plain(other))
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -105,16 +105,25 @@ for _name in dir(bytes):
         setattr(FutureString, _name, _delegate(_name))
 
 
-class Read(FutureString, Ready[bytes]):
-    """What was read, or the error that reading met."""
+class Read(FutureString):
+    """What was read."""
 
-    __slots__ = ()
+    __slots__ = ("value",)
 
-    @property
-    def value(self) -> bytes | None:
-        if self._error:
-            raise FDBError(self._error)
-        return self._value
+    def __init__(self, value: bytes | None) -> None:
+        self.value = value
+
+    def is_ready(self) -> bool:
+        return True
+
+    def block_until_ready(self) -> None:
+        pass
+
+    def on_ready(self, callback: Callable[[Any], object]) -> None:
+        call(callback, self)
+
+    def cancel(self) -> None:
+        pass
 
 
 class Value(Read):
@@ -124,9 +133,7 @@ class Value(Read):
 
     def present(self) -> bool:
         """Say whether the key has a value."""
-        if self._error:
-            raise FDBError(self._error)
-        return self._value is not None
+        return self.value is not None
 
 
 class Key(Read):
@@ -135,13 +142,39 @@ class Key(Read):
     __slots__ = ()
 
 
+class FailedValue(Value):
+    """The error that reading a key met."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    @property
+    def value(self) -> Any:
+        raise FDBError(self.code)
+
+
+class FailedKey(Key):
+    """The error that a key selector met."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    @property
+    def value(self) -> Any:
+        raise FDBError(self.code)
+
+
 class PendingKey(FutureString, Pending[bytes]):
     """The bytes that a commit will bring: its versionstamp."""
 
     __slots__ = ()
 
     @property
-    def value(self) -> bytes | None:
+    def value(self) -> Any:
         self.block_until_ready()
         if self._error:
             raise FDBError(self._error)

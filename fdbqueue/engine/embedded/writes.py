@@ -18,6 +18,7 @@ program reads its own atomic operations as it would on a cluster.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
@@ -103,7 +104,7 @@ Point = bytes | Stack | None
 class Writes:
     """The uncommitted writes of one transaction."""
 
-    __slots__ = ("_keys", "_stale", "clears", "conflicts", "early", "empty", "points", "quiet", "unreadable")
+    __slots__ = ("_keys", "_stale", "clears", "conflicts", "early", "empty", "plain", "points", "quiet", "unreadable")
 
     def __init__(self) -> None:
         self.points: dict[bytes, Point] = {}
@@ -113,6 +114,7 @@ class Writes:
         self.quiet: set[bytes] = set()
         self.early: list[Mutation] = []  # commits before everything else, see `make_unreadable`
         self.empty = True
+        self.plain = True  # only sets and clears with write conflicts so far: `set` is one store into `points`
         self._keys: list[bytes] = []
         self._stale = False
 
@@ -145,20 +147,39 @@ class Writes:
             bool(self.unreadable) and self.unreadable.meets(begin, end)
         )
 
+    def undetermined(self, begin: bytes, end: bytes) -> Iterator[Range]:
+        """Return the parts of ``[begin, end)`` whose contents depend on the snapshot."""
+        keys, points = self.keys(), self.points
+        at = begin
+        own = keys[bisect_left(keys, begin) : bisect_left(keys, end)]
+        for key in own:
+            yield from self._uncleared(at, key)
+            after = key + b"\0"
+            point = points[key]
+            if type(point) is Stack and point.dependent:
+                yield key, after
+            at = after
+        yield from self._uncleared(at, end)
+
+    def _uncleared(self, begin: bytes, end: bytes) -> Iterator[Range]:
+        if begin >= end:
+            return
+        for cleared, until in self.clears.clip(begin, end):
+            if begin < cleared:
+                yield begin, cleared
+            begin = until
+        if begin < end:
+            yield begin, end
+
     # -- changes -------------------------------------------------------------------------------------------------
 
     def set(self, key: bytes, value: bytes, conflict: bool) -> None:
         """Set `key`; `conflict` says whether readers of it are to conflict with this transaction."""
-        points = self.points
-        if not conflict and (key not in points or key in self.quiet):
-            self.quiet.add(key)
-        elif self.quiet:
-            self.quiet.discard(key)
-        if self.unreadable or type(points.get(key)) is Stack:
+        if self.plain and conflict:
+            self.points[key] = value
+            self.empty = False
+        else:
             self.mutate(SET, key, value, conflict)
-            return
-        points[key] = value
-        self.empty = False
 
     def mutate(self, op: int, key: bytes, param: bytes, conflict: bool) -> None:
         """Apply operation number `op` to `key`, which for a versionstamped key still has its placeholder."""
@@ -168,7 +189,7 @@ class Writes:
             self.quiet.add(key)
         else:
             self.quiet.discard(key)
-        self.empty = False
+        self.empty = self.plain = False
         was_unreadable = self.is_unreadable(key)
         unreadable = was_unreadable or op in VERSIONSTAMPED
         independent = op in _INDEPENDENT
@@ -204,6 +225,7 @@ class Writes:
                 self.quiet.discard(key)
         elif key not in self.points or key in self.quiet:
             self.quiet.add(key)
+            self.plain = False
         self.points[key] = None
         self.empty = False
 
@@ -225,6 +247,7 @@ class Writes:
 
         What was written there so far commits ahead of it, and can't be read any more.
         """
+        self.plain = False
         for at, until in self.clears.clip(begin, end):
             self.early.append((CLEAR_RANGE, at, until))
         gone = self._take(begin, end, self.early)

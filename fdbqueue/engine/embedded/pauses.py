@@ -1,0 +1,105 @@
+"""The pause of `on_error`, after which a transaction is as new."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from fdbqueue.engine.embedded.futures import Future, FutureVoid, Pending
+
+if TYPE_CHECKING:
+    from fdbqueue.engine.embedded.transaction import Transaction
+
+FIRST_DELAY: Final = 0.01
+LATE_DELAY: Final = 0.01
+CROWDED_DELAY: Final = 30.0
+
+RETRYABLE: Final = frozenset({1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
+"""Errors after which each pause is longer than the one before."""
+CROWDED: Final = frozenset({1042, 1078})
+LATE: Final = frozenset({1007, 1009})
+"""Errors of the read version, after which a short pause is enough."""
+
+
+class Pause(Pending[None]):
+    """The future of a transaction that is ready for another attempt.
+
+    The transaction is renewed by whoever finds the pause over: the one who waits, the next use of the transaction,
+    or a timer if a callback was asked for.
+    """
+
+    __slots__ = ("_due", "_timer", "_tr")
+
+    def __init__(self, tr: Transaction, due: float) -> None:
+        super().__init__()
+        self._tr: Transaction | None = tr
+        self._due = due
+        self._timer: threading.Timer | None = None
+
+    @classmethod
+    def after(cls, tr: Transaction, code: int) -> Future[None]:
+        """Begin the pause that error `code` asks for, or say that no retry helps."""
+        broken = tr._broken_error()
+        if broken:
+            return FutureVoid(error=broken)
+        settings = tr._settings
+        exhausted = settings.retry_limit != -1 and tr._retries >= settings.retry_limit
+        tr._retries += 1
+        if exhausted or (code not in RETRYABLE and code not in LATE):
+            tr._break(1025)
+            return FutureVoid(error=code or 2000)
+        if code in LATE:
+            delay = min(LATE_DELAY, settings.max_delay)
+        else:
+            delay = tr._backoff * random.random()
+            tr._backoff = min(2 * tr._backoff, CROWDED_DELAY if code in CROWDED else settings.max_delay)
+        now = time.monotonic()
+        due = now + delay
+        if settings.timeout:
+            due = min(due, tr._created + settings.timeout)
+        with tr._lock:
+            tr._abandon(1025)
+            tr._pause = pause = cls(tr, due)
+            tr._odd = True
+        return pause
+
+    def look(self) -> None:
+        """Renew the transaction if the pause is over."""
+        if not self._settled and time.monotonic() >= self._due:
+            self._over()
+
+    def _over(self) -> None:
+        tr, self._tr = self._tr, None
+        error = 0
+        if tr is not None:
+            with tr._lock:
+                if tr._pause is self:
+                    tr._pause = None
+                    error = tr._broken_error()
+                    if not error:
+                        tr._renew()
+        self.settle(error=error)
+
+    def is_ready(self) -> bool:
+        self.look()
+        return self._settled
+
+    def block_until_ready(self) -> None:
+        while not self._settled:
+            left = self._due - time.monotonic()
+            if left <= 0:
+                self._over()
+            else:
+                with self._lock:
+                    if not self._settled:
+                        self._lock.wait(left)
+
+    def on_ready(self, callback: Callable[[Any], object]) -> None:
+        super().on_ready(callback)
+        if not self._settled and self._timer is None:
+            self._timer = threading.Timer(max(0.0, self._due - time.monotonic()), self._over)
+            self._timer.daemon = True
+            self._timer.start()

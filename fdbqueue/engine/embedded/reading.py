@@ -1,0 +1,399 @@
+"""The reading half of a transaction: what each read sees, and the read conflicts that it adds."""
+
+from __future__ import annotations
+
+import threading
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from fdbqueue.engine.embedded import pages, special
+from fdbqueue.engine.embedded.futures import FutureInt64, FutureKeyArray
+from fdbqueue.engine.embedded.intervals import Intervals, Range
+from fdbqueue.engine.embedded.options import Settings
+from fdbqueue.engine.embedded.pages import Limits, Page, Selector
+from fdbqueue.engine.embedded.ranges import FDBRange, FutureKeyValueArray, KeyValue, selector
+from fdbqueue.engine.embedded.reads import Reader
+from fdbqueue.engine.embedded.values import FailedKey, FailedValue, Key, Value
+from fdbqueue.engine.embedded.writes import ABSENT, Stack, Writes
+from fdbqueue.engine.errors import FDBError
+from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.streaming import StreamingMode
+
+if TYPE_CHECKING:
+    from fdbqueue.engine.embedded.database import Database
+    from fdbqueue.engine.embedded.store import Snapshot, Store
+
+TOP: Final = b"\xff"
+SYSTEM_TOP: Final = b"\xff\xff"
+METADATA_VERSION: Final = b"\xff/metadataVersion"
+READ_KEY_LIMIT: Final = 10_008
+SYSTEM_KEY_LIMIT: Final = 30_000
+
+_PAGE_BYTES: Final = (4096, 6144, 9216, 13824, 20736, 31104, 46656, 69984, 80000, 120000)
+_MODE_BYTES: Final = {-2: 80000, 0: pages.UNLIMITED, 1: 256, 2: 1000, 3: 4096, 4: 80000}
+
+
+def key_to_bytes(key: Any) -> bytes:
+    """Return the bytes of a key, or of what stands in for one.
+
+    Raises:
+        TypeError: it is no bytes.
+    """
+    if hasattr(key, "as_foundationdb_key"):
+        key = key.as_foundationdb_key()
+    if not isinstance(key, bytes):
+        raise TypeError("Key must be of type bytes")
+    return key
+
+
+def value_to_bytes(value: Any) -> bytes:
+    """Return the bytes of a value, or of what stands in for one.
+
+    Raises:
+        TypeError: it is no bytes.
+    """
+    if hasattr(value, "as_foundationdb_value"):
+        value = value.as_foundationdb_value()
+    if not isinstance(value, bytes):
+        raise TypeError("Value must be of type bytes")
+    return value
+
+
+def cut(key: bytes) -> bytes:
+    """Shorten a key that no key of the database can equal to one that sorts the same among those that exist."""
+    return key[: (SYSTEM_KEY_LIMIT if key[:1] == TOP else READ_KEY_LIMIT) + 1]
+
+
+class TransactionRead:
+    """What a transaction and its `snapshot` view have in common: the reads."""
+
+    __slots__ = ()
+
+    db: Database
+
+    def _get_range(
+        self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool
+    ) -> FutureKeyValueArray:
+        raise NotImplementedError
+
+    def get(self, key: Any) -> Value:
+        """Read the value of `key`."""
+        raise NotImplementedError
+
+    def get_range(
+        self,
+        begin: Any,
+        end: Any,
+        limit: int = 0,
+        reverse: bool = False,
+        streaming_mode: int = StreamingMode.iterator,
+    ) -> FDBRange:
+        """Read the rows from `begin` (a key or selector; None: the first key) to `end`, which is left out.
+
+        *Conflicts:* with writes to what was handed out and what lies between, no further: with a `limit`, or when the
+        iteration stops early, only as far as the pages that were read.
+        """
+        first = selector(b"" if begin is None else begin)
+        return FDBRange(self, first, selector(b"\xff" if end is None else end), limit, reverse, streaming_mode)
+
+    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> FDBRange:
+        """Read the rows whose keys start with `prefix`."""
+        prefix = key_to_bytes(prefix)
+        return self.get_range(prefix, strinc(prefix), *args, **kwargs)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.get_range(key.start, key.stop, reverse=(key.step == -1))
+        return self.get(key)
+
+
+class Reading(TransactionRead):
+    """A transaction's state as far as reading goes. `Transaction` adds the writes, the commit and the states."""
+
+    __slots__ = (
+        "_conflict_ranges",
+        "_db",
+        "_gets",
+        "_known",
+        "_lock",
+        "_odd",
+        "_read_error",
+        "_settings",
+        "_size",
+        "_snap",
+        "_store",
+        "_synced",
+        "_version",
+        "_writes",
+    )
+
+    _db: Database
+    _store: Store
+    _lock: threading.RLock
+    _odd: bool  # something needs a look before a read or write can take the short way
+    _settings: Settings
+    _snap: Snapshot | None
+    _version: int | None
+    _writes: Writes
+    _gets: dict[bytes, bool]  # keys read one by one; whether they conflict
+    _synced: int  # how many of them `_known` has
+    _known: Intervals
+    _conflict_ranges: list[Range]
+    _read_error: int  # the first read that failed, which fails the commit too
+    _size: int
+
+    def _blocked(self) -> int:
+        """Return the code of what keeps the transaction from being used, or 0."""
+        raise NotImplementedError
+
+    @property
+    def db(self) -> Database:  # type: ignore[override]
+        return self._db
+
+    def _opened(self) -> Snapshot:
+        snap = self._snap
+        if snap is None:
+            with self._lock:
+                snap = self._snap
+                if snap is None:
+                    snap = self._snap = self._snapshot()
+        return snap
+
+    def _snapshot(self) -> Snapshot:
+        if self._version is not None:
+            return self._store.snapshot_at(self._version)
+        snap = self._store.snapshot()
+        self._version = snap.version
+        return snap
+
+    def _top(self) -> bytes:
+        return SYSTEM_TOP if self._settings.read_system else TOP
+
+    def _failed(self, error: FDBError) -> int:
+        self._read_error = self._read_error or error.code
+        return error.code
+
+    def _get_special(self, key: bytes) -> Value:
+        raise NotImplementedError
+
+    def _get_special_range(
+        self, begin: Selector, end: Selector, limit: int, size: int, reverse: bool
+    ) -> FutureKeyValueArray:
+        raise NotImplementedError
+
+    # -- single keys ---------------------------------------------------------------------------------------------
+
+    def _get(self, key: bytes, snapshot: bool) -> Value:
+        if self._odd or key >= TOP:
+            code = self._refused(key)
+            if code:
+                return FailedValue(code)
+            if key >= special.BEGIN:
+                return self._get_special(key)
+        if len(key) > READ_KEY_LIMIT and len(key) > (SYSTEM_KEY_LIMIT if key[:1] == TOP else 0):
+            return Value(None)
+        settings = self._settings
+        writes = self._writes
+        try:
+            if settings.ryw_disabled:
+                if not snapshot:
+                    self._conflict_ranges.append((key, key + b"\0"))
+                return Value(self._opened().get(key))
+            if snapshot and settings.snapshot_ryw <= 0:
+                self._gets.setdefault(key, False)
+                return Value(self._opened().get(key))
+            point = writes.points.get(key, ABSENT)
+            if point is ABSENT:
+                if writes.unreadable and key in writes.unreadable and not settings.bypass_unreadable:
+                    raise FDBError(1036)
+                if writes.clears and key in writes.clears:
+                    return Value(None)
+            elif not isinstance(point, Stack):
+                return Value(point)  # type: ignore[arg-type]
+            elif point.unreadable and not settings.bypass_unreadable:
+                raise FDBError(1036)
+            elif not point.dependent:
+                return Value(point.value(None))
+            below = self._opened().get(key)
+            value = point.value(below) if isinstance(point, Stack) else below
+        except FDBError as error:
+            return FailedValue(self._failed(error))
+        if snapshot:
+            self._gets.setdefault(key, False)
+        else:
+            self._gets[key] = True
+            self._size += 2 * len(key) + 25
+        return Value(value)
+
+    def _refused(self, key: bytes) -> int:
+        """Return the code that reading `key` meets before anything is read, or 0."""
+        if key >= special.BEGIN:
+            return self._deferred_error()
+        code = self._blocked()
+        if code:
+            return code
+        return 2004 if key >= self._top() and key != METADATA_VERSION else 0
+
+    def _deferred_error(self) -> int:
+        raise NotImplementedError
+
+    def _get_key(self, key: bytes, or_equal: bool, offset: int, snapshot: bool) -> Key:
+        if self._odd:
+            code = self._blocked()
+            if code:
+                return FailedKey(code)
+        key = cut(key)
+        top = self._top()
+        if key > top:
+            return FailedKey(2004)
+        after = key + b"\0" if or_equal else key
+        try:
+            with self._lock:
+                if self._settings.ryw_disabled:
+                    found, _ = pages.resolve(self._opened(), Selector(after, offset))
+                else:
+                    found = self._reader(snapshot).key(Selector(after, offset))
+                if not snapshot:
+                    if offset <= 0:
+                        self._add_conflict(found, after)
+                    else:
+                        self._add_conflict(after, found + b"\0")
+        except FDBError as error:
+            return FailedKey(self._failed(error))
+        return Key(min(found, top))
+
+    # -- ranges --------------------------------------------------------------------------------------------------
+
+    def _page(
+        self, begin: Any, end: Any, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
+    ) -> FutureKeyValueArray:
+        """Read one page; what the binding's range reads are made of."""
+        begin_key, end_key = cut(key_to_bytes(begin.key)), cut(key_to_bytes(end.key))
+        if mode == StreamingMode.iterator and iteration > 0:
+            size = _PAGE_BYTES[min(iteration, len(_PAGE_BYTES)) - 1]
+        elif mode in _MODE_BYTES:
+            size = _MODE_BYTES[mode]
+        else:
+            return FutureKeyValueArray(error=2000)
+        if not limit and size == pages.UNLIMITED:
+            return FutureKeyValueArray(error=2210)
+        first = Selector(begin_key + b"\0" if begin.or_equal else begin_key, begin.offset)
+        last = Selector(end_key + b"\0" if end.or_equal else end_key, end.offset)
+        if begin_key >= special.BEGIN and special.BEGIN <= end_key <= special.END:
+            code = self._deferred_error()
+            if code:
+                return FutureKeyValueArray(error=code)
+            return self._get_special_range(first, last, limit, size, reverse)
+        code = self._blocked() if self._odd else 0
+        if not code and (begin_key > self._top() or end_key > self._top()):
+            code = 2004
+        if not code and limit < 0:
+            code = 2012
+        if code:
+            return FutureKeyValueArray(error=code)
+        if first.offset >= last.offset and first.key >= last.key:
+            return FutureKeyValueArray(([], 0, False))
+        limits = Limits(limit or pages.UNLIMITED, size)
+        try:
+            with self._lock:
+                if self._settings.ryw_disabled:
+                    page = self._direct(first, last, limits, reverse, snapshot)
+                else:
+                    page = self._reader(snapshot).range(first, last, limits, reverse)
+                    if not snapshot:
+                        self._add_conflict(*page.conflict(first, last, reverse, self._top()))
+        except FDBError as error:
+            return FutureKeyValueArray(error=self._failed(error))
+        rows = page.rows
+        return FutureKeyValueArray((list(map(KeyValue._make, rows)), len(rows), page.more))
+
+    def _reader(self, snapshot: bool) -> Reader:
+        gets = self._gets
+        if len(gets) != self._synced:
+            for key in islice(gets, self._synced, None):
+                self._known.add(key, key + b"\0")
+            self._synced = len(gets)
+        own = None if snapshot and self._settings.snapshot_ryw <= 0 else self._writes
+        return Reader(self._opened, self._known, own, self._top())
+
+    def _direct(self, begin: Selector, end: Selector, limits: Limits, reverse: bool, snapshot: bool) -> Page:
+        """Read without the transaction's own writes, as ``read_your_writes_disable`` asks."""
+        snap, top = self._opened(), self._top()
+        if reverse and end.offset > 1:
+            found, _ = pages.resolve(snap, end)
+            if not snapshot:
+                self._add_conflict(end.key, found + b"\0")
+            end = Selector(min(found, top), 1)
+        page = pages.read(snap, begin, end, limits, reverse)
+        if not snapshot:
+            self._add_conflict(*page.direct_conflict(begin, end, reverse))
+        if not reverse and page.rows and page.rows[-1][0] >= top:
+            page.rows = [row for row in page.rows if row[0] < top]
+            page.more = False
+        return page
+
+    def _add_conflict(self, begin: bytes, end: bytes) -> None:
+        """Conflict on ``[begin, end)``, but for what the transaction has itself written there for certain."""
+        if begin >= end:
+            return
+        cost = len(begin) + len(end) + 24
+        ranges = self._conflict_ranges
+        writes = self._writes
+        if self._settings.ryw_disabled or writes.empty or not writes.touches(begin, end):
+            self._size += cost
+            if ranges and ranges[-1][1] == begin:
+                ranges[-1] = (ranges[-1][0], end)  # the next page of the same read
+            else:
+                ranges.append((begin, end))
+            return
+        for part in writes.undetermined(begin, end):
+            self._size += cost
+            ranges.append(part)
+
+    # -- sizes ---------------------------------------------------------------------------------------------------
+
+    def _get_read_version(self) -> FutureInt64:
+        code = self._deferred_error() or self._broken_error()
+        if code:
+            return FutureInt64(error=code)
+        if self._version is None:
+            try:
+                self._opened()
+            except FDBError as error:
+                return FutureInt64(error=error.code)
+        return FutureInt64(self._version)
+
+    def _broken_error(self) -> int:
+        raise NotImplementedError
+
+    def _estimated_size(self, begin: bytes, end: bytes) -> FutureInt64:
+        code = self._blocked()
+        if not code and begin > end:
+            code = 2005
+        if code:
+            return FutureInt64(error=code)
+        try:
+            return FutureInt64(sum(len(key) + len(value) for key, value in self._opened().scan(begin, end)))
+        except FDBError as error:
+            return FutureInt64(error=self._failed(error))
+
+    def _split_points(self, begin: bytes, end: bytes, chunk_size: int) -> FutureKeyArray:
+        code = self._blocked()
+        if not code and begin > end:
+            code = 2005
+        if not code and (begin > self._top() or end > self._top()):
+            code = 2004
+        if code:
+            return FutureKeyArray(error=code)
+        points, size = [begin], 0
+        try:
+            for key, value in self._opened().scan(begin, end):
+                if size >= chunk_size:
+                    points.append(key)
+                    size = 0
+                size += len(key) + len(value)
+        except FDBError as error:
+            return FutureKeyArray(error=self._failed(error))
+        if end > begin:
+            points.append(end)
+        return FutureKeyArray(points)

@@ -1,0 +1,96 @@
+"""Watches: futures that become ready when a key's value is no longer the one that was seen."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from fdbqueue.engine.embedded.futures import FutureVoid, Pending
+from fdbqueue.engine.errors import FDBError
+
+if TYPE_CHECKING:
+    from fdbqueue.engine.embedded.store import Store
+
+TOO_MANY: Final = 1032
+
+
+class Outstanding:
+    """How many watches a database has that have not fired, and how many it may have."""
+
+    __slots__ = ("_count", "_lock", "limit")
+
+    def __init__(self, limit: int = 10_000) -> None:
+        self.limit = limit
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def take(self) -> None:
+        """Count one more.
+
+        Raises:
+            FDBError: 1032, there are as many as there may be.
+        """
+        with self._lock:
+            if self._count >= self.limit:
+                raise FDBError(TOO_MANY)
+            self._count += 1
+
+    def give(self) -> None:
+        """Count one less."""
+        with self._lock:
+            self._count -= 1
+
+
+class Watch(Pending[None]):
+    """The future of a change. It belongs to its transaction until that commits, and to itself from then on."""
+
+    __slots__ = ("_active", "_outstanding", "_store", "key", "value")
+
+    def __init__(self, store: Store, outstanding: Outstanding, key: bytes, value: bytes | None) -> None:
+        super().__init__()
+        outstanding.take()
+        self._outstanding = outstanding
+        self._store = store
+        self._active = False
+        self.key = key
+        self.value = value
+
+    def settle(self, value: None = None, error: int = 0) -> bool:
+        if not super().settle(value, error):
+            return False
+        self._outstanding.give()
+        if self._active:
+            self._store.unwatch(self.key, self._look)
+        return True
+
+    def written(self, *value: bytes | None) -> None:
+        """Note that its own transaction wrote the key; nothing given is a value that is not known before the commit."""
+        if not value or value[0] != self.value:
+            self.settle()
+
+    def abandon(self, error: int) -> None:
+        """Fail, because the transaction did."""
+        self.settle(error=error)
+
+    def activate(self) -> None:
+        """Start to look, after the commit."""
+        if self._settled:
+            return
+        self._active = True
+        self._store.watch(self.key, self._look)
+        self._look()
+
+    def _look(self) -> None:
+        """Fire if the value is another one now."""
+        if not self._settled and self._store.current(self.key) != self.value:
+            self.settle()
+
+    def __del__(self) -> None:
+        if not self._settled:
+            self.settle(error=1101)
+
+
+class FailedWatch(FutureVoid):
+    """A watch that could not be set."""
+
+    __slots__ = ()
