@@ -36,7 +36,10 @@ def enqueue(
         raise typer.BadParameter("only the codecs str and bytes have raw values", param_hint="--raw")
     given = [parse(value, codec, raw=verbatim) for value in values] if values else _lines(codec, raw)
     with open(url) as db:
-        report = queue_of(queue, codec).enqueue_many(db, given)
+        try:
+            report = queue_of(queue, codec).enqueue_many(db, given)
+        except BadValue as error:
+            raise BadValue(f"{error} Nothing was enqueued.") from error
     say(f"{report.items:,} items enqueued")
 
 

@@ -1,0 +1,41 @@
+"""Commands run in this process, on a queue of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from fdbqueue.cli import app
+from fdbqueue.engine import Subspace
+from fdbqueue.engine import tuple as fdb_tuple
+
+
+class Result(Protocol):
+    """What a command did."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def name(space: Subspace) -> str:
+    """The queue's name, as the command line takes it."""
+    return msgspec.json.encode(fdb_tuple.unpack(space.key())).decode()
+
+
+@pytest.fixture
+def run(url: str) -> Run:
+    """Run a command on the engine's database; what it prints goes into a pipe."""
+
+    def invoke(*arguments: str, stdin: str | bytes | None = None) -> Any:
+        return CliRunner().invoke(app, [*arguments], input=stdin, env={"FDBQUEUE_URL": url})
+
+    return invoke

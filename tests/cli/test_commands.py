@@ -1,0 +1,211 @@
+"""Commands of the command line: JSON lines in and out, exit codes, nothing removed unasked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue.cli import errors
+from fdbqueue.engine import Subspace
+from tests.cli.conftest import Run
+
+pytestmark = pytest.mark.engines("file", "cluster")
+
+
+def lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_arguments_go_in_and_come_out_as_json_lines_in_order(run: Run, name: str) -> None:
+    assert run("enqueue", name, '{"sku": 7}', "[1, null]", '"text"').exit_code == 0
+
+    taken = run("dequeue", name, "--limit", "2")
+
+    assert (taken.exit_code, lines(taken.stdout)) == (0, [{"sku": 7}, [1, None]])
+    assert lines(run("dequeue", name, "--all").stdout) == ["text"]
+
+
+def test_lines_of_standard_input_go_in_and_empty_ones_are_passed_over(run: Run, name: str) -> None:
+    assert run("enqueue", name, stdin="1\n\n2\n").exit_code == 0
+
+    assert lines(run("browse", name).stdout) == [1, 2]
+
+
+def test_what_one_queue_gives_another_takes(run: Run, name: str, space: Subspace) -> None:
+    other = json.dumps([*json.loads(name), "other"])
+    run("enqueue", name, stdin="".join(f'{{"n": {n}}}\n' for n in range(250)))
+
+    moved = run("dequeue", name, "--all").stdout
+    run("enqueue", other, stdin=moved)
+
+    assert lines(run("browse", other).stdout) == [{"n": n} for n in range(250)]
+
+
+@pytest.mark.parametrize("command", ["dequeue", "peek", "browse"])
+def test_an_empty_queue_gives_nothing_and_exit_code_1(run: Run, name: str, command: str) -> None:
+    answered = run(command, name)
+
+    assert (answered.exit_code, answered.stdout) == (errors.EMPTY, "")
+
+
+def test_peek_and_browse_leave_everything_in_place(run: Run, name: str) -> None:
+    run("enqueue", name, "1", "2", "3")
+
+    assert lines(run("peek", name).stdout) == [1]
+    assert lines(run("browse", name, "--reverse", "--limit", "2").stdout) == [3, 2]
+    assert lines(run("stats", name).stdout)[0]["available"] == 3
+
+
+def test_records_carry_positions_that_browse_goes_on_from(run: Run, name: str) -> None:
+    run("enqueue", name, "1", "2", "3")
+
+    first = lines(run("peek", name, "--records").stdout)[0]
+
+    assert first["value"] == 1
+    assert lines(run("browse", name, "--after", f"{first['index']}:{first['random']}").stdout) == [2, 3]
+
+
+def test_headers_are_part_of_a_record(run: Run, name: str, db: Any, space: Subspace) -> None:
+    fdbqueue.Queue(space, codec="json").enqueue(db, 1, headers={"colour": "red"})
+
+    assert lines(run("peek", name, "--records").stdout)[0]["headers"] == {"colour": "red"}
+
+
+@pytest.mark.parametrize(
+    ("codec", "line"),
+    [
+        ("json", '{"a":[1,2.5,"x",null,true]}'),
+        ("msgpack", '{"a":[1,2.5,"x",null,true]}'),
+        ("str", '"café"'),
+        ("bytes", '"café"'),
+        ("bytes", '{"base64":"/wAB"}'),
+        ("tuple", '[1,"a",{"base64":"/w=="},[2,null]]'),
+    ],
+)
+def test_every_codec_gives_back_the_line_that_went_in(run: Run, name: str, codec: str, line: str) -> None:
+    assert run("enqueue", name, "--codec", codec, stdin=line + "\n").exit_code == 0
+
+    assert run("dequeue", name, "--codec", codec).stdout == line + "\n"
+
+
+def test_arguments_to_a_queue_of_text_are_the_text_itself(run: Run, name: str) -> None:
+    run("enqueue", name, "plain words", "--codec", "str")
+
+    assert run("dequeue", name, "--codec", "str").stdout == '"plain words"\n'
+
+
+def test_raw_lines_are_the_values_whatever_bytes_they_hold(run: Run, name: str, db: Any, space: Subspace) -> None:
+    assert run("enqueue", name, "--codec", "bytes", "--raw", stdin=b"not {json}\n\xff\xfe\n").exit_code == 0
+
+    assert [item.value for item in fdbqueue.Queue(space).browse(db)] == [b"not {json}", b"\xff\xfe"]
+
+
+@pytest.mark.parametrize(
+    ("codec", "line", "reason"),
+    [
+        ("json", "not json", "is no JSON"),
+        ("str", "7", "must be str"),
+        ("bytes", "7", "neither a string nor"),
+        ("bytes", '{"base64": "?"}', "no base64"),
+        ("tuple", '{"a": 1}', "no JSON array"),
+    ],
+)
+def test_a_line_that_the_codec_does_not_take_is_named_and_nothing_goes_in(
+    run: Run, name: str, codec: str, line: str, reason: str
+) -> None:
+    refused = run("enqueue", name, "--codec", codec, stdin=line + "\n")
+
+    assert refused.exit_code == errors.VALUE
+    assert reason in refused.stderr
+    assert run("browse", name, "--codec", codec).exit_code == errors.EMPTY
+
+
+def test_a_bad_line_far_down_says_how_many_are_in(run: Run, name: str) -> None:
+    refused = run("enqueue", name, stdin="1\n" * 2_500 + "oops\n")
+
+    enqueued = lines(run("stats", name).stdout)[0]["enqueued"]
+    assert refused.exit_code == errors.VALUE
+    assert "Line 2501" in refused.stderr
+    assert f"after {enqueued:,} values were in" in refused.stderr
+
+
+def test_an_item_that_does_not_decode_is_named_and_stays(run: Run, name: str) -> None:
+    run("enqueue", name, "--codec", "bytes", "no json")
+
+    refused = run("dequeue", name)
+
+    assert refused.exit_code == errors.VALUE
+    assert "does not decode" in refused.stderr
+    assert lines(run("dequeue", name, "--codec", "bytes").stdout) == ["no json"]
+
+
+def test_stats_tell_what_came_and_went(run: Run, name: str) -> None:
+    run("enqueue", name, "1", "2", "3")
+    run("dequeue", name)
+
+    told = lines(run("stats", name).stdout)[0]
+
+    assert (told["queue"], told["available"], told["enqueued"], told["dequeued"]) == (name, 2, 3, 1)
+
+
+def test_check_finds_a_well_kept_queue_well(run: Run, name: str) -> None:
+    run("enqueue", name, "1")
+
+    found = run("check", name)
+
+    assert (found.exit_code, lines(found.stdout)[0]["ok"]) == (0, True)
+
+
+def test_check_exits_with_1_and_says_what_is_wrong(run: Run, name: str, db: Any, space: Subspace) -> None:
+    run("enqueue", name, "1")
+    db[space.pack((99, b"stray"))] = b"no envelope"
+
+    found = run("check", name)
+
+    assert found.exit_code == errors.EMPTY
+    assert len(lines(found.stdout)[0]["problems"]) == 2, "the stray key, and the counters that don't know it"
+
+
+def test_clear_refuses_when_nobody_can_be_asked(run: Run, name: str) -> None:
+    run("enqueue", name, "1")
+
+    assert run("clear", name).exit_code == errors.USAGE
+    assert lines(run("browse", name).stdout) == [1]
+
+
+def test_clear_with_yes_removes_everything_without_asking(run: Run, name: str, db: Any, space: Subspace) -> None:
+    run("enqueue", name, "1")
+
+    assert run("clear", name, "--yes").exit_code == 0
+
+    assert list(db.get_range_startswith(space.key())) == []
+
+
+@pytest.mark.engines("file")
+def test_a_url_that_names_no_engine_is_a_usage_error(run: Run) -> None:
+    refused = run("stats", "q", "--url", "redis:")
+
+    assert refused.exit_code == errors.USAGE
+    assert "is not a database URL" in refused.stderr
+
+
+@pytest.mark.engines("file")
+def test_a_folder_that_cannot_be_used_is_an_error_of_the_database(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+
+    refused = run("stats", "q", "--url", f"file:{tmp_path / 'file'}")
+
+    assert refused.exit_code == errors.ENGINE
+    assert refused.stderr.startswith("Error: ")
+
+
+@pytest.mark.engines("file")
+def test_a_cluster_file_that_is_not_there_is_an_error_of_the_database(run: Run, tmp_path: Path) -> None:
+    refused = run("stats", "q", "--url", f"fdb:{tmp_path / 'fdb.cluster'}")
+
+    assert refused.exit_code == errors.ENGINE
+    assert "no cluster file" in refused.stderr

@@ -1,0 +1,115 @@
+"""Commands as processes: on a terminal, in a pipe that breaks, in a shell that completes."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+
+COMMAND = [sys.executable, "-m", "fdbqueue.cli"]
+
+
+@pytest.fixture
+def file_url(tmp_path: Path) -> str:
+    url = f"file:{tmp_path / 'db'}"
+    with fdbqueue.open(url) as db:
+        queue = fdbqueue.Queue("orders", codec="json")
+        queue.enqueue_many(db, [{"sku": "teapot"}, {"sku": "cup"}])
+    return url
+
+
+def on_terminal(*arguments: str, url: str, typed: str = "") -> tuple[int, str]:
+    """Run a command on a terminal of its own; return its exit code and what the terminal showed."""
+    terminal, end = pty.openpty()
+    environment = {**os.environ, "FDBQUEUE_URL": url, "TERM": "dumb", "COLUMNS": "100"}
+    command = subprocess.Popen([*COMMAND, *arguments], stdin=end, stdout=end, stderr=end, env=environment)
+    os.close(end)
+    os.write(terminal, typed.encode())
+    shown = b""
+    try:
+        while some := os.read(terminal, 65_536):
+            shown += some
+    except OSError:
+        pass  # Linux's way to say that the other end was closed
+    finally:
+        os.close(terminal)
+    return command.wait(timeout=60), shown.decode()
+
+
+def items_left(url: str) -> int:
+    with fdbqueue.open(url) as db:
+        return fdbqueue.Queue("orders").stats(db).available
+
+
+def test_a_terminal_shows_tables(file_url: str) -> None:
+    code, shown = on_terminal("browse", "orders", url=file_url)
+
+    assert code == 0
+    assert "index" in shown
+    assert '{"sku":"teapot"}' in shown
+    assert "headers" not in shown, "no item has any"
+
+
+def test_a_terminal_shows_json_lines_when_asked(file_url: str) -> None:
+    code, shown = on_terminal("browse", "orders", "--json", url=file_url)
+
+    assert (code, shown.split()) == (0, ['{"sku":"teapot"}', '{"sku":"cup"}'])
+
+
+def test_clear_asks_on_a_terminal_and_takes_no_for_an_answer(file_url: str) -> None:
+    code, shown = on_terminal("clear", "orders", url=file_url, typed="n\n")
+
+    assert code != 0
+    assert "Remove the 2 items" in shown
+    assert items_left(file_url) == 2
+
+
+def test_clear_asks_on_a_terminal_and_clears_on_yes(file_url: str) -> None:
+    code, _ = on_terminal("clear", "orders", url=file_url, typed="y\n")
+
+    assert code == 0
+    assert items_left(file_url) == 0
+
+
+def test_items_taken_out_for_a_reader_that_is_gone_are_shown_on_standard_error(file_url: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    taken = subprocess.run(
+        [*COMMAND, "dequeue", "orders", "--all", "--url", file_url], stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+
+    assert taken.returncode == 3
+    assert '{"sku":"teapot"}\n{"sku":"cup"}\n' in taken.stderr
+
+
+def test_the_entry_point_is_installed_and_knows_its_version() -> None:
+    told = subprocess.run([Path(sys.executable).with_name("fdbqueue"), "--version"], capture_output=True, text=True)
+
+    assert told.returncode == 0
+    assert told.stdout.startswith("fdbqueue ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_completion(shell: str) -> None:
+    environment = {**os.environ, "_FDBQUEUE_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "fdbqueue de"}
+    environment |= {"COMP_WORDS": "fdbqueue de", "COMP_CWORD": "1", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    offered = subprocess.run(
+        [Path(sys.executable).with_name("fdbqueue")], capture_output=True, text=True, env=environment
+    )
+
+    assert "dequeue" in offered.stdout
+    assert "demo" in offered.stdout
+
+
+def test_no_arguments_print_help(tmp_path: Path) -> None:
+    told = subprocess.run(COMMAND, capture_output=True, text=True)
+
+    assert "Usage" in told.stdout + told.stderr
