@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
+from fdbqueue.batches import BATCH_SECONDS, Batch, Batches
 from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.errors import (
     NOT_COMMITTED,
@@ -20,16 +21,10 @@ from fdbqueue.engine.errors import (
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import BulkInterrupted
-from fdbqueue.items import chunks_of, envelope
 from fdbqueue.layout import Layout, Position, new_random
 from fdbqueue.once import Claim, Once
 from fdbqueue.stats import count
 
-BATCH_ITEMS = 1_000
-BATCH_BYTES = 1_000_000
-"""About what one transaction writes; FoundationDB advises to stay under 1 MB, and refuses over 10 MB."""
-BATCH_SECONDS = 0.5
-"""A batch goes out half full when its first value has waited so long for the next."""
 COMMITS_IN_FLIGHT = 8
 
 
@@ -56,24 +51,23 @@ class BulkReport:
 
 
 @dataclass(slots=True)
-class _Batch:
-    start: int
-    """The ordinal of its first value."""
-    stored: list[bytes] = field(default_factory=list)
-    large: list[tuple[int, list[bytes]]] = field(default_factory=list)
-    """Chunks of payloads over the inline limit, by the value's place in the batch."""
-    size_bytes: int = 0
-    index: int = 0
-    """The index of its first value, given when it first went out and kept since."""
-
-
-@dataclass(slots=True)
 class _Sent:
-    batch: _Batch
+    batch: Batch
     tr: Transaction
     claim: Claim
     mark: bytes
     commit: Future[None]
+
+
+class _Ahead:
+    """A transaction whose only read, the last index, is under way; by snapshot, as every enqueue's."""
+
+    __slots__ = ("last", "since", "tr")
+
+    def __init__(self, tr: Transaction, layout: Layout) -> None:
+        self.tr = tr
+        self.last = tr.snapshot.get_key(KeySelector.last_less_than(layout.end))
+        self.since = time.monotonic()
 
 
 def enqueue_in_transaction(
@@ -84,9 +78,9 @@ def enqueue_in_transaction(
     next_index: Callable[[Transaction, int], Steps[int]],
 ) -> Steps[BulkReport]:
     """Append all `values` in the caller's transaction. Every value is encoded before any key is touched."""
-    batch = _Batch(0)
+    batch = Batch(0)
     for value in values:
-        _add(batch, encode(value))
+        batch.add(encode(value))
     if not batch.stored:
         return BulkReport(0, 0, None, None)
     batch.index = yield from next_index(tr, len(batch.stored))
@@ -113,13 +107,14 @@ class _Load:
         self._random = new_random()
         self._next_index = 1
         self._first_index = 0
+        self._ahead: _Ahead | None = None
         self._sent: deque[_Sent] = deque()
         self._done: list[tuple[int, int]] = []
         self._items = self._bytes = self._transactions = self._conflicts = self._retries = 0
         self._started = time.monotonic()
 
     def run(self, encode: Callable[[Any], bytes], values: Iterable[Any]) -> Steps[BulkReport]:
-        source = _Batches(encode, values)
+        source = Batches(encode, values, self._look_ahead)
         adopt_binding()
         yield from self._once.sweep(self._db)
         try:
@@ -138,12 +133,26 @@ class _Load:
             raise self._interrupted(source.taken, error) from error
         return self._report()
 
-    def _send(self, batch: _Batch) -> Steps[None]:
-        tr = self._db.create_transaction()
+    def _look_ahead(self) -> None:
+        """Begin the next batch's transaction while its values still come, so that nobody waits for its one read.
+
+        When they come too slowly it is given up: the longer it is open, the more is committed that it does not see.
+        """
+        self._ahead = _Ahead(self._db.create_transaction(), self._layout)
+
+    def _begin(self) -> _Ahead:
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or time.monotonic() - ahead.since > BATCH_SECONDS:
+            return _Ahead(self._db.create_transaction(), self._layout)
+        return ahead
+
+    def _send(self, batch: Batch) -> Steps[None]:
+        ahead = self._begin()
+        tr = ahead.tr
         claim = self._once.claim()
         try:
-            # By snapshot, as every enqueue. Commits under way are not seen, so the own last index counts too.
-            last = yield tr.snapshot.get_key(KeySelector.last_less_than(self._layout.end))
+            # Commits under way are not seen, so the own last index counts too.
+            last = yield ahead.last
             self._place(batch, self._layout.index_of(bytes(last)) + 1)
             _write(tr, self._layout, batch, self._random)
             mark = claim.mark(tr)
@@ -151,7 +160,7 @@ class _Load:
         except FDBError as error:
             yield from self._repeat(batch, tr, claim, error, None)
 
-    def _place(self, batch: _Batch, index: int) -> None:
+    def _place(self, batch: Batch, index: int) -> None:
         batch.index = max(index, self._next_index)
         self._next_index = batch.index + len(batch.stored)
         self._first_index = self._first_index or batch.index
@@ -168,7 +177,7 @@ class _Load:
 
     def _repeat(
         self,
-        batch: _Batch,
+        batch: Batch,
         tr: Transaction,
         claim: Claim,
         error: FDBError | None,
@@ -187,7 +196,7 @@ class _Load:
 
         def body(tr: Transaction) -> Steps[None]:
             if not batch.index:
-                last = yield tr.snapshot.get_key(KeySelector.last_less_than(self._layout.end))
+                last = yield _Ahead(tr, self._layout).last
                 self._place(batch, self._layout.index_of(bytes(last)) + 1)
             _write(tr, self._layout, batch, self._random)
 
@@ -195,7 +204,7 @@ class _Load:
             yield from claim.transact(tr, body, failed=error, doubt=doubt, on_retry=on_retry)
         except _Halve:
             tr.cancel()
-            for half in _halves(batch):
+            for half in batch.halves():
                 yield from self._repeat(half, self._db.create_transaction(), self._once.claim(), None, None)
         else:
             self._count(batch)
@@ -209,12 +218,11 @@ class _Load:
             except FDBError:
                 continue  # its values are among the missing ones
 
-    def _count(self, batch: _Batch) -> None:
-        start, stop = batch.start, batch.start + len(batch.stored)
-        if self._done and self._done[-1][1] == start:
-            self._done[-1] = (self._done[-1][0], stop)
+    def _count(self, batch: Batch) -> None:
+        if self._done and self._done[-1][1] == batch.start:
+            self._done[-1] = (self._done[-1][0], batch.stop)
         else:
-            self._done.append((start, stop))
+            self._done.append((batch.start, batch.stop))
         self._items += len(batch.stored)
         self._bytes += batch.size_bytes
         self._transactions += 1
@@ -247,57 +255,7 @@ class _Halve(Exception):
     """A batch is to be cut in two."""
 
 
-def _halves(batch: _Batch) -> tuple[_Batch, _Batch]:
-    middle = len(batch.stored) // 2
-    first = _Batch(batch.start, batch.stored[:middle])
-    second = _Batch(batch.start + middle, batch.stored[middle:])
-    first.large = [(at, chunks) for at, chunks in batch.large if at < middle]
-    second.large = [(at - middle, chunks) for at, chunks in batch.large if at >= middle]
-    first.size_bytes = batch.size_bytes * middle // len(batch.stored)
-    second.size_bytes = batch.size_bytes - first.size_bytes
-    if batch.index:
-        first.index, second.index = batch.index, batch.index + middle
-    return first, second
-
-
-class _Batches:
-    """Cuts values into batches as they come; no transaction is open while it waits for the next value."""
-
-    def __init__(self, encode: Callable[[Any], bytes], values: Iterable[Any]) -> None:
-        self._encode = encode
-        self._values = values
-        self.taken = 0
-
-    def __iter__(self) -> Iterator[_Batch]:
-        batch = _Batch(0)
-        since = time.monotonic()
-        encode = self._encode
-        for value in self._values:
-            self.taken += 1
-            payload = encode(value)
-            size = len(payload)
-            if batch.stored and (
-                len(batch.stored) >= BATCH_ITEMS
-                or batch.size_bytes + size > BATCH_BYTES
-                or time.monotonic() - since > BATCH_SECONDS
-            ):
-                yield batch
-                batch = _Batch(batch.start + len(batch.stored))
-                since = time.monotonic()
-            _add(batch, payload)
-        if batch.stored:
-            yield batch
-
-
-def _add(batch: _Batch, payload: bytes) -> None:
-    chunks = chunks_of(payload)
-    if chunks:
-        batch.large.append((len(batch.stored), chunks))
-    batch.stored.append(envelope(payload))
-    batch.size_bytes += len(payload)
-
-
-def _write(tr: Transaction, layout: Layout, batch: _Batch, random: bytes) -> None:
+def _write(tr: Transaction, layout: Layout, batch: Batch, random: bytes) -> None:
     keys = layout.item_keys(batch.index, len(batch.stored), random)
     write = tr.set
     for key, stored in zip(keys, batch.stored, strict=True):

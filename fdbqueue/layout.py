@@ -54,7 +54,7 @@ class Layout:
         name: the queue's name or whole key tuple, or the subspace that it owns.
     """
 
-    __slots__ = ("begin", "chunks", "counts", "end", "jobs", "marks", "prefix", "space")
+    __slots__ = ("_count_keys", "begin", "chunks", "counts", "end", "jobs", "marks", "prefix", "space")
 
     def __init__(self, name: Name) -> None:
         if not isinstance(name, str | bytes | tuple | Subspace):
@@ -67,6 +67,7 @@ class Layout:
         self.end = self.prefix + _AFTER_INTEGERS
         self.chunks = self.space["chunk"]
         self.counts = self.space["count"]
+        self._count_keys: dict[str, bytes] = {}
         self.marks = self.space["once"]
         self.jobs = self.space["job"]
 
@@ -116,7 +117,9 @@ class Layout:
 
     def count_key(self, name: str) -> bytes:
         """Return the key of a counter."""
-        key: bytes = self.counts.pack((name,))
+        key = self._count_keys.get(name)
+        if key is None:
+            key = self._count_keys[name] = self.counts.pack((name,))
         return key
 
     def whole_range(self) -> tuple[bytes, bytes]:

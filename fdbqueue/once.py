@@ -160,6 +160,7 @@ class _Client:
         self.begin: bytes = self._space.key()
         self._free: deque[int] = deque()
         self._slots = 0
+        self._keys: dict[int, bytes] = {}
         self._attempt = 0
         self._lock = threading.Lock()
 
@@ -176,7 +177,9 @@ class _Client:
         self._free.append(slot)
 
     def key(self, slot: int) -> bytes:
-        key: bytes = self._space.pack((slot,))
+        key = self._keys.get(slot)
+        if key is None:
+            key = self._keys[slot] = self._space.pack((slot,))
         return key
 
     def new_mark(self) -> bytes:

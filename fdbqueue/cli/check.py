@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
@@ -19,7 +20,7 @@ def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     if wants_table(as_json):
         console = Console(highlight=False)
         for problem in report.problems:
-            console.print(f"[red]✗[/red] {problem}", markup=True)
+            console.print(f"[red]✗[/red] {escape(problem)}")
         if report.ok:
             console.print(f"[green]✓[/green] {report.items:,} items, all well")
         if not report.counted:

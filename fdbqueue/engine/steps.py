@@ -25,6 +25,7 @@ from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.streaming import StreamingMode
 
 T = TypeVar("T")
+_main_thread = threading.main_thread()
 Steps = Generator[Any, Any, T]
 
 
@@ -34,7 +35,7 @@ def run(steps: Steps[T]) -> T:
         future = next(steps)
         while True:
             try:
-                value = future.wait()
+                value = wait_in_thread(future)
             except BaseException as error:  # noqa: BLE001 - the steps decide what it means
                 future = steps.throw(error)
             else:
@@ -42,6 +43,19 @@ def run(steps: Steps[T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
+
+
+def wait_in_thread(future: Any) -> Any:
+    """Wait for `future` as its own `wait` does, but keep Python out of the client's network thread if possible.
+
+    The binding waits by a callback into Python, so that the main thread can be interrupted; its network thread then
+    needs the interpreter lock for every answer, and many waiting threads slow each other down. Other threads can wait
+    in the client library itself.
+    """
+    pointer = getattr(future, "fpointer", None)
+    if pointer is not None and threading.current_thread() is not _main_thread:
+        future.capi.fdb_future_block_until_ready(pointer)
+    return future.wait()
 
 
 async def run_async(steps: Steps[T]) -> T:

@@ -14,7 +14,8 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import Queue
-from fdbqueue.bulk import BATCH_ITEMS, COMMITS_IN_FLIGHT
+from fdbqueue.batches import BATCH_ITEMS
+from fdbqueue.bulk import COMMITS_IN_FLIGHT
 from fdbqueue.engine import Subspace
 from tests.benchmarks.harness import Contestant, Sample, compare, heading, in_threads, say
 from tests.benchmarks.peers import RecipeQueue, bare_lmdb, bare_sets

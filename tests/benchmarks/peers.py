@@ -25,10 +25,16 @@ def bare_sets(db: Any, rows: Sequence[tuple[bytes, bytes]], *, per_transaction: 
             tr.set(key, value)
         commits.append((tr, tr.commit()))
         if len(commits) >= in_flight:
-            commits.popleft()[1].wait()
+            _wait_for_first(commits)
     while commits:
-        commits.popleft()[1].wait()
+        _wait_for_first(commits)
     return Sample(len(rows), time.perf_counter() - started)
+
+
+def _wait_for_first(commits: deque[tuple[Any, Any]]) -> None:
+    tr, commit = commits.popleft()
+    commit.wait()
+    del tr  # a transaction that is dropped cancels its commit
 
 
 def bare_lmdb(

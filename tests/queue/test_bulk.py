@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue import Queue, bulk
+from fdbqueue import Queue, batches
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.errors import BulkInterrupted, CodecError
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
@@ -22,7 +22,7 @@ def queue(space: Subspace) -> Queue:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "BATCH_ITEMS", 10)
+    monkeypatch.setattr(batches, "BATCH_ITEMS", 10)
 
 
 class ChoosyTransaction(FaultyTransaction):

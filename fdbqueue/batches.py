@@ -1,0 +1,93 @@
+"""Cutting a stream of values into batches, each of a transaction's size."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fdbqueue.items import INLINE_BYTES, chunks_of, envelope
+
+BATCH_ITEMS = 1_000
+BATCH_BYTES = 1_000_000
+"""About what one transaction writes; FoundationDB advises to stay under 1 MB, and refuses over 10 MB."""
+BATCH_SECONDS = 0.5
+"""A batch goes out as it is when its first value has waited so long for the next ones."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Encoded values that go into one transaction."""
+
+    start: int
+    """The ordinal of its first value in the input."""
+    stored: list[bytes] = field(default_factory=list)
+    """Envelopes, in order."""
+    large: list[tuple[int, list[bytes]]] = field(default_factory=list)
+    """Chunks of payloads over the inline limit, by the value's place in the batch."""
+    size_bytes: int = 0
+    """Bytes of the payloads."""
+    index: int = 0
+    """The index of its first value, given when it first went out and kept since."""
+
+    @property
+    def stop(self) -> int:
+        """The ordinal behind its last value."""
+        return self.start + len(self.stored)
+
+    def add(self, payload: bytes) -> None:
+        """Append an encoded value."""
+        if len(payload) > INLINE_BYTES:
+            self.large.append((len(self.stored), chunks_of(payload)))
+        self.stored.append(envelope(payload))
+        self.size_bytes += len(payload)
+
+    def halves(self) -> tuple[Batch, Batch]:
+        """Return two batches with the values of this one, in the same places."""
+        middle = len(self.stored) // 2
+        first = Batch(self.start, self.stored[:middle])
+        second = Batch(self.start + middle, self.stored[middle:])
+        first.large = [(at, chunks) for at, chunks in self.large if at < middle]
+        second.large = [(at - middle, chunks) for at, chunks in self.large if at >= middle]
+        first.size_bytes = self.size_bytes * middle // len(self.stored)
+        second.size_bytes = self.size_bytes - first.size_bytes
+        if self.index:
+            first.index, second.index = self.index, self.index + middle
+        return first, second
+
+
+class Batches:
+    """Cuts values into batches as they come.
+
+    Args:
+        encode: the codec's.
+        values: the input, read one value at a time.
+        soon: called when a batch is half full and will probably go out in a moment.
+    """
+
+    def __init__(self, encode: Callable[[Any], bytes], values: Iterable[Any], soon: Callable[[], None]) -> None:
+        self._encode = encode
+        self._values = values
+        self._soon = soon
+        self.taken = 0
+        """How many values were read from the input."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        encode, clock = self._encode, time.monotonic
+        batch, since = Batch(0), clock()
+        for value in self._values:
+            self.taken += 1
+            payload = encode(value)
+            if len(payload) > INLINE_BYTES and batch.size_bytes + len(payload) > BATCH_BYTES and batch.stored:
+                yield batch
+                batch, since = Batch(batch.stop), clock()
+            batch.add(payload)
+            amount = len(batch.stored)
+            if amount == BATCH_ITEMS // 2:
+                self._soon()
+            elif amount >= BATCH_ITEMS or batch.size_bytes >= BATCH_BYTES or clock() - since > BATCH_SECONDS:
+                yield batch
+                batch, since = Batch(batch.stop), clock()
+        if batch.stored:
+            yield batch
