@@ -172,8 +172,10 @@ def _import_fresh_binding() -> Any:
             "This process was forked from one that had opened the cluster, and the path of the client library can't be"
             " found to load a second copy. Start processes with multiprocessing's spawn method, or open after forking."
         )
+    # The tuple layer has no state, and its classes stay the ones that everybody imported.
+    kept = {name: sys.modules[name] for name in ("fdb.tuple", "fdb.subspace_impl", "fdb.six")}
     for name in [name for name in sys.modules if name == "fdb" or name.startswith("fdb.")]:
-        if name not in ("fdb.tuple", "fdb.subspace_impl", "fdb.six"):
+        if name not in kept:
             del sys.modules[name]
     real = ctypes.CDLL
     with tempfile.TemporaryDirectory() as folder:
@@ -181,6 +183,8 @@ def _import_fresh_binding() -> Any:
         ctypes.CDLL = lambda *_, **__: real(str(copy))  # type: ignore[assignment, misc]
         try:
             binding = importlib.import_module("fdb")
+            for name, module in kept.items():
+                setattr(binding, name.removeprefix("fdb."), module)
             binding.api_version(API_VERSION)
         finally:
             ctypes.CDLL = real  # type: ignore[misc]

@@ -1,0 +1,62 @@
+"""URLs: the three kinds, and clear errors for everything else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+from fdbqueue.errors import ClusterError, UrlError
+
+
+@pytest.mark.parametrize("url", ["", "memory", "redis://localhost", "/tmp/x", "memory:x", "file:", "fdb:?x=1"])
+def test_what_is_no_url_of_ours_is_refused(url: str) -> None:
+    with pytest.raises(UrlError):
+        fdbqueue.open(url)
+
+
+def test_without_any_url_the_error_names_the_three_kinds() -> None:
+    with pytest.raises(UrlError, match=r"FDBQUEUE_URL is not set.*memory:.*file:PATH.*fdb:\[CLUSTER_FILE\]"):
+        fdbqueue.open()
+
+
+def test_the_url_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FDBQUEUE_URL", f"file:{tmp_path / 'q'}")
+    with fdbqueue.open() as db:
+        db[b"k"] = b"v"
+    with fdbqueue.open(f"file:{tmp_path / 'q'}") as db:
+        assert db[b"k"] == b"v"
+
+
+def test_opening_a_cluster_touches_nothing_until_it_is_used() -> None:
+    db = fdbqueue.open("fdb:/nowhere/fdb.cluster")
+    assert "nowhere" in repr(db)
+    with pytest.raises(ClusterError, match=r"no cluster file '/nowhere/fdb.cluster'.*FDB_CLUSTER_FILE"):
+        db.create_transaction()
+
+
+def test_a_missing_client_library_is_named_with_its_remedy(tmp_path: Path) -> None:
+    cluster_file = tmp_path / "fdb.cluster"
+    cluster_file.write_text("x:y@127.0.0.1:4999\n")
+    environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    code = f"import fdbqueue; fdbqueue.open('fdb:{cluster_file}').create_transaction()"
+    # With an installed library the cluster, of which there is none, does not answer.
+    failed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert failed.returncode == 1
+    assert "foundationdb-clients 7.3" in failed.stderr or "did not answer" in failed.stderr
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("cluster_file")
+def test_a_cluster_that_does_not_answer_is_an_error_within_seconds(tmp_path: Path) -> None:
+    cluster_file = tmp_path / "fdb.cluster"
+    cluster_file.write_text("x:y@127.0.0.1:4999\n")
+    started = time.monotonic()
+    with pytest.raises(ClusterError, match="did not answer within 5 s"):
+        fdbqueue.open(f"fdb:{cluster_file}").create_transaction()
+    assert time.monotonic() - started < 20
