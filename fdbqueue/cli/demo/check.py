@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.cli.demo import results
 from fdbqueue.cli.demo.flights import Flights
+from fdbqueue.cli.demo.results import LOADER, Results, Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +17,11 @@ class Verdict:
     text: str
 
 
-def verdict(db: Any, flights: Flights) -> Verdict:
+def verdict(db: Any, results: Results, flights: Flights) -> Verdict:
     """Compare what the consumers took with what the file holds, and the queue with its counters."""
     tallies = results.tallies(db)
-    taken = sum((tally for who, tally in tallies.items() if who != results.LOADER), results.Tally())
-    report = results.the_queue().check(db)
+    taken = sum((tally for who, tally in tallies.items() if who != LOADER), Tally())
+    report = results.queue.check(db)
     wrong = list(report.problems)
     if taken.items != flights.count:
         wrong.append(f"{taken.items:,} flights came out, of {flights.count:,}.")

@@ -20,6 +20,9 @@ def demo(
         str | None,
         typer.Option("--url", metavar="URL", help="file:PATH, or fdb: for a cluster.", show_default="file:.demo/queue"),
     ] = None,
+    queue: Annotated[str, typer.Option(help="The queue's name; what is in a queue of that name is removed.")] = (
+        "fdbqueue-demo"
+    ),
     folder: Annotated[Path, typer.Option(help="Where the flights are unpacked, and logs written.")] = DEFAULT_FOLDER,
     rows: Annotated[int | None, typer.Option(min=1, help="Only so many flights.", show_default="all 336,776")] = None,
     consumers: Annotated[int, typer.Option(min=1, help="How many processes drain the queue.")] = 4,
@@ -29,12 +32,12 @@ def demo(
 ) -> None:
     """Run a year of flights through a queue, by Spark and several processes, and check that each came out once.
 
-    Kill any of the processes, or all of them, with -9: a killed one is started again, and a killed demo goes on where
-    it was when it is run again. The queue is FDBQUEUE_URL's only if --url says so.
+    Kill any of the processes, or all of them, with -9: a killed one is started again, and a killed demo goes on
+    where it was when it is run again. FDBQUEUE_URL is not looked at; the demo keeps to its own folder.
     """
     where = url or f"file:{folder / 'queue'}"
     if where.startswith("memory:"):
         raise typer.BadParameter("several processes share the demo's queue, so it can't be memory:", param_hint="--url")
-    settings = Settings(where, folder, rows, consumers, batch, spark, fresh)
+    settings = Settings(where, queue, folder, rows, consumers, batch, spark, fresh)
     if not run(settings, Console(width=None if os.isatty(1) else 120)):
         raise typer.Exit(EMPTY)

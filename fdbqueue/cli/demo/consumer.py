@@ -1,6 +1,6 @@
 """A consumer of the demo: takes flights out, some at a time, until there are no more.
 
-Run as ``python -m fdbqueue.cli.demo.consumer URL NAME BATCH``.
+Run as ``python -m fdbqueue.cli.demo.consumer URL QUEUE NAME BATCH``.
 """
 
 from __future__ import annotations
@@ -11,34 +11,33 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue.cli.demo.flights import DIGEST_BITS, fingerprint_of_item
-from fdbqueue.cli.demo.results import Tally, add, the_queue
+from fdbqueue.cli.demo.results import Results, Tally
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import NOT_COMMITTED
 
 
-def consume(url: str, name: str, batch: int) -> None:
+def consume(url: str, results: Results, name: str, batch: int) -> None:
     """Take flights out of the queue, `batch` in a transaction, until it is empty or the demo is gone."""
     parent = os.getppid()
     with fdbqueue.open(url) as db:
-        while os.getppid() == parent and take(db, name, batch):
+        while os.getppid() == parent and take(db, results, name, batch):
             pass
 
 
-def take(db: Any, name: str, batch: int) -> int:
+def take(db: Any, results: Results, name: str, batch: int) -> int:
     """Take up to `batch` flights and add them to the tally, in one transaction; return how many.
 
     `fdbqueue.transactional` would do, but for the counting of conflicts and retries.
     """
-    queue = the_queue()
     tr = db.create_transaction()
     conflicts = retries = 0
     while True:
         try:
-            taken = queue.dequeue_many(tr, limit=batch)
+            taken = results.queue.dequeue_many(tr, limit=batch)
             if not taken:
                 return 0
             digest = sum(fingerprint_of_item(item.value) for item in taken) % 2**DIGEST_BITS
-            add(tr, name, Tally(len(taken), digest, 1, conflicts, retries))
+            results.add(tr, name, Tally(len(taken), digest, 1, conflicts, retries))
             tr.commit().wait()
             return len(taken)
         except FDBError as error:
@@ -48,4 +47,4 @@ def take(db: Any, name: str, batch: int) -> int:
 
 
 if __name__ == "__main__":
-    consume(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    consume(sys.argv[1], Results(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

@@ -1,6 +1,6 @@
 """The demo's load without Spark: bulk calls, each in a transaction that also says how far the load is.
 
-Run as ``python -m fdbqueue.cli.demo.load_plain URL CSV BATCH``.
+Run as ``python -m fdbqueue.cli.demo.load_plain URL QUEUE CSV BATCH``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import transactional
-from fdbqueue.cli.demo import results
 from fdbqueue.cli.demo.flights import items
+from fdbqueue.cli.demo.results import LOADER, Results, Tally
 
 
-def load(url: str, path: Path, batch: int) -> None:
+def load(url: str, results: Results, path: Path, batch: int) -> None:
     """Enqueue the flights of a CSV file, going on where an earlier load was killed."""
     parent = os.getppid()
     with fdbqueue.open(url) as db:
@@ -28,23 +28,23 @@ def load(url: str, path: Path, batch: int) -> None:
             if not values:
                 results.set_loaded(db)
                 return
-            if not enqueue_from(db, done, values):
+            if not enqueue_from(db, results, done, values):
                 raise SystemExit("Another loader is at work on the same queue.")
             done += len(values)
 
 
 @transactional
-def enqueue_from(tr: Any, row: int, values: list[dict[str, Any]]) -> bool:
+def enqueue_from(tr: Any, results: Results, row: int, values: list[dict[str, Any]]) -> bool:
     """Enqueue the flights that follow the first `row` ones; False if others are already in."""
     reached = results.next_row(tr)
     if reached != row:
         # After an unknown outcome this very call may have been repeated although it had taken effect.
         return reached == row + len(values)
-    results.the_queue().enqueue_many(tr, values)
+    results.queue.enqueue_many(tr, values)
     results.set_next_row(tr, row + len(values))
-    results.add(tr, results.LOADER, results.Tally(items=len(values), transactions=1))
+    results.add(tr, LOADER, Tally(items=len(values), transactions=1))
     return True
 
 
 if __name__ == "__main__":
-    load(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    load(sys.argv[1], Results(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from fdbqueue.cli.demo.results import Stage
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a stage of this run did."""
+
+    name: str
+    items: int
+    seconds: float
+    transactions: int
+    conflicts: int
+    retries: int
+    restarts: int
+    """How often a process was killed and started again."""
 
 
 class Rate(ProgressColumn):

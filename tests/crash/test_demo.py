@@ -1,0 +1,160 @@
+"""The demo survives kill -9: of a consumer, of the loader, of itself with all of them.
+
+A run of 5,000 flights by tens makes 500 transactions each way; processes are killed in the middle of them, which is
+wherever in a transaction they happen to be.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import fdbqueue
+from fdbqueue.cli.demo.java import why_no_spark
+
+ROWS = 5_000
+WAIT_SECONDS = 120.0
+EXACT = f"Every flight came out exactly once: {ROWS:,} of {ROWS:,}"
+
+
+class Where(NamedTuple):
+    """Where a run keeps its things."""
+
+    url: str
+    queue: str
+    folder: Path
+
+
+class Demo:
+    """One run of the demo, as a process whose lines are read as they come."""
+
+    def __init__(self, where: Where, *options: str) -> None:
+        command = [sys.executable, "-m", "fdbqueue.cli", "demo", "--folder", str(where.folder)]
+        command += ["--url", where.url, "--queue", where.queue]
+        command += ["--rows", str(ROWS), "--batch", "10", "--consumers", "3", *options]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert self._process.stdout is not None
+        self._lines = self._process.stdout
+        self.said = ""
+
+    def pids_of(self, stage: str) -> list[int]:
+        """Read on until a stage begins; return its processes."""
+        for line in self._lines:
+            self.said += line
+            found = re.match(rf"{stage} .* kill -9 one of ([\d ]+),", line)
+            if found:
+                return [int(pid) for pid in found[1].split()]
+        pytest.fail(f"the demo ended before its stage {stage!r}: {self.said}")
+
+    def kill(self) -> None:
+        os.kill(self._process.pid, signal.SIGKILL)
+        self.end()
+
+    def end(self) -> int:
+        """Read on to the end; return the exit code."""
+        self.said += self._lines.read()
+        self._lines.close()
+        return self._process.wait(WAIT_SECONDS)
+
+
+@pytest.fixture
+def where(tmp_path: Path, url: str) -> Iterator[Where]:
+    """A queue of this test's own, in a folder of its own or in the cluster."""
+    own = Where(
+        f"file:{tmp_path / 'queue'}" if url.startswith("file:") else url, f"demo {secrets.token_hex(8)}", tmp_path
+    )
+    yield own
+    with fdbqueue.open(own.url) as db:
+        for name in (own.queue, f"{own.queue}-results"):
+            fdbqueue.Queue(name).clear(db)
+
+
+@pytest.fixture
+def done(where: Where) -> Iterator[Callable[[str], int]]:
+    """How many flights were enqueued, or dequeued, until now."""
+    with fdbqueue.open(where.url) as db:
+        yield lambda counter: getattr(fdbqueue.Queue(where.queue).stats(db), counter)
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+pytestmark = pytest.mark.engines("file", "cluster")
+Done = Callable[[str], int]
+
+
+def loaders() -> list[Any]:
+    missing = why_no_spark()
+    skip = pytest.mark.skip(reason=f"Spark can't run here, since {missing}")
+    return ["--no-spark", pytest.param("--spark", marks=[pytest.mark.spark, *([skip] if missing else [])])]
+
+
+@pytest.mark.parametrize("loader", loaders())
+def test_undisturbed_it_ends_with_every_flight_exactly_once(where: Where, loader: str) -> None:
+    demo = Demo(where, loader)
+
+    assert demo.end() == 0, demo.said
+    assert EXACT in demo.said
+
+
+def test_a_killed_consumer_is_started_again_and_nothing_is_lost(where: Where, done: Done) -> None:
+    demo = Demo(where, "--no-spark")
+    consumer = demo.pids_of("Drain")[0]
+    wait_until(lambda: done("dequeued") > 500)
+
+    os.kill(consumer, signal.SIGKILL)
+
+    assert demo.end() == 0, demo.said
+    assert EXACT in demo.said
+
+
+@pytest.mark.parametrize("loader", loaders())
+def test_a_killed_loader_is_started_again_and_nothing_is_doubled(where: Where, done: Done, loader: str) -> None:
+    demo = Demo(where, loader)
+    pid = demo.pids_of("Load")[0]
+    wait_until(lambda: done("enqueued") > 500)
+
+    os.kill(pid, signal.SIGKILL)
+
+    assert demo.end() == 0, demo.said
+    assert EXACT in demo.said
+
+
+@pytest.mark.parametrize("stage", ["Load", "Drain"])
+def test_when_everything_is_killed_a_second_run_goes_on_where_it_stood(where: Where, done: Done, stage: str) -> None:
+    demo = Demo(where, "--no-spark")
+    pids = demo.pids_of(stage)
+    wait_until(lambda: done({"Load": "enqueued", "Drain": "dequeued"}[stage]) > 500)
+
+    demo.kill()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    second = Demo(where, "--no-spark")
+
+    assert second.end() == 0, second.said
+    assert "Taking up the run that did not finish" in second.said
+    assert EXACT in second.said
+
+
+def test_after_a_run_that_was_exact_the_next_begins_anew(where: Where) -> None:
+    assert Demo(where, "--no-spark").end() == 0
+
+    again = Demo(where, "--no-spark")
+
+    assert again.end() == 0, again.said
+    assert "Taking up" not in again.said
+    assert EXACT in again.said
