@@ -53,3 +53,7 @@ class BulkInterrupted(FdbQueueError):
         super().__init__(message)
         self.report = report
         self.missing = missing
+
+
+class JobError(FdbQueueError):
+    """A bulk job does not fit what an earlier attempt or run of it wrote, or its record is gone; it was refused."""

@@ -1,0 +1,80 @@
+"""Puts rows behind the last item of their queues, under keys that no other writer has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import run
+from fdbqueue.items import chunks_of
+from fdbqueue.layout import Layout, Position, new_random
+from fdbqueue.spark.rows import Rows
+from fdbqueue.stats import count
+from fdbqueue.tail import LastIndex
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The end of one queue, as far as this writer knows."""
+
+    layout: Layout
+    next_index: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The rows of a transaction that go into one queue, and the queue's last index on its way."""
+
+    tail: _Tail
+    rows: Rows
+    last: LastIndex
+
+
+class Appender:
+    """One attempt's way into its queues.
+
+    Args:
+        home: the queue of rows that name none.
+    """
+
+    def __init__(self, home: Layout) -> None:
+        self._home = _Tail(home)
+        self._tails: dict[str, _Tail] = {}
+        self._random = new_random()
+
+    def prepare(self, tr: Transaction, rows: Rows) -> list[Part]:
+        """Start to look for the end of each queue that `rows` go into.
+
+        Own commits under way are not seen by that, so the own last index counts too.
+        """
+        return [Part(tail, some, LastIndex(tr, tail.layout)) for tail, some in self._by_queue(rows)]
+
+    def write(self, tr: Transaction, parts: list[Part]) -> None:
+        """Write the items, once the ends of their queues are known."""
+        for part in parts:
+            tail, rows, layout = part.tail, part.rows, part.tail.layout
+            index = max(run(part.last.steps()) + 1, tail.next_index)
+            tail.next_index = index + len(rows)
+            write = tr.set
+            for key, stored in zip(layout.item_keys(index, len(rows), self._random), rows.stored, strict=True):
+                write(key, stored)
+            for at, payload in enumerate(rows.large or ()):
+                for number, chunk in enumerate(chunks_of(payload or b"")):
+                    write(layout.chunk_key(Position(index + at, self._random), number), chunk)
+            count(tr, layout, enqueued=len(rows))
+
+    def _by_queue(self, rows: Rows) -> list[tuple[_Tail, Rows]]:
+        if rows.queues is None:
+            return [(self._home, rows)]
+        places: dict[str | None, list[int]] = {}
+        for place, name in enumerate(rows.queues):
+            places.setdefault(name, []).append(place)
+        return [(self._tail(name), rows.pick(found)) for name, found in places.items()]
+
+    def _tail(self, name: str | None) -> _Tail:
+        if name is None:
+            return self._home
+        tail = self._tails.get(name)
+        if tail is None:
+            tail = self._tails[name] = _Tail(Layout(name))
+        return tail

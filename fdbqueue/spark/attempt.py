@@ -1,0 +1,271 @@
+"""One attempt at one partition: takes its rows as they come, and writes those that are not in yet.
+
+    ahead    digests of rows that are in the queue and that this attempt has not met in its input
+    backlog  rows that it met and that are not in, as far as it knows
+    sent     transactions under way
+
+A row that comes is taken off `ahead` if it is there, else it joins the backlog. Nothing is written as long as
+anything is ahead: were an input different from that of an earlier attempt, its new rows would be in before that shows
+at the end. No transaction is open between two calls, so the input may take its time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.errors import NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError, adopt_binding
+from fdbqueue.errors import JobError
+from fdbqueue.spark.appender import Appender
+from fdbqueue.spark.backlog import MEMORY_BYTES, Backlog
+from fdbqueue.spark.digests import Multiset
+from fdbqueue.spark.partition import JobIsCommitted, Log, NotMine
+from fdbqueue.spark.rows import Rows
+
+BATCH_ROWS = 4_000
+BATCH_BYTES = 1_000_000
+"""About what one transaction writes; FoundationDB advises to stay under 1 MB, and refuses over 10 MB."""
+COMMITS_IN_FLIGHT = 4
+
+At = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """What one attempt did."""
+
+    partition: int
+    rows: int
+    """Rows of the input."""
+    skipped: int
+    """Rows that it found in already."""
+    size_bytes: int
+    """Bytes of the input's encoded values."""
+    transactions: int
+    """Its commits that took effect."""
+    retries: int
+    """Its commits that failed and were repeated."""
+    seconds: float
+    """From the first row to the last commit."""
+    stopped: bool = False
+    """Whether it ended early, because the job was committed already."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    number: int
+    rows: Rows
+    tr: Transaction
+    """Kept until its commit is settled: the binding cancels the commit of one that is let go."""
+    commit: Any
+
+
+class Attempt:
+    """Writes one partition's rows.
+
+    Args:
+        db: the database.
+        log: the partition's marks, or none.
+        appender: where the rows go.
+        batch_rows: how many go into one transaction, at most.
+        at: called with the name of each point that is passed; tests raise or kill there.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        log: Log,
+        appender: Appender,
+        *,
+        partition: int = 0,
+        batch_rows: int = BATCH_ROWS,
+        memory_bytes: int = MEMORY_BYTES,
+        at: At = lambda point: None,
+    ) -> None:
+        adopt_binding()
+        self._db = db
+        self._log = log
+        self._appender = appender
+        self._partition = partition
+        self._batch_rows = batch_rows
+        self._at = at
+        self._ahead = Multiset()
+        self._new_backlog = partial(Backlog, memory_bytes=memory_bytes)
+        self._backlog = self._new_backlog()
+        self._sent: deque[_Sent] = deque()
+        self._in_flight = COMMITS_IN_FLIGHT
+        self._patience: Any = None
+        self._too_old = 0
+        self._begun = self._stopped = False
+        self._started = 0.0
+        self._rows = self._skipped = self._bytes = self._transactions = self._retries = 0
+
+    def add(self, rows: Rows, size_bytes: int = 0) -> bool:
+        """Take more of the input; return whether there is use for more.
+
+        Raises:
+            JobError: the job was forgotten. FDBError: one that no retry helps.
+        """
+        if not self._stopped:
+            self._rows += len(rows)
+            self._bytes += size_bytes
+            self._run(lambda: self._take(rows))
+        return not self._stopped
+
+    def finish(self) -> PartitionReport:
+        """Write what is left, at the end of the input.
+
+        Raises:
+            JobError: rows that an earlier attempt wrote are not in this one's input; none of its new ones was written.
+        """
+        if not self._stopped:
+            self._run(self._finish)
+        return PartitionReport(
+            self._partition,
+            self._rows,
+            self._skipped,
+            self._bytes,
+            self._transactions,
+            self._retries,
+            time.monotonic() - self._started if self._started else 0.0,
+            self._stopped,
+        )
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            if not self._begun:
+                self._started = time.monotonic()
+                self._catch_up(set())
+                self._begun = True
+            work()
+        except JobIsCommitted:
+            self._stopped = True
+            self._sent.clear()
+
+    def _take(self, rows: Rows) -> None:
+        self._backlog.append(self._not_in(rows))
+        self._write_backlog(rest=False)
+
+    def _finish(self) -> None:
+        while True:
+            self._write_backlog(rest=True)
+            if self._ahead:
+                raise self._rows_differ()
+            if not self._sent:
+                break
+            self._settle()
+        self._at("finished")
+
+    def _not_in(self, rows: Rows) -> Rows:
+        if not self._ahead:
+            return rows
+        new = rows.pick(self._ahead.unmatched(rows.digests))
+        self._skipped += len(rows) - len(new)
+        return new
+
+    def _write_backlog(self, *, rest: bool) -> None:
+        while True:
+            while len(self._sent) >= self._in_flight:
+                self._settle()
+            if self._ahead:
+                return
+            batch = self._backlog.take(rows=self._batch_rows, size_bytes=BATCH_BYTES, rest=rest)
+            if batch is None:
+                return
+            self._send(batch)
+
+    def _send(self, batch: Rows) -> None:
+        tr = self._db.create_transaction()
+        try:
+            guard = self._log.guard(tr)
+            parts = self._appender.prepare(tr, batch)
+            guard.check()
+            self._appender.write(tr, parts)
+            self._at("rows written")
+            number = self._log.mark(tr, batch.digests)
+            self._at("marked")
+            self._sent.append(_Sent(number, batch, tr, tr.commit()))
+            self._at("commit handed in")
+        except NotMine:
+            self._recover([batch], NOT_COMMITTED)
+        except FDBError as error:
+            self._recover([batch], error.code)
+
+    def _settle(self) -> None:
+        """Wait for the oldest transaction under way."""
+        sent = self._sent.popleft()
+        try:
+            sent.commit.wait()
+        except FDBError as error:
+            self._recover([sent.rows], error.code)
+            return
+        self._log.committed(sent.number)
+        self._transactions += 1
+        self._patience = None
+        self._too_old = 0
+        self._in_flight = min(self._in_flight * 2, COMMITS_IN_FLIGHT)
+        self._at("committed")
+
+    def _recover(self, failed: list[Rows], code: int) -> None:
+        """Find out, after a commit that failed, what is in; what is not is written again."""
+        own = set()
+        while self._sent:
+            sent = self._sent.popleft()
+            try:
+                sent.commit.wait()
+            except FDBError:
+                failed.append(sent.rows)
+            else:
+                own.add(sent.number)
+                self._transactions += 1
+        self._retries += len(failed)
+        self._in_flight = 1
+        self._wait_after(code, max(map(len, failed)))
+        self._catch_up(own)
+        if not self._ahead:
+            for rows in reversed(failed):
+                self._backlog.put_back(rows)
+            return
+        # What turns out to be in, be it by a commit in doubt or by another attempt, is taken off here.
+        waiting, self._backlog = self._backlog, self._new_backlog()
+        for rows in failed:
+            self._backlog.append(self._not_in(rows))
+        for rows in waiting.drain():
+            self._backlog.append(self._not_in(rows))
+
+    def _catch_up(self, own: set[int]) -> None:
+        """Claim the partition and learn of all rows that are in and not known to be."""
+        while True:
+            self._log.claim()
+            self._at("claimed")
+            try:
+                for digests in self._log.new_marks(own):
+                    self._ahead.add(digests)
+                self._at("caught up")
+                return
+            except NotMine:
+                self._wait_after(NOT_COMMITTED, 0)
+
+    def _wait_after(self, code: int, rows: int) -> None:
+        """Let some time pass, as the engine says after such an error, or raise it."""
+        self._too_old = self._too_old + 1 if code == TRANSACTION_TOO_OLD else 0
+        if rows > 1 and (code == TRANSACTION_TOO_LARGE or self._too_old > 1):
+            self._batch_rows = max(1, rows // 2)
+            return
+        if self._patience is None:
+            self._patience = self._db.create_transaction()
+        self._patience.on_error(code).wait()
+
+    def _rows_differ(self) -> JobError:
+        return JobError(
+            f"Partition {self._partition} has {len(self._ahead):,} rows in the queue, from an earlier attempt, that"
+            f" are not among this attempt's {self._rows:,}. The rows differ between attempts, as those of random or"
+            " time-dependent expressions do, or the job was submitted again with other data or another partitioning."
+            f" Nothing new was written by this attempt ({self._backlog.rows:,} rows held back). checkpoint() the"
+            " DataFrame first, and enqueue that, under a new job id."
+        )

@@ -1,0 +1,141 @@
+"""From Arrow's record batches to rows, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from fdbqueue.codecs import codec_named
+from fdbqueue.errors import CodecError
+from fdbqueue.items import INLINE_BYTES, envelope
+from fdbqueue.spark.digests import digest
+from fdbqueue.spark.options import Options
+from fdbqueue.spark.rows import Rows
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class Columns:
+    """What is done with each batch of a job.
+
+    Args:
+        options: the sink's.
+        names: the columns that values are made of.
+    """
+
+    def __init__(self, options: Options, names: list[str]) -> None:
+        self._options = options
+        self._names = names
+        self._encode: Callable[[Any], bytes] = codec_named(options.codec).encode
+        self._payloads = self._payload_reader()
+
+    def rows(self, batch: pa.RecordBatch) -> tuple[Rows, int]:
+        """Return the batch's rows, and how many bytes their encoded values have.
+
+        Raises:
+            CodecError: a value that the codec does not take. ItemTooLarge: one that is over the limit.
+        """
+        payloads = self._payloads(batch)
+        headers = self._headers(batch)
+        queues = self._queues(batch)
+        if headers is None:
+            stored = [envelope(payload) for payload in payloads]
+        else:
+            stored = [envelope(payload, one) for payload, one in zip(payloads, headers, strict=True)]
+        sizes = list(map(len, payloads))
+        large: list[bytes | None] | None = None
+        if max(sizes, default=0) > INLINE_BYTES:
+            large = [payload if len(payload) > INLINE_BYTES else None for payload in payloads]
+        return Rows(stored, _digests(payloads, headers, queues), queues, large), sum(sizes)
+
+    def _payload_reader(self) -> Callable[[pa.RecordBatch], list[bytes]]:
+        options = self._options
+        if options.codec in ("bytes", "str"):
+            return self._as_they_are
+        if options.value_column is not None:
+            return self._of_one_column
+        return self._of_all_columns
+
+    def _as_they_are(self, batch: pa.RecordBatch) -> list[bytes]:
+        column = batch.column(self._names[0])
+        if column.null_count:
+            raise CodecError(
+                f"The column {self._names[0]!r} has {column.null_count:,} nulls in {len(column):,} rows, and the codec"
+                f" {self._options.codec} takes none: filter them out, or choose codec=json."
+            )
+        if self._options.codec == "str":
+            column = column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
+        values: list[bytes] = column.to_pylist()
+        return values
+
+    def _of_one_column(self, batch: pa.RecordBatch) -> list[bytes]:
+        values = _values(batch.column(self._names[0]))
+        return self._encoded((value,) for value in values) if self._options.codec == "tuple" else self._encoded(values)
+
+    def _of_all_columns(self, batch: pa.RecordBatch) -> list[bytes]:
+        columns = [_values(batch.column(name)) for name in self._names]
+        records = zip(*columns, strict=True)
+        if self._options.codec == "tuple":
+            return self._encoded(records)
+        names = self._names
+        return self._encoded(dict(zip(names, record, strict=True)) for record in records)
+
+    def _encoded(self, values: Iterable[Any]) -> list[bytes]:
+        encode = self._encode
+        try:
+            return [encode(value) for value in values]
+        except (TypeError, ValueError, OverflowError) as error:
+            if isinstance(error, CodecError):
+                raise
+            raise CodecError(f"The codec {self._options.codec} does not take a row: {error}.") from error
+
+    def _headers(self, batch: pa.RecordBatch) -> list[Mapping[str, Any] | None] | None:
+        name = self._options.headers_column
+        return None if name is None else [value or None for value in _values(batch.column(name))]
+
+    def _queues(self, batch: pa.RecordBatch) -> list[str | None] | None:
+        name = self._options.queue_column
+        if name is None:
+            return None
+        column = batch.column(name)
+        if column.null_count and not self._options.names_a_queue:
+            raise CodecError(
+                f"The column {name!r} names no queue in {column.null_count:,} of {len(column):,} rows. Say by the"
+                " option queue where those go."
+            )
+        queues: list[str | None] = column.to_pylist()
+        return queues
+
+
+def _values(column: pa.Array) -> list[Any]:
+    wanted = _in_utc(column.type)
+    if wanted != column.type:
+        column = column.cast(wanted)
+    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    return values
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """Return the type with all its timestamps in UTC: Spark gives them in the session's time zone, which may change."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field, kind.item_field.with_type(_in_utc(kind.item_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    return kind
+
+
+def _digests(
+    payloads: list[bytes], headers: list[Mapping[str, Any] | None] | None, queues: list[str | None] | None
+) -> list[bytes]:
+    if headers is None and queues is None:
+        return [digest(payload) for payload in payloads]
+    names = queues or [None] * len(payloads)
+    beside = headers or [None] * len(payloads)
+    return [digest(_pack(row)) for row in zip(names, beside, payloads, strict=True)]

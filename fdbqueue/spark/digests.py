@@ -1,0 +1,79 @@
+"""Digests of rows, and which of them are in the queue but were not met yet.
+
+Spark promises a retried task the same *set* of rows, not the same order, so a row is known by what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from fdbqueue.errors import FormatError
+
+DIGEST_BYTES = 16
+_BUCKET_BYTES = 2
+
+
+def digest(data: bytes) -> bytes:
+    """Return the digest of one row: equal for equal rows, and for no others, in any process."""
+    return blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+class Multiset:
+    """Digests, each as often as it was added; takes about 16 bytes for each.
+
+    They lie one behind the other in buckets named by their first bytes, which `bytearray.find` searches.
+
+    >>> ahead = Multiset()
+    >>> ahead.add(digest(b"a") + digest(b"b") + digest(b"a"))
+    >>> ahead.unmatched([digest(b"c"), digest(b"a")])
+    [0]
+    >>> len(ahead)
+    2
+    """
+
+    __slots__ = ("_buckets", "_size")
+
+    def __init__(self) -> None:
+        self._buckets: dict[bytes, bytearray] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, digests: bytes) -> None:
+        """Add digests that lie one behind the other.
+
+        Raises:
+            FormatError: their length is no multiple of a digest's.
+        """
+        if len(digests) % DIGEST_BYTES:
+            raise FormatError(f"A mark of {len(digests):,} bytes is damaged: digests take {DIGEST_BYTES} each.")
+        buckets = self._buckets
+        for start in range(0, len(digests), DIGEST_BYTES):
+            one = digests[start : start + DIGEST_BYTES]
+            bucket = buckets.get(one[:_BUCKET_BYTES])
+            if bucket is None:
+                buckets[one[:_BUCKET_BYTES]] = bytearray(one)
+            else:
+                bucket += one
+        self._size += len(digests) // DIGEST_BYTES
+
+    def unmatched(self, digests: Sequence[bytes]) -> list[int]:
+        """Remove each of `digests` that is there, once, and return the places of those that are not."""
+        if not self._size:
+            return list(range(len(digests)))
+        return [place for place, one in enumerate(digests) if not self._remove(one)]
+
+    def _remove(self, one: bytes) -> bool:
+        bucket = self._buckets.get(one[:_BUCKET_BYTES])
+        if bucket is None:
+            return False
+        at = bucket.find(one)
+        while at % DIGEST_BYTES:  # across the border of two others; -1 is one too
+            if at < 0:
+                return False
+            at = bucket.find(one, at + 1)
+        del bucket[at : at + DIGEST_BYTES]
+        self._size -= 1
+        return True

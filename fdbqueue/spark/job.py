@@ -1,0 +1,270 @@
+"""Jobs: begun before their first row, committed after their last one, and read back.
+
+>>> import fdbqueue
+>>> with fdbqueue.open("memory:") as db:
+...     job_report(db, "flights", "2013") is None
+True
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.selector import KeySelector
+from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.transactional import attempts, transactional
+from fdbqueue.errors import JobError
+from fdbqueue.layout import Layout, Name
+from fdbqueue.spark.attempt import PartitionReport
+from fdbqueue.spark.keys import JOBS_WITHOUT_A_QUEUE, JobKeys, job_ids
+from fdbqueue.spark.partition import counted_rows, owner_attempts
+from fdbqueue.spark.record import Header, JobRecord, JobReport, Outcome, decode, encode
+
+Clock = Callable[[], int]
+MARKS_A_REMOVAL = 250
+"""Marks that one transaction removes; each has up to 64 kilobytes."""
+
+
+def now_us() -> int:
+    """Return this machine's wall clock, in microseconds."""
+    return time.time_ns() // 1000
+
+
+def begin_job(db: Database, keys: JobKeys, header: Header, *, clock: Clock = now_us) -> tuple[bytes, JobRecord]:
+    """Write the job's record, or compare it with the one that is there.
+
+    Returns:
+        The record as it is stored, and what it says: whether the job is committed already, for instance.
+
+    Raises:
+        JobError: the job began with another header.
+
+    *Conflicts:* with another that begins the same job; one of them finds the other's record. *Cost:* one read, one
+    write.
+    """
+    fresh = JobRecord(header=header, started_us=clock())
+
+    def body(tr: Transaction) -> Steps[tuple[bytes, JobRecord]]:
+        value = yield tr.get(keys.record)
+        if value.present():
+            stored = bytes(value)
+            return stored, decode(keys.job_id, stored)
+        tr.set(keys.record, encode(fresh))
+        return encode(fresh), fresh
+
+    stored, record = run(attempts(db, body))
+    record.header.expect(keys.job_id, header)
+    return stored, record
+
+
+def commit_job(
+    db: Database, keys: JobKeys, header: Header, reports: Iterable[PartitionReport], *, clock: Clock = now_us
+) -> JobReport:
+    """Make the job's record the fence that stops late attempts, and keep its report there; then remove its marks.
+
+    Raises:
+        JobError: what is in is not what the last attempts had: rows differed between attempts, or partitions did.
+
+    *Conflicts:* transactions of late attempts fail. *Cost:* two keys read per partition, one write; then one
+    transaction per 250 marks removed.
+    """
+    by_partition = {report.partition: report for report in reports}
+
+    def body(tr: Transaction) -> Steps[JobRecord]:
+        value = yield tr.get(keys.record)
+        if not value.present():
+            raise JobError(f"The record of job {keys.job_id!r} is gone: the queue was cleared, or the job forgotten.")
+        record = decode(keys.job_id, bytes(value))
+        if record.outcome is not None:
+            return record
+        # Not by snapshot: a late transaction that adds rows makes this commit fail, or fails itself.
+        counts = yield from rows(tr, *keys.counts_range())
+        owners = yield from rows(tr.snapshot, *keys.owners_range())
+        counted = {keys.partition_of(row.key): counted_rows(row.value) for row in counts}
+        problem = _problem(header, by_partition, counted)
+        if problem:
+            raise JobError(f"Job {keys.job_id!r} is not committed: {problem}")
+        tried = sum(owner_attempts(row.value) for row in owners)
+        record = JobRecord(
+            header=record.header,
+            started_us=record.started_us,
+            outcome=_outcome(by_partition, max(tried, len(by_partition)), clock()),
+        )
+        tr.set(keys.record, encode(record))
+        return record
+
+    record = run(attempts(db, body))
+    remove_marks(db, keys)
+    return _report(keys.job_id, record, {}, 0)
+
+
+def report_job(
+    db: Database, keys: JobKeys, header: Header, started_us: int, reports: Iterable[PartitionReport]
+) -> JobReport:
+    """Keep the report of a job that was delivered at least once; a later one of the same id replaces it.
+
+    Raises:
+        JobError: the id is that of a job that was to be delivered exactly once.
+    """
+    by_partition = {report.partition: report for report in reports}
+    outcome = _outcome(by_partition, len(by_partition), now_us())
+    record = JobRecord(header=header, started_us=started_us, outcome=outcome)
+
+    def body(tr: Transaction) -> Steps[None]:
+        value = yield tr.get(keys.record)
+        if value.present() and decode(keys.job_id, bytes(value)).header.delivery != header.delivery:
+            raise JobError(f"{keys.job_id!r} is the id of a job with exactlyOnce delivery; give this one its own.")
+        tr.set(keys.record, encode(record))
+
+    run(attempts(db, body))
+    return _report(keys.job_id, record, {}, 0)
+
+
+def remove_marks(db: Database, keys: JobKeys) -> None:
+    """Remove all that a job left but its record, in transactions of bounded size; again does no harm."""
+    for partition in run(attempts(db, lambda tr: _partitions(tr, keys))):
+        last: bytes = run(attempts(db, partial(_last_mark, keys=keys, partition=partition)))
+        newest = keys.number_of(last) if keys.mark(partition, 0) <= last else 0
+        for first in range(1, newest + 1, MARKS_A_REMOVAL):
+            begin, end = keys.mark(partition, first), keys.mark(partition, first + MARKS_A_REMOVAL)
+            _clear(db, begin, end)
+    _clear(db, keys.begin, keys.end)
+
+
+def _partitions(tr: Transaction, keys: JobKeys) -> Steps[list[int]]:
+    owners = yield from rows(tr.snapshot, *keys.owners_range())
+    return [keys.partition_of(row.key) for row in owners]
+
+
+def _last_mark(tr: Transaction, *, keys: JobKeys, partition: int) -> Steps[bytes]:
+    return bytes((yield tr.snapshot.get_key(KeySelector.last_less_than(keys.marks_end(partition)))))
+
+
+@transactional
+def _clear(tr: Any, begin: bytes, end: bytes) -> None:
+    tr.clear_range(begin, end)
+
+
+def read_record(tr: Transaction, keys: JobKeys) -> Steps[JobRecord | None]:
+    """Return the job's record, read by snapshot; None if there is none."""
+    value = yield tr.snapshot.get(keys.record)
+    return decode(keys.job_id, bytes(value)) if value.present() else None
+
+
+def job_report(db: Database, queue: Name | None, job_id: str) -> JobReport | None:
+    """Return what a job did, or has done so far; None if there is none of that id.
+
+    Args:
+        db: the database.
+        queue: the job's queue; None for a job whose rows name their queues and that was given no other.
+        job_id: the job's id.
+
+    *Conflicts:* none. *Cost:* one read; two more per partition while the job is not committed.
+    """
+    keys = JobKeys(_home(queue), job_id)
+
+    def body(tr: Transaction) -> Steps[JobReport | None]:
+        record = yield from read_record(tr, keys)
+        if record is None:
+            return None
+        counts = owners = []
+        if record.outcome is None:
+            counts = yield from rows(tr.snapshot, *keys.counts_range())
+            owners = yield from rows(tr.snapshot, *keys.owners_range())
+        counted = {keys.partition_of(row.key): counted_rows(row.value) for row in counts}
+        return _report(job_id, record, counted, sum(owner_attempts(row.value) for row in owners))
+
+    return run(attempts(db, body))
+
+
+def jobs(db: Database, queue: Name | None = None) -> Iterator[JobReport]:
+    """Yield the reports of all jobs of a queue, in the order of their ids.
+
+    *Conflicts:* none. *Cost:* two reads per job, more for those that are not committed.
+    """
+    for job_id in job_ids(db, _home(queue)):
+        report = job_report(db, queue, job_id)
+        if report is not None:
+            yield report
+
+
+def forget_job(db: Database, queue: Name | None, job_id: str) -> bool:
+    """Remove a job's record and all its marks; return whether there was one. Its rows stay in the queue.
+
+    The job can then be submitted again, and will write all its rows again. An attempt that still runs fails.
+
+    *Conflicts:* transactions of such attempts fail. *Cost:* one read, one write, and one transaction per 250 marks.
+    """
+    keys = JobKeys(_home(queue), job_id)
+
+    def body(tr: Transaction) -> Steps[bool]:
+        value = yield tr.get(keys.record)
+        tr.clear(keys.record)
+        return bool(value.present())
+
+    # The record goes first: no attempt can write a mark from then on.
+    found = run(attempts(db, body))
+    remove_marks(db, keys)
+    return found
+
+
+def _home(queue: Name | None) -> Layout:
+    return Layout(JOBS_WITHOUT_A_QUEUE if queue is None else queue)
+
+
+def _problem(header: Header, reports: dict[int, PartitionReport], counted: dict[int, int]) -> str | None:
+    total = sum(report.rows for report in reports.values())
+    if header.partitions not in (None, len(reports)) and (total or counted):
+        return (
+            f"it was to have {header.partitions} partitions, and had {len(reports)}. Adaptive execution may change the"
+            " number: repartition the DataFrame by a number and columns of it."
+        )
+    foreign = sorted(partition for partition, amount in counted.items() if amount and partition not in reports)
+    if foreign:
+        return (
+            f"the partitions {foreign} have rows of an earlier run, which had more partitions than this one's"
+            f" {len(reports)}: rows are in twice. Say the number of partitions, and a job with another is refused."
+        )
+    for partition, report in reports.items():
+        if report.stopped:
+            return f"partition {partition} ended early, for a commit that is not there."
+        if report.rows != counted.get(partition, 0):
+            return (
+                f"partition {partition} had {report.rows:,} rows, but {counted.get(partition, 0):,} are in. The rows"
+                " differ between attempts: checkpoint() the DataFrame first, and enqueue that, under a new job id."
+            )
+    return None
+
+
+def _outcome(reports: dict[int, PartitionReport], tried: int, committed_us: int) -> Outcome:
+    return Outcome(
+        committed_us=committed_us,
+        partitions=len(reports),
+        rows=sum(report.rows for report in reports.values()),
+        skipped=sum(report.skipped for report in reports.values()),
+        attempts=tried,
+        size_bytes=sum(report.size_bytes for report in reports.values()),
+    )
+
+
+def _report(job_id: str, record: JobRecord, counted: dict[int, int], tried: int) -> JobReport:
+    outcome = record.outcome
+    if outcome is None:
+        return JobReport(
+            job_id, False, record.header.delivery, record.header.partitions, sum(counted.values()), 0, tried, 0, 0.0
+        )
+    return JobReport(
+        job_id,
+        True,
+        record.header.delivery,
+        outcome.partitions,
+        outcome.rows,
+        outcome.skipped,
+        outcome.attempts,
+        outcome.size_bytes,
+        (outcome.committed_us - record.started_us) / 1e6,
+    )

@@ -1,0 +1,101 @@
+"""The keys of one bulk job, under its queue's ``("job", job id)``.
+
+| key (a tuple behind the queue's) | value |
+| --- | --- |
+| ``("job", id)`` | the job's record (`record.py`): its header, and its report once it is committed |
+| ``("job", id, "owner", partition)`` | which attempt may write the partition's rows now, and how many there were |
+| ``("job", id, "rows", partition)`` | how many rows of the partition are in the queue, 8 bytes little-endian |
+| ``("job", id, "mark", partition, n)`` | the digests of the rows that one transaction wrote, 16 bytes each |
+
+All but the record go once the job is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fdbqueue.engine.api import Database
+from fdbqueue.engine.steps import rows, run
+from fdbqueue.engine.transactional import attempts
+from fdbqueue.layout import Layout
+
+MAX_JOB_ID_BYTES = 1_000
+JOBS_WITHOUT_A_QUEUE = "fdbqueue jobs"
+"""The queue under which a job's records stand when a column names the queue of each row and no other was given."""
+
+
+class JobKeys:
+    """The keys of one job.
+
+    Raises:
+        ValueError: the job id is empty or too long.
+    """
+
+    __slots__ = ("_counts", "_marks", "_owners", "begin", "end", "job_id", "record")
+
+    def __init__(self, layout: Layout, job_id: str) -> None:
+        if not 0 < len(job_id.encode()) <= MAX_JOB_ID_BYTES:
+            raise ValueError(f"A job id has 1 to {MAX_JOB_ID_BYTES:,} bytes; {job_id[:40]!r} has {len(job_id):,}.")
+        space = layout.jobs[job_id]
+        self.job_id = job_id
+        self.record: bytes = space.key()
+        self._owners = space["owner"]
+        self._counts = space["rows"]
+        self._marks = space["mark"]
+        beneath = space.range()
+        self.begin: bytes = beneath.start
+        """The first of the keys that go when the job is committed, and the end of them."""
+        self.end: bytes = beneath.stop
+
+    def owner(self, partition: int) -> bytes:
+        """Return the key that names the attempt which may write."""
+        key: bytes = self._owners.pack((partition,))
+        return key
+
+    def count(self, partition: int) -> bytes:
+        """Return the key that counts the partition's rows."""
+        key: bytes = self._counts.pack((partition,))
+        return key
+
+    def mark(self, partition: int, number: int) -> bytes:
+        """Return the key of the marks of the partition's `number`-th transaction, from 1."""
+        key: bytes = self._marks.pack((partition, number))
+        return key
+
+    def number_of(self, mark: bytes) -> int:
+        """Return the transaction's number in a mark's key."""
+        number: int = self._marks.unpack(mark)[1]
+        return number
+
+    def marks_end(self, partition: int) -> bytes:
+        """Return the end of the keys of a partition's marks."""
+        end: bytes = self._marks[partition].range().stop
+        return end
+
+    def partition_of(self, key: bytes) -> int:
+        """Return the partition in the key of an owner or a count."""
+        partition: int = (self._owners if self._owners.contains(key) else self._counts).unpack(key)[0]
+        return partition
+
+    def owners_range(self) -> tuple[bytes, bytes]:
+        """Return the begin and end of the owners of all partitions."""
+        span = self._owners.range()
+        return span.start, span.stop
+
+    def counts_range(self) -> tuple[bytes, bytes]:
+        """Return the begin and end of the counts of all partitions."""
+        span = self._counts.range()
+        return span.start, span.stop
+
+
+def job_ids(db: Database, layout: Layout) -> Iterator[str]:
+    """Yield the ids of a queue's jobs, in their order, each by a read of its own that jumps over the job's keys."""
+    span = layout.jobs.range()
+    begin: bytes = span.start
+    while True:
+        found = run(attempts(db, lambda tr, begin=begin: rows(tr.snapshot, begin, span.stop, limit=1)))  # type: ignore[misc]
+        if not found:
+            return
+        job_id: str = layout.jobs.unpack(found[0].key)[0]
+        yield job_id
+        begin = JobKeys(layout, job_id).end

@@ -1,0 +1,83 @@
+"""Rows on their way into a queue, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Rows:
+    """Encoded rows; every list has an entry for each."""
+
+    stored: list[bytes]
+    """The envelopes, as they are stored under the items' keys."""
+    digests: list[bytes]
+    """What the rows are known by."""
+    queues: list[str | None] | None = None
+    """The name of each row's queue; None, of a row or of all: the one that the job is for."""
+    large: list[bytes | None] | None = None
+    """The payloads that stand in chunks; None: there are none."""
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def pick(self, places: Sequence[int]) -> Rows:
+        """Return the rows at `places`."""
+        if len(places) == len(self.stored):
+            return self
+        return Rows(
+            [self.stored[place] for place in places],
+            [self.digests[place] for place in places],
+            _picked(self.queues, places),
+            _picked(self.large, places),
+        )
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Return the rows from `start` to before `stop`."""
+        if start == 0 and stop >= len(self.stored):
+            return self
+        return Rows(
+            self.stored[start:stop],
+            self.digests[start:stop],
+            None if self.queues is None else self.queues[start:stop],
+            None if self.large is None else self.large[start:stop],
+        )
+
+    def sizes(self) -> list[int]:
+        """Return how many bytes each row adds to a transaction, its key aside."""
+        if self.large is None:
+            return list(map(len, self.stored))
+        return [len(stored) + len(large or b"") for stored, large in zip(self.stored, self.large, strict=True)]
+
+
+def joined(parts: list[Rows]) -> Rows:
+    """Put rows one behind the other; all parts are of one job."""
+    if len(parts) == 1:
+        return parts[0]
+    large = [part.large or [None] * len(part) for part in parts] if any(part.large for part in parts) else None
+    return Rows(
+        [stored for part in parts for stored in part.stored],
+        [digest for part in parts for digest in part.digests],
+        None if parts[0].queues is None else [name for part in parts for name in part.queues or ()],
+        None if large is None else [payload for part in large for payload in part],
+    )
+
+
+def pack(rows: Rows) -> bytes:
+    """Return `rows` as bytes, for a temporary file of this process."""
+    return msgspec.msgpack.encode(rows)
+
+
+def unpack(data: bytes) -> Rows:
+    """Return what `pack` packed."""
+    return msgspec.msgpack.decode(data, type=Rows)
+
+
+def _picked(values: list[T] | None, places: Sequence[int]) -> list[T] | None:
+    return None if values is None else [values[place] for place in places]

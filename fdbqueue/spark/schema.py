@@ -1,0 +1,101 @@
+"""Does the DataFrame's schema fit the options? Asked on the driver, before any task."""
+
+from __future__ import annotations
+
+from pyspark.sql import types as t
+
+from fdbqueue.spark.options import Options
+from fdbqueue.spark.record import Header
+
+_NUMBERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.FloatType, t.DoubleType)
+_IN_TUPLES = (t.NullType, t.BooleanType, t.StringType, t.BinaryType, *_NUMBERS)
+_IN_RECORDS = (*_IN_TUPLES, t.DecimalType, t.DateType, t.TimestampType, t.TimestampNTZType, t.DayTimeIntervalType)
+_MAP_KEYS = (t.StringType, t.ByteType, t.ShortType, t.IntegerType, t.LongType)
+
+
+def header_of(options: Options, schema: t.StructType) -> Header:
+    """Check `schema` and return what must be the same when the job is submitted again.
+
+    Raises:
+        ValueError: a column is missing or has a type that the codec doesn't take.
+    """
+    columns = value_columns(options, schema)
+    for field in columns:
+        _check_value(options, field)
+    others = []
+    if options.queue_column is not None:
+        others.append(_field(schema, "queueColumn", options.queue_column))
+        if not isinstance(others[-1].dataType, t.StringType):
+            raise _wrong(others[-1], "which names queues, must be a string")
+    if options.headers_column is not None:
+        others.append(_field(schema, "headersColumn", options.headers_column))
+        _check_headers(others[-1])
+    names = [field.name for field in columns]
+    if len(set(names)) < len(names):
+        raise ValueError(f"Two columns have the same name: {', '.join(names)}.")
+    if not columns:
+        raise ValueError("There is no column left for the values.")
+    if options.value_column is not None:
+        unused = set(schema.fieldNames()) - {field.name for field in [*columns, *others]}
+        if unused:
+            raise ValueError(
+                f"The columns {', '.join(sorted(unused))} would be lost: the values come from {options.value_column!r}."
+                " Select the columns that are to be enqueued, or make them one record with codec=json."
+            )
+    return Header(
+        delivery=options.delivery,
+        partitions=options.partitions,
+        codec=options.codec,
+        value_column=options.value_column,
+        queue_column=options.queue_column,
+        headers_column=options.headers_column,
+        columns=tuple((field.name, field.dataType.simpleString()) for field in [*columns, *others]),
+    )
+
+
+def value_columns(options: Options, schema: t.StructType) -> list[t.StructField]:
+    """Return the columns that values are made of."""
+    if options.value_column is not None:
+        return [_field(schema, "valueColumn", options.value_column)]
+    return [field for field in schema.fields if field.name not in (options.queue_column, options.headers_column)]
+
+
+def _field(schema: t.StructType, option: str, name: str) -> t.StructField:
+    found = [field for field in schema.fields if field.name == name]
+    if len(found) == 1:
+        return found[0]
+    has = ", ".join(schema.fieldNames()) or "none"
+    what = "is no column" if not found else "names more than one column"
+    raise ValueError(f"{option}: {name!r} {what} of the DataFrame, which has {has}.")
+
+
+def _check_value(options: Options, field: t.StructField) -> None:
+    codec, kind = options.codec, field.dataType
+    if codec == "bytes" and not isinstance(kind, t.BinaryType):
+        raise _wrong(field, "must be binary for the codec bytes; or choose codec=str, json, msgpack or tuple")
+    if codec == "str" and not isinstance(kind, t.StringType):
+        raise _wrong(field, "must be a string for the codec str")
+    if codec == "tuple" and not isinstance(kind, _IN_TUPLES):
+        raise _wrong(field, "has no place in a tuple: numbers, strings, binary, booleans and nulls have")
+    if codec in ("json", "msgpack") and not _fits_record(kind):
+        raise _wrong(field, f"has a type that the codec {codec} does not take")
+
+
+def _check_headers(field: t.StructField) -> None:
+    kind = field.dataType
+    if not (isinstance(kind, t.MapType) and isinstance(kind.keyType, t.StringType) and _fits_record(kind.valueType)):
+        raise _wrong(field, "which has headers, must be a map from string to what MessagePack can hold")
+
+
+def _fits_record(kind: t.DataType) -> bool:
+    if isinstance(kind, t.ArrayType):
+        return _fits_record(kind.elementType)
+    if isinstance(kind, t.MapType):
+        return isinstance(kind.keyType, _MAP_KEYS) and _fits_record(kind.valueType)
+    if isinstance(kind, t.StructType):
+        return all(_fits_record(field.dataType) for field in kind.fields)
+    return isinstance(kind, _IN_RECORDS)
+
+
+def _wrong(field: t.StructField, what: str) -> ValueError:
+    return ValueError(f"The column {field.name!r}, {field.dataType.simpleString()}, {what}.")

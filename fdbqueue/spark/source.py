@@ -1,0 +1,136 @@
+"""The Python DataSource ``fdbqueue``: a batch sink that Spark finds by its name.
+
+`writer` runs on the driver's side, once, before any task; `write` in a process of an executor, once per attempt at a
+partition; `commit` again on the driver's side, in another process than `writer`. What goes between them is pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+import fdbqueue
+from fdbqueue.engine.api import Database
+from fdbqueue.errors import JobError
+from fdbqueue.spark.appender import Appender
+from fdbqueue.spark.attempt import Attempt, PartitionReport
+from fdbqueue.spark.columns import Columns
+from fdbqueue.spark.job import begin_job, commit_job, now_us, report_job
+from fdbqueue.spark.keys import JobKeys
+from fdbqueue.spark.options import Options, parse, refuse_overwrite
+from fdbqueue.spark.partition import Log, NoLog, PartitionLog
+from fdbqueue.spark.record import Header
+from fdbqueue.spark.schema import header_of, value_columns
+
+NAME = "fdbqueue"
+
+
+class FdbQueueDataSource(DataSource):
+    """``df.write.format("fdbqueue").mode("append").option(…).save()``; the options are in `options.py`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return NAME
+
+    def writer(self, schema: StructType, overwrite: bool) -> FdbQueueWriter:
+        """Check everything that can be checked before the first task, and begin the job.
+
+        Raises:
+            ValueError: an option, the schema or the mode can't be.
+            JobError: the job was submitted before, and differs now.
+        """
+        if overwrite:
+            refuse_overwrite()
+        options = parse(self.options)
+        header = header_of(options, schema)
+        names = [field.name for field in value_columns(options, schema)]
+        return FdbQueueWriter(options, header, names)
+
+
+@dataclass
+class PartitionWritten(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    report: PartitionReport
+
+
+class FdbQueueWriter(DataSourceArrowWriter):
+    """Writes the partitions of one job."""
+
+    def __init__(self, options: Options, header: Header, columns: list[str]) -> None:
+        self._options = options
+        self._header = header
+        self._columns = columns
+        self._started_us = now_us()
+        self._record = b""
+        self._committed = False
+        if options.exactly_once:
+            with fdbqueue.open(options.url) as db:
+                self._record, record = begin_job(db, self._keys(), header)
+            self._committed = record.outcome is not None
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionWritten:
+        """Write one partition; Spark may call it again for the same one, and twice at the same time."""
+        partition = _partition()
+        if self._committed:
+            return PartitionWritten(PartitionReport(partition, 0, 0, 0, 0, 0, 0.0, stopped=True))
+        expected = self._header.partitions
+        if expected is not None and partition >= expected:
+            raise JobError(
+                f"Job {self._options.job_id!r} is to have {expected} partitions, but there is a number {partition},"
+                " counted from 0. Repartition the DataFrame, or correct the option partitions."
+            )
+        columns = Columns(self._options, self._columns)
+        with fdbqueue.open(self._options.url) as db:
+            attempt = self._attempt(db, partition)
+            for batch in iterator:
+                if not attempt.add(*columns.rows(batch)):
+                    break
+            return PartitionWritten(attempt.finish())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit the job, once all its partitions are in."""
+        if self._options.job_id is None:
+            return
+        reports = [message.report for message in messages if isinstance(message, PartitionWritten)]
+        with fdbqueue.open(self._options.url) as db:
+            if self._options.exactly_once:
+                commit_job(db, self._keys(), self._header, reports)
+            else:
+                report_job(db, self._keys(), self._header, self._started_us, reports)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete nothing: other tasks may still write, and what is in stays in for the next run of the job."""
+
+    def at(self, point: str) -> None:
+        """Do nothing; called in `write` at each point where tests make a task fail."""
+
+    def _attempt(self, db: Database, partition: int) -> Attempt:
+        log: Log = NoLog()
+        if self._options.exactly_once:
+            log = PartitionLog(db, self._keys(), partition, self._record)
+        return Attempt(
+            db,
+            log,
+            Appender(self._options.home()),
+            partition=partition,
+            batch_rows=self._options.batch_rows,
+            at=self.at,
+        )
+
+    def _keys(self) -> JobKeys:
+        return JobKeys(self._options.home(), self._options.job_id or "")
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("write() is called by Spark, in a task.")
+    partition: int = context.partitionId()
+    return partition
