@@ -113,4 +113,4 @@ def fingerprint(row: Iterable[str]) -> int:
 
 def fingerprint_of_item(flight: Mapping[str, Any]) -> int:
     """Return the fingerprint of a flight that came out of the queue."""
-    return fingerprint([str(flight.get(name, MISSING)) for name in COLUMNS])
+    return fingerprint([MISSING if flight.get(name) is None else str(flight[name]) for name in COLUMNS])

@@ -20,6 +20,7 @@ class Stage:
     items: int
     seconds: float
     transactions: int
+    """0 if it is not known: Spark's tasks do not count theirs."""
     conflicts: int
     retries: int
     restarts: int
@@ -55,6 +56,7 @@ def table_of(stages: Sequence[Stage]) -> Table:
             f"{stage.items:,}",
             f"{stage.seconds:,.1f}",
             f"{rate:,.0f}",
-            *(f"{n:,}" for n in (stage.transactions, stage.conflicts, stage.retries, stage.restarts)),
+            *(f"{n:,}" if stage.transactions else "-" for n in (stage.transactions, stage.conflicts, stage.retries)),
+            f"{stage.restarts:,}",
         )
     return table
