@@ -18,14 +18,15 @@ from fdbqueue.engine.errors import (
     adopt_binding,
     predicates,
 )
-from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import BulkInterrupted
 from fdbqueue.layout import Layout, Position, new_random
 from fdbqueue.once import Claim, Once
 from fdbqueue.stats import count
+from fdbqueue.tail import LastIndex
 
 COMMITS_IN_FLIGHT = 8
+TRANSACTIONS_AHEAD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class _Ahead:
 
     def __init__(self, tr: Transaction, layout: Layout) -> None:
         self.tr = tr
-        self.last = tr.snapshot.get_key(KeySelector.last_less_than(layout.end))
+        self.last = LastIndex(tr, layout)
         self.since = time.monotonic()
 
 
@@ -107,7 +108,7 @@ class _Load:
         self._random = new_random()
         self._next_index = 1
         self._first_index = 0
-        self._ahead: _Ahead | None = None
+        self._ahead: deque[_Ahead] = deque()
         self._sent: deque[_Sent] = deque()
         self._done: list[tuple[int, int]] = []
         self._items = self._bytes = self._transactions = self._conflicts = self._retries = 0
@@ -134,17 +135,20 @@ class _Load:
         return self._report()
 
     def _look_ahead(self) -> None:
-        """Begin the next batch's transaction while its values still come, so that nobody waits for its one read.
+        """Begin the next batches' transactions while their values still come, so that nobody waits for their read.
 
-        When they come too slowly it is given up: the longer it is open, the more is committed that it does not see.
+        A read waits behind the commits under way, for longer than a batch takes to come. Transactions that were begun
+        too early are given up: the longer one is open, the more is committed that it does not see.
         """
-        self._ahead = _Ahead(self._db.create_transaction(), self._layout)
+        while len(self._ahead) < TRANSACTIONS_AHEAD:
+            self._ahead.append(_Ahead(self._db.create_transaction(), self._layout))
 
     def _begin(self) -> _Ahead:
-        ahead, self._ahead = self._ahead, None
-        if ahead is None or time.monotonic() - ahead.since > BATCH_SECONDS:
-            return _Ahead(self._db.create_transaction(), self._layout)
-        return ahead
+        while self._ahead:
+            ahead = self._ahead.popleft()
+            if time.monotonic() - ahead.since < BATCH_SECONDS:
+                return ahead
+        return _Ahead(self._db.create_transaction(), self._layout)
 
     def _send(self, batch: Batch) -> Steps[None]:
         ahead = self._begin()
@@ -152,8 +156,8 @@ class _Load:
         claim = self._once.claim()
         try:
             # Commits under way are not seen, so the own last index counts too.
-            last = yield ahead.last
-            self._place(batch, self._layout.index_of(bytes(last)) + 1)
+            last = yield from ahead.last.steps()
+            self._place(batch, last + 1)
             _write(tr, self._layout, batch, self._random)
             mark = claim.mark(tr)
             self._sent.append(_Sent(batch, tr, claim, mark, tr.commit()))
@@ -196,8 +200,8 @@ class _Load:
 
         def body(tr: Transaction) -> Steps[None]:
             if not batch.index:
-                last = yield _Ahead(tr, self._layout).last
-                self._place(batch, self._layout.index_of(bytes(last)) + 1)
+                last = yield from LastIndex(tr, self._layout).steps()
+                self._place(batch, last + 1)
             _write(tr, self._layout, batch, self._random)
 
         try:

@@ -23,14 +23,24 @@ from fdbqueue.bulk import BulkReport, enqueue_in_batches, enqueue_in_transaction
 from fdbqueue.check import CheckReport, check_queue
 from fdbqueue.codecs import CODEC_ERRORS, Codec, codec_named
 from fdbqueue.engine.api import Database, Future, KeyValue, Transaction
-from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import CodecError, FormatError
-from fdbqueue.items import Envelope, Item, chunks_of, envelope, is_chunked, join_chunks, parse
-from fdbqueue.layout import Layout, Name, Position, new_random
+from fdbqueue.items import (
+    Envelope,
+    Item,
+    chunks_of,
+    envelope,
+    has_notes,
+    is_chunked,
+    join_chunks,
+    notes_of,
+    parse,
+)
+from fdbqueue.layout import TTL, Layout, Name, Position, new_random
 from fdbqueue.once import Once
 from fdbqueue.stats import Stats, count, read_stats
+from fdbqueue.tail import LastIndex
 from fdbqueue.verbs import verb
 
 T = TypeVar("T")
@@ -106,6 +116,8 @@ class Queue:
 
         Given a transaction, all of them in it. Given a database, in as many transactions as it takes, several of
         them under way at once, each exactly once; an interrupted call says which values are in (`BulkInterrupted`).
+        They come after all that was committed before the call and before all that is enqueued after it; what is
+        enqueued meanwhile may stand between them.
 
         Args:
             tr: a transaction to enqueue in, or a database.
@@ -120,7 +132,7 @@ class Queue:
         if is_database(tr):
             return (yield from enqueue_in_batches(cast(Database, tr), self.layout, self._once, self.encode, values))
         own = cast(Transaction, tr)
-        return (yield from enqueue_in_transaction(own, self.layout, self.encode, values, self._next_index))
+        return (yield from enqueue_in_transaction(own, self.layout, self.encode, values, self.next_index))
 
     @verb
     def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
@@ -140,7 +152,7 @@ class Queue:
         ...     Queue("q").dequeue(db) is None
         True
         """
-        taken = yield from self._transact(tr, partial(self._dequeue, limit=1))
+        taken = yield from self.transact(tr, partial(self._dequeue, limit=1))
         return taken[0] if taken else None
 
     @verb
@@ -158,7 +170,7 @@ class Queue:
         """
         if limit < 1:
             raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
-        return (yield from self._transact(tr, partial(self._dequeue, limit=limit)))
+        return (yield from self.transact(tr, partial(self._dequeue, limit=limit)))
 
     @verb
     def peek(self, tr: Transaction | Database) -> Steps[Item | None]:
@@ -166,7 +178,7 @@ class Queue:
 
         *Conflicts:* in a transaction, with whoever takes that item or puts one before it. *Cost:* one read.
         """
-        return (yield from self._read(tr, self._first))
+        return (yield from self.read(tr, self._first))
 
     @verb
     def is_empty(self, tr: Transaction | Database) -> Steps[bool]:
@@ -174,7 +186,7 @@ class Queue:
 
         *Conflicts:* in a transaction, with whoever changes the answer's first item. *Cost:* one read.
         """
-        return (yield from self._read(tr, self._is_empty))
+        return (yield from self.read(tr, self._is_empty))
 
     def browse(
         self,
@@ -203,11 +215,12 @@ class Queue:
         end = self.layout.end if before is None else self.layout.item_key(before)
         for page in pages(tr, begin, end, limit=limit, reverse=reverse):
             for row in page:
-                opened = self._open(row)
+                position = self.layout.position_of(row.key)
+                opened = self._open(position, row.value)
                 if opened.chunked is None:
-                    yield self._decode(row, opened, opened.payload)
+                    yield self._decode(position, opened, opened.payload)
                     continue
-                large = run(self._read(tr, partial(self._item_if_there, row=row)))
+                large = run(self.read(tr, partial(self._item_if_there, row=row)))
                 if large is not None:
                     yield large
 
@@ -218,7 +231,7 @@ class Queue:
         *Conflicts:* everybody who reads the queue in a transaction conflicts with it. *Cost:* one write.
         """
 
-        yield from self._read(tr, self._clear)
+        yield from self.read(tr, self._clear)
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[Stats]:
@@ -226,7 +239,7 @@ class Queue:
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one read; it does not grow with the queue.
         """
-        return (yield from self._read(tr, partial(read_stats, layout=self.layout)))
+        return (yield from self.read(tr, partial(read_stats, layout=self.layout)))
 
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Read everything that the queue owns and compare: keys, envelopes, chunks, counters.
@@ -248,15 +261,54 @@ class Queue:
         except CODEC_ERRORS as error:
             raise CodecError(f"{self!r} can't encode {type(value).__name__}: {error}") from error
 
+    def transact(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
+        """Run `body` in the caller's transaction or, given a database, in its own that takes effect exactly once.
+
+        For layers: what they write about this queue's items stands under this queue's subspace too.
+        """
+        return self._once.transact(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
+
+    def read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
+        """Run a `body` that bears being applied twice, in the caller's transaction or in its own."""
+        return attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
+
+    def next_index(self, tr: Transaction, wanted: int) -> Steps[int]:
+        """Reserve `wanted` indices in a caller's transaction, reading the last one only once in it."""
+        tail = self._tails.get(tr)
+        if tail is None or tail.attempt.is_ready():
+            last = yield from LastIndex(tr, self.layout).steps()
+            tail = self._tails[tr] = _Tail(tr.get_versionstamp(), last + 1)
+        index = tail.next_index
+        tail.next_index += wanted
+        return index
+
+    def item(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item]:
+        """Open what is stored for an item, in whichever place it stands; a large one's chunks are read.
+
+        Raises:
+            FormatError, CodecError: it can't be read; the message names the item.
+
+        *Conflicts:* none. Chunks are read by snapshot: they change only together with their item's key, whose read
+        decides about conflicts.
+        """
+        opened = self._open(position, stored)
+        if opened.chunked is None:
+            return self._decode(position, opened, opened.payload)
+        found = yield from rows(tr.snapshot, *self.layout.chunk_range(position))
+        try:
+            payload = join_chunks(opened.chunked, [row.value for row in found])
+        except FormatError as error:
+            raise self._unreadable(position, error) from error
+        return self._decode(position, opened, payload)
+
     def _enqueue(self, tr: Transaction, stored: bytes, chunks: list[bytes], random: bytes) -> Steps[Position]:
-        # A snapshot read: were it a plain one, every enqueue would conflict with each that commits before it.
-        last = yield tr.snapshot.get_key(KeySelector.last_less_than(self.layout.end))
-        position = Position(self.layout.index_of(bytes(last)) + 1, random)
+        last = yield from LastIndex(tr, self.layout).steps()
+        position = Position(last + 1, random)
         self._put(tr, position, stored, chunks)
         return position
 
     def _enqueue_next(self, tr: Transaction, stored: bytes, chunks: list[bytes]) -> Steps[Position]:
-        index = yield from self._next_index(tr, 1)
+        index = yield from self.next_index(tr, 1)
         position = Position(index, new_random())
         self._put(tr, position, stored, chunks)
         return position
@@ -267,16 +319,6 @@ class Queue:
             tr.set(self.layout.chunk_key(position, number), chunk)
         count(tr, self.layout, enqueued=1)
 
-    def _next_index(self, tr: Transaction, wanted: int) -> Steps[int]:
-        """Reserve `wanted` indices in a caller's transaction, reading the last one only once in it."""
-        tail = self._tails.get(tr)
-        if tail is None or tail.attempt.is_ready():
-            last = yield tr.snapshot.get_key(KeySelector.last_less_than(self.layout.end))
-            tail = self._tails[tr] = _Tail(tr.get_versionstamp(), self.layout.index_of(bytes(last)) + 1)
-        index = tail.next_index
-        tail.next_index += wanted
-        return index
-
     def _dequeue(self, tr: Transaction, limit: int) -> Steps[list[Item]]:
         found = yield from rows(tr, self.layout.begin, self.layout.end, limit=limit)
         if not found:
@@ -284,12 +326,18 @@ class Queue:
         items = []
         for row in found:
             items.append((yield from self._item(tr, row)))
-            if is_chunked(row.value):
-                tr.clear_range(*self.layout.chunk_range(items[-1].position))
+            self._clear_beside(tr, row)
         # The range was read, so that nothing but these items can stand in it when this commits.
         tr.clear_range(found[0].key, found[-1].key + b"\x00")
         count(tr, self.layout, dequeued=len(items))
         return items
+
+    def _clear_beside(self, tr: Transaction, row: KeyValue) -> None:
+        """Clear what an item that is taken out has beside its key."""
+        if is_chunked(row.value):
+            tr.clear_range(*self.layout.chunk_range(self.layout.position_of(row.key)))
+        if has_notes(row.value) and (ttl_at_us := notes_of(row.value).ttl_at_us):
+            tr.clear(self.layout.timer_key(ttl_at_us, self.layout.available.packed(row.key), TTL))
 
     def _first(self, tr: Transaction) -> Steps[Item | None]:
         found = yield from rows(tr, self.layout.begin, self.layout.end, limit=1)
@@ -299,29 +347,19 @@ class Queue:
         return not (yield from rows(tr, self.layout.begin, self.layout.end, limit=1))
 
     def _item(self, tr: Transaction, row: KeyValue) -> Steps[Item]:
-        opened = self._open(row)
-        if opened.chunked is None:
-            return self._decode(row, opened, opened.payload)
-        # By snapshot: chunks change only together with their item's key, whose read decides about conflicts.
-        found = yield from rows(tr.snapshot, *self.layout.chunk_range(self.layout.position_of(row.key)))
-        try:
-            payload = join_chunks(opened.chunked, [row.value for row in found])
-        except FormatError as error:
-            raise self._unreadable(row, error) from error
-        return self._decode(row, opened, payload)
+        return self.item(tr, self.layout.position_of(row.key), row.value)
 
     def _item_if_there(self, tr: Transaction, row: KeyValue) -> Steps[Item | None]:
         value = yield tr.snapshot.get(row.key)
         return (yield from self._item(tr, row)) if value.present() else None
 
-    def _open(self, row: KeyValue) -> Envelope:
+    def _open(self, position: Position, stored: bytes) -> Envelope:
         try:
-            return parse(row.value)
+            return parse(stored)
         except FormatError as error:
-            raise self._unreadable(row, error) from error
+            raise self._unreadable(position, error) from error
 
-    def _decode(self, row: KeyValue, opened: Envelope, payload: bytes) -> Item:
-        position = self.layout.position_of(row.key)
+    def _decode(self, position: Position, opened: Envelope, payload: bytes) -> Item:
         try:
             return Item(position, self.codec.decode(payload), opened.headers)
         except CODEC_ERRORS as error:
@@ -330,19 +368,12 @@ class Queue:
                 " name with codec='bytes' can look at it and take it out."
             ) from error
 
-    def _unreadable(self, row: KeyValue, error: FormatError) -> FormatError:
-        position = self.layout.position_of(row.key)
+    def _unreadable(self, position: Position, error: FormatError) -> FormatError:
         return FormatError(f"The item {position} of {self!r} can't be read and was left there. {error}")
 
     def _clear(self, tr: Transaction) -> Steps[None]:
         yield from ()
         tr.clear_range(*self.layout.whole_range())
-
-    def _transact(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
-        return self._once.transact(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
-
-    def _read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
-        return attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
 
 
 @dataclass(slots=True)

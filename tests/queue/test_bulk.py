@@ -87,17 +87,21 @@ def test_batches_are_cut_by_bytes(db: Any, queue: Queue) -> None:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_items_of_a_bulk_call_come_after_what_was_committed_before_each_batch(db: Any, queue: Queue) -> None:
+def test_a_bulk_call_keeps_its_order_between_what_was_there_before_and_what_comes_after(db: Any, queue: Queue) -> None:
     def values() -> Iterator[bytes]:
-        for n in range(40):
+        for n in range(95):
             if n == 15:
-                queue.enqueue_many(db, [b"other"] * 100)
+                queue.enqueue_many(db, [b"meanwhile"] * 100)
             yield b"%06d" % n
 
+    queue.enqueue_many(db, [b"before"] * 30)
     queue.enqueue_many(db, values())
+    queue.enqueue(db, b"after")
     found = contents(queue, db)
-    assert [value for value in found if value != b"other"] == numbered(40)
-    assert found.index(b"000020") > 110
+    assert found[:30] == [b"before"] * 30
+    assert found[-1] == b"after"
+    assert [value for value in found[30:-1] if value != b"meanwhile"] == numbered(95)
+    assert found.count(b"meanwhile") == 100
 
 
 @pytest.mark.usefixtures("small_batches")
