@@ -1,0 +1,94 @@
+"""A transaction's mutations, applied in an LMDB write transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+from fdbqueue.engine.embedded import atomics
+from fdbqueue.engine.embedded.layout import DIRECT_KEY
+from fdbqueue.engine.embedded.longkeys import Databases, LongKeys
+from fdbqueue.engine.embedded.request import Mutation
+
+_SET: Final = 0
+_CLEAR_RANGE: Final = 1
+_STAMPED_KEY: Final = 14
+_STAMPED_VALUE: Final = 15
+_MANY: Final = 16
+_op = itemgetter(0)
+_key = itemgetter(1)
+_item = itemgetter(1, 2)
+
+
+def apply(txn: Any, dbs: Databases, mutations: Sequence[Mutation], stamp: bytes) -> list[bytes]:
+    """Apply `mutations` in order, with `stamp` as versionstamp; return the keys that came from versionstamps.
+
+    *Cost:* an LMDB operation each; a cleared range one for each of its keys.
+    """
+    if len(mutations) >= _MANY and _all_short_sets(mutations):
+        txn.cursor(dbs.data).putmulti(map(_item, mutations))
+        return []
+    put = txn.put
+    stamped: list[bytes] = []
+    for op, key, param in mutations:
+        if op == _STAMPED_KEY:
+            key = atomics.stamp(key, stamp)
+            stamped.append(key)
+            op = _SET
+        elif op == _STAMPED_VALUE:
+            param = atomics.stamp(param, stamp)
+            op = _SET
+        if op == _SET:
+            if 0 < len(key) <= DIRECT_KEY:
+                put(key, param)
+            else:
+                LongKeys(txn, dbs).put(key, param)
+        elif op == _CLEAR_RANGE:
+            clear_range(txn, dbs, key, param)
+        else:
+            _change(txn, dbs, op, key, param)
+    return stamped
+
+
+def clear_range(txn: Any, dbs: Databases, begin: bytes, end: bytes) -> None:
+    """Clear ``[begin, end)``."""
+    direct = 0 < len(begin) <= DIRECT_KEY
+    if direct and len(end) == len(begin) + 1 and end == begin + b"\0":
+        txn.delete(begin)
+        return
+    long = LongKeys(txn, dbs)
+    if not direct or long.any_long():
+        for key in [key for key, _ in long.rows(begin, end)]:
+            long.delete(key)
+        return
+    cursor = txn.cursor(dbs.data)
+    found = cursor.set_range(begin)
+    while found and cursor.key() < end:
+        cursor.delete()
+        found = bool(cursor.key())
+
+
+def _change(txn: Any, dbs: Databases, op: int, key: bytes, param: bytes) -> None:
+    if 0 < len(key) <= DIRECT_KEY:
+        old = txn.get(key)
+        new = atomics.apply(op, old, param)
+        if new is not None:
+            txn.put(key, new)
+        elif old is not None:
+            txn.delete(key)
+        return
+    long = LongKeys(txn, dbs)
+    old = long.get(key)
+    new = atomics.apply(op, old, param)
+    if new is not None:
+        long.put(key, new)
+    elif old is not None:
+        long.delete(key)
+
+
+def _all_short_sets(mutations: Sequence[Mutation]) -> bool:
+    if set(map(_op, mutations)) != {_SET}:
+        return False
+    lengths = list(map(len, map(_key, mutations)))
+    return min(lengths) > 0 and max(lengths) <= DIRECT_KEY

@@ -1,0 +1,173 @@
+"""LMDB's files in a folder: open, check, grow, and every way in which that fails, said clearly."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any, Final
+
+import lmdb
+
+from fdbqueue.engine.embedded import layout
+from fdbqueue.engine.embedded.clock import Clock
+from fdbqueue.engine.embedded.commitlog import encode
+from fdbqueue.engine.embedded.longkeys import Databases
+from fdbqueue.engine.embedded.urloptions import StoreOptions
+from fdbqueue.errors import StorageError
+
+MAX_READERS: Final = 4096
+"""Transactions of all processes together that may be reading at one time."""
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_OURS: Final = frozenset({"data.mdb", "lock.mdb", "owner", "lost+found"})
+
+
+def explain(path: str, error: lmdb.Error) -> StorageError:
+    """Make LMDB's error one that says what happened, where, and what to do."""
+    code = getattr(error, "code", 0)
+    if code in FULL:
+        return StorageError(f"{path}: the disk is full. Nothing of this commit was kept; make room and try again.")
+    if code in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return StorageError(f"{path}: no right to write there. The folder and its files must be writable.")
+    if code == errno.EIO:
+        return StorageError(f"{path}: the disk failed to read or write ({error}).")
+    if isinstance(error, lmdb.MapFullError):
+        return StorageError(f"{path}: the database has reached its max_size; give a larger one in the URL.")
+    if isinstance(error, lmdb.ReadersFullError):
+        return StorageError(f"{path}: more than {MAX_READERS} transactions are open at one time, in all processes.")
+    if isinstance(error, lmdb.VersionMismatchError):
+        return StorageError(f"{path}: made, or in use, by a program with another version of LMDB's format.")
+    if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.PanicError):
+        return StorageError(f"{path}: the file is damaged or no database of fdbqueue ({error}). Restore a backup.")
+    return StorageError(f"{path}: {error}")
+
+
+class Files:
+    """An open environment and its databases; `map_size` is the address space that it has."""
+
+    __slots__ = ("dbs", "env", "map_size", "options", "path")
+
+    def __init__(self, path: str, options: StoreOptions, clock: Clock) -> None:
+        self.path = path
+        self.options = options
+        _check_folder(path)
+        self.map_size = max(options.map_size, _round(_file_size(path)))
+        try:
+            self.env = lmdb.open(
+                path,
+                map_size=self.map_size,
+                max_dbs=8,
+                max_readers=MAX_READERS,
+                max_spare_txns=64,
+                sync=options.durable,
+                metasync=options.durable,
+                mode=0o644,
+            )
+        except lmdb.Error as error:
+            raise explain(path, error) from error
+        try:
+            self.env.reader_check()
+            self.dbs = self._prepare(clock)
+        except lmdb.Error as error:
+            self.env.close()
+            raise explain(path, error) from error
+        except StorageError:
+            self.env.close()
+            raise
+
+    def grow(self) -> None:
+        """Double the address space. No transaction of this process may be open.
+
+        Raises:
+            StorageError: it is at `max_size` already.
+        """
+        size = min(self.map_size * 2, self.options.max_size)
+        if size <= self.map_size:
+            raise StorageError(
+                f"{self.path}: the database is full at max_size={self.options.max_size}. Nothing of this commit was"
+                " kept; clear something or give a larger max_size in the URL."
+            )
+        self.env.set_mapsize(size)
+        self.map_size = size
+
+    def adopt(self) -> None:
+        """Take over the size to which another process has grown the map. No transaction may be open."""
+        self.env.set_mapsize(0)
+        self.map_size = self.env.info()["map_size"]
+
+    def close(self) -> None:
+        """Close LMDB's files. No transaction may be open."""
+        self.env.close()
+
+    def _prepare(self, clock: Clock) -> Databases:
+        """Make the databases, or check those that are there, and note the boot."""
+        env = self.env
+        meta = self._open_meta()
+        with env.begin(write=True) as txn:
+            found = txn.get(layout.FORMAT_KEY, db=meta)
+            if found is None:
+                txn.put(layout.FORMAT_KEY, layout.FORMAT, db=meta)
+            elif found != layout.FORMAT:
+                raise StorageError(
+                    f"{self.path}: its format is {found.decode('latin-1')!r} and this version of fdbqueue reads"
+                    f" {layout.FORMAT.decode()!r}. Use the version that made it."
+                )
+            dbs = Databases(
+                data=env.open_db(layout.DATA, txn=txn),
+                long=env.open_db(layout.LONG, txn=txn),
+                log=env.open_db(layout.LOG, txn=txn),
+                meta=meta,
+            )
+            boot = clock.boot()
+            if found is None or txn.get(layout.BOOT_KEY, db=meta) != boot:
+                txn.put(layout.BOOT_KEY, boot, db=meta)
+                _begin_log(txn, dbs.log, clock)
+        return dbs
+
+    def _open_meta(self) -> Any:
+        """Open our mark in a new environment or one of ours; never write into another program's."""
+        env = self.env
+        with env.begin() as txn:
+            entries = txn.stat()["entries"]
+        if not entries:
+            return env.open_db(layout.META)
+        try:
+            return env.open_db(layout.META, create=False)
+        except lmdb.NotFoundError:
+            raise StorageError(f"{self.path}: the LMDB database there is not fdbqueue's.") from None
+
+
+def _begin_log(txn: Any, log: Any, clock: Clock) -> None:
+    """Forget what was committed before the boot, of which no transaction is left, and go on with higher versions."""
+    cursor = txn.cursor(log)
+    last = int.from_bytes(cursor.key(), "big") if cursor.last() else 0
+    txn.drop(log, delete=False)
+    txn.put((last + layout.REBOOT_VERSIONS).to_bytes(8, "big"), encode(clock.now_us(), [], []), db=log)
+
+
+def _check_folder(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+        names = set(os.listdir(path))
+    except FileExistsError:
+        raise StorageError(f"{path}: is a file. file: needs a folder.") from None
+    except OSError as error:
+        raise StorageError(f"{path}: can't be made or read as a folder ({error.strerror}).") from error
+    if names and "data.mdb" not in names and not names <= _OURS:
+        raise StorageError(
+            f"{path}: is a folder with other files, such as {min(names - _OURS)!r}. Give one of its own."
+        )
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise StorageError(f"{path}: no right to write there. The folder and its files must be writable.")
+
+
+def _file_size(path: str) -> int:
+    try:
+        return os.stat(os.path.join(path, "data.mdb")).st_size
+    except OSError:
+        return 0
+
+
+def _round(size: int) -> int:
+    """Return a power of two with room for as much again."""
+    return 1 << (2 * size).bit_length() if size else 0

@@ -1,0 +1,28 @@
+"""What a fork leaves behind, so that a child can open the same files again.
+
+Nothing of LMDB may cross a fork: the child's copy of the environment shares the parent's places in the lock file's
+table of readers. The child leaves it untouched, never freed, and opens the files anew. py-lmdb (3.0) stands in the
+way, as it refuses to open files twice in a process and a child inherits the list of what is open: in the child the
+files are therefore identified together with the process.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from lmdb import _envid
+
+_untouched: Final[list[Any]] = []
+_identify: Final = _envid.env_keys
+
+
+def keep(parents: list[Any]) -> None:
+    """Keep what belongs to the parent process from ever being freed in this child, and let files be opened again."""
+    _untouched.extend(parents)
+    _envid.env_keys = _identify_here
+
+
+def _identify_here(path: str, subdir: bool) -> tuple[Any, ...]:
+    process = os.getpid()
+    return tuple((process, key) for key in _identify(path, subdir))  # type: ignore[no-untyped-call]

@@ -1,0 +1,56 @@
+"""The thread that takes snapshots away when they get too old, so that LMDB can use their pages again."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final, Protocol
+
+IDLE_SECONDS: Final = 5.0
+
+
+class Tidied(Protocol):
+    """What is kept tidy."""
+
+    def tidy(self) -> float | None:
+        """Do what is due; return in how many seconds the next thing is, None if there is nothing."""
+
+
+class Janitor:
+    """Tidies as long as there is something to tidy, and sleeps otherwise."""
+
+    __slots__ = ("_closed", "_event", "_thread", "_tidied", "awake")
+
+    def __init__(self, tidied: Tidied) -> None:
+        self._tidied = tidied
+        self._event = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.awake = False
+
+    def wake(self) -> None:
+        """Note that there is something to tidy. Whoever works with the store calls it when `awake` is not set."""
+        self.awake = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="fdbqueue-janitor", daemon=True)
+            self._thread.start()
+        self._event.set()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed = True
+        self._event.set()
+
+    def _run(self) -> None:
+        while not self._closed:
+            due = self._tidied.tidy()
+            if due is None:
+                self._event.clear()
+                self.awake = False
+                self._event.wait()
+                due = IDLE_SECONDS
+            self._pause(due)
+
+    def _pause(self, seconds: float) -> None:
+        self._event.clear()
+        if not self._closed:
+            self._event.wait(seconds)

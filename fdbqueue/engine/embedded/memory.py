@@ -1,0 +1,69 @@
+"""The private folder of a ``memory:`` database: on tmpfs where there is one, and gone with its owner.
+
+The folder's ``owner`` file is locked (flock) as long as the owner, or a child forked from it, lives. A folder whose
+owner was killed is removed by whoever makes the next one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+_PREFIX = "fdbqueue-memory-"
+_OWNER = "owner"
+_owned: dict[str, tuple[int, int]] = {}
+
+
+def make() -> str:
+    """Make a folder that `remove`, or the end of this process, removes."""
+    root = _root()
+    _sweep(root)
+    path = tempfile.mkdtemp(prefix=_PREFIX, dir=root)
+    fd = os.open(os.path.join(path, _OWNER), os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    if not _owned:
+        atexit.register(_remove_all)
+    _owned[path] = (os.getpid(), fd)
+    return path
+
+
+def remove(path: str) -> None:
+    """Remove a folder, if this process made it."""
+    owner = _owned.get(path)
+    if owner is None or owner[0] != os.getpid():
+        return
+    del _owned[path]
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(owner[1])
+
+
+def _remove_all() -> None:
+    for path in list(_owned):
+        remove(path)
+
+
+def _root() -> str:
+    shm = "/dev/shm"
+    return shm if os.path.isdir(shm) and os.access(shm, os.W_OK | os.X_OK) else tempfile.gettempdir()
+
+
+def _sweep(root: str) -> None:
+    """Remove what killed processes of this user have left."""
+    for folder in Path(root).glob(_PREFIX + "*"):
+        try:
+            if folder.stat().st_uid != os.getuid():
+                continue
+            fd = os.open(folder / _OWNER, os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue  # its owner lives
+        finally:
+            os.close(fd)

@@ -1,0 +1,346 @@
+"""The store: ordered keys in LMDB files, consistent views of them, and commits that are checked for conflicts.
+
+General layout of the store side::
+
+    Store            one open folder of this process, shared by all who open it   store.py
+      Files          LMDB's environment: open, check, grow                         files.py, layout.py
+      Snapshot       a consistent view, taken away when it gets too old            snapshot.py, janitor.py
+      Committer      group commit                                                  committer.py, request.py
+        RecentCommits  which commit wrote what, for conflict checks                commitlog.py
+        apply          mutations to LMDB                                           applying.py, atomics.py
+      Changes        who wants to hear of writes to which keys                     changes.py
+      LongKeys       keys beyond LMDB's 511 bytes                                  longkeys.py
+
+One writer at a time, over all processes, holds LMDB's lock; readers never wait. A process that dies, with or without
+the lock, leaves the last commit in place: LMDB writes a commit's pages to free places and then one page that makes
+them the database.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import lmdb
+
+from fdbqueue.engine.embedded import forks, memory, urloptions
+from fdbqueue.engine.embedded.changes import Changes
+from fdbqueue.engine.embedded.clock import Clock
+from fdbqueue.engine.embedded.commitlog import Entry
+from fdbqueue.engine.embedded.committer import Committer
+from fdbqueue.engine.embedded.files import Files, explain
+from fdbqueue.engine.embedded.janitor import Janitor
+from fdbqueue.engine.embedded.layout import WINDOW_SECONDS
+from fdbqueue.engine.embedded.request import CommitRequest, Faults
+from fdbqueue.engine.embedded.snapshot import Snapshot
+from fdbqueue.engine.embedded.sweeper import Sweeper
+from fdbqueue.engine.errors import FUTURE_VERSION, TRANSACTION_TOO_OLD, FDBError
+from fdbqueue.errors import StorageError
+
+__all__ = ["CommitRequest", "Faults", "Snapshot", "Store"]
+
+READERS_EVERY_SECONDS: Final = 5.0
+
+_stores: dict[str, Store] = {}
+_stores_lock = threading.Lock()
+
+
+class Store:
+    """An open folder. Open it with `Store.open`, which shares it among all of this process that open the same."""
+
+    def __init__(self, path: str, options: urloptions.StoreOptions, clock: Clock) -> None:
+        self.path = path
+        self.options = options
+        self.clock = clock
+        self._users = 0
+        self._begin_work()
+
+    def _begin_work(self) -> None:
+        """Open the files and make what works on them: at the beginning, and in a forked child."""
+        self.files = Files(self.path, self.options, self.clock)
+        self._begin: Callable[..., Any] = self.files.env.begin
+        self._gate = threading.Lock()
+        self._open: dict[Snapshot, None] = {}
+        self._pins: dict[int, Snapshot] = {}
+        self._last: tuple[int, int] = (-1, -1)
+        self._committer = Committer(self)
+        self._sweeper = Sweeper(self._committer)
+        self._changes = Changes(self)
+        self._janitor = Janitor(self)
+        self._readers_checked = self.clock.seconds()
+        self._tidied_commits = 0
+
+    @classmethod
+    def open(cls, path: str | None, options: Mapping[str, str], clock: Clock | None = None) -> Store:
+        """Open the folder `path`, or for None one in memory, with a URL's `options`.
+
+        Raises:
+            StorageError: the folder can't be used.
+            UrlError: an option is unknown, or its value is.
+        """
+        parsed = urloptions.parse(options)
+        if path is None:
+            made = memory.make()
+            store = cls(made, replace(parsed, durable=False), clock or Clock())
+            with _stores_lock:
+                _stores[made] = store
+                store._users = 1
+            return store
+        real = os.path.realpath(path)
+        with _stores_lock:
+            found = _stores.get(real)
+            if found is None:
+                found = _stores[real] = cls(real, parsed, clock or Clock())
+            elif parsed.durable and not found.options.durable:
+                raise StorageError(f"{path}: is open in this process with durability=relaxed. Close that first.")
+            found._users += 1
+            return found
+
+    def close(self) -> None:
+        """Give the folder up; the last one to do so commits what is still there and closes the files."""
+        with _stores_lock:
+            self._users -= 1
+            if self._users:
+                return
+            _stores.pop(self.path, None)
+        self._committer.sweep()
+        self._sweeper.close()
+        self._changes.close()
+        self._janitor.close()
+        with self._gate:
+            self._begin = self._refuse
+            self._evict_all()
+            self.files.close()
+        memory.remove(self.path)
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Take a view of the database as it is now.
+
+        Raises:
+            StorageError: too many are open, or the store is closed.
+        """
+        try:
+            snapshot = self._snapshot()
+        except lmdb.Error as error:
+            self._begin_again(error)
+            try:
+                snapshot = self._snapshot()
+            except lmdb.Error as second:
+                raise explain(self.path, second) from second
+        if not self._janitor.awake:
+            self._janitor.wake()
+        return snapshot
+
+    def _snapshot(self) -> Snapshot:
+        with self._gate:
+            txn = self._begin(self.files.dbs.data)
+            txn_id = txn.id()
+            last_id, version = self._last
+            if txn_id != last_id:
+                version = self._version_in(txn)
+                self._last = (txn_id, version)
+            snapshot = Snapshot(txn, self.files.dbs, version, self.clock.seconds(), self._open.pop)
+            self._open[snapshot] = None
+        return snapshot
+
+    def snapshot_at(self, version: int) -> Snapshot:
+        """Take the view of `version`, if it is the newest or was pinned within the last 5 s.
+
+        Raises:
+            FDBError: 1007, it is gone; 1009, it is yet to come.
+        """
+        snapshot = self.snapshot()
+        if snapshot.version == version:
+            return snapshot
+        snapshot.close()
+        if version > snapshot.version:
+            raise FDBError(FUTURE_VERSION)
+        pinned = self._pins.get(version)
+        if pinned is None:
+            raise FDBError(TRANSACTION_TOO_OLD)
+        return pinned.share()
+
+    def pin(self, snapshot: Snapshot) -> None:
+        """Keep the view of `snapshot` for `snapshot_at` until it is 5 s old."""
+        if snapshot.version not in self._pins:
+            self._pins[snapshot.version] = snapshot.share()
+
+    def current(self, key: bytes) -> bytes | None:
+        """Return the value that `key` has now."""
+        snapshot = self.snapshot()
+        try:
+            return snapshot.get(key)
+        finally:
+            snapshot.close()
+
+    # -- committing ----------------------------------------------------------------------------------------------
+
+    def submit(self, request: CommitRequest) -> None:
+        """Hand a commit in. It is made when somebody waits for it, or a moment later if nobody does."""
+        self._committer.submit(request)
+        if not self._sweeper.armed:
+            self._sweeper.arm()
+
+    def wait(self, request: CommitRequest) -> None:
+        """Block until `request` is done.
+
+        Raises:
+            StorageError: the disk refused, and nothing of the commit was kept.
+        """
+        self._committer.wait(request)
+        if request.failure is not None:
+            raise request.failure
+
+    def on_done(self, request: CommitRequest, callback: Callable[[CommitRequest], None]) -> None:
+        """Call `callback` once `request` is done, at once if it is, else perhaps in another thread."""
+        request.callbacks.append(callback)
+        if request.done:
+            request.call_back()
+        else:
+            self._sweeper.kick()
+
+    @property
+    def faults(self) -> Faults | None:
+        """What tests let go wrong."""
+        return self._committer.faults
+
+    @faults.setter
+    def faults(self, faults: Faults | None) -> None:
+        self._committer.faults = faults
+
+    # -- watching ------------------------------------------------------------------------------------------------
+
+    def watch(self, key: bytes, callback: Callable[[], object]) -> None:
+        """Call `callback` after every commit, of any process, that wrote `key`, until `unwatch`."""
+        self._changes.watch(key, callback)
+
+    def unwatch(self, key: bytes, callback: Callable[[], object]) -> None:
+        """Take `callback` for `key` back."""
+        self._changes.unwatch(key, callback)
+
+    def published(self, entries: list[Entry]) -> None:
+        if not self._janitor.awake:
+            self._janitor.wake()
+        if self._changes.watching:
+            self._changes.publish(entries)
+
+    def last_transaction(self) -> int:
+        with self._gate:
+            last: int = self.files.env.info()["last_txnid"]
+        return last
+
+    def entries_after(self, version: int) -> list[Entry]:
+        snapshot = self.snapshot()
+        try:
+            return snapshot.commits_after(version)
+        finally:
+            snapshot.close()
+
+    def last_version(self) -> int:
+        snapshot = self.snapshot()
+        snapshot.close()
+        return snapshot.version
+
+    # -- keeping house -------------------------------------------------------------------------------------------
+
+    def tidy(self) -> float | None:
+        """Take away snapshots older than 5 s, and readers of processes that were killed."""
+        now = self.clock.seconds()
+        oldest: Snapshot | None = None
+        for snapshot in list(self._open):
+            if snapshot.opened_at + WINDOW_SECONDS > now:
+                oldest = snapshot
+                break
+            self._evict(snapshot)
+        if now - self._readers_checked >= READERS_EVERY_SECONDS:
+            self._readers_checked = now
+            self.files.env.reader_check()
+        if oldest is not None:
+            return oldest.opened_at + WINDOW_SECONDS - now
+        busy = self._committer.commits != self._tidied_commits
+        self._tidied_commits = self._committer.commits
+        return READERS_EVERY_SECONDS if busy else None
+
+    def grow(self) -> None:
+        """Double the map. Open snapshots stand in the way: they are taken away."""
+        with self._gate:
+            self._evict_all()
+            self.files.grow()
+
+    def adopt(self) -> None:
+        """Take over the size of the map that another process has set."""
+        with self._gate:
+            self._evict_all()
+            self.files.adopt()
+
+    def reopen(self) -> None:
+        """Open the files anew after LMDB gave them up."""
+        with self._gate:
+            self._evict_all()
+            self.files.close()
+            self.files = Files(self.path, self.options, self.clock)
+            self._begin = self.files.env.begin
+            self._last = (-1, -1)
+
+    def _evict(self, snapshot: Snapshot) -> None:
+        self._open.pop(snapshot, None)
+        self._pins.pop(snapshot.version, None)
+        snapshot.evict()
+
+    def _evict_all(self) -> None:
+        for snapshot in list(self._open):
+            self._evict(snapshot)
+
+    def _begin_again(self, error: lmdb.Error) -> None:
+        """Remove what kept a snapshot from being taken, if that can be done."""
+        if isinstance(error, lmdb.MapResizedError):
+            self._committer.alone(self.adopt)
+        elif isinstance(error, lmdb.ReadersFullError) and self.files.env.reader_check():
+            return
+        elif isinstance(error, lmdb.PanicError):
+            self._committer.alone(self.reopen)
+        else:
+            raise explain(self.path, error) from error
+
+    def _version_in(self, txn: Any) -> int:
+        cursor = txn.cursor(self.files.dbs.log)
+        return int.from_bytes(cursor.key(), "big") if cursor.last() else 0
+
+    def _refuse(self, _db: Any) -> Any:
+        raise StorageError(f"{self.path}: was closed.")
+
+    # -- forks ---------------------------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        """Begin anew in a forked child, where `abandon` has left nothing to work with."""
+        if name not in _WORK:
+            raise AttributeError(name)
+        with _stores_lock:
+            if name not in self.__dict__:
+                self._begin_work()
+        return self.__dict__[name]
+
+    def abandon(self) -> list[Any]:
+        """Leave all that belongs to the parent process; return what must not be freed in the child."""
+        kept: list[Any] = [self.__dict__.pop(name, None) for name in _WORK]
+        kept.extend([snapshot.abandon() for snapshot in list(kept[_WORK.index("_open")] or ())])
+        return kept
+
+
+_WORK = (
+    "files", "_begin", "_gate", "_open", "_pins", "_last", "_committer", "_sweeper", "_changes", "_janitor",
+)  # fmt: skip
+
+
+def _after_fork() -> None:
+    global _stores_lock
+    _stores_lock = threading.Lock()
+    forks.keep([store.abandon() for store in _stores.values()])
+
+
+os.register_at_fork(after_in_child=_after_fork)

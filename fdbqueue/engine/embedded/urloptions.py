@@ -1,0 +1,47 @@
+"""The options behind the ``?`` of a ``file:`` or ``memory:`` URL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fdbqueue.errors import UrlError
+
+MINIMUM_MAP = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How a folder is opened."""
+
+    durable: bool = True
+    """A commit is on disk (fsync) before it is acknowledged."""
+    map_size: int = 1 << 30
+    """Bytes of address space to begin with; the file takes what it needs, and the map grows by itself."""
+    max_size: int = 1 << 44
+    """Bytes that the file may grow to."""
+
+
+def parse(options: Mapping[str, str]) -> StoreOptions:
+    """Read a URL's options: ``durability`` (``fsync`` or ``relaxed``), ``map_size`` and ``max_size`` (bytes).
+
+    Raises:
+        UrlError: an option that doesn't exist, or a value that it doesn't take.
+
+    >>> parse({"durability": "relaxed"}).durable
+    False
+    """
+    unknown = sorted(set(options) - {"durability", "map_size", "max_size"})
+    if unknown:
+        raise UrlError(f"Unknown option {unknown[0]!r}. There are durability, map_size and max_size.")
+    durability = options.get("durability", "fsync")
+    if durability not in ("fsync", "relaxed"):
+        raise UrlError(f"durability={durability} is neither fsync (the default) nor relaxed.")
+    sizes = {name: _size(name, options[name]) for name in ("map_size", "max_size") if name in options}
+    return StoreOptions(durable=durability == "fsync", **sizes)
+
+
+def _size(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < MINIMUM_MAP:
+        raise UrlError(f"{name}={text} is not a number of bytes, at least {MINIMUM_MAP}.")
+    return int(text)
