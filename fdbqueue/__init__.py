@@ -24,6 +24,7 @@ from fdbqueue.errors import (
     FdbQueueError,
     FormatError,
     ItemTooLarge,
+    LeaseLost,
     StorageError,
     UrlError,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "Item",
     "ItemTooLarge",
     "JsonCodec",
+    "LeaseLost",
     "MsgpackCodec",
     "Position",
     "Queue",

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from fdbqueue.browse import pages
-from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.items import Chunked, parse
-from fdbqueue.layout import Layout, Position
+from fdbqueue.layout import Layout, Place, Position, pack
 from fdbqueue.stats import Stats, read_stats
+
+PLACES = ("available", "leased", "delayed", "dead")
+"""The states of an item: where it can stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +39,39 @@ class CheckReport:
 
 
 def check_queue(tr: Transaction | Database, layout: Layout) -> CheckReport:
-    """Check keys, envelopes, chunks and counters of one queue."""
+    """Check keys, envelopes, chunks and counters of one queue, over all places that an item can stand in."""
     before = _stats(tr, layout)
     problems: list[str] = []
+    twice: list[str] = []
     large: dict[Position, Chunked] = {}
-    items = 0
-    for page in pages(tr, layout.begin, layout.end):
-        for row in page:
-            items += 1
-            problem = _check_item(layout, row.key, row.value, large)
-            if problem:
-                problems.append(problem)
+    found = dict.fromkeys(PLACES, 0)
+    previous = b""
+    for packed, name, row in items_of_all_places(tr, layout):
+        found[name] += 1
+        place: Place = getattr(layout, name)
+        problem = _check_item(place, row, large)
+        if problem:
+            problems.append(problem)
+        if packed == previous:
+            twice.append(f"The item {place.position(row.key)} stands in two places; one of them is {name!r}.")
+        previous = packed
     unsettled = _stats(tr, layout) != before
     problems += _check_chunks(tr, layout, large, unsettled)
-    if not unsettled and before.available != items:
-        problems.append(f"The counters say that {before.available:,} items are available, but there are {items:,}.")
-    return CheckReport(items, tuple(problems), counted=not unsettled)
+    if not unsettled:
+        problems += twice + _check_counts(before, found)
+    return CheckReport(sum(found.values()), tuple(problems), counted=not unsettled)
+
+
+def items_of_all_places(tr: Transaction | Database, layout: Layout) -> Iterator[tuple[bytes, str, KeyValue]]:
+    """Yield packed position, state and row of all items, in the order of their positions; a page at a time."""
+
+    def items_in(name: str) -> Iterator[tuple[bytes, str, KeyValue]]:
+        place: Place = getattr(layout, name)
+        for page in pages(tr, place.begin, place.end):
+            for row in page:
+                yield place.packed(row.key), name, row
+
+    return heapq.merge(*map(items_in, PLACES), key=itemgetter(0))
 
 
 def _stats(tr: Transaction | Database, layout: Layout) -> Stats:
@@ -59,17 +82,26 @@ def _stats(tr: Transaction | Database, layout: Layout) -> Stats:
     return run(read_stats(own, layout))
 
 
-def _check_item(layout: Layout, key: bytes, value: bytes, large: dict[Position, Chunked]) -> str | None:
-    position = layout.position_of(key)
-    if layout.item_key(position) != key:
-        return f"The key {key!r} stands among the items, but is no (index, random) tuple."
+def _check_item(place: Place, row: KeyValue, large: dict[Position, Chunked]) -> str | None:
+    position = place.position(row.key)
+    if place.key(pack(position)) != row.key:
+        return f"The key {row.key!r} stands among the items, but is no (index, random) tuple."
     try:
-        chunked = parse(value).chunked
+        chunked = parse(row.value).chunked
     except FormatError as error:
         return f"The item {position} can't be read. {error}"
     if chunked is not None:
         large[position] = chunked
     return None
+
+
+def _check_counts(stats: Stats, found: dict[str, int]) -> list[str]:
+    counted = {name: getattr(stats, name) for name in found}
+    return [
+        f"The counters say that {counted[name]:,} items are {name}, but there are {there:,}."
+        for name, there in found.items()
+        if counted[name] != there
+    ]
 
 
 def _check_chunks(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fdbqueue.bulk import BulkReport
+    from fdbqueue.layout import Position
 
 
 class FdbQueueError(Exception):
@@ -39,6 +40,20 @@ class ItemTooLarge(FdbQueueError, ValueError):
 
 class FormatError(FdbQueueError):
     """Stored bytes are not an item that this version of the library can read; they were left where they are."""
+
+
+class LeaseLost(FdbQueueError):
+    """A lease is no longer its holder's: it was acked or given back, or it expired and another took the item.
+
+    What was done under it may be done again by somebody else; nothing of the refused call was written.
+
+    Attributes:
+        lost: the positions of the items whose leases are lost; of the others in the same call none was touched.
+    """
+
+    def __init__(self, message: str, *, lost: list[Position]) -> None:
+        super().__init__(message)
+        self.lost = lost
 
 
 class BulkInterrupted(FdbQueueError):

@@ -4,12 +4,17 @@ An envelope is one byte, of which the high half is the format version and the lo
 payload: a plain item costs its payload and one byte (docs/adr/0006)::
 
     0x10 payload                                          a plain item
-    0x11 length(4, big-endian) msgpack-map payload        with headers
-    0x12 size(4, big-endian) crc32(4, big-endian)         the payload stands in chunks
-    0x13 length(4) msgpack-map size(4) crc32(4)           both
+    0x11 length(4, big-endian) msgpack-map payload        1: with the user's headers
+    0x12 size(4, big-endian) crc32(4, big-endian)         2: the payload stands in chunks
+    0x14 length(2, big-endian) msgpack-map payload        4: with the library's notes on the item's life
 
->>> parse(envelope(b"hello"))
-Envelope(payload=b'hello', headers={}, chunked=None)
+and their sums, the parts in the order notes, headers, chunks or payload. The notes come first, so that they can be
+exchanged without looking at the rest (docs/adr/0030).
+
+>>> parse(envelope(b"hello", {"n": 1})).payload
+b'hello'
+>>> notes_of(with_notes(envelope(b"hello"), Notes(attempt=2))).attempt
+2
 """
 
 from __future__ import annotations
@@ -34,8 +39,12 @@ MAX_ITEM_BYTES = 8_000_000
 """The largest payload: it must be written and read within one transaction of 10,000,000 bytes."""
 MAX_HEADER_BYTES = 8_000
 
+MAX_NOTES_BYTES = 1_900
+"""Inline payload, headers and notes together stay under the database's 100,000 bytes for a value."""
+
 _HEADERS = 1
 _CHUNKED = 2
+_NOTES = 4
 _PLAIN = bytes((FORMAT_VERSION << 4,))
 _NO_HEADERS: Mapping[str, Any] = MappingProxyType({})
 _headers_encoder = msgspec.msgpack.Encoder()
@@ -54,6 +63,33 @@ class Item:
     """What was enqueued beside it."""
 
 
+class Notes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """What the library keeps of an item's life, apart from the user's headers; what was never set takes no room."""
+
+    attempt: int = msgspec.field(default=0, name="a")
+    """How often it was leased so far, the present lease included, but for those that were snoozed."""
+    token: bytes = msgspec.field(default=b"", name="t")
+    """Of the present lease."""
+    expires_at_us: int = msgspec.field(default=0, name="e")
+    """When the present lease ends."""
+    consumer: str = msgspec.field(default="", name="c")
+    """Who has, or had last, a lease of it."""
+    visible_at_us: int = msgspec.field(default=0, name="v")
+    """Until when it is delayed."""
+    enqueued_at_us: int = msgspec.field(default=0, name="q")
+    ttl_at_us: int = msgspec.field(default=0, name="x")
+    """When its life ends; 0: never."""
+    error: str = msgspec.field(default="", name="m")
+    """Why the last attempt failed."""
+    died_at_us: int = msgspec.field(default=0, name="d")
+    """When it became a dead letter."""
+
+
+NO_NOTES = Notes()
+_notes_encoder = msgspec.msgpack.Encoder()
+_notes_decoder = msgspec.msgpack.Decoder(Notes)
+
+
 class Chunked(NamedTuple):
     """A payload that stands in chunks."""
 
@@ -68,6 +104,7 @@ class Envelope(NamedTuple):
     """The payload, b"" if it is chunked."""
     headers: Mapping[str, Any]
     chunked: Chunked | None
+    notes: Notes = NO_NOTES
 
 
 def envelope(payload: bytes, headers: Mapping[str, Any] | None = None) -> bytes:
@@ -113,20 +150,41 @@ def parse(value: bytes) -> Envelope:
     """
     if value[:1] == _PLAIN:
         return Envelope(value[1:], _NO_HEADERS, None)
-    if not value:
-        raise FormatError("The stored value is empty, which no envelope is.")
-    version, flags = value[0] >> 4, value[0] & 0x0F
-    if version > FORMAT_VERSION:
-        raise FormatError(
-            f"It was written in format {version} by a newer version of fdbqueue; this one reads formats up to"
-            f" {FORMAT_VERSION}. Update fdbqueue here."
-        )
-    if version < 1 or flags & ~(_HEADERS | _CHUNKED):
-        raise FormatError(f"Its first byte, {value[0]:#04x}, is no envelope's: it was not written by fdbqueue.")
+    notes, at = _split_notes(value)
     try:
-        return _parse_parts(value, flags)
+        return _parse_parts(value, at, notes)
     except (struct.error, msgspec.DecodeError) as error:
         raise FormatError(f"It is damaged: {error}.") from error
+
+
+def notes_of(value: bytes) -> Notes:
+    """Return the notes in a stored value, without looking at the rest.
+
+    Raises:
+        FormatError: it is not an envelope that this version of the library can read.
+    """
+    return _split_notes(value)[0]
+
+
+def with_notes(value: bytes, notes: Notes) -> bytes:
+    """Return a stored value with other notes.
+
+    Raises:
+        FormatError: as `notes_of`.
+        ItemTooLarge: the notes are over `MAX_NOTES_BYTES`.
+    """
+    _, at = _split_notes(value)
+    packed = _notes_encoder.encode(notes)
+    if len(packed) == 1:  # nothing but defaults
+        return bytes((value[0] & ~_NOTES,)) + value[at:]
+    if len(packed) > MAX_NOTES_BYTES:
+        raise ItemTooLarge(f"Notes of {len(packed):,} bytes are over the limit of {MAX_NOTES_BYTES:,}.")
+    return b"%c%b%b%b" % (value[0] | _NOTES, len(packed).to_bytes(2, "big"), packed, value[at:])
+
+
+def has_notes(value: bytes) -> bool:
+    """Say whether a stored value has notes."""
+    return bool(value[0] & _NOTES)
 
 
 def is_chunked(value: bytes) -> bool:
@@ -161,19 +219,46 @@ def _pack_headers(headers: Mapping[str, Any]) -> bytes:
     return packed
 
 
-def _parse_parts(value: bytes, flags: int) -> Envelope:
-    at = 1
+def _split_notes(value: bytes) -> tuple[Notes, int]:
+    """Return the notes, and where what follows them begins."""
+    if value[:1] == _PLAIN:
+        return NO_NOTES, 1
+    _check_first_byte(value)
+    if not value[0] & _NOTES:
+        return NO_NOTES, 1
+    size = int.from_bytes(value[1:3], "big")
+    if 3 + size > len(value):
+        raise FormatError("It is damaged: its notes are cut off.")
+    try:
+        return _notes_decoder.decode(value[3 : 3 + size]), 3 + size
+    except msgspec.DecodeError as error:
+        raise FormatError(f"Its notes are damaged, or of a newer version of fdbqueue: {error}.") from error
+
+
+def _check_first_byte(value: bytes) -> None:
+    if not value:
+        raise FormatError("The stored value is empty, which no envelope is.")
+    version, flags = value[0] >> 4, value[0] & 0x0F
+    if version > FORMAT_VERSION:
+        raise FormatError(
+            f"It was written in format {version} by a newer version of fdbqueue; this one reads formats up to"
+            f" {FORMAT_VERSION}. Update fdbqueue here."
+        )
+    if version < 1 or flags & ~(_HEADERS | _CHUNKED | _NOTES):
+        raise FormatError(f"Its first byte, {value[0]:#04x}, is no envelope's: it was not written by fdbqueue.")
+
+
+def _parse_parts(value: bytes, at: int, notes: Notes) -> Envelope:
     headers = _NO_HEADERS
-    chunked = None
-    if flags & _HEADERS:
+    if value[0] & _HEADERS:
         (size,) = struct.unpack_from(">I", value, at)
         at += 4 + size
         if at > len(value):
             raise FormatError("It is damaged: its headers are cut off.")
         headers = MappingProxyType(_headers_decoder.decode(value[at - size : at]))
-    if flags & _CHUNKED:
+    if value[0] & _CHUNKED:
         chunked = Chunked(*struct.unpack_from(">II", value, at))
         if at + 8 != len(value):
             raise FormatError("It is damaged: bytes follow where none belong.")
-        return Envelope(b"", headers, chunked)
-    return Envelope(value[at:], headers, chunked)
+        return Envelope(b"", headers, chunked, notes)
+    return Envelope(value[at:], headers, None, notes)

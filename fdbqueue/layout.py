@@ -6,7 +6,12 @@ behind it; all else has a string there, which sorts away from the integers.
 | key (a tuple behind the queue's) | value | written by |
 | --- | --- | --- |
 | ``(index, random)`` | item envelope (`items.py`) | enqueue |
+| ``("lease", index, random)`` | the envelope of an item that is leased | `layers/leases.py` |
+| ``("delay", index, random)`` | of one that waits for its time | `layers/leases.py` |
+| ``("dead", index, random)`` | of a dead letter | `layers/leases.py` |
+| ``("timer", at_us, index, random, kind)`` | empty; when its lease, its delay or its life ends | `layers` |
 | ``("chunk", index, random, n)`` | the n-th piece of a payload over 90,000 bytes | enqueue |
+| ``("tail",)`` | 8 bytes, big-endian, by `byte_max`: indices up to it are not given again (`tail.py`) | `layers` |
 | ``("count", name)`` | 8 bytes, little-endian, by atomic adds | everything that changes an item's state |
 | ``("once", client, slot)`` | mark of the last transaction of that slot (`once.py`) | calls that commit by themselves |
 | ``("job", job, …)`` | header, record and row markers of a bulk job (`fdbqueue/spark`) | Spark's sink |
@@ -32,6 +37,8 @@ from fdbqueue.engine.keys import tuple as fdb_tuple
 Name: TypeAlias = str | bytes | tuple[Any, ...] | Subspace
 
 RANDOM_BYTES = 8
+LEASE, DELAY, TTL = "lease", "delay", "ttl"
+"""Kinds of timers: what ends at that time."""
 _FIRST_INTEGER = b"\x14"  # type code of 0, the first integer that is not negative
 _AFTER_INTEGERS = b"\x1d"
 
@@ -47,6 +54,37 @@ class Position:
     """What makes the key unique when concurrent producers took the same index."""
 
 
+class Place:
+    """Where the items of one state stand. Two places' keys of an item differ in front of its position only.
+
+    Args:
+        prefix: what stands in front of the packed ``(index, random)``.
+    """
+
+    __slots__ = ("begin", "end", "prefix")
+
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        self.begin = prefix + _FIRST_INTEGER
+        self.end = prefix + _AFTER_INTEGERS
+
+    def key(self, packed: bytes) -> bytes:
+        """Return the key of an item from its packed position."""
+        return self.prefix + packed
+
+    def packed(self, key: bytes) -> bytes:
+        """Return the packed position in a key, with which `key` of another place makes the item's key there."""
+        return key[len(self.prefix) :]
+
+    def position(self, key: bytes) -> Position:
+        """Return the position in a key."""
+        at = len(self.prefix)
+        size = key[at] - 0x14
+        at += 1
+        random = key[at + size + 1 : -1].replace(b"\x00\xff", b"\x00")
+        return Position(int.from_bytes(key[at : at + size], "big"), random)
+
+
 class Layout:
     """The keys of one queue.
 
@@ -54,7 +92,23 @@ class Layout:
         name: the queue's name or whole key tuple, or the subspace that it owns.
     """
 
-    __slots__ = ("_count_keys", "begin", "chunks", "counts", "end", "jobs", "marks", "prefix", "space")
+    __slots__ = (
+        "_count_keys",
+        "available",
+        "begin",
+        "chunks",
+        "counts",
+        "dead",
+        "delayed",
+        "end",
+        "jobs",
+        "leased",
+        "marks",
+        "prefix",
+        "space",
+        "tail_key",
+        "timers",
+    )
 
     def __init__(self, name: Name) -> None:
         if not isinstance(name, str | bytes | tuple | Subspace):
@@ -63,8 +117,14 @@ class Layout:
         self.prefix: bytes = self.space.key()
         if not self.prefix:
             raise ValueError("A queue needs a subspace of its own: an empty prefix would own the whole database.")
-        self.begin = self.prefix + _FIRST_INTEGER
-        self.end = self.prefix + _AFTER_INTEGERS
+        self.available = Place(self.prefix)
+        self.begin = self.available.begin
+        self.end = self.available.end
+        self.leased = Place(self.space["lease"].key())
+        self.delayed = Place(self.space["delay"].key())
+        self.dead = Place(self.space["dead"].key())
+        self.timers = self.space["timer"]
+        self.tail_key: bytes = self.space.pack(("tail",))
         self.chunks = self.space["chunk"]
         self.counts = self.space["count"]
         self._count_keys: dict[str, bytes] = {}
@@ -73,14 +133,7 @@ class Layout:
 
     def item_key(self, position: Position) -> bytes:
         """Return the key of an item: exactly the tuple ``(queue, index, random)``."""
-        index = position.index
-        size = (index.bit_length() + 7) // 8
-        return b"%b%c%b\x01%b\x00" % (
-            self.prefix,
-            0x14 + size,
-            index.to_bytes(size, "big"),
-            position.random.replace(b"\x00", b"\x00\xff"),
-        )
+        return self.prefix + pack(position)
 
     def item_keys(self, index: int, amount: int, random: bytes) -> Iterator[bytes]:
         """Yield the keys of `amount` items whose indices follow each other from `index` on."""
@@ -96,10 +149,7 @@ class Layout:
 
     def position_of(self, key: bytes) -> Position:
         """Return the position in an item's key."""
-        size = key[len(self.prefix)] - 0x14
-        start = len(self.prefix) + 1
-        random = key[start + size + 1 : -1].replace(b"\x00\xff", b"\x00")
-        return Position(int.from_bytes(key[start : start + size], "big"), random)
+        return self.available.position(key)
 
     def index_of(self, key: bytes) -> int:
         """Return the index in an item's key; 0 for a key that is no item's of this queue."""
@@ -114,6 +164,19 @@ class Layout:
         """Return the key of the `number`-th piece, from 0, of a large item's payload."""
         key: bytes = self.chunks.pack((position.index, position.random, number))
         return key
+
+    def timer_key(self, at_us: int, packed: bytes, kind: str) -> bytes:
+        """Return the key of what is to happen to an item, given its packed position, at a time."""
+        return b"%b%b%b\x02%b\x00" % (self.timers.key(), _pack_index(at_us), packed, kind.encode())
+
+    def timer_of(self, key: bytes) -> tuple[int, Position, str]:
+        """Return time, position and kind in a timer's key."""
+        at_us, index, random, kind = self.timers.unpack(key)
+        return at_us, Position(index, random), kind
+
+    def timers_until(self, at_us: int) -> tuple[bytes, bytes]:
+        """Return the begin and end of the timers that are due at a time."""
+        return self.timers.range().start, self.timers.key() + _pack_index(at_us + 1)
 
     def count_key(self, name: str) -> bytes:
         """Return the key of a counter."""
@@ -135,6 +198,16 @@ class Layout:
             return repr(fdb_tuple.unpack(self.prefix))
         except (ValueError, IndexError):
             return repr(self.prefix)
+
+
+def pack(position: Position) -> bytes:
+    """Return a position as the end of a key, packed as the tuple ``(index, random)``."""
+    return b"%b\x01%b\x00" % (_pack_index(position.index), position.random.replace(b"\x00", b"\x00\xff"))
+
+
+def _pack_index(index: int) -> bytes:
+    size = (index.bit_length() + 7) // 8
+    return bytes((0x14 + size,)) + index.to_bytes(size, "big")
 
 
 def new_random() -> bytes:

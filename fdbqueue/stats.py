@@ -10,6 +10,9 @@ from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.layout import Layout
 
 _COUNT = struct.Struct("<q")
+_KEPT = ("leased", "delayed", "dead", "enqueued", "dequeued", "expired", "purged")
+"""The counters that are kept. What was enqueued and is in none of the others is available, so that a plain enqueue and
+a plain dequeue write one counter each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +21,20 @@ class Stats:
 
     available: int
     """Items that the next dequeues will get."""
+    leased: int
+    """Items that a consumer has, or had when it died and nobody came by since."""
+    delayed: int
+    """Items that wait for their time, or for somebody who comes by after it."""
+    dead: int
+    """Dead letters."""
     enqueued: int
     """Items enqueued in total."""
     dequeued: int
-    """Items taken out in total."""
+    """Items taken out in total, acked ones included."""
+    expired: int
+    """Items removed in total because their time to live was over."""
+    purged: int
+    """Dead letters removed in total."""
 
 
 def count(tr: Transaction, layout: Layout, **changes: int) -> None:
@@ -43,5 +56,6 @@ def read_counts(tr: Transaction, layout: Layout) -> Steps[dict[str, int]]:
 def read_stats(tr: Transaction, layout: Layout) -> Steps[Stats]:
     """Read a queue's `Stats`."""
     counts = yield from read_counts(tr, layout)
-    enqueued, dequeued = counts.get("enqueued", 0), counts.get("dequeued", 0)
-    return Stats(available=enqueued - dequeued, enqueued=enqueued, dequeued=dequeued)
+    kept = {name: counts.get(name, 0) for name in _KEPT}
+    gone = sum(kept.values()) - kept["enqueued"]
+    return Stats(available=kept["enqueued"] - gone, **kept)

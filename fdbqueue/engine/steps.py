@@ -127,6 +127,34 @@ def rows(
             first = KeySelector.first_greater_than(batch[-1].key)
 
 
+def started(steps: Steps[T]) -> Steps[T]:
+    """Begin `steps` now, so that what they ask for first is under way while others are waited for."""
+    try:
+        future = next(steps)
+    except StopIteration as stop:
+        return _finished(stop.value)
+    return _continued(steps, future)
+
+
+def _finished(result: T) -> Steps[T]:
+    yield from ()
+    return result
+
+
+def _continued(steps: Steps[T], future: Any) -> Steps[T]:
+    try:
+        while True:
+            try:
+                value = yield future
+            except BaseException as error:  # noqa: BLE001 - the steps decide what it means
+                future = steps.throw(error)
+            else:
+                future = steps.send(value)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
 def within(future: Future[Any], seconds: float | None) -> Steps[bool]:
     """Wait for `future` no longer than `seconds` (None: as long as it takes); say whether it became ready.
 
