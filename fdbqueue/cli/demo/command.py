@@ -26,7 +26,10 @@ def demo(
     folder: Annotated[Path, typer.Option(help="Where the flights are unpacked, and logs written.")] = DEFAULT_FOLDER,
     rows: Annotated[int | None, typer.Option(min=1, help="Only so many flights.", show_default="all 336,776")] = None,
     consumers: Annotated[int, typer.Option(min=1, help="How many processes drain the queue.")] = 4,
-    batch: Annotated[int, typer.Option(min=1, help="How many flights a transaction takes.")] = 500,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many flights a transaction takes.", show_default="500, and Spark's own choice"),
+    ] = None,
     spark: Annotated[bool, typer.Option("--spark/--no-spark", help="Load by Spark, if it can run here.")] = True,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, although a run did not finish.")] = False,
 ) -> None:

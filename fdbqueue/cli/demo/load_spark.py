@@ -1,6 +1,6 @@
 """The demo's load by Spark: the CSV file as a DataFrame, written to the queue exactly once.
 
-Run as ``python -m fdbqueue.cli.demo.load_spark URL QUEUE CSV JOB FOLDER``.
+Run as ``python -m fdbqueue.cli.demo.load_spark URL QUEUE CSV JOB FOLDER BATCH``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from fdbqueue.spark import register
 PARENT_LOOK_SECONDS = 0.5
 
 
-def load(url: str, results: Results, path: Path, job: str, folder: Path) -> None:
+def load(url: str, results: Results, path: Path, job: str, folder: Path, batch: int) -> None:
     """Enqueue the flights of a CSV file; a load that was killed is repeated, and writes what is not in yet."""
     spark = _session(folder)
     register(spark)
-    write(_flights(spark, path), url, results.name, job)
+    write(_flights(spark, path), url, results.name, job, batch)
     with fdbqueue.open(url) as db:
         results.set_loaded(db)
     spark.stop()
 
 
-def write(flights: DataFrame, url: str, queue: str, job: str) -> None:
+def write(flights: DataFrame, url: str, queue: str, job: str, batch: int) -> None:
     """Write a DataFrame to a queue: this is all that a program of your own needs."""
     (
         flights.write.format("fdbqueue")
@@ -40,6 +40,7 @@ def write(flights: DataFrame, url: str, queue: str, job: str) -> None:
         .option("codec", "json")
         .option("jobId", job)
         .option("partitions", flights.rdd.getNumPartitions())
+        .option("batchRows", batch)
         .save()
     )
 
@@ -81,4 +82,4 @@ def _end_with(parent: int) -> None:
 
 if __name__ == "__main__":
     _end_with(os.getppid())
-    load(sys.argv[1], Results(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], Path(sys.argv[5]))
+    load(sys.argv[1], Results(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], Path(sys.argv[5]), int(sys.argv[6]))

@@ -17,6 +17,8 @@ from fdbqueue.cli.demo.java import why_no_spark
 from fdbqueue.cli.demo.results import LOADER, Results, Tally
 from fdbqueue.cli.demo.screen import Stage, progress_of, table_of
 
+BATCH = 500
+SPARK_BATCH = 4_000
 LOADERS = {"spark": "Spark", "plain": "the plain bulk call"}
 
 
@@ -29,7 +31,7 @@ class Settings:
     folder: Path
     rows: int | None
     consumers: int
-    batch: int
+    batch: int | None
     use_spark: bool
     fresh: bool
 
@@ -77,7 +79,10 @@ class Demo:
     def _load(self, loader: str) -> Stage:
         settings, flights = self._settings, self._flights
         arguments = [settings.url, settings.queue, str(flights.path)]
-        arguments += [flights.job, str(settings.folder)] if loader == "spark" else [str(settings.batch)]
+        if loader == "spark":
+            arguments += [flights.job, str(settings.folder), str(settings.batch or SPARK_BATCH)]
+        else:
+            arguments.append(str(settings.batch or BATCH))
         child = Child(LOADER, f"load_{loader}", arguments, settings.folder)
         return self._stage(f"load through {LOADERS[loader]}", [child], "enqueued")
 
@@ -85,7 +90,7 @@ class Demo:
         settings = self._settings
         names = [f"consumer {number}" for number in range(1, settings.consumers + 1)]
         children = [
-            Child(name, "consumer", [settings.url, settings.queue, name, str(settings.batch)], settings.folder)
+            Child(name, "consumer", [settings.url, settings.queue, name, str(settings.batch or BATCH)], settings.folder)
             for name in names
         ]
         return self._stage(f"drain by {len(names)} processes", children, "dequeued")
