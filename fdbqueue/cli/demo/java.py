@@ -17,25 +17,22 @@ def why_no_spark() -> str | None:
     """Say what is missing for Spark, and the command that installs it; None if nothing is."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         return "PySpark is not installed: pip install 'fdbqueue[spark]'"
-    java = _java()
-    if java is None:
+    version = _version()
+    if version is None:
         return f"there is no Java: {_how_to_install()}"
-    version = _version(java)
-    if version is not None and version < OLDEST:
+    if version < OLDEST:
         return f"Java {version} is older than {OLDEST}: {_how_to_install()}"
     return None
 
 
-def _java() -> str | None:
+def _version() -> int | None:
+    """Return the version of the Java that Spark would take; None if there is none that runs."""
     home = os.environ.get("JAVA_HOME")
-    return str(Path(home, "bin", "java")) if home else shutil.which("java")
-
-
-def _version(java: str) -> int | None:
+    java = str(Path(home, "bin", "java")) if home else "java"
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
     except (OSError, subprocess.SubprocessError):
-        return 0
+        return None
     found = re.search(r'version "(?:1\.)?(\d+)', said)
     return int(found[1]) if found else None
 

@@ -1,0 +1,65 @@
+"""The demo knows whether Spark can run here, and says what would make it so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fdbqueue.cli.demo import java
+from tests.cli.test_terminal import on_terminal
+
+
+@pytest.fixture
+def only_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is all there is on the PATH."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def install(folder: Path, version: str) -> None:
+    """Put a program into a folder that calls itself Java of some version."""
+    folder.mkdir(exist_ok=True)
+    program = folder / "java"
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+    program.chmod(0o755)
+
+
+def test_without_java_it_names_the_command_that_installs_one(only_on_path: Path) -> None:
+    assert java.why_no_spark() == "there is no Java: sudo apt-get install openjdk-17-jre-headless"
+
+
+@pytest.mark.parametrize(("said", "version"), [("1.8.0_402", 8), ("11.0.2", 11), ("16", 16)])
+def test_an_old_java_is_named_as_such(only_on_path: Path, said: str, version: int) -> None:
+    install(only_on_path, said)
+
+    assert str(java.why_no_spark()).startswith(f"Java {version} is older than 17: sudo apt-get install")
+
+
+@pytest.mark.parametrize("said", ["17.0.15", "21", "25-ea"])
+def test_a_new_enough_java_is_enough(only_on_path: Path, said: str) -> None:
+    install(only_on_path, said)
+
+    assert java.why_no_spark() is None
+
+
+def test_java_home_comes_before_the_path(only_on_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(only_on_path, "21")
+    install(only_on_path / "bin", "11.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(only_on_path))
+
+    assert str(java.why_no_spark()).startswith("Java 11 is older")
+
+
+def test_without_java_the_demo_says_so_and_loads_by_the_plain_bulk_call(only_on_path: Path) -> None:
+    folder = only_on_path / "demo"
+
+    code, shown = on_terminal("demo", "--folder", str(folder), "--rows", "1000", url="")
+
+    assert code == 0
+    assert "Without Spark, since there is no Java: sudo apt-get install openjdk-17-jre-headless" in " ".join(
+        shown.split()
+    )
+    assert "through the plain bulk call" in shown
+    assert "1,000 of 1,000" in shown
