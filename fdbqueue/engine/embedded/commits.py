@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from fdbqueue.engine.embedded.futures import CANCELLED, Future, call
-from fdbqueue.engine.embedded.intervals import Intervals, Range
+from fdbqueue.engine.embedded.intervals import Range
 from fdbqueue.engine.embedded.store import CommitRequest
 from fdbqueue.engine.errors import FDBError
 
@@ -57,16 +57,18 @@ class Commit(Future[None]):
             if size > settings.size_limit:
                 self._error = TOO_LARGE
                 return
-        reads: list[Range] = [(key, key + b"\0") for key in read_keys]
-        reads += read_ranges
-        if settings.report_conflicts:
-            reads = list(Intervals(sorted(reads)))
+        if settings.report_conflicts:  # in the form that a cluster would report: ranges, as wide as they touch
+            read_ranges = list(tr._read_conflicts())
+            read_keys = []
         self._request = CommitRequest(
-            snapshot_version=tr._version,
-            read_ranges=reads,
-            write_ranges=[(key, key + b"\0") for key in keys] + writes.conflicts,
-            mutations=mutations,
-            report_conflicts=settings.report_conflicts,
+            tr._version,
+            read_ranges,
+            writes.conflicts,
+            mutations,
+            settings.report_conflicts,
+            read_keys,
+            keys,
+            None if tr._snap is None else tr._snap.opened_at,
         )
 
     def __repr__(self) -> str:

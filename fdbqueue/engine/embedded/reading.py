@@ -357,10 +357,7 @@ class Reading(TransactionRead):
         if code:
             return FutureInt64(error=code)
         if self._version is None:
-            try:
-                self._opened()
-            except FDBError as error:
-                return FutureInt64(error=error.code)
+            self._store.pin(self._opened())
         return FutureInt64(self._version)
 
     def _broken_error(self) -> int:

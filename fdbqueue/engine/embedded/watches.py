@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from fdbqueue.engine.embedded.futures import FutureVoid, Pending
@@ -44,14 +46,14 @@ class Outstanding:
 class Watch(Pending[None]):
     """The future of a change. It belongs to its transaction until that commits, and to itself from then on."""
 
-    __slots__ = ("_active", "_outstanding", "_store", "key", "value")
+    __slots__ = ("_callback", "_outstanding", "_store", "key", "value")
 
     def __init__(self, store: Store, outstanding: Outstanding, key: bytes, value: bytes | None) -> None:
         super().__init__()
         outstanding.take()
         self._outstanding = outstanding
         self._store = store
-        self._active = False
+        self._callback: Callable[[], None] | None = None
         self.key = key
         self.value = value
 
@@ -59,8 +61,8 @@ class Watch(Pending[None]):
         if not super().settle(value, error):
             return False
         self._outstanding.give()
-        if self._active:
-            self._store.unwatch(self.key, self._look)
+        if self._callback is not None:
+            self._store.unwatch(self.key, self._callback)
         return True
 
     def written(self, *value: bytes | None) -> None:
@@ -76,8 +78,15 @@ class Watch(Pending[None]):
         """Start to look, after the commit."""
         if self._settled:
             return
-        self._active = True
-        self._store.watch(self.key, self._look)
+        weak = weakref.ref(self)  # a watch that nobody holds any more ends
+
+        def look() -> None:
+            watch = weak()
+            if watch is not None:
+                watch._look()
+
+        self._callback = look
+        self._store.watch(self.key, look)
         self._look()
 
     def _look(self) -> None:
