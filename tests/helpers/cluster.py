@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from testcontainers.core.container import DockerContainer
 
 IMAGE = "foundationdb/foundationdb:7.3.77"
-HOW_TO_START = "start one with `docker compose up -d --wait fdb` and set FDB_CLUSTER_FILE=docker/fdb.cluster"
+HOW_TO_START = "start one with `docker compose up -d --wait fdb` and set FDB_CLUSTER_FILE=containers/fdb.cluster"
 STARTED_WITHIN_SECONDS = 60.0
 
 

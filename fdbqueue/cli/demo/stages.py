@@ -19,7 +19,7 @@ from fdbqueue.cli.demo.screen import Stage, progress_of, table_of
 
 BATCH = 500
 SPARK_BATCH = 4_000
-LOADERS = {"spark": "Spark", "plain": "the plain bulk call"}
+LOADERS = {"spark": "Spark, its start included", "plain": "the plain bulk call"}
 
 
 @dataclass(frozen=True, slots=True)

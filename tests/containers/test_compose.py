@@ -20,7 +20,7 @@ def services(repository: Path) -> dict[str, Any]:
 
 
 def base_images(repository: Path) -> list[str]:
-    dockerfile = (repository / "docker" / "jupyter.Dockerfile").read_text()
+    dockerfile = (repository / "containers" / "jupyter.Dockerfile").read_text()
     return re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)
 
 
@@ -65,6 +65,6 @@ def test_host_and_containers_reach_the_server_at_the_address_it_tells(
 
     assert fdb["environment"]["FDB_NETWORKING_MODE"] == "host", "so that the server says 127.0.0.1"
     assert fdb["environment"]["FDB_CLUSTER_FILE_CONTENTS"].endswith("@" + address)
-    assert (repository / "docker" / "fdb.cluster").read_text().strip().endswith("@" + address)
+    assert (repository / "containers" / "fdb.cluster").read_text().strip().endswith("@" + address)
     assert f"{address}:4500" in fdb["ports"]
     assert services["jupyter"]["network_mode"] == "service:fdb"

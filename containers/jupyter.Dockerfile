@@ -20,7 +20,7 @@ RUN mkdir fdbqueue layers \
     && pip install --no-cache-dir -e '.[notebook]'
 COPY fdbqueue ./fdbqueue
 COPY layers ./layers
-COPY docker/fdb.cluster /home/jovyan/fdb.cluster
+COPY containers/fdb.cluster /home/jovyan/fdb.cluster
 # The client library writes changes of the coordinators back into the file, so it must be the user's.
 RUN chown -R jovyan:jovyan /home/jovyan
 
