@@ -160,6 +160,11 @@ class Layout:
         prefix: bytes = self.chunks.pack((position.index, position.random))
         return prefix, strinc(prefix)
 
+    def chunk_range_of(self, packed: bytes) -> tuple[bytes, bytes]:
+        """Return what `chunk_range` does, for a packed position."""
+        prefix = self.chunks.key() + packed
+        return prefix, strinc(prefix)
+
     def chunk_key(self, position: Position, number: int) -> bytes:
         """Return the key of the `number`-th piece, from 0, of a large item's payload."""
         key: bytes = self.chunks.pack((position.index, position.random, number))

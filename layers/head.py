@@ -1,0 +1,42 @@
+"""The head of a queue: which items are next, and what conflicts with taking them.
+
+This is the one place that knows the order in which items are leased. A layer with an order of its own gives `Leases`
+another head.
+"""
+
+from __future__ import annotations
+
+from fdbqueue.engine.api import KeyValue, Transaction
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.layout import Layout
+
+
+class Head:
+    """First in, first out."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
+        """Read the next `limit` available items; `after`: behind this item's key.
+
+        By snapshot, since only `take` knows how many of them are taken: a plain read of 100 rows that finds 3 would
+        conflict with every enqueue, though one behind the last taken item changes nothing.
+        """
+        begin = self._layout.begin if after is None else after + b"\x00"
+        return rows(tr.snapshot, begin, self._layout.end, limit=limit)
+
+    def take(self, tr: Transaction, first: bytes, last: bytes) -> None:
+        """Clear the items from the head to `last`, which `first` read.
+
+        The conflict range begins at the start of the queue, not at the first item, and ends with the last one: it is
+        met by another who takes one of these items, and by what comes to stand in front of one: an item that was
+        given back, or fell due, or that a slow producer brings. Then this transaction runs again and takes that one
+        first. Nobody else writes there, so that there is no conflict without one item in common, or one in front.
+        """
+        tr.add_read_conflict_range(self._layout.begin, last + b"\x00")
+        tr.clear_range(first, last + b"\x00")
+
+    def found_nothing(self, tr: Transaction) -> None:
+        """Make the caller's "there is nothing" true when it commits: conflict with whatever comes to stand here."""
+        tr.add_read_conflict_range(self._layout.begin, self._layout.end)

@@ -1,0 +1,582 @@
+"""Leases: an item is lent for some time, and leaves the queue when its consumer confirms it.
+
+Challenge
+    A consumer that dies between the dequeue and the end of its work loses the item. One that works inside the
+    dequeueing transaction can't take longer than five seconds.
+
+Keys
+    An item's state is where its key stands; moving it is one transaction (behind the queue's own tuple):
+
+    ======================================  ================================================================
+    ``(index, random)``                     available
+    ``("lease", index, random)``            leased: with token, expiry, consumer and attempt in its notes
+    ``("delay", index, random)``            delayed until a time
+    ``("dead", index, random)``             a dead letter, with its last error
+    ``("timer", at_us, index, random, k)``  what ends when: k is "lease", "delay" or "ttl"
+    ======================================  ================================================================
+
+Ordering
+    Strict: an item that comes back, by nack, expiry or the end of its delay, stands where it stood, before all that was
+    enqueued after it; the next lease takes it first. Due timers are settled before an item is taken. Inside a
+    caller's transaction at most 64 of them are: if more fall due at the same time, the rest come back later.
+
+Guarantees
+    At most one live lease per item; a stale token can neither ack, nor give back, nor extend. Of an ack and a
+    redelivery only one ever succeeds, since both read and write the leased item's key. An ack composes with the
+    caller's own writes, so that work that only touches the database is done exactly once.
+
+    Times are those of the clock of whoever writes them (`clock`, by default the wall clock); a time is judged to have
+    come by the clock of whoever comes by. A clock that is ahead by s seconds takes a lease away s seconds early: the
+    token fences the former holder, so that nothing but work is lost; one that is behind takes it s seconds late. With
+    clocks that differ by more than a lease's duration there is no progress while its holder relies on it. Delays and
+    times to live are early or late by the same s.
+
+Limits
+    An item whose lease expired is delivered again, though its consumer may still be at work: outside effects want to
+    be idempotent. A plain `Queue.dequeue` takes available items only, settles no timers and looks at no time to live.
+
+Source
+    The SCS Agent Queue protocol 0.01 (receive and lock, confirm, watchdog); Apache Qpid's queue design (strict ordering
+    through an item's whole life); QuiCK (Lev-Ari et al., SIGMOD 2021) for vesting times.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from fdbqueue import CodecError, FormatError, LeaseLost, Position, Queue
+from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.steps import Steps, started
+from fdbqueue.engine.transactional import is_database
+from fdbqueue.items import Item, Notes, chunks_of, envelope, notes_of
+from fdbqueue.layout import new_random, pack
+from fdbqueue.verbs import verb
+
+from .backoff import Backoff, immediately
+from .head import Head
+from .lease import Fate, Held, Lease
+from .moves import Moves, Retry, cut
+from .timers import SETTLE_LIMIT, Reclaimed, due_timers, settle
+
+T = TypeVar("T")
+
+TOKEN_BYTES = 8
+CONSUMER_BYTES = 200
+EXPIRED_LIMIT = 500
+"""How many items whose life is over one lease removes on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimReport:
+    """What a reclaim found."""
+
+    reclaimed: tuple[Reclaimed, ...]
+    """The items that were moved."""
+    more: bool
+    """Whether more may be due."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    limit: int
+    duration_us: int
+    consumer: str
+    token: bytes
+    strict: bool
+    """Whether to come again, rather than to take items while timers are due."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    leases: list[Lease]
+    again: bool
+
+
+class _NothingWritten(Exception):
+    """Ends a transaction of our own that has nothing to commit; carries its result out."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+
+class Leases:
+    """Leases of one queue's items.
+
+    As everywhere, a verb takes a transaction, composes and commits nothing, or a database, and then commits by
+    itself, exactly once; every verb has an awaitable form, ``await leases.lease.aio(db)``.
+
+    Args:
+        queue: the queue.
+        max_attempts: after how many failed attempts (nacks and expiries) an item becomes a dead letter; None: never.
+        backoff: how long an item that failed waits for its next attempt; see `layers.backoff`.
+        clock: seconds since 1970, as `time.time`.
+        head: in which order items are taken.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> leases = Leases(Queue("orders", codec="str"), max_attempts=3)
+    >>> position = leases.enqueue(db, "first")
+    >>> lease = leases.lease(db, duration=60)
+    >>> lease.value, lease.attempt
+    ('first', 1)
+    >>> leases.nack(db, lease, error="the printer is on fire").value
+    'available'
+    >>> lease = leases.lease(db)
+    >>> lease.attempt, lease.error
+    (2, 'the printer is on fire')
+    >>> leases.ack(db, lease)
+    >>> leases.lease(db) is None
+    True
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        max_attempts: int | None = None,
+        backoff: Backoff = immediately,
+        clock: Callable[[], float] = time.time,
+        head: Head | None = None,
+    ) -> None:
+        if max_attempts is not None and max_attempts < 1:
+            raise ValueError(f"max_attempts is at least 1, or None for no limit, not {max_attempts}.")
+        self.queue = queue
+        self.layout = queue.layout
+        self.retry = Retry(max_attempts, backoff)
+        self.clock = clock
+        self.head = head or Head(queue.layout)
+
+    def __repr__(self) -> str:
+        return f"Leases({self.layout.describe()}, max_attempts={self.retry.max_attempts})"
+
+    @verb
+    def enqueue(
+        self,
+        tr: Transaction | Database,
+        value: Any,
+        *,
+        delay: float | None = None,
+        at: float | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Steps[Position]:
+        """Append an item, that may become available later, or live for some time only.
+
+        Args:
+            tr: a transaction to enqueue in, or a database.
+            value: what the queue's codec takes.
+            delay: seconds until it becomes available, in the place that it gets now.
+            at: the same as a time of the clock.
+            ttl: seconds after which it is removed, unless it is leased then; if it is given back later, it goes then.
+            headers: a small mapping kept beside the value.
+
+        Raises:
+            CodecError, ItemTooLarge: as `Queue.enqueue`; no key was touched.
+
+        *Conflicts:* none. *Cost:* as `Queue.enqueue`, and a write each for a delay and a time to live.
+        """
+        now_us = self.now_us()
+        visible_at_us = _visible_at_us(now_us, delay, at)
+        ttl_at_us = 0 if ttl is None else now_us + _micros(ttl, "ttl")
+        payload = self.queue.encode(value)
+        stored = envelope(payload, headers)
+        body = partial(
+            self._enqueue,
+            stored=stored,
+            chunks=chunks_of(payload),
+            notes=Notes(enqueued_at_us=now_us, visible_at_us=visible_at_us, ttl_at_us=ttl_at_us),
+        )
+        return (yield from self.queue.transact(tr, body))
+
+    @verb
+    def lease(
+        self,
+        tr: Transaction | Database,
+        *,
+        duration: float = 30.0,
+        consumer: str | None = None,
+        token: bytes | None = None,
+    ) -> Steps[Lease | None]:
+        """Lease the first available item; None if there is none.
+
+        Args:
+            tr: a transaction, or a database.
+            duration: after how many seconds it is anybody's again, unless it is extended.
+            consumer: who takes it, for those who look on; host name and process id by default.
+            token: what to prove the lease with; random by default.
+
+        Raises:
+            FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
+
+        *Conflicts:* with another lease or dequeue of the same item, and with what comes to stand in front of it; in a
+        caller's transaction that finds nothing, with whatever comes. *Cost:* two reads in parallel, four writes; for
+        each due timer, up to 64, one read and about four writes.
+        """
+        leases = yield from self.lease_many.steps(tr, limit=1, duration=duration, consumer=consumer, token=token)
+        return leases[0] if leases else None
+
+    @verb
+    def lease_many(
+        self,
+        tr: Transaction | Database,
+        *,
+        limit: int = 100,
+        duration: float = 30.0,
+        consumer: str | None = None,
+        token: bytes | None = None,
+    ) -> Steps[list[Lease]]:
+        """Lease the first `limit` available items, in order; fewer if there are no more. They share a token.
+
+        Args, errors, *Conflicts* and *Cost:* as `lease`, of each item; one that can't be read ends the list before it,
+        and is raised when it comes first.
+        """
+        if limit < 1:
+            raise ValueError(f"limit is how many items to lease, at least 1, not {limit}.")
+        terms = _Terms(
+            limit,
+            _micros(duration, "duration"),
+            _this_process() if consumer is None else cut(consumer, CONSUMER_BYTES),
+            token or os.urandom(TOKEN_BYTES),
+            strict=is_database(tr),
+        )
+        if not is_database(tr):
+            own = cast(Transaction, tr)
+            taken, _ = yield from self._take(own, terms)
+            if not taken.leases:
+                self.head.found_nothing(own)
+            return taken.leases
+        while True:
+            taken = yield from self._commit_if_written(cast(Database, tr), partial(self._take, terms=terms))
+            if not taken.again:
+                return taken.leases
+
+    @verb
+    def ack(self, tr: Transaction | Database, lease: Held) -> Steps[None]:
+        """Let the item be gone: its work is done.
+
+        In one transaction with the caller's own writes, both happen or neither.
+
+        Args:
+            tr: a transaction, or a database.
+            lease: the lease, or its handle.
+
+        Raises:
+            LeaseLost: it is not the item's present lease; nothing was written. Roll your own writes back with it.
+
+        *Conflicts:* with whoever gives back, extends or reclaims this item. *Cost:* one read, four writes.
+        """
+        yield from self.ack_many.steps(tr, [lease])
+
+    @verb
+    def ack_many(self, tr: Transaction | Database, leases: Iterable[Held]) -> Steps[None]:
+        """Let the items be gone, all or none.
+
+        Raises:
+            LeaseLost: of some, which it names, the lease is lost; none was acked.
+
+        *Conflicts:* as `ack`, of each. *Cost:* one read, in parallel, and two writes each.
+        """
+        yield from self.queue.transact(tr, partial(self._ack, leases=list(leases)))
+
+    @verb
+    def nack(
+        self, tr: Transaction | Database, lease: Held, *, delay: float | None = None, error: str | None = None
+    ) -> Steps[Fate]:
+        """Give the item back: this attempt has failed.
+
+        Args:
+            tr: a transaction, or a database.
+            lease: the lease, or its handle.
+            delay: seconds until it is available again; None: as the back-off policy says.
+            error: why, kept for the next attempt and, if this was the last one, with the dead letter.
+
+        Returns:
+            what became of it; `Fate.available` is its old place, before everything that came after it.
+
+        Raises:
+            LeaseLost: it is not the item's present lease; nothing was written.
+
+        *Conflicts:* as `ack`, and with leases of items behind it. *Cost:* one read, five writes.
+        """
+        delay_us = None if delay is None else _micros(delay, "delay", least=0.0)
+        body = partial(self._nack, lease=lease, delay_us=delay_us, error=error or "It was given back.")
+        return (yield from self.queue.transact(tr, body))
+
+    @verb
+    def snooze(self, tr: Transaction | Database, lease: Held, *, delay: float) -> Steps[Fate]:
+        """Give the item back for `delay` seconds without counting an attempt; otherwise as `nack`."""
+        return (yield from self.snooze_many.steps(tr, [lease], delay=delay))[0]
+
+    @verb
+    def snooze_many(self, tr: Transaction | Database, leases: Iterable[Held], *, delay: float) -> Steps[list[Fate]]:
+        """Give items back without counting an attempt, all or none; otherwise as `nack`."""
+        body = partial(self._snooze, leases=list(leases), delay_us=_micros(delay, "delay", least=0.0))
+        return (yield from self.queue.transact(tr, body))
+
+    @verb
+    def extend(self, tr: Transaction | Database, lease: Lease, *, duration: float = 30.0) -> Steps[Lease]:
+        """Let the lease end `duration` seconds from now; return it with its new end. The old one stays good too.
+
+        Raises:
+            LeaseLost: it is not the item's present lease; nothing was written.
+
+        *Conflicts:* as `ack`. *Cost:* one read, three writes.
+        """
+        return (yield from self.extend_many.steps(tr, [lease], duration=duration))[0]
+
+    @verb
+    def extend_many(
+        self, tr: Transaction | Database, leases: Iterable[Lease], *, duration: float = 30.0
+    ) -> Steps[list[Lease]]:
+        """Extend leases, all or none, as `extend`."""
+        body = partial(self._extend, leases=list(leases), duration_us=_micros(duration, "duration"))
+        return (yield from self.queue.transact(tr, body))
+
+    @verb
+    def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> Steps[ReclaimReport]:
+        """Settle up to `limit` due timers: expired leases, delays that are over, items whose life is over.
+
+        Every lease does it on its way; this is for queues that nobody leases from, and for those who want to know.
+
+        *Conflicts:* with whoever settles, acks, gives back or extends one of these items. *Cost:* one read, and one
+        read and about four writes per timer.
+        """
+        if is_database(tr):
+            return (yield from self._commit_if_written(cast(Database, tr), partial(self._reclaim, limit=limit)))
+        report, _ = yield from self._reclaim(cast(Transaction, tr), limit=limit)
+        return report
+
+    def now_us(self) -> int:
+        """Return the time by this object's clock, in microseconds."""
+        return int(self.clock() * 1e6)
+
+    def _commit_if_written(self, db: Database, body: Callable[[Transaction], Steps[tuple[T, bool]]]) -> Steps[T]:
+        """Run a `body` that also says whether it wrote; one that only looked needs no commit, and no mark."""
+
+        def commit_or_leave(tr: Transaction) -> Steps[T]:
+            result, written = yield from body(tr)
+            if not written:
+                raise _NothingWritten(result)
+            return result
+
+        try:
+            return (yield from self.queue.transact(db, commit_or_leave))
+        except _NothingWritten as nothing:
+            result: T = nothing.result
+            return result
+
+    def _enqueue(self, tr: Transaction, stored: bytes, chunks: list[bytes], notes: Notes) -> Steps[Position]:
+        index = yield from self.queue.next_index(tr, 1)
+        position = Position(index, new_random())
+        moves = Moves(tr, self.layout)
+        if notes.visible_at_us:
+            moves.enter_delayed(pack(position), stored, notes)
+        else:
+            moves.enter_available(pack(position), stored, notes)
+        for number, chunk in enumerate(chunks):
+            tr.set(self.layout.chunk_key(position, number), chunk)
+        moves.tally("enqueued", 1)
+        moves.finish()
+        return position
+
+    def _take(self, tr: Transaction, terms: _Terms) -> Steps[tuple[_Taken, bool]]:
+        now_us = self.now_us()
+        due = started(due_timers(tr, self.layout, now_us, limit=SETTLE_LIMIT))
+        head = started(self.head.first(tr, limit=terms.limit))
+        overdue = yield from due
+        moves = Moves(tr, self.layout)
+        try:
+            if overdue:
+                _, all_settled = yield from settle(tr, self.layout, moves, overdue, now_us=now_us, retry=self.retry)
+                if terms.strict and not (all_settled and len(overdue) < SETTLE_LIMIT):
+                    return _Taken([], again=True), True
+                # The head was read before items came back; a new read sees them, though nothing is committed yet.
+                head = self.head.first(tr, limit=terms.limit)
+            found = yield from head
+            return (yield from self._take_from(tr, moves, found, terms, now_us)), moves.any
+        finally:
+            moves.finish()
+
+    def _take_from(
+        self, tr: Transaction, moves: Moves, found: list[KeyValue], terms: _Terms, now_us: int
+    ) -> Steps[_Taken]:
+        leases: list[Lease] = []
+        expired = 0
+        unreadable = False
+        while found:
+            wanted = terms.limit - len(leases)
+            last = b""
+            for row in found:
+                notes = notes_of(row.value)
+                packed = self.layout.available.packed(row.key)
+                if notes.ttl_at_us and notes.ttl_at_us <= now_us:
+                    moves.leave_available(packed, notes, cleared=True)
+                    moves.vanish(packed, row.value, "expired")
+                    expired += 1
+                else:
+                    try:
+                        item = yield from self.queue.item(tr, self.layout.position_of(row.key), row.value)
+                    except (FormatError, CodecError):
+                        if not leases and not last and not moves.any:
+                            raise
+                        unreadable = True
+                        break
+                    leases.append(self._lend(moves, item, packed, row.value, notes, terms, now_us))
+                last = row.key
+            if last:
+                self.head.take(tr, found[0].key, last)
+            if unreadable or expired >= EXPIRED_LIMIT:
+                return _Taken(leases, again=not leases)
+            if len(leases) == terms.limit or len(found) < wanted:
+                break
+            found = yield from self.head.first(tr, limit=terms.limit - len(leases), after=last)
+        return _Taken(leases, again=False)
+
+    def _lend(
+        self, moves: Moves, item: Item, packed: bytes, stored: bytes, notes: Notes, terms: _Terms, now_us: int
+    ) -> Lease:
+        expires_at_us = now_us + terms.duration_us
+        attempt = notes.attempt + 1
+        moves.leave_available(packed, notes, cleared=True)
+        lent = Notes(
+            attempt=attempt,
+            token=terms.token,
+            expires_at_us=expires_at_us,
+            consumer=terms.consumer,
+            enqueued_at_us=notes.enqueued_at_us,
+            ttl_at_us=notes.ttl_at_us,
+            error=notes.error,
+        )
+        moves.enter_leased(packed, stored, lent)
+        return Lease(
+            item.position,
+            item.value,
+            item.headers,
+            terms.token,
+            expires_at_us / 1e6,
+            attempt,
+            terms.consumer,
+            notes.error,
+        )
+
+    def _held(self, tr: Transaction, leases: list[Held]) -> Steps[list[tuple[bytes, bytes, Notes]]]:
+        """Return packed position, stored value and notes of leased items, or raise if one of the leases is lost.
+
+        Plain reads: whoever ends one of these leases, or takes it away, meanwhile, makes this transaction fail.
+        """
+        reads = {pack(lease.position): (lease, None) for lease in leases}
+        futures = [(packed, lease, tr.get(self.layout.leased.key(packed))) for packed, (lease, _) in reads.items()]
+        held = []
+        lost = []
+        for packed, lease, future in futures:
+            value = yield future
+            stored = bytes(value) if value.present() else b""
+            notes = notes_of(stored) if stored else None
+            if notes is None or notes.token != lease.token:
+                lost.append(lease.position)
+            else:
+                held.append((packed, stored, notes))
+        if lost:
+            raise LeaseLost(
+                f"The lease of {', '.join(map(str, lost))} of {self!r} is lost: the item was acked or given back"
+                " already, or the lease expired and somebody else took the item. Undo what was done for it, or let it"
+                " be done again; extend leases whose work takes longer.",
+                lost=lost,
+            )
+        return held
+
+    def _ack(self, tr: Transaction, leases: list[Held]) -> Steps[None]:
+        held = yield from self._held(tr, leases)
+        moves = Moves(tr, self.layout)
+        for packed, stored, notes in held:
+            moves.leave_leased(packed, notes)
+            moves.vanish(packed, stored, "dequeued")
+        moves.finish()
+
+    def _nack(self, tr: Transaction, lease: Held, delay_us: int | None, error: str) -> Steps[Fate]:
+        [(packed, stored, notes)] = yield from self._held(tr, [lease])
+        moves = Moves(tr, self.layout)
+        moves.leave_leased(packed, notes)
+        now_us = self.now_us()
+        fate = moves.fail(packed, stored, notes, self.retry, now_us=now_us, delay_us=delay_us, error=error)
+        moves.finish()
+        return fate
+
+    def _snooze(self, tr: Transaction, leases: list[Held], delay_us: int) -> Steps[list[Fate]]:
+        held = yield from self._held(tr, leases)
+        moves = Moves(tr, self.layout)
+        now_us = self.now_us()
+        fates = []
+        for packed, stored, notes in held:
+            moves.leave_leased(packed, notes)
+            uncounted = Notes(
+                attempt=notes.attempt - 1,
+                consumer=notes.consumer,
+                enqueued_at_us=notes.enqueued_at_us,
+                ttl_at_us=notes.ttl_at_us,
+                error=notes.error,
+            )
+            fates.append(moves.put_back(packed, stored, uncounted, now_us=now_us, delay_us=delay_us))
+        moves.finish()
+        return fates
+
+    def _extend(self, tr: Transaction, leases: list[Lease], duration_us: int) -> Steps[list[Lease]]:
+        held = yield from self._held(tr, list(leases))
+        moves = Moves(tr, self.layout)
+        expires_at_us = self.now_us() + duration_us
+        for packed, stored, notes in held:
+            moves.leave_leased(packed, notes)
+            moves.enter_leased(packed, stored, _with_end(notes, expires_at_us))
+        moves.finish()
+        return [replace(lease, expires_at=expires_at_us / 1e6) for lease in leases]
+
+    def _reclaim(self, tr: Transaction, limit: int) -> Steps[tuple[ReclaimReport, bool]]:
+        now_us = self.now_us()
+        overdue = yield from due_timers(tr, self.layout, now_us, limit=limit)
+        moves = Moves(tr, self.layout)
+        try:
+            reclaimed, all_settled = yield from settle(tr, self.layout, moves, overdue, now_us=now_us, retry=self.retry)
+        finally:
+            moves.finish()
+        return ReclaimReport(tuple(reclaimed), more=not all_settled or len(overdue) == limit), moves.any
+
+
+def _with_end(notes: Notes, expires_at_us: int) -> Notes:
+    return Notes(
+        attempt=notes.attempt,
+        token=notes.token,
+        expires_at_us=expires_at_us,
+        consumer=notes.consumer,
+        enqueued_at_us=notes.enqueued_at_us,
+        ttl_at_us=notes.ttl_at_us,
+        error=notes.error,
+    )
+
+
+def _micros(seconds: float, name: str, *, least: float | None = None) -> int:
+    if not math.isfinite(seconds) or (seconds <= 0 if least is None else seconds < least):
+        wanted = "more than 0" if least is None else f"{least:g} or more"
+        raise ValueError(f"{name} is a number of seconds, {wanted}, not {seconds}.")
+    return int(seconds * 1e6)
+
+
+def _visible_at_us(now_us: int, delay: float | None, at: float | None) -> int:
+    if delay is not None and at is not None:
+        raise ValueError("An item becomes available after a delay, or at a time; not both.")
+    if delay is not None:
+        return now_us + _micros(delay, "delay", least=0.0) if delay else 0
+    if at is None:
+        return 0
+    at_us = _micros(at, "at", least=0.0)
+    return at_us if at_us > now_us else 0
+
+
+def _this_process() -> str:
+    return cut(f"{socket.gethostname()}:{os.getpid()}", CONSUMER_BYTES)

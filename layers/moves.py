@@ -1,0 +1,160 @@
+"""Moves of items between their places, in one transaction.
+
+An item's state is where its key stands. A move writes the stored value, with other notes, under the same position in
+another place; it keeps timers and counters true, and the tail above every item that is away for a while.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fdbqueue.engine.api import Transaction
+from fdbqueue.items import Notes, is_chunked, with_notes
+from fdbqueue.layout import DELAY, LEASE, TTL, Layout
+from fdbqueue.stats import count
+from fdbqueue.tail import raise_tail
+
+from .backoff import Backoff
+from .lease import Fate
+
+ERROR_BYTES = 1_200
+"""How much of an error's text is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """What happens to an item when an attempt has failed."""
+
+    max_attempts: int | None
+    """After how many attempts it becomes a dead letter; None: never."""
+    backoff: Backoff
+    """How long it waits before the next."""
+
+
+class Moves:
+    """What one transaction moves. Every `leave` wants an `enter` or `vanish`, and all of them a `finish`."""
+
+    __slots__ = ("_away", "_layout", "_tally", "_tr", "any")
+
+    def __init__(self, tr: Transaction, layout: Layout) -> None:
+        self._tr = tr
+        self._layout = layout
+        self._tally: dict[str, int] = {}
+        self._away = b""
+        self.any = False
+        """Whether anything was written."""
+
+    def finish(self) -> None:
+        """Write the counters and the tail."""
+        changes = {name: change for name, change in self._tally.items() if change}
+        count(self._tr, self._layout, **changes)
+        if self._away:
+            # The packed positions sort as the positions do, so that the last one has the highest index.
+            raise_tail(self._tr, self._layout, self._layout.available.position(self._layout.prefix + self._away).index)
+
+    def tally(self, counter: str, change: int) -> None:
+        """Change a counter at the end."""
+        self.any = True
+        self._tally[counter] = self._tally.get(counter, 0) + change
+
+    def leave_available(self, packed: bytes, notes: Notes, *, cleared: bool = False) -> None:
+        """Take an item from among the available ones; `cleared`: its key is cleared together with others'."""
+        if not cleared:
+            self._tr.clear(self._layout.available.key(packed))
+        if notes.ttl_at_us:
+            self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, TTL))
+        self.any = True
+
+    def leave_leased(self, packed: bytes, notes: Notes) -> None:
+        """Take an item from among the leased ones."""
+        self._tr.clear(self._layout.leased.key(packed))
+        self._tr.clear(self._layout.timer_key(notes.expires_at_us, packed, LEASE))
+        self.tally("leased", -1)
+
+    def leave_delayed(self, packed: bytes, notes: Notes) -> None:
+        """Take an item from among the delayed ones."""
+        self._tr.clear(self._layout.delayed.key(packed))
+        self._tr.clear(self._layout.timer_key(notes.visible_at_us, packed, DELAY))
+        if notes.ttl_at_us:
+            self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, TTL))
+        self.tally("delayed", -1)
+
+    def leave_dead(self, packed: bytes) -> None:
+        """Take an item from among the dead letters."""
+        self._tr.clear(self._layout.dead.key(packed))
+        self.tally("dead", -1)
+
+    def enter_available(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """Put an item among the available ones, in its own place."""
+        self._tr.set(self._layout.available.key(packed), with_notes(stored, notes))
+        if notes.ttl_at_us:
+            self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
+        self.any = True
+
+    def enter_leased(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """Put an item among the leased ones."""
+        self._tr.set(self._layout.leased.key(packed), with_notes(stored, notes))
+        self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, LEASE), b"")
+        self.tally("leased", 1)
+        self._away = max(self._away, packed)
+
+    def enter_delayed(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """Put an item among the delayed ones."""
+        self._tr.set(self._layout.delayed.key(packed), with_notes(stored, notes))
+        self._tr.set(self._layout.timer_key(notes.visible_at_us, packed, DELAY), b"")
+        if notes.ttl_at_us:
+            self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
+        self.tally("delayed", 1)
+        self._away = max(self._away, packed)
+
+    def enter_dead(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """Put an item among the dead letters."""
+        self._tr.set(self._layout.dead.key(packed), with_notes(stored, notes))
+        self.tally("dead", 1)
+
+    def vanish(self, packed: bytes, stored: bytes, counter: str) -> None:
+        """Let an item be gone, and count it as "dequeued", "expired" or "purged"."""
+        if is_chunked(stored):
+            self._tr.clear_range(*self._layout.chunk_range_of(packed))
+        self.tally(counter, 1)
+
+    def put_back(self, packed: bytes, stored: bytes, notes: Notes, *, now_us: int, delay_us: int) -> Fate:
+        """Put an item that has left its place back into its own, at once or after a delay, unless its life is over."""
+        if notes.ttl_at_us and notes.ttl_at_us <= now_us:
+            self.vanish(packed, stored, "expired")
+            return Fate.expired
+        if delay_us > 0:
+            self.enter_delayed(packed, stored, at_rest(notes, visible_at_us=now_us + delay_us))
+            return Fate.delayed
+        self.enter_available(packed, stored, at_rest(notes))
+        return Fate.available
+
+    def fail(
+        self, packed: bytes, stored: bytes, notes: Notes, retry: Retry, *, now_us: int, delay_us: int | None, error: str
+    ) -> Fate:
+        """Put an item whose attempt failed back, or among the dead letters if it was the last one."""
+        error = cut(error, ERROR_BYTES)
+        if retry.max_attempts is not None and notes.attempt >= retry.max_attempts:
+            self.enter_dead(packed, stored, at_rest(notes, error=error, died_at_us=now_us))
+            return Fate.dead
+        if delay_us is None:
+            delay_us = int(retry.backoff(notes.attempt) * 1e6)
+        return self.put_back(packed, stored, at_rest(notes, error=error), now_us=now_us, delay_us=delay_us)
+
+
+def at_rest(notes: Notes, *, error: str | None = None, visible_at_us: int = 0, died_at_us: int = 0) -> Notes:
+    """Return the notes of an item that nobody has."""
+    return Notes(
+        attempt=notes.attempt,
+        consumer=notes.consumer,
+        visible_at_us=visible_at_us,
+        enqueued_at_us=notes.enqueued_at_us,
+        ttl_at_us=notes.ttl_at_us,
+        error=notes.error if error is None else error,
+        died_at_us=died_at_us,
+    )
+
+
+def cut(text: str, size_bytes: int) -> str:
+    """Return as much of a text as fits into so many bytes."""
+    return text.encode("utf-8", "replace")[:size_bytes].decode("utf-8", "ignore")

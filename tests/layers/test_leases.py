@@ -1,0 +1,371 @@
+"""The verbs of leases, on every engine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fdbqueue import CodecError, LeaseLost, Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.items import INLINE_BYTES
+from fdbqueue.layout import Position
+from layers.backoff import constant
+from layers.lease import Fate, Lease, LeaseHandle
+from layers.leases import Leases
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self, now: float = 1_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def leases(space: Subspace, clock: Clock) -> Leases:
+    return Leases(Queue(space), clock=clock)
+
+
+def lease_of(leases: Leases, db: Any, **terms: Any) -> Lease:
+    lease = leases.lease(db, **terms)
+    assert lease is not None
+    return lease
+
+
+def fill(leases: Leases, db: Any, amount: int) -> list[Position]:
+    return [leases.enqueue(db, b"%d" % n) for n in range(amount)]
+
+
+def values(leases: Leases, db: Any) -> list[Any]:
+    return [item.value for item in leases.queue.browse(db)]
+
+
+def keys(db: Any, leases: Leases) -> list[tuple[Any, ...]]:
+    """What is left under the queue, apart from counters, marks and the tail."""
+    space = leases.layout.space
+    found = [space.unpack(row.key) for row in db.get_range_startswith(space.key())]
+    return [key for key in found if key[0] not in ("count", "once", "tail")]
+
+
+def test_a_leased_item_is_nobody_elses_until_it_is_acked_and_gone(db: Any, leases: Leases) -> None:
+    positions = fill(leases, db, 2)
+    first, second = lease_of(leases, db), lease_of(leases, db)
+    assert [first.position, second.position] == positions
+    assert (first.value, first.attempt, first.error) == (b"0", 1, "")
+    assert leases.lease(db) is None
+    leases.ack(db, first)
+    leases.ack(db, second)
+    assert keys(db, leases) == []
+    stats = leases.queue.stats(db)
+    assert (stats.available, stats.leased, stats.enqueued, stats.dequeued) == (0, 0, 2, 2)
+
+
+def test_an_item_changes_its_place_and_never_its_position(db: Any, leases: Leases, clock: Clock) -> None:
+    position = leases.enqueue(db, b"x")
+    where = (position.index, position.random)
+    assert keys(db, leases) == [where]
+    lease = lease_of(leases, db, duration=10)
+    timer = ("timer", int((clock.now + 10) * 1e6), *where, "lease")
+    assert sorted(keys(db, leases)) == [("lease", *where), timer]
+    leases.nack(db, lease, delay=5)
+    assert sorted(keys(db, leases)) == [("delay", *where), ("timer", int((clock.now + 5) * 1e6), *where, "delay")]
+    clock.pass_by(5)
+    assert leases.reclaim(db).reclaimed[0].fate is Fate.available
+    assert keys(db, leases) == [where]
+
+
+def test_an_item_that_comes_back_is_first_again(db: Any, leases: Leases) -> None:
+    fill(leases, db, 5)
+    taken = leases.lease_many(db, limit=3)
+    assert leases.nack(db, taken[1]) is Fate.available
+    assert values(leases, db) == [b"1", b"3", b"4"]
+    again = lease_of(leases, db)
+    assert (again.value, again.attempt, again.error) == (b"1", 2, "It was given back.")
+
+
+def test_what_is_enqueued_while_all_items_are_leased_comes_after_them(db: Any, leases: Leases) -> None:
+    fill(leases, db, 3)
+    taken = leases.lease_many(db)
+    leases.queue.enqueue(db, b"plain")
+    leases.queue.enqueue_many(db, [b"bulk"])
+    leases.enqueue(db, b"late")
+    for lease in reversed(taken):
+        leases.nack(db, lease)
+    assert values(leases, db) == [b"0", b"1", b"2", b"plain", b"bulk", b"late"]
+
+
+def test_what_is_enqueued_after_a_delayed_item_comes_after_it(db: Any, leases: Leases, clock: Clock) -> None:
+    tr = db.create_transaction()
+    leases.enqueue(tr, b"delayed", delay=10)
+    leases.enqueue(tr, b"next")
+    tr.commit().wait()
+    leases.queue.enqueue(db, b"last")
+    clock.pass_by(11)
+    assert [lease.value for lease in leases.lease_many(db)] == [b"delayed", b"next", b"last"]
+
+
+def test_a_stale_token_can_do_nothing(db: Any, leases: Leases, clock: Clock) -> None:
+    fill(leases, db, 1)
+    stale = lease_of(leases, db, duration=10)
+    clock.pass_by(11)
+    fresh = lease_of(leases, db, duration=10)
+    assert (fresh.position, fresh.attempt) == (stale.position, 2)
+    for attempt in (
+        lambda: leases.ack(db, stale),
+        lambda: leases.nack(db, stale),
+        lambda: leases.snooze(db, stale, delay=1),
+        lambda: leases.extend(db, stale),
+    ):
+        with pytest.raises(LeaseLost, match="somebody else took the item") as lost:
+            attempt()
+        assert lost.value.lost == [stale.position]
+    leases.ack(db, fresh)
+    with pytest.raises(LeaseLost):
+        leases.ack(db, fresh)
+    assert keys(db, leases) == []
+
+
+def test_an_overdue_lease_that_nobody_took_away_is_still_good(db: Any, leases: Leases, clock: Clock) -> None:
+    fill(leases, db, 1)
+    lease = lease_of(leases, db, duration=1)
+    clock.pass_by(100)
+    leases.ack(db, lease)
+    assert keys(db, leases) == []
+
+
+def test_an_ack_composes_with_the_callers_own_writes(db: Any, leases: Leases, space: Subspace, clock: Clock) -> None:
+    fill(leases, db, 1)
+    done = space.pack(("done",))
+    stale = lease_of(leases, db, duration=1)
+    clock.pass_by(2)
+    lease = lease_of(leases, db)
+    tr = db.create_transaction()
+    tr[done] = b"by the stale one"
+    with pytest.raises(LeaseLost):
+        leases.ack(tr, stale)
+    tr = db.create_transaction()
+    tr[done] = b"by the fresh one"
+    leases.ack(tr, lease)
+    tr.commit().wait()
+    assert db[done] == b"by the fresh one"
+
+
+def test_ack_many_acks_all_or_none(db: Any, leases: Leases) -> None:
+    fill(leases, db, 5)
+    taken = leases.lease_many(db)
+    leases.ack(db, taken[1])
+    leases.ack(db, taken[3])
+    with pytest.raises(LeaseLost) as lost:
+        leases.ack_many(db, taken)
+    assert lost.value.lost == [taken[1].position, taken[3].position]
+    assert leases.queue.stats(db).leased == 3
+    leases.ack_many(db, [taken[0], taken[2], taken[4], taken[4].handle])
+    assert leases.queue.stats(db).leased == 0
+    assert leases.queue.stats(db).dequeued == 5
+
+
+def test_a_handle_that_was_written_down_acks(db: Any, leases: Leases) -> None:
+    fill(leases, db, 1)
+    text = str(lease_of(leases, db).handle)
+    leases.ack(db, LeaseHandle.parse(text))
+    assert keys(db, leases) == []
+    with pytest.raises(ValueError, match="no handle"):
+        LeaseHandle.parse("7-xy")
+
+
+def test_an_extended_lease_ends_later_and_the_old_object_stays_good(db: Any, leases: Leases, clock: Clock) -> None:
+    fill(leases, db, 1)
+    lease = lease_of(leases, db, duration=10)
+    clock.pass_by(8)
+    longer = leases.extend(db, lease, duration=10)
+    assert longer.expires_at == pytest.approx(clock.now + 10)
+    clock.pass_by(8)
+    assert leases.lease(db) is None
+    leases.ack(db, lease)
+    assert keys(db, leases) == []
+
+
+def test_a_snoozed_item_comes_back_without_counting_the_attempt(db: Any, leases: Leases, clock: Clock) -> None:
+    fill(leases, db, 2)
+    lease = lease_of(leases, db)
+    assert leases.snooze(db, lease, delay=3) is Fate.delayed
+    assert lease_of(leases, db).value == b"1"
+    clock.pass_by(3)
+    again = lease_of(leases, db)
+    assert (again.value, again.attempt) == (b"0", 1)
+    assert leases.snooze_many(db, [again], delay=0) == [Fate.available]
+
+
+def test_an_expired_lease_counts_an_attempt_and_says_why(db: Any, leases: Leases, clock: Clock) -> None:
+    fill(leases, db, 1)
+    lease_of(leases, db, duration=5, consumer="worker 1")
+    clock.pass_by(4.9)
+    assert leases.lease(db) is None
+    clock.pass_by(0.1)
+    again = lease_of(leases, db)
+    assert (again.attempt, again.error) == (2, "The lease of worker 1 expired.")
+
+
+def test_after_max_attempts_an_item_is_a_dead_letter(db: Any, space: Subspace, clock: Clock) -> None:
+    leases = Leases(Queue(space), max_attempts=2, clock=clock)
+    fill(leases, db, 2)
+    assert leases.nack(db, lease_of(leases, db), error="first") is Fate.available
+    assert leases.nack(db, lease_of(leases, db), error="second", delay=9) is Fate.dead
+    lease_of(leases, db, duration=1)
+    clock.pass_by(2)
+    lease_of(leases, db, duration=1)
+    clock.pass_by(2)
+    [reclaimed] = leases.reclaim(db).reclaimed
+    assert (reclaimed.fate, reclaimed.kind, reclaimed.attempt) == (Fate.dead, "lease", 2)
+    stats = leases.queue.stats(db)
+    assert (stats.available, stats.leased, stats.dead) == (0, 0, 2)
+    assert leases.queue.check(db).ok
+
+
+def test_a_back_off_policy_delays_what_failed(db: Any, space: Subspace, clock: Clock) -> None:
+    leases = Leases(Queue(space), backoff=constant(7), clock=clock)
+    fill(leases, db, 2)
+    assert leases.nack(db, lease_of(leases, db)) is Fate.delayed
+    lease_of(leases, db, duration=5)
+    clock.pass_by(6.5)
+    assert leases.lease(db) is None
+    clock.pass_by(0.5)
+    assert lease_of(leases, db).value == b"0"
+    clock.pass_by(6.5)
+    assert lease_of(leases, db).value == b"1"
+
+
+def test_an_item_becomes_available_after_its_delay_or_at_its_time(db: Any, leases: Leases, clock: Clock) -> None:
+    leases.enqueue(db, b"at", at=clock.now + 20)
+    leases.enqueue(db, b"delay", delay=10)
+    leases.enqueue(db, b"past", at=clock.now - 1)
+    assert leases.queue.stats(db).delayed == 2
+    assert [lease.value for lease in leases.lease_many(db)] == [b"past"]
+    clock.pass_by(10)
+    assert [lease.value for lease in leases.lease_many(db)] == [b"delay"]
+    clock.pass_by(10)
+    assert [lease.value for lease in leases.lease_many(db)] == [b"at"]
+    with pytest.raises(ValueError, match="not both"):
+        leases.enqueue(db, b"x", delay=1, at=1)
+
+
+def test_an_item_whose_life_is_over_is_removed_wherever_it_stands(db: Any, leases: Leases, clock: Clock) -> None:
+    leases.enqueue(db, b"available", ttl=10)
+    leases.enqueue(db, b"delayed", ttl=10, delay=5)
+    leases.enqueue(db, b"both at once", ttl=10, delay=10)
+    leases.enqueue(db, b"stays")
+    clock.pass_by(10)
+    assert [lease.value for lease in leases.lease_many(db)] == [b"stays"]
+    stats = leases.queue.stats(db)
+    assert (stats.expired, stats.leased, stats.available, stats.delayed) == (3, 1, 0, 0)
+    assert leases.queue.check(db).ok
+    assert {key[0] for key in keys(db, leases)} == {"lease", "timer"}
+
+
+def test_a_leased_item_outlives_its_time_until_it_is_given_back(db: Any, leases: Leases, clock: Clock) -> None:
+    leases.enqueue(db, b"x", ttl=10)
+    leases.enqueue(db, b"y", ttl=10)
+    x, y = leases.lease_many(db, duration=100)
+    clock.pass_by(50)
+    assert leases.reclaim(db).reclaimed == ()
+    leases.ack(db, x)
+    assert leases.nack(db, y) is Fate.expired
+    assert keys(db, leases) == []
+    assert leases.queue.stats(db).expired == 1
+
+
+def test_an_item_given_back_in_time_is_still_removed_at_its_time(db: Any, leases: Leases, clock: Clock) -> None:
+    leases.enqueue(db, b"x", ttl=10)
+    leases.nack(db, lease_of(leases, db))
+    clock.pass_by(10)
+    assert leases.lease(db) is None
+    assert keys(db, leases) == []
+
+
+def test_a_plain_dequeue_takes_items_that_came_back_and_leaves_no_timer(db: Any, leases: Leases) -> None:
+    leases.enqueue(db, b"x", ttl=10, headers={"n": 1})
+    leases.nack(db, lease_of(leases, db))
+    item = leases.queue.dequeue(db)
+    assert item is not None
+    assert (item.value, dict(item.headers)) == (b"x", {"n": 1})
+    assert keys(db, leases) == []
+
+
+def test_a_large_item_keeps_its_chunks_where_they_are_until_it_is_acked(db: Any, leases: Leases) -> None:
+    payload = bytes(range(256)) * (INLINE_BYTES // 200)
+    leases.enqueue(db, payload, headers={"n": 1})
+    lease = lease_of(leases, db)
+    assert (lease.value, dict(lease.headers)) == (payload, {"n": 1})
+    assert leases.queue.check(db).ok
+    leases.nack(db, lease)
+    lease = lease_of(leases, db)
+    assert lease.value == payload
+    leases.ack(db, lease)
+    assert keys(db, leases) == []
+
+
+def test_more_due_timers_than_one_transaction_settles_do_not_change_the_order(
+    db: Any, leases: Leases, clock: Clock
+) -> None:
+    fill(leases, db, 200)
+    taken = leases.lease_many(db, limit=150, duration=100)
+    leases.extend_many(db, taken[:100], duration=200)
+    clock.pass_by(300)
+    assert [lease.value for lease in leases.lease_many(db, limit=200)] == [b"%d" % n for n in range(200)]
+
+
+def test_an_empty_lease_writes_nothing(db: Any, leases: Leases, space: Subspace) -> None:
+    assert leases.lease(db) is None
+    assert leases.reclaim(db).reclaimed == ()
+    assert db.get_range_startswith(space.key()) == []
+
+
+def test_an_item_that_does_not_decode_is_named_and_what_stands_before_it_is_leased(
+    db: Any, space: Subspace, clock: Clock
+) -> None:
+    Queue(space).enqueue_many(db, [b"1", b"2", b"{", b"4"])
+    leases = Leases(Queue(space, codec="json"), clock=clock)
+    assert [lease.value for lease in leases.lease_many(db)] == [1, 2]
+    with pytest.raises(CodecError, match="index=3"):
+        leases.lease(db)
+    assert leases.queue.stats(db).leased == 2
+    assert leases.queue.check(db).ok
+
+
+def test_verbs_can_be_awaited(db: Any, leases: Leases) -> None:
+    async def main() -> Lease | None:
+        await asyncio.gather(*(leases.enqueue.aio(db, b"x") for _ in range(5)))
+        taken = await leases.lease_many.aio(db, limit=4)
+        await leases.ack_many.aio(db, taken)
+        return await leases.lease.aio(db)
+
+    assert asyncio.run(main()) is not None
+    assert leases.queue.stats(db).dequeued == 4
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"duration": 0}, {"duration": float("inf")}, {"duration": float("nan")}, {"duration": -1}],
+)
+def test_a_duration_that_is_none_is_refused(db: Any, leases: Leases, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="duration is a number of seconds"):
+        leases.lease(db, **wrong)
+
+
+def test_leases_print_their_subspace_as_a_tuple() -> None:
+    assert repr(Leases(Queue(("a", 1)), max_attempts=3)) == "Leases(('a', 1), max_attempts=3)"
+    with pytest.raises(ValueError, match="at least 1"):
+        Leases(Queue("a"), max_attempts=0)
