@@ -27,21 +27,21 @@ def install(folder: Path, version: str) -> None:
 
 
 def test_without_java_it_names_the_command_that_installs_one(only_on_path: Path) -> None:
-    assert java.why_no_spark() == "there is no Java: sudo apt-get install openjdk-17-jre-headless"
+    assert java.why_no_java() == "there is no Java: sudo apt-get install openjdk-17-jre-headless"
 
 
 @pytest.mark.parametrize(("said", "version"), [("1.8.0_402", 8), ("11.0.2", 11), ("16", 16)])
 def test_an_old_java_is_named_as_such(only_on_path: Path, said: str, version: int) -> None:
     install(only_on_path, said)
 
-    assert str(java.why_no_spark()).startswith(f"Java {version} is older than 17: sudo apt-get install")
+    assert str(java.why_no_java()).startswith(f"Java {version} is older than 17: sudo apt-get install")
 
 
 @pytest.mark.parametrize("said", ["17.0.15", "21", "25-ea"])
 def test_a_new_enough_java_is_enough(only_on_path: Path, said: str) -> None:
     install(only_on_path, said)
 
-    assert java.why_no_spark() is None
+    assert java.why_no_java() is None
 
 
 def test_java_home_comes_before_the_path(only_on_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,10 +49,11 @@ def test_java_home_comes_before_the_path(only_on_path: Path, monkeypatch: pytest
     install(only_on_path / "bin", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(only_on_path))
 
-    assert str(java.why_no_spark()).startswith("Java 11 is older")
+    assert str(java.why_no_java()).startswith("Java 11 is older")
 
 
 def test_without_java_the_demo_says_so_and_loads_by_the_plain_bulk_call(only_on_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'fdbqueue[spark]'")
     folder = only_on_path / "demo"
 
     code, shown = on_terminal("demo", "--folder", str(folder), "--rows", "1000", url="")

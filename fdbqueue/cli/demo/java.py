@@ -17,6 +17,11 @@ def why_no_spark() -> str | None:
     """Say what is missing for Spark, and the command that installs it; None if nothing is."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         return "PySpark is not installed: pip install 'fdbqueue[spark]'"
+    return why_no_java()
+
+
+def why_no_java() -> str | None:
+    """Say what is wrong with the Java here, and the command that installs one; None if nothing is."""
     version = _version()
     if version is None:
         return f"there is no Java: {_how_to_install()}"
