@@ -17,7 +17,7 @@ from fdbqueue import Queue
 from fdbqueue.batches import BATCH_ITEMS
 from fdbqueue.bulk import COMMITS_IN_FLIGHT
 from fdbqueue.engine import Subspace
-from tests.benchmarks.harness import Contestant, Sample, compare, heading, in_threads, say
+from tests.benchmarks.harness import Contestant, Sample, compare, heading, in_threads, in_turn, say
 from tests.benchmarks.peers import RecipeQueue, bare_lmdb, bare_sets
 
 SPACE = Subspace(("fdbqueue bench",))
@@ -41,17 +41,14 @@ def embedded(folder: pathlib.Path) -> None:
     """Bulk and single enqueues on the embedded engine."""
     for durability, query in (("durable", ""), ("relaxed", "?durability=relaxed")):
         db = fdbqueue.open(f"file:{folder / durability}{query}")
-        queue = Queue(SPACE["bulk"])
-        keys = queue.layout.item_keys(1, BULK, os.urandom(8))
-        rows = [(key, b"\x10" + ITEM) for key in keys]
         compare(
             f"enqueue_many of 100,000 items of 100 B, embedded, {durability}",
             [
                 Contestant(
                     f"bare LMDB, {BATCH_ITEMS} puts per transaction",
-                    partial(bare_lmdb, folder, rows, per_transaction=BATCH_ITEMS, durable=not query),
+                    partial(bare_lmdb, folder, rows(SPACE["bare"]), per_transaction=BATCH_ITEMS, durable=not query),
                 ),
-                Contestant("enqueue_many", partial(bulk, queue, db), wanted=0.35),
+                Contestant("enqueue_many", partial(bulk, SPACE["bulk"], db), wanted=0.35),
             ],
         )
         db.close()
@@ -71,8 +68,7 @@ def single_items(folder: pathlib.Path) -> None:
     lite.conn.execute("PRAGMA synchronous=FULL")
 
     def both_ways(put: Any, get: Any) -> Sample:
-        sample = in_threads(1, calls, lambda _: put())
-        taken = in_threads(1, calls, lambda _: get())
+        sample, taken = in_turn(calls, put), in_turn(calls, get)
         return Sample(2 * calls, sample.seconds + taken.seconds, sample.latencies + taken.latencies)
 
     compare(
@@ -94,16 +90,14 @@ def single_items(folder: pathlib.Path) -> None:
 def cluster(db: Any) -> None:
     """Bulk and single enqueues on a cluster."""
     db.clear_range_startswith(SPACE.key())
-    queue = Queue(SPACE["bulk"])
-    rows = [(key, b"\x10" + ITEM) for key in queue.layout.item_keys(1, BULK, os.urandom(8))]
     compare(
         "enqueue_many of 100,000 items of 100 B, cluster",
         [
             Contestant(
                 f"bare loop, {BATCH_ITEMS} sets per transaction, {COMMITS_IN_FLIGHT} commits in flight",
-                lambda: bare_sets(db, rows, per_transaction=BATCH_ITEMS, in_flight=COMMITS_IN_FLIGHT),
+                lambda: bare_sets(db, rows(SPACE["bare"]), per_transaction=BATCH_ITEMS, in_flight=COMMITS_IN_FLIGHT),
             ),
-            Contestant("enqueue_many", lambda: bulk(queue, db), wanted=0.8),
+            Contestant("enqueue_many", lambda: bulk(SPACE["bulk"], db), wanted=0.8),
         ],
     )
     recipe = RecipeQueue(SPACE["recipe"]).enqueue
@@ -118,9 +112,15 @@ def cluster(db: Any) -> None:
     db.clear_range_startswith(SPACE.key())
 
 
-def bulk(queue: Queue, db: Any) -> Sample:
-    """Load `BULK` items into an empty queue."""
-    queue.clear(db)
+def rows(name: Subspace) -> list[tuple[bytes, bytes]]:
+    """Return the keys and values that a bulk load into a queue of that name writes for its items."""
+    layout = Queue(name[os.urandom(4)]).layout
+    return [(key, b"\x10" + ITEM) for key in layout.item_keys(1, BULK, os.urandom(8))]
+
+
+def bulk(name: Subspace, db: Any) -> Sample:
+    """Load `BULK` items into a queue that nobody used before: what a clear leaves to do would be counted here."""
+    queue = Queue(name[os.urandom(4)])
     started = time.perf_counter()
     report = queue.enqueue_many(db, (ITEM for _ in range(BULK)))
     return Sample(report.items, time.perf_counter() - started, conflicts=report.conflicts)

@@ -105,6 +105,17 @@ def in_threads(threads: int, calls: int, call: Callable[[int], object]) -> Sampl
     return Sample(threads * calls, time.perf_counter() - started, latencies)
 
 
+def in_turn(calls: int, call: Callable[[], object]) -> Sample:
+    """Make `calls` calls one after the other in this thread, and time each."""
+    latencies = []
+    started = time.perf_counter()
+    for _ in range(calls):
+        before = time.perf_counter()
+        call()
+        latencies.append(time.perf_counter() - before)
+    return Sample(calls, time.perf_counter() - started, latencies)
+
+
 def heading(title: str) -> None:
     """Print a benchmark's title with the machine and the versions."""
     versions = ", ".join(f"{name} {_version(name)}" for name in ("fdbqueue", "lmdb", "foundationdb", "pyspark"))
