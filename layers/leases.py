@@ -42,35 +42,35 @@ Source
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from fdbqueue import CodecError, FormatError, LeaseLost, Position, Queue
-from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, started
+from fdbqueue import Position, Queue
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
-from fdbqueue.items import Item, Notes, chunks_of, envelope, notes_of
+from fdbqueue.items import Notes, chunks_of, envelope
 from fdbqueue.layout import new_random, pack
 from fdbqueue.verbs import verb
 
 from .backoff import Backoff, immediately
 from .head import Head
+from .holding import Holding
 from .lease import Fate, Held, Lease
 from .moves import Moves, Retry, cut
-from .timers import SETTLE_LIMIT, Reclaimed, due_timers, settle
+from .taking import Taken, Taking, Terms
+from .timers import Reclaimed, due_timers, settle
+from .times import not_negative, positive, visible_at
 
 T = TypeVar("T")
 
 TOKEN_BYTES = 8
 CONSUMER_BYTES = 200
-EXPIRED_LIMIT = 500
-"""How many items whose life is over one lease removes on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +81,6 @@ class ReclaimReport:
     """The items that were moved."""
     more: bool
     """Whether more may be due."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    limit: int
-    duration_us: int
-    consumer: str
-    token: bytes
-    strict: bool
-    """Whether to come again, rather than to take items while timers are due."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    leases: list[Lease]
-    again: bool
 
 
 class _NothingWritten(Exception):
@@ -152,6 +136,8 @@ class Leases:
         self.retry = Retry(max_attempts, backoff)
         self.clock = clock
         self.head = head or Head(queue.layout)
+        self._taking = Taking(queue, self.head, self.retry)
+        self._holding = Holding(queue, self.retry)
 
     def __repr__(self) -> str:
         return f"Leases({self.layout.describe()}, max_attempts={self.retry.max_attempts})"
@@ -183,16 +169,13 @@ class Leases:
         *Conflicts:* none. *Cost:* as `Queue.enqueue`, and a write each for a delay and a time to live.
         """
         now_us = self.now_us()
-        visible_at_us = _visible_at_us(now_us, delay, at)
-        ttl_at_us = 0 if ttl is None else now_us + _micros(ttl, "ttl")
-        payload = self.queue.encode(value)
-        stored = envelope(payload, headers)
-        body = partial(
-            self._enqueue,
-            stored=stored,
-            chunks=chunks_of(payload),
-            notes=Notes(enqueued_at_us=now_us, visible_at_us=visible_at_us, ttl_at_us=ttl_at_us),
+        notes = Notes(
+            enqueued_at_us=now_us,
+            visible_at_us=visible_at(now_us, delay, at),
+            ttl_at_us=0 if ttl is None else now_us + positive(ttl, "ttl"),
         )
+        payload = self.queue.encode(value)
+        body = partial(self._enqueue, stored=envelope(payload, headers), chunks=chunks_of(payload), notes=notes)
         return (yield from self.queue.transact(tr, body))
 
     @verb
@@ -239,21 +222,27 @@ class Leases:
         """
         if limit < 1:
             raise ValueError(f"limit is how many items to lease, at least 1, not {limit}.")
-        terms = _Terms(
+        terms = Terms(
             limit,
-            _micros(duration, "duration"),
+            positive(duration, "duration"),
             _this_process() if consumer is None else cut(consumer, CONSUMER_BYTES),
             token or os.urandom(TOKEN_BYTES),
             strict=is_database(tr),
         )
+
+        def take(tr: Transaction) -> Steps[tuple[Taken, bool]]:
+            return self._taking.take(tr, terms, self.now_us())
+
         if not is_database(tr):
             own = cast(Transaction, tr)
-            taken, _ = yield from self._take(own, terms)
+            taken, _ = yield from take(own)
             if not taken.leases:
                 self.head.found_nothing(own)
             return taken.leases
         while True:
-            taken = yield from self._commit_if_written(cast(Database, tr), partial(self._take, terms=terms))
+            taken = yield from self._commit_if_written(
+                cast(Database, tr), lambda tr: self._taking.take(tr, terms, self.now_us())
+            )
             if not taken.again:
                 return taken.leases
 
@@ -283,7 +272,8 @@ class Leases:
 
         *Conflicts:* as `ack`, of each. *Cost:* one read, in parallel, and two writes each.
         """
-        yield from self.queue.transact(tr, partial(self._ack, leases=list(leases)))
+        held = list(leases)
+        yield from self.queue.transact(tr, lambda tr: self._holding.ack(tr, held))
 
     @verb
     def nack(
@@ -305,8 +295,12 @@ class Leases:
 
         *Conflicts:* as `ack`, and with leases of items behind it. *Cost:* one read, five writes.
         """
-        delay_us = None if delay is None else _micros(delay, "delay", least=0.0)
-        body = partial(self._nack, lease=lease, delay_us=delay_us, error=error or "It was given back.")
+        delay_us = None if delay is None else not_negative(delay, "delay")
+        why = error or "It was given back."
+
+        def body(tr: Transaction) -> Steps[Fate]:
+            return self._holding.nack(tr, lease, now_us=self.now_us(), delay_us=delay_us, error=why)
+
         return (yield from self.queue.transact(tr, body))
 
     @verb
@@ -317,7 +311,11 @@ class Leases:
     @verb
     def snooze_many(self, tr: Transaction | Database, leases: Iterable[Held], *, delay: float) -> Steps[list[Fate]]:
         """Give items back without counting an attempt, all or none; otherwise as `nack`."""
-        body = partial(self._snooze, leases=list(leases), delay_us=_micros(delay, "delay", least=0.0))
+        held, delay_us = list(leases), not_negative(delay, "delay")
+
+        def body(tr: Transaction) -> Steps[list[Fate]]:
+            return self._holding.snooze(tr, held, now_us=self.now_us(), delay_us=delay_us)
+
         return (yield from self.queue.transact(tr, body))
 
     @verb
@@ -336,7 +334,11 @@ class Leases:
         self, tr: Transaction | Database, leases: Iterable[Lease], *, duration: float = 30.0
     ) -> Steps[list[Lease]]:
         """Extend leases, all or none, as `extend`."""
-        body = partial(self._extend, leases=list(leases), duration_us=_micros(duration, "duration"))
+        held, duration_us = list(leases), positive(duration, "duration")
+
+        def body(tr: Transaction) -> Steps[list[Lease]]:
+            return self._holding.extend(tr, held, expires_at_us=self.now_us() + duration_us)
+
         return (yield from self.queue.transact(tr, body))
 
     @verb
@@ -386,157 +388,6 @@ class Leases:
         moves.finish()
         return position
 
-    def _take(self, tr: Transaction, terms: _Terms) -> Steps[tuple[_Taken, bool]]:
-        now_us = self.now_us()
-        due = started(due_timers(tr, self.layout, now_us, limit=SETTLE_LIMIT))
-        head = started(self.head.first(tr, limit=terms.limit))
-        overdue = yield from due
-        moves = Moves(tr, self.layout)
-        try:
-            if overdue:
-                _, all_settled = yield from settle(tr, self.layout, moves, overdue, now_us=now_us, retry=self.retry)
-                if terms.strict and not (all_settled and len(overdue) < SETTLE_LIMIT):
-                    return _Taken([], again=True), True
-                # The head was read before items came back; a new read sees them, though nothing is committed yet.
-                head = self.head.first(tr, limit=terms.limit)
-            found = yield from head
-            return (yield from self._take_from(tr, moves, found, terms, now_us)), moves.any
-        finally:
-            moves.finish()
-
-    def _take_from(
-        self, tr: Transaction, moves: Moves, found: list[KeyValue], terms: _Terms, now_us: int
-    ) -> Steps[_Taken]:
-        leases: list[Lease] = []
-        expired = 0
-        unreadable = False
-        while found:
-            wanted = terms.limit - len(leases)
-            last = b""
-            for row in found:
-                notes = notes_of(row.value)
-                packed = self.layout.available.packed(row.key)
-                if notes.ttl_at_us and notes.ttl_at_us <= now_us:
-                    moves.leave_available(packed, notes, cleared=True)
-                    moves.vanish(packed, row.value, "expired")
-                    expired += 1
-                else:
-                    try:
-                        item = yield from self.queue.item(tr, self.layout.position_of(row.key), row.value)
-                    except (FormatError, CodecError):
-                        if not leases and not last and not moves.any:
-                            raise
-                        unreadable = True
-                        break
-                    leases.append(self._lend(moves, item, packed, row.value, notes, terms, now_us))
-                last = row.key
-            if last:
-                self.head.take(tr, found[0].key, last)
-            if unreadable or expired >= EXPIRED_LIMIT:
-                return _Taken(leases, again=not leases)
-            if len(leases) == terms.limit or len(found) < wanted:
-                break
-            found = yield from self.head.first(tr, limit=terms.limit - len(leases), after=last)
-        return _Taken(leases, again=False)
-
-    def _lend(
-        self, moves: Moves, item: Item, packed: bytes, stored: bytes, notes: Notes, terms: _Terms, now_us: int
-    ) -> Lease:
-        expires_at_us = now_us + terms.duration_us
-        attempt = notes.attempt + 1
-        moves.leave_available(packed, notes, cleared=True)
-        lent = Notes(
-            attempt=attempt,
-            token=terms.token,
-            expires_at_us=expires_at_us,
-            consumer=terms.consumer,
-            enqueued_at_us=notes.enqueued_at_us,
-            ttl_at_us=notes.ttl_at_us,
-            error=notes.error,
-        )
-        moves.enter_leased(packed, stored, lent)
-        return Lease(
-            item.position,
-            item.value,
-            item.headers,
-            terms.token,
-            expires_at_us / 1e6,
-            attempt,
-            terms.consumer,
-            notes.error,
-        )
-
-    def _held(self, tr: Transaction, leases: list[Held]) -> Steps[list[tuple[bytes, bytes, Notes]]]:
-        """Return packed position, stored value and notes of leased items, or raise if one of the leases is lost.
-
-        Plain reads: whoever ends one of these leases, or takes it away, meanwhile, makes this transaction fail.
-        """
-        reads = {pack(lease.position): (lease, None) for lease in leases}
-        futures = [(packed, lease, tr.get(self.layout.leased.key(packed))) for packed, (lease, _) in reads.items()]
-        held = []
-        lost = []
-        for packed, lease, future in futures:
-            value = yield future
-            stored = bytes(value) if value.present() else b""
-            notes = notes_of(stored) if stored else None
-            if notes is None or notes.token != lease.token:
-                lost.append(lease.position)
-            else:
-                held.append((packed, stored, notes))
-        if lost:
-            raise LeaseLost(
-                f"The lease of {', '.join(map(str, lost))} of {self!r} is lost: the item was acked or given back"
-                " already, or the lease expired and somebody else took the item. Undo what was done for it, or let it"
-                " be done again; extend leases whose work takes longer.",
-                lost=lost,
-            )
-        return held
-
-    def _ack(self, tr: Transaction, leases: list[Held]) -> Steps[None]:
-        held = yield from self._held(tr, leases)
-        moves = Moves(tr, self.layout)
-        for packed, stored, notes in held:
-            moves.leave_leased(packed, notes)
-            moves.vanish(packed, stored, "dequeued")
-        moves.finish()
-
-    def _nack(self, tr: Transaction, lease: Held, delay_us: int | None, error: str) -> Steps[Fate]:
-        [(packed, stored, notes)] = yield from self._held(tr, [lease])
-        moves = Moves(tr, self.layout)
-        moves.leave_leased(packed, notes)
-        now_us = self.now_us()
-        fate = moves.fail(packed, stored, notes, self.retry, now_us=now_us, delay_us=delay_us, error=error)
-        moves.finish()
-        return fate
-
-    def _snooze(self, tr: Transaction, leases: list[Held], delay_us: int) -> Steps[list[Fate]]:
-        held = yield from self._held(tr, leases)
-        moves = Moves(tr, self.layout)
-        now_us = self.now_us()
-        fates = []
-        for packed, stored, notes in held:
-            moves.leave_leased(packed, notes)
-            uncounted = Notes(
-                attempt=notes.attempt - 1,
-                consumer=notes.consumer,
-                enqueued_at_us=notes.enqueued_at_us,
-                ttl_at_us=notes.ttl_at_us,
-                error=notes.error,
-            )
-            fates.append(moves.put_back(packed, stored, uncounted, now_us=now_us, delay_us=delay_us))
-        moves.finish()
-        return fates
-
-    def _extend(self, tr: Transaction, leases: list[Lease], duration_us: int) -> Steps[list[Lease]]:
-        held = yield from self._held(tr, list(leases))
-        moves = Moves(tr, self.layout)
-        expires_at_us = self.now_us() + duration_us
-        for packed, stored, notes in held:
-            moves.leave_leased(packed, notes)
-            moves.enter_leased(packed, stored, _with_end(notes, expires_at_us))
-        moves.finish()
-        return [replace(lease, expires_at=expires_at_us / 1e6) for lease in leases]
-
     def _reclaim(self, tr: Transaction, limit: int) -> Steps[tuple[ReclaimReport, bool]]:
         now_us = self.now_us()
         overdue = yield from due_timers(tr, self.layout, now_us, limit=limit)
@@ -546,36 +397,6 @@ class Leases:
         finally:
             moves.finish()
         return ReclaimReport(tuple(reclaimed), more=not all_settled or len(overdue) == limit), moves.any
-
-
-def _with_end(notes: Notes, expires_at_us: int) -> Notes:
-    return Notes(
-        attempt=notes.attempt,
-        token=notes.token,
-        expires_at_us=expires_at_us,
-        consumer=notes.consumer,
-        enqueued_at_us=notes.enqueued_at_us,
-        ttl_at_us=notes.ttl_at_us,
-        error=notes.error,
-    )
-
-
-def _micros(seconds: float, name: str, *, least: float | None = None) -> int:
-    if not math.isfinite(seconds) or (seconds <= 0 if least is None else seconds < least):
-        wanted = "more than 0" if least is None else f"{least:g} or more"
-        raise ValueError(f"{name} is a number of seconds, {wanted}, not {seconds}.")
-    return int(seconds * 1e6)
-
-
-def _visible_at_us(now_us: int, delay: float | None, at: float | None) -> int:
-    if delay is not None and at is not None:
-        raise ValueError("An item becomes available after a delay, or at a time; not both.")
-    if delay is not None:
-        return now_us + _micros(delay, "delay", least=0.0) if delay else 0
-    if at is None:
-        return 0
-    at_us = _micros(at, "at", least=0.0)
-    return at_us if at_us > now_us else 0
 
 
 def _this_process() -> str:

@@ -7,6 +7,9 @@ another place; it keeps timers and counters true, and the tail above every item 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from msgspec import structs
 
 from fdbqueue.engine.api import Transaction
 from fdbqueue.items import Notes, is_chunked, with_notes
@@ -142,17 +145,9 @@ class Moves:
         return self.put_back(packed, stored, at_rest(notes, error=error), now_us=now_us, delay_us=delay_us)
 
 
-def at_rest(notes: Notes, *, error: str | None = None, visible_at_us: int = 0, died_at_us: int = 0) -> Notes:
-    """Return the notes of an item that nobody has."""
-    return Notes(
-        attempt=notes.attempt,
-        consumer=notes.consumer,
-        visible_at_us=visible_at_us,
-        enqueued_at_us=notes.enqueued_at_us,
-        ttl_at_us=notes.ttl_at_us,
-        error=notes.error if error is None else error,
-        died_at_us=died_at_us,
-    )
+def at_rest(notes: Notes, **changes: Any) -> Notes:
+    """Return the notes of an item that nobody has, with changes."""
+    return structs.replace(notes, **{"token": b"", "expires_at_us": 0, "visible_at_us": 0, "died_at_us": 0, **changes})
 
 
 def cut(text: str, size_bytes: int) -> str:

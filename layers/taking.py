@@ -1,0 +1,140 @@
+"""Taking items from the head of a queue, for leases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from fdbqueue import CodecError, FormatError, Queue
+from fdbqueue.engine.api import KeyValue, Transaction
+from fdbqueue.engine.steps import Steps, started
+from fdbqueue.items import Item, Notes, notes_of
+
+from .head import Head
+from .lease import Lease
+from .moves import Moves, Retry
+from .timers import SETTLE_LIMIT, due_timers, settle
+
+EXPIRED_LIMIT = 500
+"""How many items whose life is over one transaction removes on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What was asked for."""
+
+    limit: int
+    duration_us: int
+    consumer: str
+    token: bytes
+    strict: bool
+    """Whether to come again, rather than to take items while more timers are due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one transaction took."""
+
+    leases: list[Lease]
+    again: bool
+    """Whether there was more to clear away than one transaction does, so that another one is to look again."""
+
+
+class Taking:
+    """Takes items of one queue.
+
+    Args:
+        head: in which order.
+        retry: what happens to overdue items that are met.
+    """
+
+    __slots__ = ("_head", "_layout", "_queue", "_retry")
+
+    def __init__(self, queue: Queue, head: Head, retry: Retry) -> None:
+        self._queue = queue
+        self._layout = queue.layout
+        self._head = head
+        self._retry = retry
+
+    def take(self, tr: Transaction, terms: Terms, now_us: int) -> Steps[tuple[Taken, bool]]:
+        """Settle what is due, then lease the first items; say also whether anything was written."""
+        due = started(due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT))
+        head = started(self._head.first(tr, limit=terms.limit))
+        overdue = yield from due
+        moves = Moves(tr, self._layout)
+        try:
+            if overdue:
+                _, all_settled = yield from settle(tr, self._layout, moves, overdue, now_us=now_us, retry=self._retry)
+                if terms.strict and not (all_settled and len(overdue) < SETTLE_LIMIT):
+                    return Taken([], again=True), True
+                # The head was read before items came back; a new read sees them, though nothing is committed yet.
+                head = self._head.first(tr, limit=terms.limit)
+            found = yield from head
+            return (yield from self._lend_first(tr, moves, found, terms, now_us)), moves.any
+        finally:
+            moves.finish()
+
+    def _lend_first(
+        self, tr: Transaction, moves: Moves, found: list[KeyValue], terms: Terms, now_us: int
+    ) -> Steps[Taken]:
+        leases: list[Lease] = []
+        expired = 0
+        while found:
+            wanted = terms.limit - len(leases)
+            last, error, removed = yield from self._lend_rows(tr, moves, found, leases, terms, now_us)
+            expired += removed
+            if last:
+                self._head.take(tr, found[0].key, last)
+            if error is not None and not leases and not (terms.strict and moves.any):
+                raise error
+            if error is not None or expired >= EXPIRED_LIMIT:
+                return Taken(leases, again=not leases)
+            if not removed or len(found) < wanted:
+                break
+            found = yield from self._head.first(tr, limit=removed, after=last)
+        return Taken(leases, again=False)
+
+    def _lend_rows(
+        self, tr: Transaction, moves: Moves, found: list[KeyValue], leases: list[Lease], terms: Terms, now_us: int
+    ) -> Steps[tuple[bytes, FormatError | CodecError | None, int]]:
+        """Append leases of `found`; return the last key dealt with, what stopped it there, and how many had expired."""
+        expired = 0
+        last = b""
+        for row in found:
+            notes = notes_of(row.value)
+            packed = self._layout.available.packed(row.key)
+            if notes.ttl_at_us and notes.ttl_at_us <= now_us:
+                moves.leave_available(packed, notes, cleared=True)
+                moves.vanish(packed, row.value, "expired")
+                expired += 1
+            else:
+                try:
+                    item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
+                except (FormatError, CodecError) as error:
+                    return last, error, expired
+                leases.append(_lend(moves, item, packed, row.value, notes, terms, now_us))
+            last = row.key
+        return last, None, expired
+
+
+def _lend(moves: Moves, item: Item, packed: bytes, stored: bytes, notes: Notes, terms: Terms, now_us: int) -> Lease:
+    lent = replace(
+        notes,
+        attempt=notes.attempt + 1,
+        token=terms.token,
+        expires_at_us=now_us + terms.duration_us,
+        consumer=terms.consumer,
+    )
+    moves.leave_available(packed, notes, cleared=True)
+    moves.enter_leased(packed, stored, lent)
+    return Lease(
+        item.position,
+        item.value,
+        item.headers,
+        terms.token,
+        lent.expires_at_us / 1e6,
+        lent.attempt,
+        terms.consumer,
+        notes.error,
+    )

@@ -1,0 +1,47 @@
+"""Seconds, as the verbs take them, and microseconds, as they are stored."""
+
+from __future__ import annotations
+
+import math
+
+
+def positive(seconds: float, name: str) -> int:
+    """Return a duration in microseconds.
+
+    Raises:
+        ValueError: it is not finite, or not more than 0.
+    """
+    if not math.isfinite(seconds) or seconds <= 0:
+        raise ValueError(f"{name} is a number of seconds, more than 0, not {seconds}.")
+    return int(seconds * 1e6)
+
+
+def not_negative(seconds: float, name: str) -> int:
+    """Return a delay or a time in microseconds.
+
+    Raises:
+        ValueError: it is not finite, or less than 0.
+    """
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{name} is a number of seconds, 0 or more, not {seconds}.")
+    return int(seconds * 1e6)
+
+
+def visible_at(now_us: int, delay: float | None, at: float | None) -> int:
+    """Return when an item becomes available; 0: now.
+
+    Raises:
+        ValueError: both a delay and a time were given, or one that is none.
+    """
+    if delay is not None and at is not None:
+        raise ValueError("An item becomes available after a delay, or at a time; not both.")
+    if at is not None:
+        at_us = not_negative(at, "at")
+    else:
+        at_us = now_us + not_negative(delay or 0.0, "delay")
+    return at_us if at_us > now_us else 0
+
+
+def seconds_or_none(at_us: int) -> float | None:
+    """Return a stored time in seconds; None if it was never set."""
+    return at_us / 1e6 if at_us else None

@@ -1,0 +1,99 @@
+"""Every verb of leases takes effect once, whatever becomes of its commits."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fdbqueue import Queue
+from fdbqueue.engine import FDBError, Subspace
+from layers.leases import Leases
+from tests.helpers.faults import Fault, FaultyDatabase
+
+FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
+
+
+class Clock:
+    now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def program(leases: Leases, db: Any, clock: Clock) -> list[Any]:
+    """Use every verb, and return what each said."""
+    said: list[Any] = []
+    leases.enqueue(db, b"a")
+    leases.enqueue(db, b"b", ttl=1_000)
+    leases.enqueue(db, b"c", delay=5)
+    leases.enqueue(db, bytes(100_000))
+    first = leases.lease(db, duration=10)
+    assert first is not None
+    said.append((first.value, first.attempt))
+    many = leases.lease_many(db, limit=2, duration=10)
+    said.append([(lease.value[:1], lease.attempt) for lease in many])
+    leases.extend(db, first, duration=100)
+    said.append(leases.nack(db, many[0], error="no"))
+    said.append(leases.snooze(db, many[1], delay=3))
+    clock.now += 20
+    said.append(sorted(found.fate for found in leases.reclaim(db).reclaimed))
+    leases.ack(db, first)
+    rest = leases.lease_many(db, duration=10)
+    said.append([(lease.value[:1], lease.attempt) for lease in rest])
+    leases.ack_many(db, rest[1:])
+    clock.now += 20
+    again = leases.lease(db)
+    assert again is not None
+    said.append((again.attempt, again.error))
+    stats = leases.queue.stats(db)
+    said.append((stats.available, stats.leased, stats.delayed, stats.enqueued, stats.dequeued))
+    return said
+
+
+def outcome(db: Any, space: Subspace, plan: Callable[[], Fault | None]) -> tuple[list[Any], int]:
+    clock = Clock()
+    faulty = FaultyDatabase(db, plan)
+    leases = Leases(Queue(space), clock=clock)
+    said = program(leases, faulty, clock)
+    assert leases.queue.check(db).problems == ()
+    leases.queue.clear(db)
+    return said, faulty.commits
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_verb_is_exactly_once_when_any_commit_fails(db: Any, space: Subspace, fault: Fault) -> None:
+    expected, commits = outcome(db, space, lambda: None)
+    assert commits > 12
+    for failing in range(commits):
+        counter = itertools.count()
+
+        def plan(failing: int = failing, counter: itertools.count[int] = counter) -> Fault | None:
+            return fault if next(counter) == failing else None
+
+        assert outcome(db, space, plan)[0] == expected
+
+
+@given(plan=st.lists(st.none() | st.sampled_from(FAULTS), max_size=60))
+def test_every_verb_is_exactly_once_under_random_faults(db: Any, plan: list[Fault | None]) -> None:
+    space = Subspace(("fdbqueue tests", "leases", "random faults"))
+    expected, _ = outcome(db, space, lambda: None)
+    pending = iter(plan)
+    assert outcome(db, space, lambda: next(pending, None))[0] == expected
+
+
+def test_an_error_that_is_not_retryable_is_raised_and_nothing_was_done(db: Any, space: Subspace) -> None:
+    leases = Leases(Queue(space))
+    leases.enqueue(db, b"x")
+    with pytest.raises(FDBError, match="1031"):
+        leases.lease(FaultyDatabase.failing_at(db, {0}, ("before", 1031)))
+    lease = leases.lease(db)
+    assert lease is not None
+    assert lease.attempt == 1
+    with pytest.raises(FDBError, match="1031"):
+        leases.ack(FaultyDatabase.failing_at(db, {0}, ("before", 1031)), lease)
+    assert leases.queue.stats(db).leased == 1
