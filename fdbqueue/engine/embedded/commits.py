@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fdbqueue.engine.embedded.futures import CANCELLED, Future, call
 from fdbqueue.engine.embedded.intervals import Range
 from fdbqueue.engine.embedded.store import CommitRequest
+from fdbqueue.engine.embedded.writes import Mutation
 from fdbqueue.engine.errors import FDBError
 
 if TYPE_CHECKING:
@@ -50,20 +51,16 @@ class Commit(Future[None]):
         keys = writes.conflict_keys()
         read_keys = [key for key, counts in tr._gets.items() if counts]
         read_ranges = tr._conflict_ranges
-        if 2 * tr._size > settings.size_limit:
-            size = sum(44 + len(key) + len(param) for _, key, param in mutations)
-            size += sum(25 + 2 * len(key) for single in (keys, read_keys) for key in single)
-            size += sum(24 + len(begin) + len(end) for many in (writes.conflicts, read_ranges) for begin, end in many)
-            if size > settings.size_limit:
-                self._error = TOO_LARGE
-                return
+        if 2 * tr._size > settings.size_limit and _size(tr, mutations) > settings.size_limit:
+            self._error = TOO_LARGE
+            return
         if settings.report_conflicts:  # in the form that a cluster would report: ranges, as wide as they touch
             read_ranges = list(tr._read_conflicts())
             read_keys = []
         self._request = CommitRequest(
             tr._version,
             read_ranges,
-            writes.conflicts,
+            list(writes.conflicts),
             mutations,
             settings.report_conflicts,
             read_keys,
@@ -136,7 +133,7 @@ class Commit(Future[None]):
 
     def conflicting(self) -> list[Range]:
         """Return the read ranges that the commit failed on, if the transaction asked to know."""
-        return self._request.conflicting if self._request is not None and self._request.done else []
+        return list(self._request.conflicting) if self._request is not None and self._request.done else []
 
     def wait(self) -> None:
         if not self._done:
@@ -166,3 +163,11 @@ class Commit(Future[None]):
 
     def cancel(self) -> None:
         self.fail(CANCELLED)
+
+
+def _size(tr: Transaction, mutations: list[Mutation]) -> int:
+    """Return how large the commit is by FoundationDB's count."""
+    size = sum(44 + len(key) + len(param) for _, key, param in mutations)
+    for ranges in (tr._read_conflicts(), tr._write_conflicts_so_far()):
+        size += sum(24 + len(begin) + len(end) for begin, end in ranges)
+    return size

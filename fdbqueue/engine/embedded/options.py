@@ -65,6 +65,7 @@ DEFAULT_FOR: Final = {
 
 READ_YOUR_WRITES_DISABLE: Final = 51
 MAX_WATCHES: Final = 20
+TIMEOUT: Final = 500
 SNAPSHOT_RYW_ENABLE: Final = 26
 SNAPSHOT_RYW_DISABLE: Final = 27
 USE_CONFIG_DATABASE: Final = 800
@@ -99,6 +100,7 @@ class Settings:
     __slots__ = (
         "bypass_unreadable",
         "identifier",
+        "lock_aware",
         "max_delay",
         "protected",
         "quiet_next",
@@ -119,6 +121,7 @@ class Settings:
     def __init__(self) -> None:
         self.bypass_unreadable = False
         self.identifier = b""
+        self.lock_aware = False
         self.max_delay = 1.0
         self.protected = True
         self.quiet_next = False
@@ -216,6 +219,15 @@ def _system_keys(write: bool) -> Callable[[Settings, bytes | None], None]:
     return setter
 
 
+def _lock_aware(settings: Settings, _param: bytes | None) -> None:
+    settings.lock_aware, settings.read_only = True, False
+
+
+def _read_lock_aware(settings: Settings, _param: bytes | None) -> None:
+    settings.read_only = settings.read_only or not settings.lock_aware
+    settings.lock_aware = True
+
+
 def _identifier(settings: Settings, param: bytes | None) -> None:
     if param is None or not 0 < len(param) <= 100:
         raise FDBError(2006)
@@ -237,7 +249,7 @@ def _field_length(_settings: Settings, param: bytes | None) -> None:
 def _tag(settings: Settings, param: bytes | None) -> None:
     if param is None:
         raise FDBError(2006)
-    if len(param) > 16:
+    if len(param) > 255:
         raise FDBError(2110)
     if len(settings.tags | {param}) > 5:
         raise FDBError(2109)
@@ -249,6 +261,10 @@ def _span(_settings: Settings, param: bytes | None) -> None:
         raise FDBError(2006)
 
 
+def _no_new_database(_settings: Settings, _param: bytes | None) -> None:
+    raise FDBError(2000)
+
+
 def _no_grv_cache(_settings: Settings, _param: bytes | None) -> None:
     raise FDBError(2007)
 
@@ -256,6 +272,7 @@ def _no_grv_cache(_settings: Settings, _param: bytes | None) -> None:
 _SETTERS: Final[dict[int, Callable[[Settings, bytes | None], None]]] = {
     30: _assign("quiet_next", True),
     51: _assign("ryw_disabled", True),
+    300: _no_new_database,
     301: _system_keys(write=True),
     302: _system_keys(write=False),
     403: _identifier,
@@ -268,9 +285,9 @@ _SETTERS: Final[dict[int, Callable[[Settings, bytes | None], None]]] = {
     503: _size_limit,
     600: _snapshot_ryw(1),
     601: _snapshot_ryw(-1),
-    700: _assign("read_only", False),
+    700: _lock_aware,
     701: _assign("protected", False),
-    702: _assign("read_only", True),
+    702: _read_lock_aware,
     712: _assign("report_conflicts", True),
     713: _assign("relaxed", True),
     714: _assign("write_special", True),

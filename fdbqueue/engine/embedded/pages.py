@@ -129,18 +129,19 @@ def resolve(snap: Snapshot, selector: Selector) -> tuple[bytes, int]:
     if offset > 0:
         if offset == 1:
             return selector.key, 0
-        left = offset
-        for key, _ in snap.scan(selector.key, LAST):
-            left -= 1
-            if not left:
-                return key, 0
-        return LAST, left
-    left = 1 - offset
-    for key, _ in snap.scan(b"", selector.key, True):
-        left -= 1
-        if not left:
-            return key, 0
-    return b"", -left
+        rows = snap.rows(selector.key, LAST, offset)
+        return (rows[-1][0], 0) if len(rows) == offset else (LAST, offset - len(rows))
+    distance = 1 - offset
+    rows = snap.rows(b"", selector.key, distance, True)
+    return (rows[-1][0], 0) if len(rows) == distance else (b"", len(rows) - distance)
+
+
+def locate(snap: Snapshot, selector: Selector) -> bytes:
+    """Return the key of the row that `selector` names, or the end of all keys that it runs into."""
+    if selector.offset != 1:
+        return resolve(snap, selector)[0]
+    rows = snap.rows(selector.key, LAST, 1)
+    return rows[0][0] if rows else LAST
 
 
 def read(snap: Snapshot, begin: Selector, end: Selector, limits: Limits, reverse: bool) -> Page:

@@ -250,7 +250,7 @@ class Reading(TransactionRead):
         try:
             with self._lock:
                 if self._settings.ryw_disabled:
-                    found, _ = pages.resolve(self._opened(), Selector(after, offset))
+                    found = pages.locate(self._opened(), Selector(after, offset))
                 else:
                     found = self._reader(snapshot).key(Selector(after, offset))
                 if not snapshot:
@@ -320,7 +320,7 @@ class Reading(TransactionRead):
         """Read without the transaction's own writes, as ``read_your_writes_disable`` asks."""
         snap, top = self._opened(), self._top()
         if reverse and end.offset > 1:
-            found, _ = pages.resolve(snap, end)
+            found = pages.locate(snap, end)
             if not snapshot:
                 self._add_conflict(end.key, found + b"\0")
             end = Selector(min(found, top), 1)
@@ -357,16 +357,16 @@ class Reading(TransactionRead):
         if code:
             return FutureInt64(error=code)
         if self._version is None:
-            self._store.pin(self._opened())
+            self._opened()
+        if self._snap is not None:
+            self._store.pin(self._snap)
         return FutureInt64(self._version)
 
     def _broken_error(self) -> int:
         raise NotImplementedError
 
     def _estimated_size(self, begin: bytes, end: bytes) -> FutureInt64:
-        code = self._blocked()
-        if not code and begin > end:
-            code = 2005
+        code = 2005 if begin > end else self._blocked()
         if code:
             return FutureInt64(error=code)
         try:
@@ -375,11 +375,11 @@ class Reading(TransactionRead):
             return FutureInt64(error=self._failed(error))
 
     def _split_points(self, begin: bytes, end: bytes, chunk_size: int) -> FutureKeyArray:
-        code = self._blocked()
-        if not code and begin > end:
-            code = 2005
+        code = 2005 if begin > end else self._blocked()
         if not code and (begin > self._top() or end > self._top()):
             code = 2004
+        if not code and begin == end:
+            code = 4100
         if code:
             return FutureKeyArray(error=code)
         points, size = [begin], 0
@@ -391,6 +391,5 @@ class Reading(TransactionRead):
                 size += len(key) + len(value)
         except FDBError as error:
             return FutureKeyArray(error=self._failed(error))
-        if end > begin:
-            points.append(end)
+        points.append(end)
         return FutureKeyArray(points)

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 BEGIN: Final = b"\xff\xff"
 END: Final = b"\xff\xff\xff"
 
+ERROR_MESSAGE: Final = (b"\xff\xff/error_message", b"\xff\xff/error_message\0")
 TRANSACTION: Final = (b"\xff\xff/transaction/", b"\xff\xff/transaction0")
 READS: Final = b"\xff\xff/transaction/read_conflict_range/"
+READS_END: Final = b"\xff\xff/transaction/read_conflict_range0"
 WRITES: Final = b"\xff\xff/transaction/write_conflict_range/"
 CONFLICTS: Final = b"\xff\xff/transaction/conflicting_keys/"
 
@@ -33,7 +35,7 @@ MACHINES: Final = (
         b"tracing", b"worker_interfaces",
     )),
     *((b"\xff\xff/" + name, b"\xff\xff/" + name + b"\0") for name in (
-        b"cluster_file_path", b"cluster_id", b"connection_string", b"error_message", b"status/json",
+        b"cluster_file_path", b"cluster_id", b"connection_string", b"status/json",
     )),
 )  # fmt: skip
 
@@ -64,6 +66,10 @@ def get_range(
         code = _boundary_error(begin.key, end.key)
         if code:
             return FutureKeyValueArray(error=code)
+    if begin.key < READS_END and end.key > READS:
+        code = tr._broken_error() or tr._read_error
+        if code:
+            return FutureKeyValueArray(error=code)
     rows = _rows(tr)
     keys = [row.key for row in rows]
     first, last = _index(keys, begin), _index(keys, end)
@@ -86,11 +92,11 @@ def _boundary_error(begin: bytes, end: bytes) -> int:
     Raises:
         Unsupported: the module is about a cluster's machines.
     """
-    for low, high in (TRANSACTION, *MACHINES):
+    for low, high in (TRANSACTION, ERROR_MESSAGE, *MACHINES):
         if low <= begin < high:
             if not low <= end <= high:
                 return 2112
-            if (low, high) != TRANSACTION:
+            if (low, high) in MACHINES:
                 raise Unsupported(low.decode("ascii", "backslashreplace"))
             return 0
     return 2112 if any(begin < low <= end for low, _ in (TRANSACTION, *MACHINES)) else 2113
@@ -105,7 +111,7 @@ def _rows(tr: Transaction) -> list[KeyValue]:
         KeyValue(prefix + key, value)
         for prefix, ranges in (
             (READS, tr._read_conflicts()),
-            (WRITES, tr._write_conflicts_so_far()),
+            (WRITES, merged([*tr._write_conflicts_so_far(), *tr._writes.stamped])),
             (CONFLICTS, tr._failed_on()),
         )
         for begin, end in ranges

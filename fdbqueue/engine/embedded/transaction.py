@@ -19,6 +19,7 @@ from fdbqueue.engine.embedded.intervals import Intervals, Range
 from fdbqueue.engine.embedded.options import (
     PERSISTENT,
     READ_YOUR_WRITES_DISABLE,
+    TIMEOUT,
     Settings,
     TransactionOptions,
 )
@@ -150,6 +151,9 @@ class Transaction(Writing):
             snap.close()
         for watch in getattr(self, "_watches", ()):
             watch.abandon(1025)
+        stamp = getattr(self, "_stamp", None)
+        if stamp is not None and self._commit is None:
+            stamp.settle(error=1025)
 
     def __repr__(self) -> str:
         state = "committed" if self._commit is not None else f"broken by {self._broken}" if self._broken else "open"
@@ -216,6 +220,8 @@ class Transaction(Writing):
         if code == READ_YOUR_WRITES_DISABLE and (self._gets or self._known or not self._writes.empty):
             self._defer(2000)
             return
+        if code == TIMEOUT:
+            self._broken_error()  # the one so far may be over
         try:
             self._settings.set(code, param)
         except FDBError as error:
@@ -306,8 +312,7 @@ class Transaction(Writing):
 
     def _write_conflicts_so_far(self) -> Intervals:
         writes = self._writes
-        ranges = [(key, key + b"\0") for key in writes.conflict_keys()] + writes.conflicts + list(writes.unreadable)
-        return special.merged(ranges)
+        return special.merged([(key, key + b"\0") for key in writes.conflict_keys()] + list(writes.conflicts))
 
     def _failed_on(self) -> Intervals:
         if self._commit is not None:
@@ -392,7 +397,7 @@ class Transaction(Writing):
         if isinstance(error, FDBError):
             code = error.code
         elif isinstance(error, int):
-            code = error
+            code = error if 0 <= error <= 30_000 else 4000
         else:
             raise error
         return Pause.after(self, code)
@@ -414,6 +419,6 @@ class Transaction(Writing):
             self._failed_ranges = self._commit.conflicting() or self._failed_ranges
             self._commit.fail(code)
         if self._stamp is not None:
-            self._stamp.settle(error=code)
+            self._stamp.settle(error=1100)
         for watch in self._watches:
             watch.abandon(code)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from fdbqueue.engine.embedded.atomics import (
@@ -104,14 +104,29 @@ Point = bytes | Stack | None
 class Writes:
     """The uncommitted writes of one transaction."""
 
-    __slots__ = ("_keys", "_stale", "clears", "conflicts", "early", "empty", "plain", "points", "quiet", "unreadable")
+    __slots__ = (
+        "_keys",
+        "_stale",
+        "clears",
+        "conflicts",
+        "early",
+        "edges",
+        "empty",
+        "plain",
+        "points",
+        "quiet",
+        "stamped",
+        "unreadable",
+    )
 
     def __init__(self) -> None:
         self.points: dict[bytes, Point] = {}
         self.clears = Intervals()
         self.unreadable = Intervals()
-        self.conflicts: list[Range] = []  # beyond the keys in `points`, each of which conflicts unless in `quiet`
+        self.conflicts = Intervals()  # beyond the keys in `points`, each of which conflicts unless in `quiet`
+        self.edges: list[bytes] = []  # where ranges of `add_conflict` begin and end: FoundationDB counts by them
         self.quiet: set[bytes] = set()
+        self.stamped: list[Range] = []  # where versionstamped keys may land
         self.early: list[Mutation] = []  # commits before everything else, see `make_unreadable`
         self.empty = True
         self.plain = True  # only sets and clears with write conflicts so far: `set` is one store into `points`
@@ -143,8 +158,10 @@ class Writes:
             at = bisect_left(keys, begin)
             if at < len(keys) and keys[at] < end:
                 return True
-        return (bool(self.clears) and self.clears.meets(begin, end)) or (
-            bool(self.unreadable) and self.unreadable.meets(begin, end)
+        return (
+            (bool(self.clears) and self.clears.meets(begin, end))
+            or (bool(self.unreadable) and self.unreadable.meets(begin, end))
+            or bool(self.edges)
         )
 
     def undetermined(self, begin: bytes, end: bytes) -> Iterator[Range]:
@@ -166,10 +183,21 @@ class Writes:
             return
         for cleared, until in self.clears.clip(begin, end):
             if begin < cleared:
-                yield begin, cleared
+                yield from self._split(begin, cleared)
             begin = until
         if begin < end:
+            yield from self._split(begin, end)
+
+    def _split(self, begin: bytes, end: bytes) -> Iterator[Range]:
+        edges = self.edges
+        if not edges and not self.unreadable:
             yield begin, end
+            return
+        inside = {cut for cut in chain(edges, self.unreadable.begins, self.unreadable.ends) if begin < cut < end}
+        for cut in sorted(inside):
+            yield begin, cut
+            begin = cut
+        yield begin, end
 
     # -- changes -------------------------------------------------------------------------------------------------
 
@@ -234,9 +262,9 @@ class Writes:
         self.empty = False
         gone = self._take(begin, end)
         if conflict:
-            self.conflicts.append((begin, end))
+            self.conflicts.add(begin, end)
         else:
-            self.conflicts += [(key, key + b"\0") for key in gone if key not in self.quiet]
+            self._keep_conflicts(gone)
         self.quiet.difference_update(gone)
         self.clears.add(begin, end)
         if self.unreadable:
@@ -251,10 +279,24 @@ class Writes:
         for at, until in self.clears.clip(begin, end):
             self.early.append((CLEAR_RANGE, at, until))
         gone = self._take(begin, end, self.early)
-        self.conflicts += [(key, key + b"\0") for key in gone if key not in self.quiet]
+        self._keep_conflicts(gone)
         self.quiet.difference_update(gone)
         self.clears.remove(begin, end)
         self.unreadable.add(begin, end)
+
+    def add_conflict(self, begin: bytes, end: bytes) -> None:
+        """Let readers of ``[begin, end)`` conflict, although nothing is written there."""
+        for edge in (begin, end):
+            if edge not in self.conflicts:
+                insort(self.edges, edge)
+        self.conflicts.add(begin, end)
+        self.empty = False
+
+    def _keep_conflicts(self, gone: list[bytes]) -> None:
+        """Keep the conflicts of written keys that are about to be forgotten."""
+        for key in gone:
+            if key not in self.quiet:
+                self.conflicts.add(key, key + b"\0")
 
     def _take(self, begin: bytes, end: bytes, mutations: list[Mutation] | None = None) -> list[bytes]:
         """Remove the written keys of a range and return them, adding their mutations to `mutations`."""

@@ -172,9 +172,10 @@ class Writing(Reading):
         at = stamp_position(template) or 0
         body = template[:-4]
         low = body[:at] + (self._version or 0).to_bytes(8, "big") + b"\0\0" + body[at + 10 :]
+        high = min(body[:at] + b"\xff" * 10 + body[at + 10 :] + b"\0", self._top())
+        self._writes.stamped.append((low, high))
         if not self._settings.ryw_disabled:
-            high = body[:at] + b"\xff" * 10 + body[at + 10 :] + b"\0"
-            self._writes.make_unreadable(low, min(high, self._top()))
+            self._writes.make_unreadable(low, high)
         return low + template[-4:]
 
     def clear(self, key: Any) -> None:
@@ -285,8 +286,8 @@ class Writing(Reading):
         begin, end = cut(begin), cut(end)
         if begin < end:
             self._size += len(begin) + len(end) + 24
-            self._writes.conflicts.append((begin, end))
-            self._writes.empty = False
+            with self._lock:
+                self._writes.add_conflict(begin, end)
 
     def add_write_conflict_key(self, key: Any) -> None:
         """Let readers of `key` conflict as if it had been written."""
@@ -316,7 +317,7 @@ class Writing(Reading):
         writes = self._writes
         writes.early.append((op, key, param))
         if conflict:
-            writes.conflicts.append((key, param if op == CLEAR_RANGE else key + b"\0"))
+            writes.conflicts.add(key, param if op == CLEAR_RANGE else key + b"\0")
         writes.empty = False
 
     def _trigger(self, begin: bytes, end: bytes, *value: bytes | None) -> None:

@@ -1,0 +1,59 @@
+"""Run the same random programs on two engines and print the first answer that differs.
+
+    python -m tests.conformance.differential --programs 5000 URL_A URL_B
+
+Both databases are cleared again and again: give databases that hold nothing of worth. The exit code is 1 if any
+program is answered differently.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+import fdbqueue
+from tests.conformance.programs import KINDS, Machine, generate
+
+
+def compare(one: Any, other: Any, seed: int, kind: str) -> str | None:
+    """Return how two databases differ over a program, or None."""
+    program = generate(seed, kind)
+    first = Machine(one)
+    here = first.run(program)
+    there = Machine(other, fired=here[-2][1]).run(program)
+    for number, (a, b) in enumerate(zip(here, there, strict=True)):
+        if a != b:
+            step = program[number] if number < len(program) else ""
+            return f"{kind} {seed}, step {number} {step!r}\n   first: {a!r}\n  second: {b!r}"
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("first")
+    parser.add_argument("second")
+    parser.add_argument("--programs", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0, help="the first program's number")
+    parser.add_argument("--kind", choices=KINDS, help="programs of this kind only")
+    parser.add_argument("--keep-going", action="store_true", help="go on after a difference")
+    given = parser.parse_args()
+    kinds = (given.kind,) if given.kind else KINDS
+    began = time.monotonic()
+    differences = 0
+    with fdbqueue.open(given.first) as one, fdbqueue.open(given.second) as other:
+        for number in range(given.seed, given.seed + given.programs):
+            difference = compare(one, other, number, kinds[number % len(kinds)])
+            if difference:
+                differences += 1
+                print(difference, flush=True)
+                if not given.keep_going:
+                    break
+    seconds = time.monotonic() - began
+    print(f"{given.programs} programs, {differences} answered differently, {seconds:.0f} s")
+    return 1 if differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
