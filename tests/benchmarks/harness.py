@@ -120,9 +120,8 @@ def heading(title: str) -> None:
     """Print a benchmark's title with the machine and the versions."""
     versions = ", ".join(f"{name} {_version(name)}" for name in ("fdbqueue", "lmdb", "foundationdb", "pyspark"))
     say(f"\n## {title}\n")
-    say(
-        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, {versions}; {ROUNDS} rounds."
-    )
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    say(f"{machine}, {versions}; {ROUNDS} rounds.")
 
 
 def _version(name: str) -> str:
