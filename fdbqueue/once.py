@@ -39,8 +39,19 @@ class Once:
         self._layout = layout
         self._client: _Client | None = None
 
-    def transact(self, db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
+    def transact(
+        self,
+        db: Database,
+        body: Callable[[Transaction], Steps[T]],
+        *,
+        on_retry: Callable[[FDBError], None] = lambda error: None,
+    ) -> Steps[T]:
         """Run `body` in a transaction of its own, and commit it exactly once.
+
+        Args:
+            db: the database.
+            body: its steps, run again at every retry.
+            on_retry: called with the error before each retry; what it raises ends the call.
 
         Raises:
             FDBError: what `Transaction.on_error` does not retry. With 1031, from a timeout that the caller set on
@@ -52,7 +63,7 @@ class Once:
         yield from self.sweep(db)
         claim = self.claim()
         try:
-            return (yield from claim.transact(db.create_transaction(), body))
+            return (yield from claim.transact(db.create_transaction(), body, on_retry=on_retry))
         finally:
             claim.close()
 

@@ -23,6 +23,7 @@ from fdbqueue.bulk import BulkReport, enqueue_in_batches, enqueue_in_transaction
 from fdbqueue.check import CheckReport, check_queue
 from fdbqueue.codecs import CODEC_ERRORS, Codec, codec_named
 from fdbqueue.engine.api import Database, Future, KeyValue, Transaction
+from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import CodecError, FormatError
@@ -261,12 +262,21 @@ class Queue:
         except CODEC_ERRORS as error:
             raise CodecError(f"{self!r} can't encode {type(value).__name__}: {error}") from error
 
-    def transact(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
+    def transact(
+        self,
+        tr: Transaction | Database,
+        body: Callable[[Transaction], Steps[T]],
+        *,
+        on_retry: Callable[[FDBError], None] = lambda error: None,
+    ) -> Steps[T]:
         """Run `body` in the caller's transaction or, given a database, in its own that takes effect exactly once.
 
-        For layers: what they write about this queue's items stands under this queue's subspace too.
+        For layers: what they write about this queue's items stands under this queue's subspace too. `on_retry` is
+        called with the error before each retry of an own transaction; what it raises ends the call.
         """
-        return self._once.transact(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
+        if is_database(tr):
+            return self._once.transact(cast(Database, tr), body, on_retry=on_retry)
+        return body(cast(Transaction, tr))
 
     def read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
         """Run a `body` that bears being applied twice, in the caller's transaction or in its own."""

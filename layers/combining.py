@@ -1,0 +1,285 @@
+"""Combining: calls of one process that are pending at the same time are served together.
+
+Challenge
+    Every transaction has its price, and transactions at the head of a queue conflict. The database should see
+    processes, not their threads and tasks.
+
+How
+    Calls stand in a line. The first one leads: it serves as many of the calls behind it as fit, in one transaction,
+    while the others wait. When it is done, the first that came meanwhile leads. There is no thread of its own, so that
+    a lone call is served by itself, without a switch. Threads and asyncio tasks stand in the same line.
+
+Guarantees
+    A call that is cancelled, or whose input is bad, does not fail the others. A leader that is cancelled or interrupted
+    leaves its transaction to a thread, which finishes it and passes the lead on.
+
+Source
+    Flat combining (Hendler et al., SPAA 2010); group commit in databases.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from fdbqueue.engine.api import Database, Future
+from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, TRANSACTION_TOO_LARGE, FDBError
+from fdbqueue.engine.steps import Steps
+
+from .waiting import Promise, finish, first_of, in_thread
+
+A = TypeVar("A")
+R = TypeVar("R")
+Alarm = tuple[list[Future[Any]], float | None]
+"""What a leader waits for before it serves again: one of these, or so many seconds."""
+
+_FAULTS_OF_ONE = (TRANSACTION_TOO_LARGE, 2102, 2103)  # and a key or a value that is too large: nothing was committed
+
+
+class Ticket(Generic[A, R]):
+    """A call in the line. Becomes ready when it is served, or when it is to lead.
+
+    Args:
+        db: where it is to be served.
+        argument: of the call.
+        weight: what it adds to a transaction.
+        deadline: when it gives up, by `time.monotonic`; None: never.
+    """
+
+    __slots__ = ("argument", "db", "deadline", "error", "gone", "leads", "result", "settled", "turn", "weight")
+
+    def __init__(self, db: Database, argument: A, *, weight: int = 1, deadline: float | None = None) -> None:
+        self.db = db
+        self.argument = argument
+        self.weight = weight
+        self.deadline = deadline
+        self.turn = Promise()
+        self.leads = self.settled = self.gone = False
+        self.result: R | None = None
+        self.error: BaseException | None = None
+
+    def seconds_left(self) -> float | None:
+        """Return how long it still waits; None: as long as it takes."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+    def overdue(self) -> bool:
+        """Say whether it has waited for long enough."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+
+class Line(Generic[A, R]):
+    """Calls that wait, and which of them leads. All that decides who gets what is done under its lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[Ticket[A, R]] = deque()
+        self._led = False
+        self._working = False
+        self.bell = Promise()
+        """Kept when a leader that waits should look again."""
+
+    def join(self, ticket: Ticket[A, R]) -> None:
+        """Stand at the end, and lead if nobody does."""
+        with self._lock:
+            self._waiting.append(ticket)
+            if not self._led:
+                self._led = ticket.leads = True
+
+    def ring(self) -> None:
+        """Let a leader that waits look again."""
+        bell, self.bell = self.bell, Promise()
+        bell.keep()
+
+    def waiting(self) -> list[Ticket[A, R]]:
+        """Return those who are not served yet, in order."""
+        with self._lock:
+            return list(self._waiting)
+
+    def take(self, weight: int) -> list[Ticket[A, R]]:
+        """Take the first ones of one database off the line, up to a weight in all; at least one."""
+        with self._lock:
+            batch: list[Ticket[A, R]] = []
+            while self._waiting and self._waiting[0].db is (batch or self._waiting)[0].db:
+                weight -= self._waiting[0].weight
+                if batch and weight < 0:
+                    break
+                batch.append(self._waiting.popleft())
+            return batch
+
+    def settle(self, ticket: Ticket[A, R], result: R | None, error: BaseException | None = None) -> bool:
+        """Serve a call; False if it is gone, and did not get it."""
+        with self._lock:
+            if ticket.gone or ticket.settled:
+                return False
+            ticket.result, ticket.error, ticket.settled = result, error, True
+            self._forget(ticket)
+        ticket.turn.keep()
+        return True
+
+    def begin(self) -> None:
+        """Note that the leader works for the line: whoever it is, the lead is not passed on until it ends."""
+        with self._lock:
+            self._working = True
+
+    def end(self, ticket: Ticket[A, R]) -> bool:
+        """Note that the work has ended; True if the leader is gone meanwhile, and the lead is to be passed on."""
+        with self._lock:
+            self._working = False
+            return ticket.gone
+
+    def leave(self, ticket: Ticket[A, R]) -> bool:
+        """Go, served or not; True if the lead is to be passed on by whoever goes."""
+        with self._lock:
+            ticket.gone = True
+            self._forget(ticket)
+            return ticket.leads and not self._working
+
+    def pass_on(self) -> bool:
+        """Let the first one lead; False if there is none."""
+        with self._lock:
+            if not self._waiting:
+                return False
+            heir = self._waiting[0]
+            heir.leads = True
+        heir.turn.keep()
+        return True
+
+    def disband(self) -> bool:
+        """Let nobody lead, and the next one who comes; False if somebody has come."""
+        with self._lock:
+            if self._waiting:
+                return False
+            self._led = False
+            return True
+
+    def _forget(self, ticket: Ticket[A, R]) -> None:
+        if self._waiting and self._waiting[0] is ticket:
+            self._waiting.popleft()
+        elif ticket in self._waiting:
+            self._waiting.remove(ticket)
+
+
+class Crew(ABC, Generic[A, R]):
+    """Serves calls together. What serving is, its subclasses say."""
+
+    def __init__(self) -> None:
+        self.line: Line[A, R] = Line()
+
+    @abstractmethod
+    def serve(self, leader: Ticket[A, R]) -> Steps[Alarm | None]:
+        """Serve some of the line; return what to wait for, if it has to wait. Never raises: tickets get the errors."""
+
+    def dismiss(self, db: Database) -> Steps[None]:
+        """Leave nothing behind, as nobody waits any more."""
+        yield from ()
+
+    def unclaimed(self, ticket: Ticket[A, R]) -> Steps[None]:
+        """Take back what a call got whose caller was cancelled at that moment."""
+        yield from ()
+
+    def call(self, ticket: Ticket[A, R]) -> Steps[Ticket[A, R]]:
+        """Wait until the call is served or its time is over; return it as it then is."""
+        self.line.join(ticket)
+        try:
+            while not ticket.settled and not ticket.overdue():
+                if not ticket.leads:
+                    yield from first_of([ticket.turn], ticket.seconds_left())
+                    continue
+                alarm = yield from finish(self._work(ticket))
+                if alarm is not None and not ticket.settled:
+                    yield from self._rest(ticket, *alarm)
+        except GeneratorExit:
+            in_thread(self._leave(ticket, cancelled=True))
+            raise
+        except BaseException:
+            yield from finish(self._leave(ticket, cancelled=True))
+            raise
+        yield from finish(self._leave(ticket))
+        return ticket
+
+    def _work(self, leader: Ticket[A, R]) -> Steps[Alarm | None]:
+        self.line.begin()
+        alarm = yield from self.serve(leader)
+        if self.line.end(leader):
+            yield from self._pass_on(leader.db)
+        return alarm
+
+    def _rest(self, leader: Ticket[A, R], alarms: list[Future[Any]], seconds: float | None) -> Steps[None]:
+        left = leader.seconds_left()
+        if left is not None:
+            seconds = left if seconds is None else min(left, seconds)
+        try:
+            yield from first_of(alarms, seconds)
+        finally:
+            for alarm in alarms:
+                alarm.cancel()
+
+    def _leave(self, ticket: Ticket[A, R], *, cancelled: bool = False) -> Steps[None]:
+        if self.line.leave(ticket):
+            yield from self._pass_on(ticket.db)
+        if cancelled and ticket.settled and ticket.error is None:
+            yield from self.unclaimed(ticket)
+
+    def _pass_on(self, db: Database) -> Steps[None]:
+        while not self.line.pass_on():
+            yield from self.dismiss(db)
+            if self.line.disband():
+                return
+
+
+class Combiner(Crew[A, R]):
+    """Serves calls by one body for all of them, which gives each its result.
+
+    Args:
+        body: given a database and arguments, returns as many results, or errors in their place, having committed them
+            together.
+        weight: of arguments that fit in one transaction.
+    """
+
+    def __init__(self, body: Callable[[Database, list[A]], Steps[Sequence[R | Exception]]], *, weight: int) -> None:
+        super().__init__()
+        self._body = body
+        self._weight = weight
+
+    def serve(self, leader: Ticket[A, R]) -> Steps[Alarm | None]:
+        yield from self._serve_all(self.line.take(self._weight))
+        return None
+
+    def _serve_all(self, batch: list[Ticket[A, R]]) -> Steps[None]:
+        if not batch:
+            return
+        try:
+            results = yield from self._body(batch[0].db, [ticket.argument for ticket in batch])
+        except FDBError as error:
+            if len(batch) == 1 or error.code not in _FAULTS_OF_ONE:
+                self._fail(batch, error)
+                return
+            # One of them is wrong, or all of them are too much together: that is for each to know, not for all.
+            yield from self._serve_all(batch[: len(batch) // 2])
+            yield from self._serve_all(batch[len(batch) // 2 :])
+        except BaseException as error:
+            interrupted = not isinstance(error, Exception)
+            self._fail(batch, FDBError(COMMIT_UNKNOWN_RESULT) if interrupted else error)
+            if interrupted:
+                raise
+        else:
+            for ticket, result in zip(batch, results, strict=True):
+                if isinstance(result, Exception):
+                    self.line.settle(ticket, None, result)
+                else:
+                    self.line.settle(ticket, result)
+
+    def _fail(self, batch: list[Ticket[A, R]], error: BaseException) -> None:
+        for ticket in batch:
+            self.line.settle(ticket, None, error)
+
+
+def result_of(ticket: Ticket[Any, R]) -> R | None:
+    """Return what a call got, or raise what went wrong; None if it got nothing in its time."""
+    if ticket.error is not None:
+        raise ticket.error
+    return ticket.result

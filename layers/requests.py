@@ -1,0 +1,155 @@
+"""Requests for items, and grants: the semi-ordered set of those who wait.
+
+A request is one process' wish for some items. Its key is made as an item's is, one more than the last index that a
+snapshot read sees and the client's random part, so that registering never conflicts. A grant, under the client's own
+key, names the leases that somebody took for a request; the request is gone in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fdbqueue import FormatError, Position
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.selector import KeySelector
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.layout import Layout, pack
+
+from .lease import LeaseHandle
+
+REQUEST_SECONDS = 30.0
+"""A request lives so long without being renewed, and is renewed at half of it."""
+GRANT_SECONDS = 10.0
+"""Granted items that nobody collects are anybody's again after so long."""
+_SWEEP_LIMIT = 16
+
+
+class Wish(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a request asks for."""
+
+    wanted: int
+    """How many items at most."""
+    expires_at_us: int
+    """Until when, by the requester's clock, unless it is renewed."""
+    duration_us: int = 0
+    """How long the leases are to be; 0: the items are taken out."""
+    consumer: str = ""
+    """For whom."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A registered wish."""
+
+    key: bytes
+    """Its own key, in request order."""
+    client: bytes
+    """Whose it is."""
+    wish: Wish
+    """What is asked for."""
+
+
+class _Grant(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    expires_at_us: int
+    leases: list[tuple[int, bytes, bytes]]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_wish_decoder = msgspec.msgpack.Decoder(Wish)
+_grant_decoder = msgspec.msgpack.Decoder(_Grant)
+
+
+class Requests:
+    """The requests of one queue, and their grants."""
+
+    __slots__ = ("_layout",)
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def last(self, tr: Transaction) -> Any:
+        """Begin to read the last request's key; `index_of` it is 0 if there is none.
+
+        By snapshot: were it a plain read, requests would conflict with each other.
+        """
+        return tr.snapshot.get_key(KeySelector.last_less_than(self._layout.requests.end))
+
+    def index_of(self, key: bytes) -> int:
+        """Return the index in a request's key; 0 for another key."""
+        place = self._layout.requests
+        return place.position(key).index if place.begin <= key < place.end else 0
+
+    def key(self, index: int, client: bytes) -> bytes:
+        """Return a request's key."""
+        return self._layout.requests.key(pack(Position(index, client)))
+
+    def put(self, tr: Transaction, key: bytes, wish: Wish) -> None:
+        """Write a request: register or renew it."""
+        tr.set(key, _encode(wish))
+
+    def first(self, tr: Transaction, *, limit: int) -> Steps[list[Request]]:
+        """Read the first requests, in order.
+
+        By snapshot, so that new ones behind them do no harm. Whoever acts on one reads its key with a conflict.
+        """
+        place = self._layout.requests
+        found = yield from rows(tr.snapshot, place.begin, place.end, limit=limit)
+        return [Request(row.key, place.position(row.key).random, self._wish(row.key, row.value)) for row in found]
+
+    def fulfill(self, tr: Transaction, request: Request, leases: list[LeaseHandle], *, now_us: int) -> None:
+        """Let a request be gone and, if there are `leases`, grant them.
+
+        The conflict on the request's key is met by whoever withdraws, renews or fulfills it at the same time.
+        """
+        self.remove(tr, request.key)
+        if leases:
+            tr.set(self.grant_key(request.client), self._pack_grant(leases, now_us))
+
+    def remove(self, tr: Transaction, key: bytes) -> None:
+        """Let a request be gone, if nobody else touches it meanwhile."""
+        tr.add_read_conflict_key(key)
+        tr.clear(key)
+
+    def grant_key(self, client: bytes) -> bytes:
+        """Return the key under which a client gets its grants, and which it watches."""
+        key: bytes = self._layout.grants.pack((client,))
+        return key
+
+    def granted(self, stored: bytes) -> list[LeaseHandle]:
+        """Return the leases in a stored grant.
+
+        Raises:
+            FormatError: it is none.
+        """
+        try:
+            grant = _grant_decoder.decode(stored)
+        except msgspec.DecodeError as error:
+            raise FormatError(f"A grant in {self._layout.describe()} can't be read: {error}.") from error
+        return [LeaseHandle(Position(index, random), token) for index, random, token in grant.leases]
+
+    def sweep_grants(self, tr: Transaction, client: bytes, now_us: int) -> Steps[None]:
+        """Remove some old grants that nobody collected, from a client's own, random, place on.
+
+        By snapshot, and without a conflict: whoever collects a grant so late finds its leases lost anyway.
+        """
+        found = yield from rows(
+            tr.snapshot, self.grant_key(client), self._layout.grants.range().stop, limit=_SWEEP_LIMIT
+        )
+        stale_us = now_us - int(REQUEST_SECONDS * 1e6)
+        for row in found:
+            if _grant_decoder.decode(row.value).expires_at_us < stale_us:
+                tr.clear(row.key)
+
+    def _pack_grant(self, leases: Iterable[LeaseHandle], now_us: int) -> bytes:
+        handles = [(lease.position.index, lease.position.random, lease.token) for lease in leases]
+        return _encode(_Grant(now_us + int(GRANT_SECONDS * 1e6), handles))
+
+    def _wish(self, key: bytes, stored: bytes) -> Wish:
+        try:
+            return _wish_decoder.decode(stored)
+        except msgspec.DecodeError as error:
+            raise FormatError(f"The request {key!r} in {self._layout.describe()} can't be read: {error}.") from error

@@ -1,0 +1,189 @@
+"""Waiting: for one of several futures, for a promise of this process, and work that outlives whoever began it.
+
+All of it serves threads and event loops alike, as the futures of `fdbqueue.engine.steps` do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from fdbqueue.engine.api import Future
+from fdbqueue.engine.errors import FDBError
+from fdbqueue.engine.steps import Steps, run
+
+T = TypeVar("T")
+
+
+class Promise:
+    """A future that is kept by another thread or task of this process: it becomes ready, and that is all.
+
+    >>> promise = Promise()
+    >>> promise.on_ready(lambda _: print("kept"))
+    >>> promise.keep()
+    kept
+    """
+
+    __slots__ = ("_callbacks", "_kept")
+
+    def __init__(self) -> None:
+        self._kept = False
+        self._callbacks: list[Callable[[Any], None]] = []
+
+    def keep(self) -> None:
+        """Make it ready, and call back whoever asked for it; once."""
+        # Lists give their elements to one thread each, so that every callback is called once, without a lock.
+        self._kept = True
+        self._call_back()
+
+    def is_ready(self) -> bool:
+        return self._kept
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        self._callbacks.append(callback)
+        if self._kept:
+            self._call_back()
+
+    def wait(self) -> None:
+        if not self._kept:
+            _block_on([self], None)
+
+    def cancel(self) -> None:
+        """Do nothing: others may wait for it too."""
+
+    def _call_back(self) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop()
+            except IndexError:
+                return
+            callback(self)
+
+
+def first_of(futures: Iterable[Future[Any]], seconds: float | None) -> Steps[None]:
+    """Wait until one of `futures` is ready, or `seconds` have passed; None: as long as it takes.
+
+    The futures are left as they are, ready or not.
+    """
+    waited_for = list(futures)
+    if seconds is not None and seconds <= 0:
+        return
+    yield _FirstOf(waited_for, seconds)
+
+
+class _FirstOf:
+    """The future of "one of them is ready, or the time is over". Asks each for one callback, as the binding wants."""
+
+    __slots__ = ("_futures", "_seconds", "_timer")
+
+    def __init__(self, futures: list[Future[Any]], seconds: float | None) -> None:
+        self._futures = futures
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    def is_ready(self) -> bool:
+        return any(future.is_ready() for future in self._futures)
+
+    def wait(self) -> None:
+        if self._timer is not None:  # an event loop has waited already
+            self._timer.cancel()
+        elif not self.is_ready():
+            _block_on(self._futures, self._seconds)
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        if self._seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, callback, self)
+        for future in self._futures:
+            future.on_ready(callback)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _block_on(futures: list[Any], seconds: float | None) -> None:
+    """Block the thread until one of `futures` is ready, or `seconds` have passed."""
+    gate = threading.Lock()
+    gate.acquire()
+    opening = threading.Lock()  # taken by the first to come and never given back: a gate is opened once
+
+    def open_gate(_: object) -> None:
+        if opening.acquire(blocking=False):
+            gate.release()
+
+    for future in futures:
+        future.on_ready(open_gate)
+    gate.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX))
+
+
+def finish(steps: Steps[T]) -> Steps[T]:
+    """Drive `steps` to their end even if whoever drives them is cancelled or interrupted: a thread then goes on.
+
+    For work that others depend on. `steps` never see the interruption, and what they raise after it is lost: they
+    must tell the others themselves.
+    """
+    try:
+        future = next(steps)
+        while True:
+            try:
+                outcome, error = yield _Kept(future)
+            except BaseException:
+                # Not the future's: whoever waited has to go. (A task was cancelled, Ctrl-C, a generator dropped.)
+                threading.Thread(target=_go_on, args=(steps, future), name="fdbqueue-finish").start()
+                raise
+            future = steps.throw(error) if error is not None else steps.send(outcome)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def in_thread(steps: Steps[Any]) -> None:
+    """Run `steps` in a thread of its own, for those who can't wait."""
+    threading.Thread(target=run, args=(steps,), name="fdbqueue-finish").start()
+
+
+def _go_on(steps: Steps[Any], future: Any) -> None:
+    def rest() -> Steps[None]:
+        waited_for = future
+        try:
+            while True:
+                try:
+                    value = yield waited_for
+                except FDBError as error:
+                    waited_for = steps.throw(error)
+                else:
+                    waited_for = steps.send(value)
+        except StopIteration:
+            return
+
+    run(rest())
+
+
+class _Kept:
+    """A future that is not cancelled with its waiter, and that gives its error as a value."""
+
+    __slots__ = ("_future", "capi", "fpointer")
+
+    def __init__(self, future: Any) -> None:
+        self._future = future
+        self.fpointer = getattr(future, "fpointer", None)
+        if self.fpointer is not None:
+            self.capi = future.capi
+
+    def wait(self) -> tuple[Any, FDBError | None]:
+        try:
+            return self._future.wait(), None
+        except FDBError as error:
+            return None, error
+
+    def is_ready(self) -> bool:
+        ready: bool = self._future.is_ready()
+        return ready
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        self._future.on_ready(callback)
+
+    def cancel(self) -> None:
+        """Leave it under way."""
