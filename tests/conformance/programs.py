@@ -119,7 +119,9 @@ class Machine:
         return _rows(itertools.islice(self._range(slot, *args), take))
 
     def _do_cursor(self, slot: int, *args: Any) -> Answer:
-        self._cursors[slot] = iter(self._range(slot, *args))
+        rows = iter(self._range(slot, *args))
+        # Wait for the first page: the next step's read is to find what this one has read.
+        self._cursors[slot] = itertools.chain(list(itertools.islice(rows, 1)), rows)
 
     def _do_next(self, slot: int, take: int) -> Answer:
         cursor = self._cursors.get(slot)
@@ -160,7 +162,8 @@ class Machine:
     # -- what it knows about itself ------------------------------------------------------------------------------
 
     def _do_read_conflicts(self, slot: int) -> Answer:
-        return _rows(self._slots[slot].get_range(READS, READS + b"\xff\xff"), len(READS))
+        rows = _rows(self._slots[slot].get_range(READS, READS + b"\xff\xff"), len(READS))
+        return [row for row in rows if row[0] <= b"\xff"]  # beyond are the cluster's own keys
 
     def _do_write_conflicts(self, slot: int) -> Answer:
         if slot in self._stamped:
@@ -184,6 +187,7 @@ class Machine:
         tr.snapshot.get(key).wait()  # so that the watch has done its own read too
 
     def _do_cancel_watch(self, slot: int, number: int) -> Answer:
+        gc.collect()
         if number in self.watches:
             self.watches[number].cancel()
 

@@ -14,6 +14,8 @@ from fdbqueue.engine.errors import FDBError
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.transaction import Transaction
+    from fdbqueue.engine.embedded.values import PendingKey
+    from fdbqueue.engine.embedded.watches import Watch
 
 NOTHING_TO_STAMP: Final = 2021
 NO_VERSION: Final = 2020
@@ -36,48 +38,27 @@ class Commit(Future[None]):
         self._callbacks: list[Callable[[Any], object]] = []
         self._done = False
         self._error = 0
-        self._stamp = tr._stamp
         self._store = tr._store
-        self._watches, tr._watches = tr._watches, []
+        self._stamp: PendingKey | None = None
+        self._watches: list[Watch] = []
         self._request: CommitRequest | None = None
-        writes = tr._writes
-        settings = tr._settings
-        if writes.empty:
-            return
-        if settings.read_only:
-            self._error = READ_ONLY
-            return
-        mutations = writes.mutations()
-        keys = writes.conflict_keys()
-        read_keys = [key for key, counts in tr._gets.items() if counts]
-        read_ranges = tr._conflict_ranges
-        if 2 * tr._size > settings.size_limit and _size(tr, mutations) > settings.size_limit:
-            self._error = TOO_LARGE
-            return
-        if settings.report_conflicts:  # in the form that a cluster would report: ranges, as wide as they touch
-            read_ranges = list(tr._read_conflicts())
-            read_keys = []
-        self._request = CommitRequest(
-            tr._version,
-            read_ranges,
-            list(writes.conflicts),
-            mutations,
-            settings.report_conflicts,
-            read_keys,
-            keys,
-            None if tr._snap is None else tr._snap.opened_at,
-        )
 
     def __repr__(self) -> str:
         state = "pending" if not self._done else f"error {self._error}" if self._error else "done"
         return f"<Commit {state}>"
 
-    def begin(self) -> None:
-        """Hand the commit to the store."""
-        request = self._request
-        if request is None:
-            self._end(self._error)
+    def begin(self, tr: Transaction) -> None:
+        """Hand the transaction's writes to the store."""
+        self._stamp = tr._stamp
+        self._watches, tr._watches = tr._watches, []
+        if tr._writes.empty:
+            self._end(0)
             return
+        error, request = _request(tr)
+        if request is None:
+            self._end(error)
+            return
+        self._request = request
         self._store.submit(request)
         if self._stamp is not None or self._watches:
             self._store.on_done(request, self._finished)
@@ -163,6 +144,32 @@ class Commit(Future[None]):
 
     def cancel(self) -> None:
         self.fail(CANCELLED)
+
+
+def _request(tr: Transaction) -> tuple[int, CommitRequest | None]:
+    """Return what the store is to commit, or the code of why nothing can be."""
+    writes, settings = tr._writes, tr._settings
+    if settings.read_only:
+        return READ_ONLY, None
+    mutations = writes.mutations()
+    if 2 * tr._size > settings.size_limit and _size(tr, mutations) > settings.size_limit:
+        return TOO_LARGE, None
+    if settings.report_conflicts:  # in the form that a cluster would report: ranges, as wide as they touch
+        read_keys: list[bytes] = []
+        read_ranges = list(tr._read_conflicts())
+    else:
+        read_keys = [key for key, counts in tr._gets.items() if counts]
+        read_ranges = tr._conflict_ranges
+    return 0, CommitRequest(
+        snapshot_version=tr._version,
+        read_ranges=read_ranges,
+        write_ranges=list(writes.conflicts),
+        mutations=mutations,
+        report_conflicts=settings.report_conflicts,
+        read_keys=read_keys,
+        write_keys=writes.conflict_keys(),
+        opened_at=None if tr._snap is None else tr._snap.opened_at,
+    )
 
 
 def _size(tr: Transaction, mutations: list[Mutation]) -> int:

@@ -6,7 +6,9 @@ that stops reading there conflicts on what it has got and on nothing behind it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from fdbqueue.engine.embedded.segments import LAST
@@ -18,6 +20,7 @@ Row = tuple[bytes, bytes]
 
 UNLIMITED: Final = -1
 REPLY_BYTES: Final = 80_000
+FIRST_ROWS: Final = 32
 ROW_OVERHEAD: Final = 24
 """What a row costs of a reply's bytes, beyond its key and value."""
 
@@ -56,6 +59,15 @@ class Limits:
     @property
     def satisfied(self) -> bool:
         return self.size != UNLIMITED and self.least == 0
+
+    def count(self, rows: list[Row]) -> None:
+        """Count rows that were read."""
+        number = len(rows)
+        self.least = max(0, self.least - number)
+        if self.rows > 0:
+            self.rows -= number
+        if self.size > 0:
+            self.size = max(0, self.size - 8 * number - sum(map(len, chain.from_iterable(rows))))
 
     def take(self, key: bytes, value: bytes) -> None:
         """Count one row."""
@@ -124,24 +136,33 @@ class Page:
 
 
 def resolve(snap: Snapshot, selector: Selector) -> tuple[bytes, int]:
-    """Return the key that `selector` names in the snapshot, and how many keys short of it the database ended."""
+    """Return the key that `selector` names in the snapshot, and how many keys short of it the database ended.
+
+    Behind the last key a cluster has many of its own; `beyond` stands in for them.
+    """
     offset = selector.offset
     if offset > 0:
         if offset == 1:
             return selector.key, 0
         rows = snap.rows(selector.key, LAST, offset)
-        return (rows[-1][0], 0) if len(rows) == offset else (LAST, offset - len(rows))
+        short = offset - len(rows)
+        return (beyond(short), short) if short else (rows[-1][0], 0)
     distance = 1 - offset
     rows = snap.rows(b"", selector.key, distance, True)
     return (rows[-1][0], 0) if len(rows) == distance else (b"", len(rows) - distance)
 
 
+def beyond(number: int) -> bytes:
+    """Return the `number`-th key, from 1, of those that a cluster has for itself behind everybody else's."""
+    return b"\xff\xfe" + number.to_bytes(4, "big")
+
+
 def locate(snap: Snapshot, selector: Selector) -> bytes:
-    """Return the key of the row that `selector` names, or the end of all keys that it runs into."""
+    """Return the key of the row that `selector` names, or one behind all others."""
     if selector.offset != 1:
         return resolve(snap, selector)[0]
     rows = snap.rows(selector.key, LAST, 1)
-    return rows[0][0] if rows else LAST
+    return rows[0][0] if rows else beyond(1)
 
 
 def read(snap: Snapshot, begin: Selector, end: Selector, limits: Limits, reverse: bool) -> Page:
@@ -154,38 +175,94 @@ def read(snap: Snapshot, begin: Selector, end: Selector, limits: Limits, reverse
         return page
     first, short = resolve(snap, begin)
     last, long = resolve(snap, end)
+    off = short not in (0, 1) or long not in (0, 1)
     if first >= last:
-        return Page([]) if short not in (0, 1) or long not in (0, 1) else page
-    fill(snap, first, last, limits, reverse, page)
-    if short not in (0, 1) or long not in (0, 1):
+        return Page([]) if off else page
+    fill(snap, first, last, limits, reverse, page, [(beyond(n), b"") for n in range(max(1, short), long)])
+    if off:
         # The selectors ran off the database, which a storage server can't tell; the client then asks more exactly.
         page.to_begin = first == b"" and not (reverse and page.more)
-        page.through_end = last == LAST and not (page.more and not reverse)
     return page
 
 
-def fill(snap: Snapshot, begin: bytes, end: bytes, limits: Limits, reverse: bool, page: Page) -> None:
-    """Add the rows of ``[begin, end)`` to `page`, reply by reply."""
-    rows = page.rows
+def fill(
+    snap: Snapshot, begin: bytes, end: bytes, limits: Limits, reverse: bool, page: Page, tail: Sequence[Row] = ()
+) -> None:
+    """Add the rows of ``[begin, end)``, with those of `tail` behind them, to `page`, reply by reply."""
     limits = limits.copy()
-    scan = iter(snap.scan(begin, end, reverse))
+    source = _Source(snap, begin, end, reverse, tail)
     while True:
         if limits.size:
             count = REPLY_BYTES if limits.rows == UNLIMITED else min(REPLY_BYTES, limits.rows)
-            left = REPLY_BYTES if limits.size == UNLIMITED else min(REPLY_BYTES, limits.size)
+            room = REPLY_BYTES if limits.size == UNLIMITED else min(REPLY_BYTES, limits.size)
         else:
-            count, left = limits.least, REPLY_BYTES
-        for row in scan:
-            rows.append(row)
-            key, value = row
-            limits.take(key, value)
-            count -= 1
-            left -= ROW_OVERHEAD + len(key) + len(value)
-            if count <= 0 or left <= 0:
-                break
-        else:
+            count, room = limits.least, REPLY_BYTES
+        reply, full = source.take(count, room)
+        page.rows += reply
+        limits.count(reply)
+        if not full:
             page.more = limits.reached
             return
         if limits.reached or limits.satisfied:
             page.more = True
             return
+
+
+class _Source:
+    """The rows of a range, taken a reply at a time."""
+
+    __slots__ = ("_begin", "_end", "_left", "_reverse", "_snap", "_tail")
+
+    def __init__(self, snap: Snapshot, begin: bytes, end: bytes, reverse: bool, tail: Sequence[Row]) -> None:
+        self._snap = snap
+        self._begin = begin
+        self._end = end
+        self._reverse = reverse
+        self._tail = tail
+        self._left: list[Row] = list(tail)[::-1] if tail and reverse else []
+
+    def take(self, count: int, room: int) -> tuple[list[Row], bool]:
+        """Return up to `count` rows, the last of them the first to use up `room` bytes, and whether that was full."""
+        reply: list[Row] = []
+        wanted = FIRST_ROWS
+        while True:
+            wanted = min(wanted, count)
+            chunk = self._more(wanted)
+            size = sum(map(len, chain.from_iterable(chunk))) + ROW_OVERHEAD * len(chunk)
+            if size >= room:
+                cut = _cut(chunk, room)
+                self._left = chunk[cut:] + self._left
+                return reply + chunk[:cut] if reply else chunk[:cut], True
+            reply = reply + chunk if reply else chunk
+            count -= len(chunk)
+            if not count or len(chunk) < wanted:
+                return reply, not count
+            room -= size
+            wanted = room * len(chunk) // size + 1
+
+    def _more(self, wanted: int) -> list[Row]:
+        if self._left:
+            chunk, self._left = self._left[:wanted], self._left[wanted:]
+            if len(chunk) == wanted:
+                return chunk
+            return chunk + self._more(wanted - len(chunk))
+        chunk = self._snap.rows(self._begin, self._end, wanted, self._reverse)
+        if chunk:
+            if self._reverse:
+                self._end = chunk[-1][0]
+            else:
+                self._begin = chunk[-1][0] + b"\0"
+        if len(chunk) < wanted and self._tail and not self._reverse:
+            rest = self._tail[: wanted - len(chunk)]
+            self._tail = self._tail[len(rest) :]
+            chunk += rest
+        return chunk
+
+
+def _cut(rows: list[Row], room: int) -> int:
+    """Return how many of `rows` it takes to use up `room` bytes."""
+    for number, (key, value) in enumerate(rows, 1):
+        room -= ROW_OVERHEAD + len(key) + len(value)
+        if room <= 0:
+            return number
+    return len(rows)

@@ -275,7 +275,7 @@ class Reading(TransactionRead):
             size = _MODE_BYTES[mode]
         else:
             return FutureKeyValueArray(error=2000)
-        if not limit and size == pages.UNLIMITED:
+        if limit in (0, -1) and size == pages.UNLIMITED:
             return FutureKeyValueArray(error=2210)
         first = Selector(begin_key + b"\0" if begin.or_equal else begin_key, begin.offset)
         last = Selector(end_key + b"\0" if end.or_equal else end_key, end.offset)
@@ -287,7 +287,7 @@ class Reading(TransactionRead):
         code = self._blocked() if self._odd else 0
         if not code and (begin_key > self._top() or end_key > self._top()):
             code = 2004
-        if not code and limit < 0:
+        if not code and limit < -1:
             code = 2012
         if code:
             return FutureKeyValueArray(error=code)
@@ -339,7 +339,10 @@ class Reading(TransactionRead):
         cost = len(begin) + len(end) + 24
         ranges = self._conflict_ranges
         writes = self._writes
-        if self._settings.ryw_disabled or writes.empty or not writes.touches(begin, end):
+        if self._settings.ryw_disabled:
+            ranges.append((begin, end))
+            return
+        if writes.empty or not writes.touches(begin, end):
             self._size += cost
             if ranges and ranges[-1][1] == begin:
                 ranges[-1] = (ranges[-1][0], end)  # the next page of the same read

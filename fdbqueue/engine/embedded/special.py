@@ -58,7 +58,7 @@ def get_range(
     tr: Transaction, begin: Selector, end: Selector, limit: int, size: int, reverse: bool
 ) -> FutureKeyValueArray:
     """Read special keys between two selectors."""
-    if limit < 0:
+    if limit < -1:
         return FutureKeyValueArray(error=2012)
     if begin.offset >= end.offset and begin.key >= end.key:
         return FutureKeyValueArray(([], 0, False))

@@ -208,8 +208,6 @@ class Transaction(Writing):
             self._odd = True
 
     def _may_write(self) -> bool:
-        if self._pause is not None:
-            self._pause.look()
         if self._commit is None:
             return True
         self._used_during_commit()
@@ -217,9 +215,13 @@ class Transaction(Writing):
         return False
 
     def _set_option(self, code: int, param: bytes | None) -> None:
-        if code == READ_YOUR_WRITES_DISABLE and (self._gets or self._known or not self._writes.empty):
-            self._defer(2000)
+        if self._deferred_error():
             return
+        if code == READ_YOUR_WRITES_DISABLE:
+            if self._gets or self._known or not self._writes.empty:
+                self._defer(2000)
+                return
+            self._conflict_ranges = []  # those added by hand so far are forgotten
         if code == TIMEOUT:
             self._broken_error()  # the one so far may be over
         try:
@@ -269,8 +271,8 @@ class Transaction(Writing):
 
     def set_read_version(self, version: int) -> None:
         """Read at `version`, which another transaction got from `get_read_version` not long ago."""
-        if self._pause is not None:
-            self._pause.look()
+        if self._deferred_error():
+            return
         if self._version is not None:
             self._defer(2010)
         elif version <= 0:
@@ -358,13 +360,16 @@ class Transaction(Writing):
         The future raises 1020 if something that was read has been written since, 1021 if the outcome is not known.
         A commit happens also when nobody waits for it.
         """
-        code = self._blocked() or self._read_error
+        code = self._blocked()
         if code:
             return FutureVoid(error=code)
         with self._lock:
             commit = self._commit = Commit(self)
             self._odd = True
-        commit.begin()
+        if self._read_error:
+            commit.fail(self._read_error)
+            return commit
+        commit.begin(self)
         self._close_snapshot()
         return commit
 

@@ -106,6 +106,8 @@ class Writing(Reading):
             writes.set(key, value, True)
 
     def _set_oddly(self, key: bytes, value: bytes) -> None:
+        if self._deferred_error():
+            return
         if key >= TOP:
             if key == METADATA_VERSION:
                 self._defer(2000)
@@ -134,6 +136,8 @@ class Writing(Reading):
     def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
         param = value_to_bytes(param)
         key = key_to_bytes(key)
+        if self._deferred_error():
+            return
         conflict = self._write_conflicts()
         if not self._may_write():
             return
@@ -191,6 +195,8 @@ class Writing(Reading):
         self._writes.empty = False
 
     def _clear_oddly(self, key: bytes) -> None:
+        if self._deferred_error():
+            return
         conflict = self._write_conflicts()
         if not self._may_write():
             return
@@ -218,6 +224,8 @@ class Writing(Reading):
             end = self.get_key(end)
         begin = b"" if begin is None else key_to_bytes(begin)
         end = b"\xff" if end is None else key_to_bytes(end)
+        if self._deferred_error():
+            return
         if begin > end:
             self._defer(2005)
             return
@@ -262,13 +270,16 @@ class Writing(Reading):
     def add_read_conflict_range(self, begin: Any, end: Any) -> None:
         """Conflict with writes to ``[begin, end)`` as if it had been read."""
         begin, end = _ordered(begin, end)
-        if not self._may_write():
+        if self._deferred_error() or not self._may_write():
             return
         if (begin > self._top() or end > self._top()) and begin != METADATA_VERSION:
             self._defer(2004)
             return
+        begin, end = cut(begin), cut(end)
+        if self._settings.ryw_disabled and begin < end:
+            self._size += len(begin) + len(end) + 24
         with self._lock:
-            self._add_conflict(cut(begin), cut(end))
+            self._add_conflict(begin, end)
 
     def add_read_conflict_key(self, key: Any) -> None:
         """Conflict with writes to `key` as if it had been read."""
@@ -278,7 +289,7 @@ class Writing(Reading):
     def add_write_conflict_range(self, begin: Any, end: Any) -> None:
         """Let readers of ``[begin, end)`` conflict as if it had been written."""
         begin, end = _ordered(begin, end)
-        if not self._may_write():
+        if self._deferred_error() or not self._may_write():
             return
         if begin > self._write_top() or end > self._write_top():
             self._defer(2004)
