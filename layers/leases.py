@@ -42,28 +42,33 @@ Source
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from fdbqueue import Position, Queue
+from fdbqueue import BulkReport, CheckReport, Position, Queue
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
-from fdbqueue.items import Notes, chunks_of, envelope
-from fdbqueue.layout import new_random, pack
+from fdbqueue.items import Notes
 from fdbqueue.verbs import verb
 
 from .backoff import Backoff, immediately
+from .browsing import Kept, State, browse
+from .deadletters import DeadLetters
+from .enqueueing import enqueue_with_notes
 from .head import Head
 from .holding import Holding
 from .lease import Fate, Held, Lease
+from .leasestats import LeaseStats, read_lease_stats
 from .moves import Moves, Retry, cut
 from .taking import Taken, Taking, Terms
+from .timercheck import check_timers
 from .timers import Reclaimed, due_timers, settle
 from .times import not_negative, positive, visible_at
 
@@ -137,6 +142,8 @@ class Leases:
         self.clock = clock
         self.head = head or Head(queue.layout)
         self._taking = Taking(queue, self.head, self.retry)
+        self.dead = DeadLetters(queue, self.now_us)
+        """The dead letters: browse, redrive, purge."""
         self._holding = Holding(queue, self.retry)
 
     def __repr__(self) -> str:
@@ -168,15 +175,39 @@ class Leases:
 
         *Conflicts:* none. *Cost:* as `Queue.enqueue`, and a write each for a delay and a time to live.
         """
+        report = yield from self.enqueue_many.steps(tr, [value], delay=delay, at=at, ttl=ttl, headers=headers)
+        return cast(Position, report.first)
+
+    @verb
+    def enqueue_many(
+        self,
+        tr: Transaction | Database,
+        values: Iterable[Any],
+        *,
+        delay: float | None = None,
+        at: float | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Steps[BulkReport]:
+        """Append items in their order, each as `enqueue` does, and all with the same terms.
+
+        Given a database, in transactions of about 1 MB, one after the other, each exactly once. To load millions of
+        items that need no terms, `Queue.enqueue_many` is faster: it keeps several transactions under way.
+
+        Raises:
+            CodecError, ItemTooLarge: of a value; given a transaction, no key was touched.
+            BulkInterrupted: given a database, something failed when other items were already in.
+
+        *Conflicts:* none. *Cost:* one round trip per transaction; a write each, and one more for a delay and a time
+        to live.
+        """
         now_us = self.now_us()
         notes = Notes(
             enqueued_at_us=now_us,
             visible_at_us=visible_at(now_us, delay, at),
             ttl_at_us=0 if ttl is None else now_us + positive(ttl, "ttl"),
         )
-        payload = self.queue.encode(value)
-        body = partial(self._enqueue, stored=envelope(payload, headers), chunks=chunks_of(payload), notes=notes)
-        return (yield from self.queue.transact(tr, body))
+        return (yield from enqueue_with_notes(tr, self.queue, values, notes, headers))
 
     @verb
     def lease(
@@ -355,6 +386,44 @@ class Leases:
         report, _ = yield from self._reclaim(cast(Transaction, tr), limit=limit)
         return report
 
+    def browse(
+        self, tr: Transaction | Database, *, state: State, after: Position | None = None, limit: int | None = None
+    ) -> Iterator[Kept]:
+        """Look at the items of one state with all that is known of their lives, in order, lazily.
+
+        Args:
+            tr: a transaction, or a database: then a page of them in each of as many as it takes.
+            state: "available", "leased", "delayed" or "dead".
+            after: only items behind this position.
+            limit: how many at most; None: all.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one read per page; memory for a page.
+        """
+        return browse(tr, self.queue, state=state, after=after, limit=limit)
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[LeaseStats]:
+        """Return how many items there are in each state, how many came and went, and how old the first one is.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* three reads in parallel; it does not grow with the queue.
+        """
+        return (yield from self.queue.read(tr, partial(read_lease_stats, layout=self.layout, now_us=self.now_us())))
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Read everything that the queue owns and compare: what `Queue.check` does, and timers.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue twice, a page at a time; memory for the
+        keys of timers.
+        """
+        report = self.queue.check(tr)
+        problems = check_timers(tr, self.layout)
+        if problems and is_database(tr):
+            # An item that moved between two of its transactions looks as if its timer were missing, or left over; a
+            # real one is still there when looked at again.
+            again = set(check_timers(tr, self.layout))
+            problems = [problem for problem in problems if problem in again]
+        return dataclasses.replace(report, problems=(*report.problems, *problems))
+
     def now_us(self) -> int:
         """Return the time by this object's clock, in microseconds."""
         return int(self.clock() * 1e6)
@@ -373,20 +442,6 @@ class Leases:
         except _NothingWritten as nothing:
             result: T = nothing.result
             return result
-
-    def _enqueue(self, tr: Transaction, stored: bytes, chunks: list[bytes], notes: Notes) -> Steps[Position]:
-        index = yield from self.queue.next_index(tr, 1)
-        position = Position(index, new_random())
-        moves = Moves(tr, self.layout)
-        if notes.visible_at_us:
-            moves.enter_delayed(pack(position), stored, notes)
-        else:
-            moves.enter_available(pack(position), stored, notes)
-        for number, chunk in enumerate(chunks):
-            tr.set(self.layout.chunk_key(position, number), chunk)
-        moves.tally("enqueued", 1)
-        moves.finish()
-        return position
 
     def _reclaim(self, tr: Transaction, limit: int) -> Steps[tuple[ReclaimReport, bool]]:
         now_us = self.now_us()

@@ -184,6 +184,18 @@ def test_a_reclaim_conflicts_with_an_ack_of_an_item_that_it_reclaims_and_of_no_o
     assert len(overdue) == 2
 
 
+def test_a_timer_that_a_slow_clock_sets_in_the_past_of_another_disturbs_nobody(
+    db: Any, leases: Leases, clock: Clock, space: Subspace
+) -> None:
+    fill(leases, db, 1)
+    behind = Leases(leases.queue, clock=lambda: clock.now - 600)
+    tr = db.create_transaction()
+    assert leases.reclaim(tr).reclaimed == ()
+    tr[space.pack(("decided",))] = b"nothing was due"
+    lease_of(behind, db)
+    assert not conflicts(tr)
+
+
 def test_two_who_come_by_an_overdue_lease_at_once_count_one_attempt(db: Any, leases: Leases, clock: Clock) -> None:
     fill(leases, db, 1)
     lease_of(leases, db, duration=1)

@@ -1,0 +1,96 @@
+"""Looking at items in whichever place they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+from fdbqueue import Item, Position, Queue
+from fdbqueue.browse import pages
+from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.steps import Steps, run
+from fdbqueue.items import Notes, is_chunked, notes_of
+from fdbqueue.layout import Place, pack
+
+from .times import seconds_or_none
+
+State: TypeAlias = Literal["available", "leased", "delayed", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An item, with all that is known of its life. Times are seconds of the clock of whoever wrote them."""
+
+    position: Position
+    """The item's identity."""
+    value: Any
+    """What was enqueued, decoded by the queue's codec."""
+    headers: Mapping[str, Any]
+    """What was enqueued beside it."""
+    state: State
+    """Where it stands."""
+    attempt: int
+    """How often it was leased so far."""
+    consumer: str
+    """Who has a lease of it, or had last; "" if nobody ever had."""
+    error: str
+    """Why the last attempt failed; "" if none has."""
+    expires_at: float | None
+    """When its present lease ends."""
+    visible_at: float | None
+    """Until when it is delayed."""
+    ttl_at: float | None
+    """When its life ends."""
+    enqueued_at: float | None
+    """When it was enqueued, if that was by `Leases.enqueue`."""
+    died_at: float | None
+    """When it became a dead letter."""
+
+
+def browse(
+    tr: Transaction | Database,
+    queue: Queue,
+    *,
+    state: State,
+    after: Position | None = None,
+    limit: int | None = None,
+) -> Iterator[Kept]:
+    """Yield the items of one state in the order of their positions, as `Queue.browse` does those available."""
+    place: Place = getattr(queue.layout, state)
+    begin = place.begin if after is None else place.key(pack(after)) + b"\x00"
+    for page in pages(tr, begin, place.end, limit=limit):
+        for row in page:
+            found = run(_open(tr, queue, place, row))
+            if found is not None:
+                yield _kept(found, notes_of(row.value), state)
+
+
+def _open(tr: Transaction | Database, queue: Queue, place: Place, row: KeyValue) -> Steps[Item | None]:
+    position = place.position(row.key)
+    if not is_chunked(row.value):
+        return (yield from queue.item(cast(Transaction, tr), position, row.value))
+
+    def with_chunks(tr: Transaction) -> Steps[Item | None]:
+        # The page was read in another transaction, if a database was given: the item may be gone, its chunks too.
+        value = yield tr.snapshot.get(row.key)
+        return (yield from queue.item(tr, position, row.value)) if value.present() else None
+
+    return (yield from queue.read(tr, with_chunks))
+
+
+def _kept(item: Item, notes: Notes, state: State) -> Kept:
+    return Kept(
+        item.position,
+        item.value,
+        item.headers,
+        state,
+        notes.attempt,
+        notes.consumer,
+        notes.error,
+        seconds_or_none(notes.expires_at_us),
+        seconds_or_none(notes.visible_at_us),
+        seconds_or_none(notes.ttl_at_us),
+        seconds_or_none(notes.enqueued_at_us),
+        seconds_or_none(notes.died_at_us),
+    )

@@ -1,0 +1,173 @@
+"""Dead letters: items that failed too often, kept with their last error until somebody decides.
+
+A dead letter keeps its position, so that a redrive can put it back exactly where it stood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Literal, TypeAlias
+
+from msgspec import structs
+
+from fdbqueue import Position, Queue
+from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.items import Notes, is_chunked, notes_of
+from fdbqueue.layout import new_random, pack
+from fdbqueue.verbs import verb
+
+from .browsing import Kept, browse
+from .moves import Moves, at_rest
+from .times import not_negative
+
+BATCH_ITEMS = 50
+BATCH_BYTES = 1_000_000
+"""About how much one transaction of a redrive moves, chunks included."""
+
+Where: TypeAlias = Literal["place", "tail"]
+_Deal: TypeAlias = Callable[[Transaction, Moves, KeyValue, Notes], Steps[int]]
+"""Deals with one dead letter; returns about how many bytes that writes."""
+
+
+class DeadLetters:
+    """The dead letters of one queue; `Leases.dead`.
+
+    Args:
+        queue: the queue.
+        now_us: the clock, in microseconds.
+    """
+
+    def __init__(self, queue: Queue, now_us: Callable[[], int]) -> None:
+        self._queue = queue
+        self._layout = queue.layout
+        self._now_us = now_us
+
+    def __repr__(self) -> str:
+        return f"DeadLetters({self._layout.describe()})"
+
+    def browse(
+        self, tr: Transaction | Database, *, after: Position | None = None, limit: int | None = None
+    ) -> Iterator[Kept]:
+        """Look at the dead letters in the order of their positions, lazily, as `Queue.browse` does."""
+        return browse(tr, self._queue, state="dead", after=after, limit=limit)
+
+    @verb
+    def redrive(
+        self,
+        tr: Transaction | Database,
+        position: Position | None = None,
+        *,
+        limit: int | None = None,
+        to: Where = "place",
+    ) -> Steps[int]:
+        """Make dead letters available again, as if they had never been tried; return how many.
+
+        Their time to live is lifted, and their last error is kept for the next attempt to see.
+
+        Args:
+            tr: a transaction, or a database: then in as many transactions as it takes.
+            position: this one only; else all, from the first.
+            limit: how many at most.
+            to: "place": where they stood, before all that was enqueued after them; "tail": behind the last item,
+                under new positions.
+
+        *Conflicts:* with whoever redrives or purges the same ones, and with leases of items behind them. *Cost:* one
+        read and about two writes each; to the tail, chunks of large ones are copied.
+        """
+        deal = self._to_place if to == "place" else self._to_tail
+        return (yield from self._all(tr, deal, position=position, limit=limit))
+
+    @verb
+    def purge(
+        self,
+        tr: Transaction | Database,
+        position: Position | None = None,
+        *,
+        limit: int | None = None,
+        older_than: float = 0.0,
+    ) -> Steps[int]:
+        """Remove dead letters for good; return how many.
+
+        Args:
+            tr: a transaction, or a database: then in as many transactions as it takes.
+            position: this one only; else all, from the first.
+            limit: how many at most.
+            older_than: only those that died so many seconds ago, by this object's clock.
+
+        *Conflicts:* with whoever redrives or purges the same ones. *Cost:* one read and one write each.
+        """
+        died_until_us = self._now_us() - not_negative(older_than, "older_than")
+        return (yield from self._all(tr, partial(self._purge, until_us=died_until_us), position=position, limit=limit))
+
+    def _all(
+        self, tr: Transaction | Database, deal: _Deal, *, position: Position | None, limit: int | None
+    ) -> Steps[int]:
+        place = self._layout.dead
+        begin = place.begin if position is None else place.key(pack(position))
+        end = place.end if position is None else begin + b"\x00"
+        done = 0
+        while begin < end and (limit is None or done < limit):
+            most = BATCH_ITEMS if limit is None else min(BATCH_ITEMS, limit - done)
+            batch = partial(self._batch, begin=begin, end=end, limit=most, deal=deal)
+            # What dies again meanwhile stands behind, and is not met a second time.
+            dealt, begin = yield from self._queue.transact(tr, batch)
+            done += dealt
+        return done
+
+    def _batch(self, tr: Transaction, begin: bytes, end: bytes, limit: int, deal: _Deal) -> Steps[tuple[int, bytes]]:
+        """Deal with some; return how many, and where those that are left begin."""
+        # By snapshot, and a conflict for each that is dealt with: those that die meanwhile disturb nobody.
+        found = yield from rows(tr.snapshot, begin, end, limit=limit)
+        moves = Moves(tr, self._layout)
+        dealt = size = 0
+        for row in found:
+            if size > BATCH_BYTES:
+                end = begin
+                break
+            tr.add_read_conflict_key(row.key)
+            written = yield from deal(tr, moves, row, notes_of(row.value))
+            dealt += bool(written)
+            size += written
+            begin = row.key + b"\x00"
+        moves.finish()
+        return dealt, begin if len(found) == limit or size > BATCH_BYTES else end
+
+    def _to_place(self, tr: Transaction, moves: Moves, row: KeyValue, notes: Notes) -> Steps[int]:
+        yield from ()
+        packed = self._layout.dead.packed(row.key)
+        moves.leave_dead(packed)
+        moves.enter_available(packed, row.value, _as_new(notes))
+        return len(row.value)
+
+    def _to_tail(self, tr: Transaction, moves: Moves, row: KeyValue, notes: Notes) -> Steps[int]:
+        index = yield from self._queue.next_index(tr, 1)
+        position = Position(index, new_random())
+        size = len(row.value)
+        if is_chunked(row.value):
+            size += yield from self._move_chunks(tr, self._layout.dead.position(row.key), position)
+        moves.leave_dead(self._layout.dead.packed(row.key))
+        moves.enter_available(pack(position), row.value, _as_new(notes))
+        return size
+
+    def _move_chunks(self, tr: Transaction, old: Position, new: Position) -> Steps[int]:
+        # By snapshot: chunks change only together with their item's key, which this transaction conflicts on.
+        chunks = yield from rows(tr.snapshot, *self._layout.chunk_range(old))
+        for number, chunk in enumerate(chunks):
+            tr.set(self._layout.chunk_key(new, number), chunk.value)
+        tr.clear_range(*self._layout.chunk_range(old))
+        return sum(len(chunk.value) for chunk in chunks)
+
+    def _purge(self, tr: Transaction, moves: Moves, row: KeyValue, notes: Notes, until_us: int) -> Steps[int]:
+        yield from ()
+        if notes.died_at_us > until_us:
+            return 0
+        packed = self._layout.dead.packed(row.key)
+        moves.leave_dead(packed)
+        moves.vanish(packed, row.value, "purged")
+        return len(row.key)
+
+
+def _as_new(notes: Notes) -> Notes:
+    return at_rest(structs.replace(notes, attempt=0, ttl_at_us=0))

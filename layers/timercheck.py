@@ -1,0 +1,50 @@
+"""Checks that every item which waits for something has its timer, and every timer its item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fdbqueue.browse import pages
+from fdbqueue.check import items_of_all_places
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.errors import FormatError
+from fdbqueue.items import Notes, has_notes, notes_of
+from fdbqueue.layout import DELAY, LEASE, TTL, Layout
+
+
+def check_timers(tr: Transaction | Database, layout: Layout) -> list[str]:
+    """Return what does not fit together, a sentence each.
+
+    *Cost:* reads all items and timers; memory for the keys of those that fit.
+    """
+    wanted = set(_wanted(tr, layout))
+    span = layout.timers.range()
+    surplus = []
+    for page in pages(tr, span.start, span.stop):
+        for row in page:
+            if row.key in wanted:
+                wanted.remove(row.key)
+            else:
+                surplus.append(row.key)
+    return [f"The timer {_told(layout, key)} is missing." for key in sorted(wanted)] + [
+        f"The timer {_told(layout, key)} belongs to no item." for key in surplus
+    ]
+
+
+def _wanted(tr: Transaction | Database, layout: Layout) -> Iterator[bytes]:
+    for packed, state, row in items_of_all_places(tr, layout):
+        try:
+            notes = notes_of(row.value) if row.value and has_notes(row.value) else Notes()
+        except FormatError:
+            continue  # the queue's own check says so
+        if state == "leased":
+            yield layout.timer_key(notes.expires_at_us, packed, LEASE)
+        if state == "delayed":
+            yield layout.timer_key(notes.visible_at_us, packed, DELAY)
+        if state in ("available", "delayed") and notes.ttl_at_us:
+            yield layout.timer_key(notes.ttl_at_us, packed, TTL)
+
+
+def _told(layout: Layout, key: bytes) -> str:
+    at_us, position, kind = layout.timer_of(key)
+    return f"of the {kind} of {position} at {at_us / 1e6:.6f}"

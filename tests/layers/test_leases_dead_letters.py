@@ -1,0 +1,209 @@
+"""Dead letters, and looks at items in every state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fdbqueue import BulkInterrupted, CodecError, Position, Queue
+from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.items import INLINE_BYTES
+from layers.deadletters import BATCH_ITEMS
+from layers.leases import Leases
+
+
+class Clock:
+    now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def leases(space: Subspace, clock: Clock) -> Leases:
+    return Leases(Queue(space), max_attempts=1, clock=clock)
+
+
+def kill(leases: Leases, db: Any, amount: int = 1, value: bytes | None = None) -> list[Position]:
+    """Enqueue some and let them fail."""
+    for n in range(amount):
+        leases.enqueue(db, value or b"%d" % n)
+    dead = leases.lease_many(db, limit=amount)
+    for lease in dead:
+        leases.nack(db, lease, error=f"no {lease.value[:4].decode()}")
+    return [lease.position for lease in dead]
+
+
+def values(leases: Leases, db: Any) -> list[Any]:
+    return [item.value for item in leases.queue.browse(db)]
+
+
+def test_a_dead_letter_keeps_its_last_error_and_when_it_died(db: Any, leases: Leases, clock: Clock) -> None:
+    [position] = kill(leases, db)
+    [letter] = leases.dead.browse(db)
+    assert (letter.position, letter.value, letter.error, letter.attempt) == (position, b"0", "no 0", 1)
+    assert (letter.died_at, letter.enqueued_at, letter.expires_at) == (clock.now, clock.now, None)
+    assert leases.lease(db) is None
+
+
+def test_a_redriven_item_stands_where_it_stood_as_if_it_had_never_been_tried(db: Any, leases: Leases) -> None:
+    first, second = kill(leases, db, 2)
+    leases.queue.enqueue(db, b"later")
+    assert leases.dead.redrive(db, second) == 1
+    assert leases.dead.redrive(db, second) == 0
+    assert leases.dead.redrive(db) == 1
+    assert values(leases, db) == [b"0", b"1", b"later"]
+    lease = leases.lease(db)
+    assert lease is not None
+    assert (lease.position, lease.attempt, lease.error) == (first, 1, "no 0")
+    assert leases.check(db).ok
+
+
+def test_an_item_redriven_to_the_tail_gets_a_new_position_and_brings_its_chunks(db: Any, leases: Leases) -> None:
+    large = b"large" + bytes(range(256)) * (INLINE_BYTES // 200)
+    kill(leases, db, value=large)
+    leases.queue.enqueue(db, b"later")
+    assert leases.dead.redrive(db, to="tail") == 1
+    assert values(leases, db) == [b"later", large]
+    assert leases.check(db).ok
+
+
+def test_a_redriven_item_has_no_time_to_live_any_more(db: Any, leases: Leases, clock: Clock) -> None:
+    leases.enqueue(db, b"x", ttl=10)
+    lease = leases.lease(db, duration=100)
+    assert lease is not None
+    clock.now += 50
+    leases.nack(db, lease)
+    assert leases.dead.redrive(db) == 1
+    assert values(leases, db) == [b"x"]
+    assert leases.check(db).ok
+
+
+def test_more_dead_letters_than_one_transaction_takes_are_redriven_and_purged_too(db: Any, leases: Leases) -> None:
+    amount = BATCH_ITEMS * 2 + 7
+    kill(leases, db, amount)
+    assert leases.dead.redrive(db, limit=BATCH_ITEMS + 3) == BATCH_ITEMS + 3
+    assert leases.dead.purge(db) == BATCH_ITEMS + 4
+    stats = leases.stats(db)
+    assert (stats.available, stats.dead, stats.purged) == (BATCH_ITEMS + 3, 0, BATCH_ITEMS + 4)
+    assert leases.check(db).ok
+
+
+def test_large_dead_letters_are_redriven_in_transactions_that_are_not_too_large(db: Any, leases: Leases) -> None:
+    for _ in range(4):
+        kill(leases, db, value=b"large" + bytes(3_000_000))
+    assert leases.dead.redrive(db, to="tail") == 4
+    assert leases.stats(db).available == 4
+    assert leases.check(db).ok
+
+
+def test_only_dead_letters_that_are_old_enough_are_purged(db: Any, leases: Leases, clock: Clock) -> None:
+    kill(leases, db, 2)
+    clock.now += 100
+    kill(leases, db, 1)
+    assert leases.dead.purge(db, older_than=50) == 2
+    assert len(list(leases.dead.browse(db))) == 1
+
+
+def test_of_two_redrives_of_the_same_dead_letter_one_conflicts(db: Any, leases: Leases) -> None:
+    kill(leases, db)
+    first, second = db.create_transaction(), db.create_transaction()
+    assert leases.dead.redrive(first) == leases.dead.purge(second) == 1
+    first.commit().wait()
+    with pytest.raises(FDBError, match="1020"):
+        second.commit().wait()
+
+
+def test_a_redrive_does_not_conflict_with_an_item_that_dies_meanwhile(db: Any, leases: Leases) -> None:
+    kill(leases, db)
+    tr = db.create_transaction()
+    assert leases.dead.redrive(tr) == 1
+    kill(leases, db)
+    tr.commit().wait()
+
+
+def test_every_state_can_be_looked_at(db: Any, leases: Leases, clock: Clock) -> None:
+    kill(leases, db)
+    leases.enqueue(db, b"leased", headers={"n": 1})
+    leases.lease(db, duration=9, consumer="me")
+    leases.enqueue(db, b"delayed", delay=5, ttl=50)
+    leases.enqueue(db, b"available")
+    large = b"large" + bytes(INLINE_BYTES)
+    leases.enqueue(db, large)
+    [leased] = leases.browse(db, state="leased")
+    assert (leased.value, leased.consumer, leased.expires_at) == (b"leased", "me", clock.now + 9)
+    assert dict(leased.headers) == {"n": 1}
+    [delayed] = leases.browse(db, state="delayed")
+    assert (delayed.value, delayed.visible_at, delayed.ttl_at) == (b"delayed", clock.now + 5, clock.now + 50)
+    assert [kept.value for kept in leases.browse(db, state="available")] == [b"available", large]
+    tr = db.create_transaction()
+    assert [kept.value for kept in leases.browse(tr, state="available", limit=1)] == [b"available"]
+    assert [kept.value for kept in leases.browse(db, state="dead")] == [b"0"]
+
+
+def test_stats_say_how_old_the_first_item_is_and_what_is_overdue(db: Any, leases: Leases, clock: Clock) -> None:
+    assert leases.stats(db).oldest_age_s is None
+    leases.enqueue(db, b"old")
+    clock.now += 7
+    leases.enqueue(db, b"young")
+    leases.enqueue(db, b"delayed", delay=1)
+    clock.now += 3
+    stats = leases.stats(db)
+    assert (stats.oldest_age_s, stats.overdue, stats.delayed) == (10.0, 1, 1)
+
+
+def test_check_finds_timers_without_items_and_items_without_timers(db: Any, leases: Leases) -> None:
+    leases.enqueue(db, b"leased")
+    leases.lease(db)
+    leases.enqueue(db, b"with a life", ttl=10)
+    assert leases.check(db).ok
+    span = leases.layout.timers.range()
+    timers = [row.key for row in db.get_range(span.start, span.stop)]
+    assert len(timers) == 2
+    del db[timers[0]]
+    db[leases.layout.timer_key(1, b"\x15\x01\x01r\x00", "delay")] = b""
+    problems = " ".join(leases.check(db).problems)
+    assert "of the ttl of" in problems
+    assert "is missing" in problems
+    assert "of the delay of Position(index=1, random=b'r') at 0.000001 belongs to no item" in problems
+
+
+def test_a_timer_without_an_item_is_removed_by_whoever_comes_by(db: Any, leases: Leases) -> None:
+    leases.enqueue(db, b"x")
+    db[leases.layout.timer_key(1, b"\x15\x01\x01r\x00", "delay")] = b""
+    assert leases.lease(db) is not None
+    assert leases.check(db).ok
+
+
+def test_many_items_are_enqueued_with_terms_in_as_many_transactions_as_it_takes(
+    db: Any, leases: Leases, clock: Clock
+) -> None:
+    report = leases.enqueue_many(db, (b"%d" % n for n in range(1_200)), delay=5)
+    assert (report.items, report.transactions) == (1_200, 3)
+    assert leases.enqueue_many(db, []).items == 0
+    assert leases.stats(db).delayed == 1_200
+    leases.queue.enqueue(db, b"last")
+    clock.now += 5
+    while leases.reclaim(db).more:
+        pass
+    assert values(leases, db) == [b"%d" % n for n in range(1_200)] + [b"last"]
+
+
+def test_an_interrupted_enqueue_says_which_values_are_in(db: Any, leases: Leases) -> None:
+    def some() -> Any:
+        yield from (b"x" for _ in range(600))
+        yield "not bytes"
+
+    with pytest.raises(BulkInterrupted) as interrupted:
+        leases.enqueue_many(db, some())
+    assert interrupted.value.missing == [(500, 601)]
+    assert leases.stats(db).available == interrupted.value.report.items == 500
+    tr = db.create_transaction()
+    with pytest.raises(CodecError):
+        leases.enqueue_many(tr, [b"x", "y"])
