@@ -1,17 +1,18 @@
 # `make` alone prints its targets. Everything runs in .venv, which `setup` fills and nothing else touches.
 
-PYTHON ?= python3
-VENV   := .venv
-BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.set-up
-URL    ?=
-ARGS   ?=
+PYTHON   ?= python3
+VENV     := .venv
+BIN      := $(VENV)/bin
+STAMP    := $(VENV)/.set-up
+URL      ?=
+PROGRAMS ?= 1000
+ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format clean
+.PHONY: help setup demo test bench differential check format clean
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create .venv and install the project into it (a second time costs nothing)
 	@command -v java > /dev/null || echo "No Java: Spark's part is left out. To have it: sudo apt-get install openjdk-17-jre-headless"
@@ -28,6 +29,17 @@ demo: setup ## Load 336,776 flights by Spark, drain them by several processes, c
 
 test: setup ## Run the tests (ARGS='tests/cli -k clear' for some, FAST=1 without the slow ones)
 	$(BIN)/python -m pytest $(if $(FAST),-m 'not slow') $(ARGS)
+
+bench: $(STAMP)-bench ## Measure against bounds and peers, as Markdown (ARGS=queue for one; FDB_CLUSTER_FILE adds the cluster)
+	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+$(STAMP)-bench: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@touch $@
+
+differential: setup ## Run random programs on memory: and on URL, which is cleared again and again, and compare every answer
+	@test -n "$(URL)" || { echo "Name a database that holds nothing of worth: make differential URL=fdb:PATH PROGRAMS=5000" >&2; exit 2; }
+	$(BIN)/python -m tests.conformance.differential memory: '$(URL)' --programs $(PROGRAMS) $(ARGS)
 
 check: setup ## Check format, lint, types and who imports whom
 	$(BIN)/ruff format --check .

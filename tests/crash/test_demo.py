@@ -100,7 +100,10 @@ Done = Callable[[str], int]
 def loaders() -> list[Any]:
     missing = why_no_spark()
     skip = pytest.mark.skip(reason=f"Spark can't run here, since {missing}")
-    return ["--no-spark", pytest.param("--spark", marks=[pytest.mark.spark, *([skip] if missing else [])])]
+    return [
+        "--no-spark",
+        pytest.param("--spark", marks=[pytest.mark.spark, pytest.mark.slow, *([skip] if missing else [])]),
+    ]
 
 
 @pytest.mark.parametrize("loader", loaders())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
+from fdbqueue.cli.demo.java import why_no_spark
 
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "GLOSSARY.md", "CHANGELOG.md", "CONTRIBUTING.md")
 
@@ -25,7 +26,13 @@ def needs_cluster(block: str) -> bool:
     return "import fdb\n" in block
 
 
-@pytest.mark.parametrize("block", [block for block in blocks("python") if not needs_cluster(block)])
+def needs_spark(block: str) -> bool:
+    return "pyspark" in block
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in blocks("python") if not (needs_cluster(block) or needs_spark(block))]
+)
 def test_python_blocks_run_as_they_stand(block: str, tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning", "-c", block], cwd=tmp_path, capture_output=True, text=True
@@ -39,6 +46,20 @@ def test_python_blocks_run_as_they_stand(block: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("block", [block for block in blocks("python") if needs_cluster(block)])
 def test_python_blocks_on_a_cluster_run_as_they_stand(block: str, tmp_path: Path, cluster_file: str) -> None:
     environment = {**os.environ, "FDB_CLUSTER_FILE": cluster_file}
+    run = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, env=environment)
+
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "".join(expected(block))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("block", [block for block in blocks("python") if needs_spark(block)])
+def test_python_blocks_with_spark_run_as_they_stand(block: str, tmp_path: Path) -> None:
+    missing = why_no_spark()
+    if missing:
+        pytest.skip(f"Spark can't run here, since {missing}")
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     run = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, env=environment)
 
     assert run.returncode == 0, run.stderr
