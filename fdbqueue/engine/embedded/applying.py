@@ -21,23 +21,23 @@ _key = itemgetter(1)
 _item = itemgetter(1, 2)
 
 
-def apply(txn: Any, dbs: Databases, mutations: Sequence[Mutation], stamp: bytes) -> list[bytes]:
-    """Apply `mutations` in order, with `stamp` as versionstamp; return the keys that came from versionstamps.
+def apply(txn: Any, dbs: Databases, mutations: Sequence[Mutation], version: bytes, batch: int) -> tuple[bytes, ...]:
+    """Apply `mutations` in order; return the keys that were made with the versionstamp of `version` and `batch`.
 
     *Cost:* an LMDB operation each; a cleared range one for each of its keys.
     """
     if len(mutations) >= _MANY and _all_short_sets(mutations):
         txn.cursor(dbs.data).putmulti(map(_item, mutations))
-        return []
+        return ()
     put = txn.put
-    stamped: list[bytes] = []
+    stamped: tuple[bytes, ...] = ()
     for op, key, param in mutations:
         if op == _STAMPED_KEY:
-            key = atomics.stamp(key, stamp)
-            stamped.append(key)
+            key = atomics.stamp(key, version + batch.to_bytes(2, "big"))
+            stamped += (key,)
             op = _SET
         elif op == _STAMPED_VALUE:
-            param = atomics.stamp(param, stamp)
+            param = atomics.stamp(param, version + batch.to_bytes(2, "big"))
             op = _SET
         if op == _SET:
             if 0 < len(key) <= DIRECT_KEY:

@@ -11,7 +11,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from fdbqueue.engine.embedded.commitlog import Entry
+from fdbqueue.engine.embedded.commitlog import Commit
+from fdbqueue.engine.embedded.written import Range, decode
 
 POLL_SECONDS: Final = 0.004
 
@@ -19,12 +20,15 @@ Callback = Callable[[], object]
 
 
 class Source(Protocol):
-    """Where the commits of other processes come from."""
+    """Where the commits come from."""
+
+    def listen(self, on: bool) -> None:
+        """Have this process' commits published, or not."""
 
     def last_transaction(self) -> int:
         """Return LMDB's number of the last commit."""
 
-    def entries_after(self, version: int) -> list[Entry]:
+    def entries_after(self, version: int) -> list[Commit]:
         """Return what was committed after `version` and is still in the log, in order."""
 
     def last_version(self) -> int:
@@ -45,14 +49,10 @@ class Changes:
         self._watched: dict[bytes, dict[Callback, None]] = {}
         self._sorted: list[bytes] = []
         self._told = -1
+        self._published: set[int] = set()
         self._seen_txn = -1
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-
-    @property
-    def watching(self) -> bool:
-        """Whether anybody watches."""
-        return bool(self._watched)
 
     def watch(self, key: bytes, callback: Callback) -> None:
         """Call `callback` after every commit, from now on, that wrote `key`."""
@@ -76,35 +76,46 @@ class Changes:
                 del self._watched[key]
                 del self._sorted[bisect_left(self._sorted, key)]
 
-    def publish(self, entries: list[Entry]) -> None:
-        """Tell of commits, in order; those that were told already are passed over."""
-        found: dict[Callback, None] = {}
+    def publish(self, entries: list[Commit]) -> None:
+        """Tell of commits, in whatever order; telling twice does no harm."""
         with self._lock:
-            for entry in entries:
-                if entry.version > self._told:
-                    self._told = entry.version
-                    found.update(self._concerned(entry))
-        for callback in found:
-            callback()
+            self._published.update([version for version, _ in entries])
+        self._tell(entries)
 
     def look(self) -> None:
-        """Tell of what other processes have committed since the last look."""
+        """Tell of what was committed since the last look and not published, that is, by other processes."""
         txn = self._source.last_transaction()
         if txn == self._seen_txn:
             return
         self._seen_txn = txn
-        self.publish(self._source.entries_after(self._told))
+        entries = self._source.entries_after(self._told)
+        if not entries:
+            return
+        self._told = entries[-1][0]
+        with self._lock:
+            published = self._published
+            self._published = {version for version in published if version > self._told}
+        self._tell([entry for entry in entries if entry[0] not in published])
 
     def close(self) -> None:
         """End the thread."""
         self._stop.set()
 
-    def _concerned(self, entry: Entry) -> dict[Callback, None]:
+    def _tell(self, entries: list[Commit]) -> None:
+        found: dict[Callback, None] = {}
+        with self._lock:
+            for _, record in entries:
+                found.update(self._concerned(*decode(record)))
+        for callback in found:
+            callback()
+
+    def _concerned(self, wrote: list[bytes], ranges: list[Range]) -> dict[Callback, None]:
         found: dict[Callback, None] = {}
         watched, keys = self._watched, self._sorted
-        for key in entry.keys if len(entry.keys) <= len(keys) else filter(entry.meets_key, keys):
-            found.update(watched.get(key, {}))
-        for begin, end in entry.ranges:
+        for key in wrote:
+            if key in watched:
+                found.update(watched[key])
+        for begin, end in ranges:
             at = bisect_left(keys, begin)
             while at < len(keys) and keys[at] < end:
                 found.update(watched[keys[at]])
@@ -112,8 +123,9 @@ class Changes:
         return found
 
     def _start(self) -> None:
+        self._source.listen(True)
         self._seen_txn = self._source.last_transaction()
-        self._told = max(self._told, self._source.last_version())
+        self._told = self._source.last_version()
         self._thread = threading.Thread(target=self._poll, name="fdbqueue-changes", daemon=True)
         self._thread.start()
 
@@ -123,5 +135,6 @@ class Changes:
             if not self._watched:
                 with self._lock:
                     if not self._watched:
+                        self._source.listen(False)
                         self._thread = None
                         return

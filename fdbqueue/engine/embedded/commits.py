@@ -105,12 +105,12 @@ class Commit(Future[None]):
         for callback in callbacks:
             call(callback, self)
 
-    def version(self) -> int:
-        """Return the version that was committed at, or -1."""
+    def version(self, before: int) -> int:
+        """Return the version that was committed at, -1 for a commit of nothing, `before` if it did not succeed."""
         request = self._request
-        if request is None or not request.done or request.error:
-            return -1
-        return request.version
+        if request is None:
+            return -1 if self._done and not self._error else before
+        return request.version if request.done and not request.error else before
 
     def conflicting(self) -> list[Range]:
         """Return the read ranges that the commit failed on, if the transaction asked to know."""

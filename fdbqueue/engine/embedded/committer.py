@@ -17,10 +17,13 @@ import lmdb
 
 from fdbqueue.engine.embedded.applying import apply
 from fdbqueue.engine.embedded.clock import Clock
-from fdbqueue.engine.embedded.commitlog import Entry, Range, RecentCommits, conflicting, conflicts, encode, time_of
+from fdbqueue.engine.embedded.commitlog import WINDOW_US, RecentCommits, trim
+from fdbqueue.engine.embedded.commitlog import Commit as LogCommit
 from fdbqueue.engine.embedded.files import Files, explain
+from fdbqueue.engine.embedded.gathering import Gathering
 from fdbqueue.engine.embedded.layout import WINDOW_SECONDS
-from fdbqueue.engine.embedded.request import CommitRequest, Faults
+from fdbqueue.engine.embedded.request import IO_ERROR, CommitRequest, Faults
+from fdbqueue.engine.embedded.written import Range, Written, conflicting, conflicts, encode
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FUTURE_VERSION, NOT_COMMITTED, TRANSACTION_TOO_OLD
 from fdbqueue.errors import StorageError
 
@@ -28,12 +31,8 @@ log = logging.getLogger(__name__)
 
 MOST_REQUESTS: Final = 2048
 MOST_MUTATIONS: Final = 50_000
-LOG_WINDOW_US: Final = int((WINDOW_SECONDS + 1) * 1_000_000)
-TRIM_EVERY_COMMITS: Final = 256
-TRIM_EVERY_US: Final = 1_000_000
-TRIM_MOST: Final = 1024
-IO_ERROR: Final = 1510
-"""FoundationDB's code for a disk that failed; `CommitRequest.failure` says more."""
+TRIM_EVERY: Final = 128
+"""Commits, after which log records that are too old are dropped, at most twice as many."""
 
 
 class Host(Protocol):
@@ -55,18 +54,11 @@ class Host(Protocol):
     def reopen(self) -> None:
         """Open the files anew after LMDB gave them up."""
 
-    def published(self, entries: list[Entry]) -> None:
+    def working(self) -> None:
+        """Learn now and then that there are commits."""
+
+    def published(self, entries: list[LogCommit]) -> None:
         """Learn of commits, of this and other processes, in order."""
-
-
-class Done:
-    """What is left to tell when the lead is given up."""
-
-    __slots__ = ("entries", "requests")
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.requests: list[CommitRequest] = []
 
 
 class Broken(Exception):
@@ -83,14 +75,28 @@ class Committer:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._recent = RecentCommits(host.files.dbs.log)
         self._pending: list[CommitRequest] = []
+        self._gathering = Gathering()
         self._lead = threading.Lock()
-        self._last_txn = -1
+        self._news: list[LogCommit] = []
+        self._called: list[CommitRequest] = []
         self._untrimmed = 0
-        self._trimmed_us = 0
+        self._now_us = host.clock.now_us
         self.commits = 0
+        self.listening = False
+        """Whether the host wants to hear of this process' commits."""
         self.faults: Faults | None = None
+        self.submit: Callable[[CommitRequest], None] = self._pending.append
+        """Hand a request in; it is committed when someone leads."""
+        self._attach()
+
+    def _attach(self) -> None:
+        """Begin to work with the host's files."""
+        files = self._host.files
+        self._begin = files.env.begin
+        self._dbs = files.dbs
+        self._recent = RecentCommits(files.dbs.log)
+        self._last_txn = -1
 
     @property
     def idle(self) -> bool:
@@ -102,64 +108,79 @@ class Committer:
         """The request that has waited longest."""
         return next(iter(self._pending), None)
 
-    def submit(self, request: CommitRequest) -> None:
-        """Hand a request in; it is committed when someone leads."""
-        self._pending.append(request)
-
     def wait(self, request: CommitRequest) -> None:
-        """Wait until `request` is done, leading if nobody does."""
+        """Wait until `request`, which was submitted, is done; lead if nobody does."""
+        gathering, lead = self._gathering, self._lead
         while not request.settled():
-            if self._lead.acquire(blocking=False):
+            if not gathering.complete(self._pending) and not lead.locked():
+                gathering.wait(request, self._pending, lead)
+                if request.settled():
+                    return
+            if lead.acquire(False):
                 self._serve(request)
-                continue
-            gate = request.gate
-            if gate is None:
-                gate = threading.Lock()
-                gate.acquire()
-                request.gate = gate
+                return
+            gate = request.close_gate()
             # Whoever leads looks for gates after giving the lead up. If it is free now, that look may be over.
             if request.settled():
                 return
-            if self._lead.acquire(blocking=False):
+            if lead.acquire(False):
                 self._serve(request)
-            else:
-                gate.acquire()
+                return
+            gate.acquire()
 
     def sweep(self) -> None:
         """Commit all that is there, waiting for the lead."""
         while self._pending:
-            done = Done()
-            with self._lead:
-                while self._pending:
-                    self._commit_pending(done)
-            self._tell(done)
+            self._lead.acquire()
+            self._serve(None)
 
     def alone(self, action: Callable[[], None]) -> None:
         """Run `action` while nothing is being committed. Its thread must not hold the host's lock."""
         with self._lead:
             action()
 
-    def _serve(self, request: CommitRequest) -> None:
-        done = Done()
+    def _serve(self, request: CommitRequest | None) -> None:
+        """Lead until `request` is done (None: until nothing is there), then give the lead up."""
+        pending = self._pending
         try:
-            while not request.done:
-                self._commit_pending(done)
+            while pending if request is None else not request.done:
+                self._commit_pending()
         finally:
+            news, called = self._news, self._called
+            if news:
+                self._news = []
+            if called:
+                self._called = []
             self._lead.release()
-            for waiting in list(self._pending):
-                if waiting.wake():
-                    break
-            self._tell(done)
+            if pending:
+                for waiting in list(pending):
+                    if waiting.wake():
+                        break
+            # Without the lead: a callback may well commit something itself.
+            if news:
+                self._host.published(news)
+            for finished in called:
+                finished.call_back()
 
-    def _tell(self, done: Done) -> None:
-        """Call back, without the lead: a callback may well commit something itself."""
-        if done.entries:
-            self._host.published(done.entries)
-        for request in done.requests:
-            request.call_back()
-
-    def _commit_pending(self, done: Done) -> None:
+    def _commit_pending(self) -> None:
         """Commit what is there, or as much of it as goes into one LMDB transaction."""
+        pending = self._pending
+        batch = [pending.pop(0)] if len(pending) == 1 else self._take()
+        try:
+            self._commit(batch)
+        finally:
+            for request in batch:
+                if request.version < 0 and request.error is None:
+                    # Only an exception from outside, such as KeyboardInterrupt, leads here without a failure.
+                    request.error = COMMIT_UNKNOWN_RESULT if request.failure is None else IO_ERROR
+                request.done = True
+                if request.gate is not None:
+                    request.wake()
+                if request.has_callbacks:
+                    self._called.append(request)
+            self.commits += 1
+
+    def _take(self) -> list[CommitRequest]:
         pending = self._pending
         count = mutations = 0
         for request in pending:
@@ -169,23 +190,18 @@ class Committer:
                 break
         batch = pending[:count]
         del pending[:count]
-        try:
-            self._commit(batch, done)
-        finally:
-            for request in batch:
-                if request.version < 0 and request.error is None:
-                    # Only an exception from outside, such as KeyboardInterrupt, leads here.
-                    request.error = COMMIT_UNKNOWN_RESULT if request.failure is None else IO_ERROR
-                request.finish()
-                if request.callbacks:
-                    done.requests.append(request)
-            self.commits += 1
+        return batch
 
-    def _commit(self, batch: list[CommitRequest], done: Done) -> None:
+    def _commit(self, batch: list[CommitRequest]) -> None:
         """Settle every request of `batch`."""
         while batch:
             try:
-                self._attempt(batch, done)
+                txn = self._begin(self._dbs.data, None, True)
+                try:
+                    self._in_transaction(txn, batch)
+                except BaseException:
+                    txn.abort()
+                    raise
                 return
             except Broken as broken:
                 broken.request.failure = broken.cause
@@ -199,7 +215,7 @@ class Committer:
                     return
                 # One large transaction must not make the small ones beside it fail.
                 for request in batch:
-                    self._commit([request], done)
+                    self._commit([request])
                 return
 
     def _recover(self, error: Exception) -> StorageError | None:
@@ -211,8 +227,7 @@ class Committer:
                 self._host.adopt()
             elif isinstance(error, lmdb.PanicError):
                 self._host.reopen()
-                self._recent = RecentCommits(self._host.files.dbs.log)
-                self._last_txn = -1
+                self._attach()
             elif isinstance(error, lmdb.Error):
                 return explain(self._host.path, error)
             else:
@@ -221,135 +236,117 @@ class Committer:
             return failure
         return None
 
-    def _attempt(self, batch: list[CommitRequest], done: Done) -> None:
+    def _attempt(self, batch: list[CommitRequest]) -> None:
         files = self._host.files
         txn = files.env.begin(db=files.dbs.data, write=True)
         try:
-            self._in_transaction(txn, batch, done)
+            self._in_transaction(txn, batch)
         except BaseException:
             txn.abort()
             raise
 
-    def _in_transaction(self, txn: Any, batch: list[CommitRequest], done: Done) -> None:
-        host, recent = self._host, self._recent
+    def _in_transaction(self, txn: Any, batch: list[CommitRequest]) -> None:
+        recent = self._recent
         txn_id: int = txn.id()
         if txn_id != self._last_txn + 1:
-            done.entries += recent.catch_up(txn)
-            # What was caught up with is known, whatever becomes of this transaction.
+            # Another process has committed. What that was is known from here on, whatever becomes of this transaction.
+            self._news += recent.catch_up(txn)
             self._last_txn = txn_id - 1
-        now = host.clock.now_us()
+        now = self._now_us()
         version = recent.last_version + max(1, now - recent.last_time_us)
-        errors = self._apply(txn, batch, version)
-        accepted = [request for request, error in zip(batch, errors, strict=True) if not error]
+        key = version.to_bytes(8, "big")
+        accepted = self._apply(txn, batch, key, now)
         if not accepted:
             txn.abort()
-            _settle(batch, errors, version, [])
             return
         record = encode(now, *_written(accepted))
-        txn.put(version.to_bytes(8, "big"), record, append=True, db=host.files.dbs.log)
-        self._trim(txn, now)
+        txn.put(key, record, True, True, True, self._dbs.log)
+        self._untrimmed += 1
+        if self._untrimmed >= TRIM_EVERY:
+            self._trim(txn, version, now)
         try:
             txn.commit()
         except lmdb.Error as error:
-            if host.files.env.info()["last_txnid"] < txn_id:
-                raise  # known to have had no effect
-            log.warning("%s: a commit's outcome is unknown: %s", host.path, error)
-            _settle(batch, [error or COMMIT_UNKNOWN_RESULT for error in errors], version, accepted)
-            self._last_txn = -1
+            self._lost(txn_id, error)
+            for request in accepted:
+                request.error = COMMIT_UNKNOWN_RESULT
             return
         self._last_txn = txn_id
-        entry = Entry(version, record)
-        recent.add(entry)
-        recent.forget(now - LOG_WINDOW_US)
-        _settle(batch, self._after(batch, errors), version, accepted)
-        done.entries.append(entry)
+        recent.add(version, now, record)
+        if self.listening:
+            self._news.append((version, record))
+        for number, request in enumerate(accepted):
+            request.batch = number
+            request.version = version
+        if self.faults is not None:
+            for request in accepted:
+                request.error = self.faults.after_commit(request)
 
-    def _apply(self, txn: Any, batch: list[CommitRequest], version: int) -> list[int]:
-        """Apply those requests that may commit; return a code, or 0, for each."""
-        dbs = self._host.files.dbs
-        errors: list[int] = []
-        fresh: list[Entry] = []
-        prefix = version.to_bytes(8, "big")
-        number = 0
+    def _apply(self, txn: Any, batch: list[CommitRequest], version: bytes, now: int) -> list[CommitRequest]:
+        """Apply those requests that may commit, and return them; the others get their error."""
+        dbs, last_version = self._dbs, self._recent.last_version
+        oldest = now / 1_000_000 - WINDOW_SECONDS
+        accepted: list[CommitRequest] = []
+        fresh: Written | None = None
         for request in batch:
-            error = self._refuse(txn, request, fresh)
-            errors.append(error)
+            if request.snapshot_version != last_version or fresh or request.report_conflicts or self.faults is not None:
+                error = self._refuse(txn, request, fresh)
+            else:
+                error = 0  # nothing was committed since its snapshot
+            if not error and request.opened_at is not None and request.opened_at < oldest and request.reads():
+                error = TRANSACTION_TOO_OLD
+            request.error = error or None
             if error:
                 continue
             try:
-                stamped = apply(txn, dbs, request.mutations, prefix + number.to_bytes(2, "big"))
+                request.stamped = apply(txn, dbs, request.mutations, version, len(accepted))
             except (ArithmeticError, LookupError, TypeError, ValueError, lmdb.BadValsizeError) as cause:
                 raise Broken(request, cause) from cause
-            number += 1
-            if stamped:
-                request.stamped = stamped
+            accepted.append(request)
             if len(batch) > 1:
-                fresh.append(Entry(version, encode(0, *_written([request]))))
-        return errors
+                fresh = fresh or Written([], [])
+                fresh.add(*_written([request]))
+        return accepted
 
-    def _refuse(self, txn: Any, request: CommitRequest, fresh: list[Entry]) -> int:
+    def _lost(self, txn_id: int, error: lmdb.Error) -> None:
+        """Raise `error` if the commit surely had no effect; return if nobody knows."""
+        if self._host.files.env.info()["last_txnid"] < txn_id:
+            raise error
+        log.warning("%s: a commit's outcome is unknown: %s", self._host.path, error)
+        self._last_txn = -1
+
+    def _refuse(self, txn: Any, request: CommitRequest, fresh: Written | None) -> int:
         """Return why `request` may not commit after all that did, or 0."""
         if self.faults is not None and (code := self.faults.before_commit(request)):
             return code
         since = request.snapshot_version
-        keys, ranges = request.read_keys, request.read_ranges
-        if since is None or not (keys or ranges):
+        if since is None or not request.reads():
             return 0
-        opened_at = request.opened_at
-        if opened_at is not None and self._host.clock.seconds() - opened_at > WINDOW_SECONDS:
-            return TRANSACTION_TOO_OLD
         recent = self._recent
         if since > recent.last_version:
             return FUTURE_VERSION
-        if since == recent.last_version and not fresh:
-            return 0
         if not recent.reaches(txn, since):
             return TRANSACTION_TOO_OLD
+        keys, ranges = request.read_keys, request.read_ranges
+        written = recent.since(txn, since)
+        if fresh is not None:
+            written = chain((fresh,), written)
         if request.report_conflicts:
-            request.conflicting = conflicting(chain(fresh, recent.since(txn, since)), keys, ranges)
+            request.conflicting = conflicting(written, keys, ranges)
             return NOT_COMMITTED if request.conflicting else 0
-        return NOT_COMMITTED if conflicts(chain(fresh, recent.since(txn, since)), keys, ranges) else 0
+        return NOT_COMMITTED if conflicts(written, keys, ranges) else 0
 
-    def _after(self, batch: list[CommitRequest], errors: list[int]) -> list[int]:
-        faults = self.faults
-        if faults is None:
-            return errors
-        return [error or faults.after_commit(request) or 0 for request, error in zip(batch, errors, strict=True)]
-
-    def _trim(self, txn: Any, now: int) -> None:
-        """Drop log records that no transaction can need: those that were replaced before the window began.
-
-        The oldest record that stays is the state in which a transaction at the window's beginning may be.
-        """
-        self._untrimmed += 1
-        if self._untrimmed < TRIM_EVERY_COMMITS and now - self._trimmed_us < TRIM_EVERY_US:
-            return
+    def _trim(self, txn: Any, version: int, now: int) -> None:
         self._untrimmed = 0
-        self._trimmed_us = now
-        cursor = txn.cursor(self._host.files.dbs.log)
-        old = now - LOG_WINDOW_US
-        count = 0
-        if cursor.first() and cursor.next():
-            while count < TRIM_MOST and time_of(cursor.value()) < old:
-                cursor.prev()
-                cursor.delete()
-                if not cursor.next():
-                    break
-                count += 1
+        trim(txn, self._dbs.log, version)
+        self._recent.forget(now - WINDOW_US)
+        self._host.working()
 
 
 def _written(requests: list[CommitRequest]) -> tuple[list[bytes], list[Range]]:
     """Return what `requests` write, as the log records it."""
     if len(requests) == 1:
         request = requests[0]
-        return request.write_keys + request.stamped if request.stamped else request.write_keys, request.write_ranges
+        return [*request.write_keys, *request.stamped] if request.stamped else request.write_keys, request.write_ranges
     keys = [key for request in requests for key in chain(request.write_keys, request.stamped)]
     return keys, [span for request in requests for span in request.write_ranges]
-
-
-def _settle(batch: list[CommitRequest], errors: list[int], version: int, accepted: list[CommitRequest]) -> None:
-    for number, request in enumerate(accepted):
-        request.batch = number
-        request.version = version
-    for request, error in zip(batch, errors, strict=True):
-        request.error = error or None

@@ -8,9 +8,8 @@ from typing import Any, Final
 
 import lmdb
 
-from fdbqueue.engine.embedded import layout
+from fdbqueue.engine.embedded import commitlog, layout
 from fdbqueue.engine.embedded.clock import Clock
-from fdbqueue.engine.embedded.commitlog import encode
 from fdbqueue.engine.embedded.longkeys import Databases
 from fdbqueue.engine.embedded.urloptions import StoreOptions
 from fdbqueue.errors import StorageError
@@ -120,8 +119,9 @@ class Files:
             )
             boot = clock.boot()
             if found is None or txn.get(layout.BOOT_KEY, db=meta) != boot:
+                # No transaction is left from before the boot, whose clock said nothing of this one's.
                 txn.put(layout.BOOT_KEY, boot, db=meta)
-                _begin_log(txn, dbs.log, clock)
+                commitlog.begin(txn, dbs.log, clock.now_us(), jump=layout.REBOOT_VERSIONS)
         return dbs
 
     def _open_meta(self) -> Any:
@@ -135,14 +135,6 @@ class Files:
             return env.open_db(layout.META, create=False)
         except lmdb.NotFoundError:
             raise StorageError(f"{self.path}: the LMDB database there is not fdbqueue's.") from None
-
-
-def _begin_log(txn: Any, log: Any, clock: Clock) -> None:
-    """Forget what was committed before the boot, of which no transaction is left, and go on with higher versions."""
-    cursor = txn.cursor(log)
-    last = int.from_bytes(cursor.key(), "big") if cursor.last() else 0
-    txn.drop(log, delete=False)
-    txn.put((last + layout.REBOOT_VERSIONS).to_bytes(8, "big"), encode(clock.now_us(), [], []), db=log)
 
 
 def _check_folder(path: str) -> None:

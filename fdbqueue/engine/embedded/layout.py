@@ -7,7 +7,7 @@ database  key                                     value
 ``data``  the first 500 bytes of longer keys,     8-byte id of the level that holds the rest of them
           and a zero byte
 ``long``  id of a level, rest of the key          as in ``data``: a value, or the id of the next level (`longkeys`)
-``log``   version of a commit, 8 bytes            when it was, and which keys and ranges it wrote (`commitlog`)
+``log``   version of a commit, 8 bytes            when it was, and which keys and ranges it wrote (`written`)
 ``meta``  ``format``                              ``fdbqueue embedded 1``
 ``meta``  ``boot``                                the boot in which the last process opened the folder
 ========  ======================================  ================================================================

@@ -4,84 +4,120 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
-from fdbqueue.engine.embedded.commitlog import Range
+from fdbqueue.engine.embedded.written import Range
 
 Mutation = tuple[int, bytes, bytes]
 
+IO_ERROR: Final = 1510
+"""FoundationDB's code for a disk that failed; `CommitRequest.failure` says more."""
 
-@dataclass(slots=True, eq=False)
+_callbacks_lock: Final = threading.Lock()
+
+
 class CommitRequest:
-    """What a transaction wants committed, and, once it is `done`, what became of it."""
+    """What a transaction wants committed, and, once it is `done`, what became of it.
 
-    snapshot_version: int | None = None
-    """Read version; None for a transaction that read nothing, which can't conflict."""
-    read_ranges: list[Range] = field(default_factory=list)
-    """Half-open ranges that must not have been written since the read version."""
-    write_ranges: list[Range] = field(default_factory=list)
-    """Half-open ranges that later commits' reads conflict with."""
-    mutations: list[Mutation] = field(default_factory=list)
-    """(FoundationDB's mutation type, key or begin, parameter or end), in the order of their taking effect."""
-    report_conflicts: bool = False
-    """Fill `conflicting` when the commit fails with 1020."""
-    read_keys: list[bytes] = field(default_factory=list)
-    """Single keys that were read: shorter for ``(key, key + b"\\0")`` in `read_ranges`."""
-    write_keys: list[bytes] = field(default_factory=list)
-    """Single keys that are written: shorter for ``(key, key + b"\\0")`` in `write_ranges`."""
-    opened_at: float | None = None
-    """When the snapshot was taken (`Snapshot.opened_at`); a commit more than 5 s later fails with 1007."""
+    Args:
+        snapshot_version: Read version; None for a transaction that read nothing, which can't conflict.
+        read_ranges: Half-open ranges that must not have been written since the read version.
+        write_ranges: Half-open ranges that later commits' reads conflict with.
+        mutations: (FoundationDB's mutation type, key or begin, parameter or end), in the order of their taking effect.
+        report_conflicts: Fill `conflicting` when the commit fails with 1020.
+        read_keys: Single keys that were read: shorter for ``(key, key + b"\\0")`` in `read_ranges`.
+        write_keys: Single keys that are written: shorter for ``(key, key + b"\\0")`` in `write_ranges`.
+        opened_at: When the snapshot was taken (`Snapshot.opened_at`); a commit more than 5 s later fails with 1007.
 
-    done: bool = False
-    version: int = -1
+    The lists belong to the request from then on: whoever made them must not change them.
+    """
+
+    # What most requests never set stands here: making one is on the way of every commit.
+    done = False
+    version = -1
     """Committed version."""
-    batch: int = 0
+    batch = 0
     """Number within the version; both make the versionstamp."""
     error: int | None = None
     """FoundationDB's code, None for a commit that took effect."""
     failure: Exception | None = None
     """What the disk said, for a commit that surely had no effect; `Store.wait` raises it."""
-    conflicting: list[Range] = field(default_factory=list)
+    conflicting: tuple[Range, ...] = ()
     """The part of what was read that others wrote."""
-
-    stamped: list[bytes] = field(default_factory=list)
+    stamped: tuple[bytes, ...] = ()
     """Keys that the commit made from versionstamps; they count as written."""
     gate: threading.Lock | None = None
-    callbacks: list[Callable[[CommitRequest], None]] = field(default_factory=list)
+    """Closed while a thread sleeps over this request."""
+    has_callbacks = False
+    """Whether somebody is to be called when the request is done."""
+    _callbacks: list[Callable[[CommitRequest], None]] | None = None
+
+    def __init__(
+        self,
+        snapshot_version: int | None = None,
+        read_ranges: list[Range] | None = None,
+        write_ranges: list[Range] | None = None,
+        mutations: list[Mutation] | None = None,
+        report_conflicts: bool = False,
+        read_keys: list[bytes] | None = None,
+        write_keys: list[bytes] | None = None,
+        opened_at: float | None = None,
+    ) -> None:
+        self.snapshot_version = snapshot_version
+        self.read_ranges = read_ranges or []
+        self.write_ranges = write_ranges or []
+        self.mutations = mutations or []
+        self.report_conflicts = report_conflicts
+        self.read_keys = read_keys or []
+        self.write_keys = write_keys or []
+        self.opened_at = opened_at
+
+    def reads(self) -> bool:
+        """Say whether it can conflict at all."""
+        return bool(self.read_keys or self.read_ranges)
 
     def settled(self) -> bool:
         """Say whether the request is `done`, which another thread may have made it."""
         return self.done
 
-    def finish(self) -> None:
-        """Let go whoever waits."""
-        self.done = True
-        if self.gate is not None:
-            _open(self.gate)
-
-    def call_back(self) -> None:
-        """Call each callback that nobody has called yet."""
-        while self.callbacks:
-            try:
-                callback = self.callbacks.pop()
-            except IndexError:
-                return
-            callback(self)
+    def close_gate(self) -> threading.Lock:
+        """Return the gate for the calling thread to sleep at, until `wake`."""
+        gate = self.gate
+        if gate is None:
+            gate = threading.Lock()
+            gate.acquire()
+            self.gate = gate
+        return gate
 
     def wake(self) -> bool:
-        """Wake the thread that sleeps over this request, to lead; say whether there was one."""
-        if self.gate is None:
+        """Wake the thread that sleeps over this request; say whether there was one."""
+        gate = self.gate
+        if gate is None:
             return False
-        _open(self.gate)
+        try:
+            gate.release()
+        except RuntimeError:
+            return False  # it is awake already
         return True
 
+    def on_done(self, callback: Callable[[CommitRequest], None]) -> bool:
+        """Have `callback` called when the request is done; say whether it was, and the call has been made."""
+        with _callbacks_lock:
+            if not self.done:
+                if self._callbacks is None:
+                    self._callbacks = []
+                    self.has_callbacks = True
+                self._callbacks.append(callback)
+                return False
+        callback(self)
+        return True
 
-def _open(gate: threading.Lock) -> None:
-    try:
-        gate.release()
-    except RuntimeError:
-        return  # it is open already
+    def call_back(self) -> None:
+        """Call everybody who asked for it."""
+        with _callbacks_lock:
+            callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback(self)
 
 
 class Faults(Protocol):

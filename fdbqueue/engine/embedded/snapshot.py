@@ -9,7 +9,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from fdbqueue.engine.embedded.commitlog import Entry, read_log
+from fdbqueue.engine.embedded.commitlog import Commit, read_log
 from fdbqueue.engine.embedded.layout import DIRECT_KEY
 from fdbqueue.engine.embedded.longkeys import Databases, LongKeys, Row
 from fdbqueue.engine.errors import TRANSACTION_TOO_OLD, FDBError
@@ -24,7 +24,9 @@ _row_key = itemgetter(0)
 class Snapshot:
     """The database as of `version`. Any thread may use it; every read raises 1007 once it was evicted."""
 
-    __slots__ = ("_any_long", "_closed", "_dbs", "_forget", "_lock", "_shares", "_txn", "opened_at", "version")
+    _any_long: bool | None = None
+    _closed = False
+    _shares = 1
 
     def __init__(
         self, txn: Any, dbs: Databases, version: int, opened_at: float, forget: Callable[[Snapshot, None], object]
@@ -33,9 +35,6 @@ class Snapshot:
         self._dbs = dbs
         self._lock = threading.Lock()
         self._forget = forget
-        self._any_long: bool | None = None
-        self._closed = False
-        self._shares = 1
         self.version = version
         self.opened_at = opened_at
 
@@ -83,7 +82,7 @@ class Snapshot:
                 begin = chunk[-1][0] + b"\0"
             size = _next_chunk(size, chunk[-1])
 
-    def commits_after(self, version: int) -> list[Entry]:
+    def commits_after(self, version: int) -> list[Commit]:
         """Return the commits after `version` that the log still has, in order."""
         with self._lock:
             if self._txn is None:
@@ -102,9 +101,9 @@ class Snapshot:
         """Let the view go; a second time does nothing."""
         if not self._closed:
             self._closed = True
-            self.release()
+            self.leave()
 
-    def release(self) -> None:
+    def leave(self) -> None:
         """Let one of those who share the view go; with the last one it ends."""
         self._shares -= 1
         if not self._shares:
@@ -128,11 +127,8 @@ class Snapshot:
 class SharedSnapshot(Snapshot):
     """A view that belongs to another snapshot as well."""
 
-    __slots__ = ("_base",)
-
     def __init__(self, base: Snapshot) -> None:
         self._base = base
-        self._closed = False
         self.version = base.version
         self.opened_at = base.opened_at
 
@@ -142,14 +138,14 @@ class SharedSnapshot(Snapshot):
     def rows(self, begin: bytes, end: bytes, limit: int = 0, reverse: bool = False) -> list[Row]:
         return self._base.rows(begin, end, limit, reverse)
 
-    def commits_after(self, version: int) -> list[Entry]:
+    def commits_after(self, version: int) -> list[Commit]:
         return self._base.commits_after(version)
 
     def share(self) -> Snapshot:
         return self._base.share()
 
-    def release(self) -> None:
-        self._base.release()
+    def leave(self) -> None:
+        self._base.leave()
 
 
 def _next_chunk(size: int, row: Row) -> int:

@@ -29,7 +29,7 @@ import lmdb
 from fdbqueue.engine.embedded import forks, memory, urloptions
 from fdbqueue.engine.embedded.changes import Changes
 from fdbqueue.engine.embedded.clock import Clock
-from fdbqueue.engine.embedded.commitlog import Entry
+from fdbqueue.engine.embedded.commitlog import Commit, last_version
 from fdbqueue.engine.embedded.committer import Committer
 from fdbqueue.engine.embedded.files import Files, explain
 from fdbqueue.engine.embedded.janitor import Janitor
@@ -60,18 +60,25 @@ class Store:
 
     def _begin_work(self) -> None:
         """Open the files and make what works on them: at the beginning, and in a forked child."""
-        self.files = Files(self.path, self.options, self.clock)
-        self._begin: Callable[..., Any] = self.files.env.begin
+        self._use(Files(self.path, self.options, self.clock))
         self._gate = threading.Lock()
         self._open: dict[Snapshot, None] = {}
+        self._forget = self._open.pop
+        self._seconds = self.clock.seconds
         self._pins: dict[int, Snapshot] = {}
-        self._last: tuple[int, int] = (-1, -1)
         self._committer = Committer(self)
         self._sweeper = Sweeper(self._committer)
         self._changes = Changes(self)
         self._janitor = Janitor(self)
         self._readers_checked = self.clock.seconds()
         self._tidied_commits = 0
+
+    def _use(self, files: Files) -> None:
+        self.files = files
+        self._begin: Callable[..., Any] = files.env.begin
+        self._dbs = files.dbs
+        self._data = files.dbs.data
+        self._last: tuple[int, int] = (-1, -1)
 
     @classmethod
     def open(cls, path: str | None, options: Mapping[str, str], clock: Clock | None = None) -> Store:
@@ -124,29 +131,23 @@ class Store:
         Raises:
             StorageError: too many are open, or the store is closed.
         """
-        try:
-            snapshot = self._snapshot()
-        except lmdb.Error as error:
-            self._begin_again(error)
-            try:
-                snapshot = self._snapshot()
-            except lmdb.Error as second:
-                raise explain(self.path, second) from second
-        if not self._janitor.awake:
-            self._janitor.wake()
-        return snapshot
-
-    def _snapshot(self) -> Snapshot:
         with self._gate:
-            txn = self._begin(self.files.dbs.data)
-            txn_id = txn.id()
-            last_id, version = self._last
-            if txn_id != last_id:
-                version = self._version_in(txn)
-                self._last = (txn_id, version)
-            snapshot = Snapshot(txn, self.files.dbs, version, self.clock.seconds(), self._open.pop)
-            self._open[snapshot] = None
-        return snapshot
+            try:
+                txn = self._begin(self._data)
+            except lmdb.Error as error:
+                trouble = error
+            else:
+                txn_id = txn.id()
+                last_id, version = self._last
+                if txn_id != last_id:
+                    version = last_version(txn, self._dbs.log)
+                    self._last = (txn_id, version)
+                snapshot = Snapshot(txn, self._dbs, version, self._seconds(), self._forget)
+                self._open[snapshot] = None
+                if not self._janitor.awake:
+                    self._janitor.wake()
+                return snapshot
+        return self._snapshot_in_spite_of(trouble)
 
     def snapshot_at(self, version: int) -> Snapshot:
         """Take the view of `version`, if it is the newest or was pinned within the last 5 s.
@@ -198,10 +199,7 @@ class Store:
 
     def on_done(self, request: CommitRequest, callback: Callable[[CommitRequest], None]) -> None:
         """Call `callback` once `request` is done, at once if it is, else perhaps in another thread."""
-        request.callbacks.append(callback)
-        if request.done:
-            request.call_back()
-        else:
+        if not request.on_done(callback):
             self._sweeper.kick()
 
     @property
@@ -223,18 +221,18 @@ class Store:
         """Take `callback` for `key` back."""
         self._changes.unwatch(key, callback)
 
-    def published(self, entries: list[Entry]) -> None:
-        if not self._janitor.awake:
-            self._janitor.wake()
-        if self._changes.watching:
-            self._changes.publish(entries)
+    def listen(self, on: bool) -> None:
+        self._committer.listening = on
+
+    def published(self, entries: list[Commit]) -> None:
+        self._changes.publish(entries)
 
     def last_transaction(self) -> int:
         with self._gate:
             last: int = self.files.env.info()["last_txnid"]
         return last
 
-    def entries_after(self, version: int) -> list[Entry]:
+    def entries_after(self, version: int) -> list[Commit]:
         snapshot = self.snapshot()
         try:
             return snapshot.commits_after(version)
@@ -266,6 +264,10 @@ class Store:
         self._tidied_commits = self._committer.commits
         return READERS_EVERY_SECONDS if busy else None
 
+    def working(self) -> None:
+        if not self._janitor.awake:
+            self._janitor.wake()
+
     def grow(self) -> None:
         """Double the map. Open snapshots stand in the way: they are taken away."""
         with self._gate:
@@ -283,9 +285,7 @@ class Store:
         with self._gate:
             self._evict_all()
             self.files.close()
-            self.files = Files(self.path, self.options, self.clock)
-            self._begin = self.files.env.begin
-            self._last = (-1, -1)
+            self._use(Files(self.path, self.options, self.clock))
 
     def _evict(self, snapshot: Snapshot) -> None:
         self._open.pop(snapshot, None)
@@ -296,20 +296,15 @@ class Store:
         for snapshot in list(self._open):
             self._evict(snapshot)
 
-    def _begin_again(self, error: lmdb.Error) -> None:
+    def _snapshot_in_spite_of(self, error: lmdb.Error) -> Snapshot:
         """Remove what kept a snapshot from being taken, if that can be done."""
         if isinstance(error, lmdb.MapResizedError):
             self._committer.alone(self.adopt)
-        elif isinstance(error, lmdb.ReadersFullError) and self.files.env.reader_check():
-            return
         elif isinstance(error, lmdb.PanicError):
             self._committer.alone(self.reopen)
-        else:
+        elif not (isinstance(error, lmdb.ReadersFullError) and self.files.env.reader_check()):
             raise explain(self.path, error) from error
-
-    def _version_in(self, txn: Any) -> int:
-        cursor = txn.cursor(self.files.dbs.log)
-        return int.from_bytes(cursor.key(), "big") if cursor.last() else 0
+        return self.snapshot()
 
     def _refuse(self, _db: Any) -> Any:
         raise StorageError(f"{self.path}: was closed.")
@@ -333,7 +328,8 @@ class Store:
 
 
 _WORK = (
-    "files", "_begin", "_gate", "_open", "_pins", "_last", "_committer", "_sweeper", "_changes", "_janitor",
+    *("files", "_begin", "_dbs", "_data", "_gate", "_open", "_forget", "_seconds", "_pins", "_last"),
+    *("_committer", "_sweeper", "_changes", "_janitor"),
 )  # fmt: skip
 
 
