@@ -135,7 +135,8 @@ class Line(Generic[A, R]):
         """Go, served or not; True if the lead is to be passed on by whoever goes."""
         with self._lock:
             ticket.gone = True
-            self._forget(ticket)
+            if not ticket.settled:
+                self._forget(ticket)
             return ticket.leads and not self._working
 
     def pass_on(self) -> bool:
@@ -198,7 +199,8 @@ class Crew(ABC, Generic[A, R]):
         except BaseException:
             yield from finish(self._leave(ticket, cancelled=True))
             raise
-        yield from finish(self._leave(ticket))
+        if ticket.leads or not ticket.settled:
+            yield from finish(self._leave(ticket))
         return ticket
 
     def _work(self, leader: Ticket[A, R]) -> Steps[Alarm | None]:

@@ -1,0 +1,267 @@
+"""Serving: the items at the head, in their order, for shares, in theirs, in one transaction.
+
+A share is taken out, or leased to somebody; what was granted is collected, and what nobody wants any more is put back
+into its own place.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from itertools import islice
+
+from msgspec.structs import replace
+
+from fdbqueue import CodecError, FormatError, Item
+from fdbqueue.engine.api import KeyValue, Transaction
+from fdbqueue.engine.steps import Steps, started
+from fdbqueue.items import Notes, chunks_of, envelope, is_chunked, notes_of
+from fdbqueue.layout import pack
+
+from .lease import Lease, LeaseHandle
+from .leases import Leases
+from .moves import Moves, at_rest
+from .timers import SETTLE_LIMIT, due_timers, settle
+
+ITEMS_AT_ONCE = 256
+"""How many items one transaction takes at most."""
+BYTES_AT_ONCE = 2_000_000
+_CHUNKED_BYTES = BYTES_AT_ONCE  # a large item is read by the transaction that takes it: one at a time
+
+TOKEN_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """An item that was taken from the head, for this process."""
+
+    given: Item | Lease
+    """What its caller gets."""
+    packed: bytes
+    """Its packed position."""
+    stored: bytes
+    """What was stored for it when it was available."""
+    notes: Notes
+    """Its notes then."""
+
+
+@dataclass(slots=True)
+class Share:
+    """Who gets how many."""
+
+    wanted: int
+    duration_us: int
+    """Of the leases; 0: the items are taken out."""
+    consumer: str
+    own: bool = False
+    """Whether this process decodes and gets them; else they are leased by their handles."""
+    got: list[Got] = field(default_factory=list)
+    handles: list[LeaseHandle] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Served:
+    """What one transaction did."""
+
+    items: int = 0
+    """How many items were taken."""
+    wrote: bool = False
+    """Whether anything was written."""
+    again: bool = False
+    """Whether there was more to clear away than one transaction does, so that another one is to look again."""
+    error: CodecError | FormatError | None = None
+    """What makes the first item unreadable, if it was this process' turn to read it; it stays where it is."""
+
+
+class Serving:
+    """Takes items of one queue from its head."""
+
+    __slots__ = ("_layout", "_leases", "_queue")
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._queue = leases.queue
+        self._layout = leases.layout
+
+    def take(self, tr: Transaction, shares: list[Share]) -> Steps[Served]:
+        """Settle what is due, and give the first items to `shares`, each as many as it wants, as far as they go.
+
+        *Conflicts:* with another who takes one of these items, and with what comes to stand in front of one. *Cost:*
+        two reads in parallel; two to four writes per item.
+        """
+        now_us = self._leases.now_us()
+        limit = min(ITEMS_AT_ONCE, sum(share.wanted for share in shares))
+        due = started(due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT))
+        head = started(self._leases.head.first(tr, limit=limit))
+        moves = Moves(tr, self._layout)
+        served = Served()
+        try:
+            overdue = yield from due
+            if overdue:
+                _, all_settled = yield from settle(
+                    tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry
+                )
+                served.again = not all_settled or len(overdue) == SETTLE_LIMIT
+                # The head was read before items came back.
+                head = self._leases.head.first(tr, limit=limit)
+            if not served.again:
+                found = yield from head
+                yield from self._give(tr, moves, found, shares, served, now_us)
+        finally:
+            moves.finish()
+        served.wrote = moves.any
+        return served
+
+    def collect(self, tr: Transaction, granted: list[LeaseHandle], share: Share) -> Steps[list[Got]]:
+        """Make granted leases this process' own: as many as are wanted, the others go back; lost ones are left out.
+
+        *Conflicts:* with whoever reclaims one of them. *Cost:* one read each, in parallel, and about five writes.
+        """
+        now_us = self._leases.now_us()
+        # Plain reads: of a reclaim and this, only one commits.
+        reads = [(lease, tr.get(self._layout.leased.key(pack(lease.position)))) for lease in granted]
+        moves = Moves(tr, self._layout)
+        got: list[Got] = []
+        readable = True
+        for lease, read in reads:
+            value = yield read
+            stored = bytes(value) if value.present() else b""
+            notes = notes_of(stored) if stored else None
+            if notes is None or notes.token != lease.token:
+                continue
+            packed = pack(lease.position)
+            before = at_rest(replace(notes, attempt=notes.attempt - 1))
+            moves.leave_leased(packed, notes)
+            item = None
+            if readable and len(got) < share.wanted:
+                try:
+                    item = yield from self._queue.item(tr, lease.position, stored)
+                except (CodecError, FormatError):
+                    # It goes back, and then it is the first one: who takes it next is told why it can't be read.
+                    readable = False
+            if item is None:
+                moves.put_back(packed, stored, before, now_us=now_us, delay_us=0)
+            else:
+                got.append(self._own(moves, item, packed, stored, before, share, lease.token, now_us))
+        moves.finish()
+        return got
+
+    def put_back(self, tr: Transaction, unclaimed: list[Got]) -> Steps[None]:
+        """Put items that nobody wants any more back into their places, as if they had not been taken.
+
+        *Conflicts:* with whoever reclaims one of them. *Cost:* one read per leased item, and about three writes each.
+        """
+        now_us = self._leases.now_us()
+        moves = Moves(tr, self._layout)
+        leased = []
+        for got in unclaimed:
+            if isinstance(got.given, Lease):
+                leased.append((got, tr.get(self._layout.leased.key(got.packed))))
+            else:
+                stored = self._write_chunks(tr, got) if is_chunked(got.stored) else got.stored
+                moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
+                moves.tally("dequeued", -1)
+        for got, read in leased:
+            value = yield read
+            stored = bytes(value) if value.present() else b""
+            notes = notes_of(stored) if stored else None
+            if notes is not None and isinstance(got.given, Lease) and notes.token == got.given.token:
+                moves.leave_leased(got.packed, notes)
+                moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
+        moves.finish()
+
+    def next_due_us(self, tr: Transaction) -> Steps[int | None]:
+        """Return when the next timer is due; by snapshot, since nothing is done about it."""
+        first = yield from due_timers(tr, self._layout, (1 << 62) - 1, limit=1)
+        return self._layout.timer_of(first[0].key)[0] if first else None
+
+    def _give(
+        self, tr: Transaction, moves: Moves, found: list[KeyValue], shares: list[Share], served: Served, now_us: int
+    ) -> Steps[None]:
+        last = b""
+        size = 0
+        rows = iter(found)
+        for share in shares:
+            token = os.urandom(TOKEN_BYTES)
+            for row in islice(rows, share.wanted):
+                size += _CHUNKED_BYTES if is_chunked(row.value) else len(row.value)
+                if last and size > BYTES_AT_ONCE:
+                    break
+                try:
+                    alive = yield from self._give_one(tr, moves, row, share, token, now_us)
+                except (CodecError, FormatError) as error:
+                    served.error = None if last else error
+                    break
+                served.items += alive
+                served.again = served.again or not alive
+                last = row.key
+            else:
+                continue
+            break
+        if last:
+            self._leases.head.take(tr, found[0].key, last)
+
+    def _give_one(
+        self, tr: Transaction, moves: Moves, row: KeyValue, share: Share, token: bytes, now_us: int
+    ) -> Steps[bool]:
+        """Give an item to a share; False if its life was over."""
+        notes = notes_of(row.value)
+        packed = self._layout.available.packed(row.key)
+        if notes.ttl_at_us and notes.ttl_at_us <= now_us:
+            moves.leave_available(packed, notes, cleared=True)
+            moves.vanish(packed, row.value, "expired")
+            return False
+        position = self._layout.position_of(row.key)
+        if share.own:
+            item = yield from self._queue.item(tr, position, row.value)
+            moves.leave_available(packed, notes, cleared=True)
+            share.got.append(self._own(moves, item, packed, row.value, notes, share, token, now_us))
+        else:
+            moves.leave_available(packed, notes, cleared=True)
+            self._lend(moves, packed, row.value, notes, share, token, now_us)
+            share.handles.append(LeaseHandle(position, token))
+        return True
+
+    def _own(
+        self,
+        moves: Moves,
+        item: Item,
+        packed: bytes,
+        stored: bytes,
+        notes: Notes,
+        share: Share,
+        token: bytes,
+        now_us: int,
+    ) -> Got:
+        if not share.duration_us:
+            moves.vanish(packed, stored, "dequeued")
+            return Got(item, packed, stored, notes)
+        lent = self._lend(moves, packed, stored, notes, share, token, now_us)
+        lease = Lease(
+            item.position,
+            item.value,
+            item.headers,
+            token,
+            lent.expires_at_us / 1e6,
+            lent.attempt,
+            lent.consumer,
+            notes.error,
+        )
+        return Got(lease, packed, stored, notes)
+
+    def _lend(
+        self, moves: Moves, packed: bytes, stored: bytes, notes: Notes, share: Share, token: bytes, now_us: int
+    ) -> Notes:
+        expires_at_us = now_us + share.duration_us
+        lent = replace(
+            notes, attempt=notes.attempt + 1, token=token, expires_at_us=expires_at_us, consumer=share.consumer
+        )
+        moves.enter_leased(packed, stored, lent)
+        return lent
+
+    def _write_chunks(self, tr: Transaction, got: Got) -> bytes:
+        """Write a large item's chunks again, and return its envelope."""
+        payload = self._queue.encode(got.given.value)
+        for number, chunk in enumerate(chunks_of(payload)):
+            tr.set(self._layout.chunk_key(got.given.position, number), chunk)
+        return envelope(payload, got.given.headers)

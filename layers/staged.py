@@ -1,0 +1,291 @@
+"""Staged dequeue: a thousand consumers at one head.
+
+Challenge
+    Everybody who dequeues wants the same item, and of those who try at the same time one commits. Waiting for an item
+    by asking again and again costs the more, the less there is to do.
+
+Keys
+    Beside those of the queue and its leases (behind the queue's own tuple):
+
+    ===========================  ==================================================================
+    ``("request", index, c)``    client c waits for some items, until a time unless it renews that
+    ``("grant", c)``             leases that another client took for it; watched by c
+    ===========================  ==================================================================
+
+Ordering
+    Strict: items are granted in queue order to requests in request order. Requests that are registered at the same time
+    may share an index, as items do, and then their random parts decide. Who finds requests registered stands behind
+    them. Calls of one process share its request, in the order in which they came; when more came meanwhile, they stand
+    in its next one.
+
+Guarantees
+    A call takes effect once or not at all, also when a commit's outcome is unknown. A consumer that dies strands
+    nothing: its request expires after 30 seconds and is passed over after a quarter of one, and what was granted to it
+    is a lease of 10 seconds, after which the item stands where it stood. A call that times out or is cancelled leaves
+    no request and takes nothing: what it got at that moment goes back to its place, in front of what came after it.
+    Waiting is a watch. One enqueue wakes the first in order, who serves all, and then the next in order.
+
+    Expiries are judged by the clock of whoever comes by. A clock that is s seconds ahead passes a request over, or
+    takes a grant back, s seconds early: its holder notices and registers again, and loses its place but no item.
+
+Limits
+    A destructive dequeue loses the item if its process dies between the commit and the caller's next line; use leases
+    where that matters. A call with a bad item at the head raises, as the plain dequeue does, until it is taken away.
+    Each process waits on up to 5 watches per kind of call.
+
+Source
+    FoundationDB's queue recipe, "High-Contention Dequeue Operations", and its high-contention queue layer (staging);
+    ZooKeeper's lock recipe, for watching the one in front; QuiCK (SIGMOD 2021).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+from fdbqueue import Item, LeaseLost, Position, Queue
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps
+from fdbqueue.items import chunks_of, envelope
+from fdbqueue.layout import new_random
+from fdbqueue.stats import count
+from fdbqueue.tail import LastIndex
+from fdbqueue.verbs import verb
+
+from .combining import Combiner, Ticket, result_of
+from .lease import Held, Lease
+from .leases import Leases
+from .leasestats import LeaseStats
+from .requests import Requests
+from .times import positive
+from .turns import Turns, Want
+
+BATCH_BYTES = 1_000_000
+"""About how much the enqueues that share a transaction write."""
+_OVERHEAD_BYTES = 1_000  # what an enqueue counts beside its payload: at most 1,000 of them share a transaction
+_ACKS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class StagedStats:
+    """What a queue holds, and who waits."""
+
+    items: LeaseStats
+    """The items, by state."""
+    requests: int
+    """Requests that are registered; up to 1,000 are counted."""
+    wanted: int
+    """Items that they ask for."""
+
+
+class StagedQueue:
+    """A queue for many consumers at once, in many processes, threads and tasks.
+
+    Its verbs commit by themselves and therefore take a database only. Calls of one process that are pending at the
+    same time share transactions. Every verb has an awaitable form, ``await staged.dequeue.aio(db)``.
+
+    Args:
+        queue: the queue, or the `Leases` of one, with their own rules for attempts and clock.
+        consumer: who takes leases, for those who look on; host name and process id by default.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> staged = StagedQueue(Queue("orders", codec="str"))
+    >>> position = staged.enqueue(db, "first")
+    >>> staged.dequeue(db).value
+    'first'
+    >>> staged.dequeue(db, timeout=0.01) is None
+    True
+    >>> db.close()
+    """
+
+    def __init__(self, queue: Queue | Leases, *, consumer: str | None = None) -> None:
+        self.leases = Leases(queue) if isinstance(queue, Queue) else queue
+        self.queue = self.leases.queue
+        self._consumer = consumer
+        self._pid = 0
+        self._crews: _Crews
+
+    def __repr__(self) -> str:
+        return f"StagedQueue({self.queue.layout.describe()})"
+
+    @verb
+    def enqueue(self, db: Database, value: Any, *, headers: Mapping[str, Any] | None = None) -> Steps[Position]:
+        """Append an item and return its position; enqueues that are pending together share a transaction.
+
+        Args:
+            db: a database.
+            value: what the queue's codec takes.
+            headers: a small mapping kept beside the value.
+
+        Raises:
+            CodecError, ItemTooLarge: of this value; the others are not concerned, and no key was touched.
+
+        *Conflicts:* none. *Cost:* a share of one read and one commit.
+        """
+        payload = self.queue.encode(value)
+        argument = (envelope(payload, headers), chunks_of(payload))
+        ticket: Ticket[_Stored, Position] = Ticket(db, argument, weight=len(payload) + _OVERHEAD_BYTES)
+        return cast(Position, result_of((yield from self._crew().enqueues.call(ticket))))
+
+    @verb
+    def dequeue(self, db: Database, *, timeout: float | None = 0.0) -> Steps[Item | None]:
+        """Take the first item out; None if there is none for this call within its time.
+
+        Args:
+            db: a database.
+            timeout: how many seconds to wait for an item; 0: not at all if the queue is empty, though behind others
+                as long as their turn takes; None: as long as it takes.
+
+        Raises:
+            FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
+
+        *Conflicts:* at the first meeting with another process only. *Cost:* alone, a share of one round of parallel
+        reads and one commit, as the plain dequeue; under contention a share of two to three transactions.
+        """
+        items = yield from self.dequeue_many.steps(db, limit=1, timeout=timeout)
+        return items[0] if items else None
+
+    @verb
+    def dequeue_many(self, db: Database, *, limit: int = 100, timeout: float | None = 0.0) -> Steps[list[Item]]:
+        """Take up to `limit` first items out, in order, as soon as there is at least one; otherwise as `dequeue`."""
+        return cast(list[Item], (yield from self._take(db, limit, timeout, 0)))
+
+    @verb
+    def lease(self, db: Database, *, duration: float = 30.0, timeout: float | None = 0.0) -> Steps[Lease | None]:
+        """Lease the first item; None if there is none for this call within its time.
+
+        Args:
+            db: a database.
+            duration: after how many seconds it is anybody's again, unless it is extended.
+            timeout: as `dequeue`.
+
+        Raises:
+            FormatError, CodecError: as `dequeue`.
+
+        *Conflicts:* and *Cost:* as `dequeue`, and two more writes.
+        """
+        leases = yield from self.lease_many.steps(db, limit=1, duration=duration, timeout=timeout)
+        return leases[0] if leases else None
+
+    @verb
+    def lease_many(
+        self, db: Database, *, limit: int = 100, duration: float = 30.0, timeout: float | None = 0.0
+    ) -> Steps[list[Lease]]:
+        """Lease up to `limit` first items, in order, as soon as there is at least one; otherwise as `lease`."""
+        return cast(list[Lease], (yield from self._take(db, limit, timeout, positive(duration, "duration"))))
+
+    @verb
+    def ack(self, db: Database, lease: Held) -> Steps[None]:
+        """Let the item be gone; acks that are pending together share a transaction.
+
+        Raises:
+            LeaseLost: of this lease; the others are not concerned.
+
+        *Conflicts:* as `Leases.ack`. *Cost:* one read, in parallel with the others', and a share of one commit.
+        """
+        ticket: Ticket[Held, None] = Ticket(db, lease)
+        result_of((yield from self._crew().acks.call(ticket)))
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[StagedStats]:
+        """Return what there is in each state, and who waits.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* a few reads; it grows with the number of waiting processes.
+        """
+        items = yield from self.leases.stats.steps(tr)
+        requests = yield from self.queue.read(tr, partial(Requests(self.queue.layout).first, limit=1_000))
+        return StagedStats(items, len(requests), sum(request.wish.wanted for request in requests))
+
+    def _take(self, db: Database, limit: int, timeout: float | None, duration_us: int) -> Steps[Sequence[Item | Lease]]:
+        if limit < 1:
+            raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
+        if timeout is not None and not timeout >= 0:
+            raise ValueError(f"timeout is a number of seconds, 0 or more, or None, not {timeout}.")
+        patient = timeout != 0
+        deadline = time.monotonic() + timeout if timeout else None
+        turns = self._crew().turns(db, duration_us)
+        got = result_of((yield from turns.call(Ticket(db, Want(limit, patient), deadline=deadline))))
+        return [one.given for one in got or []]
+
+    def _crew(self) -> _Crews:
+        if self._pid != os.getpid():  # nothing of this passes a fork
+            self._pid = os.getpid()
+            self._crews = _Crews(self.leases, self._consumer or f"{socket.gethostname()}:{os.getpid()}")
+        return self._crews
+
+
+_Stored = tuple[bytes, list[bytes]]
+
+
+class _Crews:
+    """Who serves the calls of one process."""
+
+    def __init__(self, leases: Leases, consumer: str) -> None:
+        self._leases = leases
+        self._queue = leases.queue
+        self._consumer = consumer
+        self._turns: WeakKeyDictionary[Any, dict[int, Turns]] = WeakKeyDictionary()
+        self.enqueues: Combiner[_Stored, Position] = Combiner(self._enqueue, weight=BATCH_BYTES)
+        self.acks: Combiner[Held, None] = Combiner(self._ack, weight=_ACKS_AT_ONCE)
+
+    def turns(self, db: Database, duration_us: int) -> Turns:
+        """Return who serves calls on the same terms in a database."""
+        by_terms = self._turns.setdefault(db, {})
+        turns = by_terms.get(duration_us)
+        if turns is None:
+            new = Turns(self._leases, duration_us=duration_us, consumer=self._consumer)
+            turns = by_terms.setdefault(duration_us, new)  # atomic: of two threads, one wins
+        return turns
+
+    def _enqueue(self, db: Database, values: list[_Stored]) -> Steps[list[Position | Exception]]:
+        random = new_random()
+        layout = self._queue.layout
+
+        def body(tr: Transaction) -> Steps[list[Position | Exception]]:
+            last = yield from LastIndex(tr, layout).steps()
+            positions: list[Position | Exception] = []
+            for index, (stored, chunks) in enumerate(values, last + 1):
+                position = Position(index, random)
+                tr.set(layout.item_key(position), stored)
+                for number, chunk in enumerate(chunks):
+                    tr.set(layout.chunk_key(position, number), chunk)
+                positions.append(position)
+            count(tr, layout, enqueued=len(values))
+            return positions
+
+        return (yield from self._queue.transact(db, body))
+
+    def _ack(self, db: Database, leases: list[Held]) -> Steps[list[Exception | None]]:
+        return (yield from self._queue.transact(db, partial(self._ack_each, leases=leases)))
+
+    def _ack_each(self, tr: Transaction, leases: list[Held]) -> Steps[list[Exception | None]]:
+        first_of_each = {lease.position: lease for lease in reversed(leases)}
+        lost: set[Position] = set()
+        try:
+            yield from self._leases.ack_many.steps(tr, first_of_each.values())
+        except LeaseLost as error:
+            lost.update(error.lost)
+            good = [lease for lease in first_of_each.values() if lease.position not in lost]
+            yield from self._leases.ack_many.steps(tr, good)
+        results: list[Exception | None] = []
+        for lease in leases:
+            if first_of_each[lease.position] is lease and lease.position not in lost:
+                results.append(None)
+            else:
+                results.append((yield from self._refuse(tr, lease)))
+        return results
+
+    def _refuse(self, tr: Transaction, lease: Held) -> Steps[Exception | None]:
+        """Ack a lease by itself, so that if it is lost the error is its own; a stale one may come before a good one."""
+        try:
+            yield from self._leases.ack.steps(tr, lease)
+        except LeaseLost as error:
+            return error
+        return None
