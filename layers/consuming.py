@@ -1,0 +1,263 @@
+"""One run of a consumer: leasing, handling, acking and extending, side by side in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fdbqueue import LeaseLost
+from fdbqueue.engine.api import Database
+from fdbqueue.engine.steps import run_async
+
+from .arrival import wait_for_arrival
+from .handlers import ACKED, Handler, Snooze, Threads, is_async
+from .lease import Fate, Lease
+from .leases import Leases
+
+BATCH_ITEMS = 256
+"""How many items one transaction leases, acks, or extends at most."""
+LONGEST_WAIT_S = 1.0
+"""After how long an idle consumer looks for items that came back without anybody telling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a consumer is to run."""
+
+    concurrency: int
+    capacity: int
+    """How many items are leased at most, begun or not."""
+    duration: float
+    grace: float
+    name: str | None
+    until_empty: bool
+
+
+@dataclass(slots=True)
+class ConsumerReport:
+    """What a consumer has done so far."""
+
+    acked: int = 0
+    """Items whose handlers returned, and that are gone."""
+    failed: int = 0
+    """Attempts that failed: the handler raised."""
+    dead: int = 0
+    """Of those, the ones that were an item's last."""
+    snoozed: int = 0
+    """Items that a handler put off."""
+    returned: int = 0
+    """Items that were given back untouched, or unfinished, at the end."""
+    lost: int = 0
+    """Leases that were lost while the consumer relied on them."""
+    extended: int = 0
+    """Leases that were extended, each time counted."""
+    seconds: float = 0.0
+    """From the start to the end, or until now."""
+
+    def __str__(self) -> str:
+        counts = [f"{getattr(self, field.name):,} {field.name}" for field in fields(self) if field.name != "seconds"]
+        return f"{', '.join(counts)}, in {self.seconds:.1f} s"
+
+
+class Run:
+    """One run of a consumer, in one event loop, whose thread alone touches it."""
+
+    def __init__(self, db: Database, leases: Leases, handler: Handler, terms: Terms, report: ConsumerReport) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._db = db
+        self._leases = leases
+        self._terms = terms
+        self._report = report
+        self._held: dict[int, Lease] = {}
+        """All that is leased and not yet settled, by the identity of the lease object."""
+        self._ready: deque[Lease] = deque()
+        """Leased, not begun."""
+        self._done: list[Lease] = []
+        """To be acked."""
+        self._stopping = asyncio.Event()
+        self._changed = asyncio.Event()
+        """Something was handled or settled, so that there may be room for more, or all be done."""
+        self._wanted = asyncio.Semaphore(0)
+        """Counts what is ready."""
+        self._to_ack = asyncio.Event()
+        self._closing = False
+        self._threads = None if is_async(handler) else Threads(handler)
+        self._call: Handler = self._threads or handler
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._changed.set()
+
+    async def to_the_end(self) -> None:
+        """Lease, handle and settle until it was stopped, or something failed, which is then raised."""
+        spawn = self.loop.create_task
+        leasing, acking = spawn(self._lease_while_there_is_room()), spawn(self._ack_what_is_done())
+        extending = spawn(self._extend_in_time())
+        workers = [spawn(self._work()) for _ in range(self._terms.concurrency)]
+        everything = [leasing, acking, extending, *workers]
+        # Only leasing ends by itself; whatever else does has failed.
+        await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
+        self.stop()
+        deadline = self.loop.time() + self._terms.grace
+        # Neither a lease nor an ack is cancelled in the middle: it would not be known whether it took effect.
+        await asyncio.wait([leasing], timeout=self._terms.grace)
+        await self._give_back([self._ready.popleft() for _ in range(len(self._ready))])
+        await self._wait_for_handlers(deadline)
+        await _cancel(workers)
+        self._closing = True
+        self._to_ack.set()
+        await asyncio.wait([acking], timeout=self._terms.grace)
+        await _cancel([leasing, acking, extending])
+        if self._threads is not None:
+            self._threads.close()
+        # What is still held had its time.
+        await self._give_back(list(self._held.values()))
+        for task in everything:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def _lease_while_there_is_room(self) -> None:
+        terms = self._terms
+        while not self._stopping.is_set():
+            room = terms.capacity - len(self._held)
+            # Not for a few: a transaction costs about the same for one as for a hundred.
+            if room <= 0 or (room < terms.capacity // 4 and self._ready):
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            taken = await self._leases.lease_many.aio(
+                self._db, limit=min(room, BATCH_ITEMS), duration=terms.duration, consumer=terms.name
+            )
+            for lease in taken:
+                self._held[id(lease)] = lease
+                self._ready.append(lease)
+                self._wanted.release()
+            if not taken:
+                if self._terms.until_empty and not self._held:
+                    return
+                await self._wait_for_items()
+
+    async def _wait_for_items(self) -> None:
+        if self._terms.until_empty:
+            # What is held may come back. Its end is what to wait for.
+            self._changed.clear()
+            if not self._stopping.is_set():
+                await self._changed.wait()
+            return
+        arrival = self.loop.create_task(run_async(wait_for_arrival(self._db, self._leases, longest=LONGEST_WAIT_S)))
+        stopping = self.loop.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([arrival, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _cancel([stopping, arrival])
+        if not arrival.cancelled() and (error := arrival.exception()) is not None:
+            raise error
+
+    async def _work(self) -> None:
+        while True:
+            await self._wanted.acquire()
+            if self._stopping.is_set() or not self._ready:
+                continue
+            await self._handle(self._ready.popleft())
+
+    async def _handle(self, lease: Lease) -> None:
+        try:
+            result = await self._call(lease)
+        except Snooze as snooze:
+            await self._settle(lease, self._leases.snooze.aio(self._db, lease, delay=snooze.seconds), "snoozed")
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises fails the attempt, and is kept as its error
+            why = f"{type(error).__name__}: {error}"
+            fate = await self._settle(lease, self._leases.nack.aio(self._db, lease, error=why), "failed")
+            self._report.dead += fate is Fate.dead
+        else:
+            if result is ACKED:
+                self._report.acked += 1
+                self._let_go(lease)
+            else:
+                self._done.append(lease)
+                self._to_ack.set()
+
+    async def _settle(self, lease: Lease, verb: Any, counter: str) -> Any:
+        fate = None
+        try:
+            fate = await verb
+        except LeaseLost:
+            self._report.lost += 1
+        else:
+            setattr(self._report, counter, getattr(self._report, counter) + 1)
+        self._let_go(lease)
+        return fate
+
+    async def _ack_what_is_done(self) -> None:
+        while not self._closing or self._done:
+            await self._to_ack.wait()
+            if not self._closing:
+                self._to_ack.clear()
+            while self._done:
+                batch, self._done = self._done[:BATCH_ITEMS], self._done[BATCH_ITEMS:]
+                self._report.acked += await self._all_not_lost(batch, self._leases.ack_many.aio)
+
+    async def _all_not_lost(self, batch: list[Lease], verb: Callable[..., Awaitable[Any]], **terms: Any) -> int:
+        """Settle leases for good, and count those that are lost; return how many were settled."""
+        left = batch
+        while left:
+            try:
+                await verb(self._db, left, **terms)
+                break
+            except LeaseLost as error:
+                lost = set(error.lost)
+                self._report.lost += len(lost)
+                left = [lease for lease in left if lease.position not in lost]
+        for lease in batch:
+            self._let_go(lease)
+        return len(left)
+
+    async def _extend_in_time(self) -> None:
+        """Extend what is held when a third of its time has passed, so that there are two more tries."""
+        interval = self._terms.duration / 3
+        before: set[int] = set()
+        while True:
+            await asyncio.sleep(interval)
+            # What was leased during the last interval has time until the next one.
+            old = [lease for key, lease in self._held.items() if key in before]
+            before = set(self._held)
+            for start in range(0, len(old), BATCH_ITEMS):
+                await self._extend(old[start : start + BATCH_ITEMS])
+
+    async def _extend(self, batch: list[Lease]) -> None:
+        while batch := [lease for lease in batch if id(lease) in self._held]:
+            try:
+                await self._leases.extend_many.aio(self._db, batch, duration=self._terms.duration)
+            except LeaseLost as lost:
+                # Perhaps only because it was acked just now. If not, its ack will say so.
+                batch = [lease for lease in batch if lease.position not in lost.lost]
+            else:
+                self._report.extended += len(batch)
+                return
+
+    async def _wait_for_handlers(self, deadline: float) -> None:
+        done = {id(lease) for lease in self._done}
+        while self._held.keys() - done and (left := deadline - self.loop.time()) > 0:
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left)
+            done = {id(lease) for lease in self._done}
+
+    async def _give_back(self, leases: list[Lease]) -> None:
+        for start in range(0, len(leases), BATCH_ITEMS):
+            batch = leases[start : start + BATCH_ITEMS]
+            self._report.returned += await self._all_not_lost(batch, self._leases.snooze_many.aio, delay=0.0)
+
+    def _let_go(self, lease: Lease) -> None:
+        self._held.pop(id(lease), None)
+        self._changed.set()
+
+
+async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

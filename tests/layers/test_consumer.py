@@ -1,0 +1,249 @@
+"""Consumers: what becomes of items, leases and handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import CodecError, Queue
+from fdbqueue.engine import Subspace
+from layers.consumer import Consumer
+from layers.handlers import ACKED, Snooze
+from layers.lease import Lease
+from layers.leases import Leases
+from tests.helpers.processes import Processes
+
+
+@pytest.fixture
+def leases(space: Subspace) -> Leases:
+    return Leases(Queue(space), max_attempts=2)
+
+
+def test_every_item_is_handled_once_and_gone(db: Any, leases: Leases) -> None:
+    leases.enqueue_many(db, [b"%d" % n for n in range(500)])
+    handled: Counter[bytes] = Counter()
+    report = Consumer(leases, lambda lease: handled.update([lease.value]), concurrency=4).drain(db)
+    assert handled == {b"%d" % n: 1 for n in range(500)}
+    assert (report.acked, report.failed, report.lost, report.returned) == (500, 0, 0, 0)
+    assert leases.stats(db).dequeued == 500
+    assert leases.check(db).ok
+
+
+def test_coroutine_handlers_run_side_by_side(db: Any, leases: Leases) -> None:
+    leases.enqueue_many(db, [b"x"] * 40)
+    running = most = 0
+    everyone = asyncio.Event()
+
+    async def handle(lease: Lease) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == 20:
+            everyone.set()
+        await everyone.wait()
+        running -= 1
+
+    assert Consumer(leases, handle, concurrency=20).drain(db).acked == 40
+    assert most == 20
+
+
+def test_blocking_handlers_run_side_by_side_in_threads(db: Any, leases: Leases) -> None:
+    leases.enqueue_many(db, [b"x"] * 12)
+    together = threading.Barrier(6, timeout=60)
+    assert Consumer(leases, lambda lease: together.wait(), concurrency=6).drain(db).acked == 12
+
+
+def test_what_a_handler_raises_fails_the_attempt_and_at_last_the_item(db: Any, leases: Leases) -> None:
+    leases.enqueue_many(db, [b"good", b"bad"])
+
+    def handle(lease: Lease) -> None:
+        if lease.value == b"bad":
+            raise LookupError(f"attempt {lease.attempt}")
+
+    report = Consumer(leases, handle).drain(db)
+    assert (report.acked, report.failed, report.dead) == (1, 2, 1)
+    [letter] = leases.dead.browse(db)
+    assert (letter.value, letter.error) == (b"bad", "LookupError: attempt 2")
+
+
+def test_a_handler_can_put_an_item_off_without_counting_the_attempt(db: Any, leases: Leases) -> None:
+    leases.enqueue_many(db, [b"later", b"now"])
+
+    async def handle(lease: Lease) -> None:
+        if lease.value == b"later":
+            raise Snooze(3_600)
+
+    report = Consumer(leases, handle).drain(db)
+    assert (report.acked, report.snoozed, report.failed) == (1, 1, 0)
+    [delayed] = leases.browse(db, state="delayed")
+    assert (delayed.value, delayed.attempt) == (b"later", 0)
+
+
+def test_a_handler_can_ack_in_its_own_transaction(db: Any, leases: Leases, space: Subspace) -> None:
+    leases.enqueue_many(db, [b"1", b"2"])
+
+    def handle(lease: Lease) -> object:
+        tr = db.create_transaction()
+        tr[space.pack(("done", lease.value))] = b""
+        leases.ack(tr, lease)
+        tr.commit().wait()
+        return ACKED
+
+    report = Consumer(leases, handle).drain(db)
+    assert (report.acked, report.lost) == (2, 0)
+    assert len(db.get_range_startswith(space.pack(("done",)))) == 2
+
+
+def test_a_lease_is_extended_while_its_handler_runs(db: Any, space: Subspace) -> None:
+    leases = Leases(Queue(space))
+    leases.enqueue(db, b"slow")
+    others: list[Any] = []
+    extended = threading.Event()
+
+    def handle(lease: Lease) -> None:
+        span = leases.layout.timers.range()
+        first = [row.key for row in db.get_range(span.start, span.stop)]
+        while [row.key for row in db.get_range(span.start, span.stop)] == first:
+            assert not extended.wait(0.01)
+        others.append(leases.lease(db))
+
+    report = Consumer(leases, handle, duration=1).drain(db)
+    assert report.extended >= 1
+    assert others == [None]
+    assert (report.acked, report.lost) == (1, 0)
+
+
+def test_a_handler_whose_lease_was_taken_away_is_reported(db: Any, leases: Leases) -> None:
+    leases.enqueue_many(db, [b"1", b"2"])
+
+    def handle(lease: Lease) -> None:
+        if lease.value == b"1" and lease.attempt == 1:
+            leases.nack(db, lease)
+
+    report = Consumer(leases, handle).drain(db)
+    assert (report.acked, report.lost) == (2, 1)
+
+
+def test_a_stop_ends_running_handlers_and_returns_what_was_not_begun(db: Any, leases: Leases) -> None:
+    leases.enqueue_many(db, [b"%d" % n for n in range(20)])
+
+    def handle(lease: Lease) -> None:
+        consumer.stop()
+
+    consumer = Consumer(leases, handle, concurrency=2, prefetch=10)
+    report = consumer.run(db)
+    assert 1 <= report.acked <= 3
+    assert report.acked + report.returned <= 20
+    assert [item.value for item in leases.queue.browse(db)] == [b"%d" % n for n in range(report.acked, 20)]
+    assert leases.stats(db).leased == 0
+    lease = leases.lease(db)
+    assert lease is not None
+    assert lease.attempt == 1
+
+
+def test_a_handler_that_does_not_end_in_time_is_cancelled_and_its_item_returned(db: Any, leases: Leases) -> None:
+    leases.enqueue(db, b"x")
+    cancelled: list[Lease] = []
+
+    async def handle(lease: Lease) -> None:
+        consumer.stop()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(lease)
+            raise
+
+    consumer = Consumer(leases, handle, grace=0.05)
+    assert consumer.run(db).returned == 1
+    assert len(cancelled) == 1
+    assert leases.stats(db).available == 1
+
+
+def test_a_thread_that_does_not_end_in_time_is_fenced(db: Any, leases: Leases) -> None:
+    leases.enqueue(db, b"x")
+    forever = threading.Event()
+
+    def handle(lease: Lease) -> None:
+        consumer.stop()
+        forever.wait(60)
+
+    consumer = Consumer(leases, handle, grace=0.05)
+    assert consumer.run(db).returned == 1
+    forever.set()
+    assert leases.stats(db).available == 1
+
+
+def test_an_idle_consumer_wakes_up_for_an_item_and_for_one_that_falls_due(db: Any, leases: Leases) -> None:
+    seen: list[bytes] = []
+    first = threading.Event()
+
+    def handle(lease: Lease) -> None:
+        seen.append(lease.value)
+        first.set()
+        if len(seen) == 2:
+            consumer.stop()
+
+    consumer = Consumer(leases, handle)
+
+    def produce() -> None:
+        leases.enqueue(db, b"now")
+        first.wait(60)
+        leases.enqueue(db, b"soon", delay=0.2)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    consumer.run(db)
+    producer.join()
+    assert seen == [b"now", b"soon"]
+
+
+def test_an_item_that_cannot_be_read_ends_the_consumer_and_stays(db: Any, space: Subspace) -> None:
+    Queue(space).enqueue_many(db, [b"1", b"{"])
+    leases = Leases(Queue(space, codec="json"))
+    with pytest.raises(CodecError, match="index=2"):
+        Consumer(leases, lambda lease: None).run(db)
+    assert leases.stats(db).available == 1
+    assert leases.stats(db).leased == 0
+
+
+def consume_until_told(url: str, space: bytes, started: Any) -> None:
+    """Run a consumer whose first handler takes its time; ends after a graceful stop only."""
+    db = fdbqueue.open(url)
+    leases = Leases(Queue(Subspace((), space)))
+
+    async def handle(lease: Lease) -> None:
+        if lease.value == b"0":
+            started.set()
+            await asyncio.sleep(0.3)
+
+    Consumer(leases, handle, concurrency=1, prefetch=5).run(db)
+    db.close()
+
+
+@pytest.mark.engines("file", "cluster")
+def test_sigterm_lets_the_running_handler_end_and_returns_the_rest(
+    db: Any, url: str, leases: Leases, space: Subspace, processes: Processes
+) -> None:
+    leases.enqueue_many(db, [b"%d" % n for n in range(10)])
+    started = processes.event()
+    child = processes.start(consume_until_told, url, space.key(), started)
+    assert started.wait(60)
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGTERM)
+    child.join(60)
+    assert child.exitcode == 0
+    assert [item.value for item in leases.queue.browse(db)] == [b"%d" % n for n in range(1, 10)]
+    assert leases.stats(db).leased == 0
+
+
+def test_a_consumer_prints_what_it_is_and_refuses_no_concurrency(leases: Leases) -> None:
+    assert "concurrency=3" in repr(Consumer(leases, print, concurrency=3))
+    with pytest.raises(ValueError, match="at least 1"):
+        Consumer(leases, print, concurrency=0)
