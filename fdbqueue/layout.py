@@ -1,7 +1,7 @@
 """LEVEL 1: every key that the library writes, in one place.
 
 All keys of a queue stand under its subspace, so that clearing the subspace clears the queue. Items have an integer
-behind it; all else has a string there, which sorts away from the integers.
+behind it; all else has a string there, which sorts away from the integers, but for the tail, which sorts behind them.
 
 | key (a tuple behind the queue's) | value | written by |
 | --- | --- | --- |
@@ -11,7 +11,7 @@ behind it; all else has a string there, which sorts away from the integers.
 | ``("dead", index, random)`` | of a dead letter | `layers/leases.py` |
 | ``("timer", at_us, index, random, kind)`` | empty; when its lease, its delay or its life ends | `layers` |
 | ``("chunk", index, random, n)`` | the n-th piece of a payload over 90,000 bytes | enqueue |
-| ``("tail",)`` | 8 bytes, big-endian, by `byte_max`: indices up to it are not given again (`tail.py`) | `layers` |
+| ``(True,)`` | 8 bytes, big-endian, by `byte_max`: indices up to it are not given again (`tail.py`) | `layers` |
 | ``("count", name)`` | 8 bytes, little-endian, by atomic adds | everything that changes an item's state |
 | ``("request", index, client)`` | who waits for how many items, and until when | `layers/requests.py` |
 | ``("grant", client)`` | the leases that others took for a request | `layers/requests.py` |
@@ -104,6 +104,7 @@ class Layout:
         "delayed",
         "end",
         "grants",
+        "has_tail",
         "jobs",
         "leased",
         "marks",
@@ -128,7 +129,9 @@ class Layout:
         self.delayed = Place(self.space["delay"].key())
         self.dead = Place(self.space["dead"].key())
         self.timers = self.space["timer"]
-        self.tail_key: bytes = self.space.pack(("tail",))
+        # Behind the items, so that one read of the last key tells whether there is a tail (`tail.py`).
+        self.tail_key: bytes = self.space.pack((True,))
+        self.has_tail = False
         self.chunks = self.space["chunk"]
         self.counts = self.space["count"]
         self._count_keys: dict[str, bytes] = {}
