@@ -162,18 +162,22 @@ class Machine:
     # -- what it knows about itself ------------------------------------------------------------------------------
 
     def _do_read_conflicts(self, slot: int) -> Answer:
+        if slot in self._stamped:
+            return None  # its edges show the read version
         rows = _rows(self._slots[slot].get_range(READS, READS + b"\xff\xff"), len(READS))
         return [row for row in rows if row[0] <= b"\xff"]  # beyond are the cluster's own keys
 
     def _do_write_conflicts(self, slot: int) -> Answer:
         if slot in self._stamped:
-            return None  # it shows the read version
+            return None
         return _rows(self._slots[slot].get_range(WRITES, WRITES + b"\xff\xff"), len(WRITES))
 
     def _do_conflicting(self, slot: int) -> Answer:
         return _rows(self._slots[slot].get_range(CONFLICTS, CONFLICTS + b"\xff\xff"), len(CONFLICTS))
 
     def _do_size(self, slot: int) -> Answer:
+        # This waits for reads that nobody has waited for: the page behind the last row that was taken.
+        self._slots[slot].get(READS).present()
         return self._slots[slot].get_approximate_size().wait()
 
     # -- states --------------------------------------------------------------------------------------------------
@@ -196,7 +200,11 @@ class Machine:
 
     def _do_stamp_now(self, slot: int) -> Answer:
         future = self._waiting.get(slot)
-        return None if future is None or not future.is_ready() else bytes(future.wait())
+        if future is None:
+            return None
+        if not future.is_ready():
+            time.sleep(0.001)
+        return bytes(future.wait()) if future.is_ready() else "pending"
 
     def _do_commit(self, slot: int, keep: bool) -> Answer:
         tr = self._slots[slot]
@@ -224,6 +232,7 @@ class Machine:
         self._cursors.pop(slot, None)
         self._stamped.discard(slot)
         self._slots[slot].reset()
+        self._waiting.pop(slot, None)
 
     def _do_cancel(self, slot: int) -> Answer:
         self._slots[slot].cancel()

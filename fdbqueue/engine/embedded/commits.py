@@ -105,6 +105,11 @@ class Commit(Future[None]):
         for callback in callbacks:
             call(callback, self)
 
+    @property
+    def versioned(self) -> bool:
+        """Whether the commit itself took a read version, if the transaction had none."""
+        return self._request is not None
+
     def version(self, before: int) -> int:
         """Return the version that was committed at, -1 for a commit of nothing, `before` if it did not succeed."""
         request = self._request

@@ -111,23 +111,18 @@ class Reader:
 
     def learn(self, page: Page, begin: Selector, end: Selector, reverse: bool) -> None:
         """Note which keys a page of the snapshot has told about."""
-        low = begin.key if begin.offset <= 1 else LAST
-        high = end.key if end.offset >= 1 else b""
-        if page.more:
-            if reverse:
-                low = LAST
-            else:
-                high = b""
-        if page.to_begin:
-            low = b""
-        if page.through_end:
-            high = LAST
+        low = b"" if page.to_begin else begin.key if begin.offset <= 1 else LAST
+        high = LAST if page.through_end else end.key if end.offset >= 1 else b""
         if page.rows:
             first, last = page.rows[0][0], page.rows[-1][0]
             if reverse:
-                first, last = last, first
-            low = min(low, first)
-            high = max(high, last + b"\0")
+                low = last if page.more else min(low, last)
+                high = max(high, first + b"\0")
+            else:
+                low = min(low, first)
+                high = last + b"\0" if page.more else max(high, last + b"\0")
+        elif page.more:
+            return
         self.known.add(low, high)
 
     # -- forward -------------------------------------------------------------------------------------------------

@@ -85,6 +85,7 @@ class Transaction(Writing):
         "_backoff",
         "_broken",
         "_commit",
+        "_committed",
         "_created",
         "_deferred",
         "_failed_ranges",
@@ -104,6 +105,7 @@ class Transaction(Writing):
         self._lock = threading.RLock()
         self._snap = None
         self._failed_ranges: list[Range] = []
+        self._committed = -1
         self._start()
 
     def _start(self) -> None:
@@ -273,7 +275,7 @@ class Transaction(Writing):
         """Read at `version`, which another transaction got from `get_read_version` not long ago."""
         if self._deferred_error():
             return
-        if self._version is not None:
+        if self._version is not None or (self._commit is not None and self._commit.versioned):
             self._defer(2010)
         elif version <= 0:
             self._defer(2011)
@@ -374,8 +376,10 @@ class Transaction(Writing):
         return commit
 
     def get_committed_version(self) -> int:
-        """Return the version that the commit got, or -1 before it, and if there was nothing to write."""
-        return -1 if self._commit is None else self._commit.version()
+        """Return the version that the last successful commit got: -1 before one, and if it had nothing to write."""
+        if self._commit is not None:
+            self._committed = self._commit.version(self._committed)
+        return self._committed
 
     def get_versionstamp(self) -> FutureString:
         """Return the future of the commit's 10-byte versionstamp. It has to be asked for before the commit."""
@@ -422,6 +426,7 @@ class Transaction(Writing):
         """Fail what is still on its way."""
         if self._commit is not None:
             self._failed_ranges = self._commit.conflicting() or self._failed_ranges
+            self._committed = self._commit.version(self._committed)
             self._commit.fail(code)
         if self._stamp is not None:
             self._stamp.settle(error=1100)
