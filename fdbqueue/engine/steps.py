@@ -55,7 +55,14 @@ def wait_in_thread(future: Any) -> Any:
     pointer = getattr(future, "fpointer", None)
     if pointer is not None and threading.current_thread() is not _main_thread:
         future.capi.fdb_future_block_until_ready(pointer)
+        # Every call into the library lets go of the interpreter lock and must get it back from the other threads, so
+        # two that its `wait` can do without are left out: asking again, and freeing what goes with the future anyway.
+        future.block_until_ready = future._release_memory = _nothing
     return future.wait()
+
+
+def _nothing() -> None:
+    """Stand in for what need not be done."""
 
 
 async def run_async(steps: Steps[T]) -> T:
