@@ -28,8 +28,8 @@ class LeaseHandle:
     """What proves a lease, without the item: to be written down, or sent to whoever acks.
 
     >>> str(LeaseHandle(Position(7, b"random"), b"token"))
-    '7-72616e646f6d-746f6b656e'
-    >>> LeaseHandle.parse("7-72616e646f6d-746f6b656e") == LeaseHandle(Position(7, b"random"), b"token")
+    '7:72616e646f6d:746f6b656e'
+    >>> LeaseHandle.parse("7:72616e646f6d:746f6b656e") == LeaseHandle(Position(7, b"random"), b"token")
     True
     """
 
@@ -39,7 +39,7 @@ class LeaseHandle:
     """What the lease has and no other lease of the item."""
 
     def __str__(self) -> str:
-        return f"{self.position.index}-{self.position.random.hex()}-{self.token.hex()}"
+        return f"{self.position.index}:{self.position.random.hex()}:{self.token.hex()}"
 
     @classmethod
     def parse(cls, text: str) -> LeaseHandle:
@@ -49,10 +49,10 @@ class LeaseHandle:
             ValueError: it writes down none.
         """
         try:
-            index, random, token = text.split("-")
+            index, random, token = text.split(":")
             return cls(Position(int(index), bytes.fromhex(random)), bytes.fromhex(token))
         except ValueError as error:
-            raise ValueError(f"{text!r} is no handle of a lease, which looks like 7-72616e64-746f6b65.") from error
+            raise ValueError(f"{text!r} is no handle of a lease, which looks like 7:72616e64:746f6b65.") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,153 @@
+"""The watchdog: gives back what crashed consumers held, and tells who it was.
+
+Challenge
+    Leases that expired are settled by whoever leases next. A queue that nobody leases from, since its only consumer
+    has crashed, needs somebody else; and somebody who restarts that consumer.
+
+Keys
+    None of its own.
+
+Ordering
+    As the leases': items stand where they stood.
+
+Guarantees
+    A timer is settled at most `interval` seconds after it is due, by the watchdog's clock, and as long as the watchdog
+    runs. Any number of watchdogs may run: each item is reclaimed by one of them, which calls its hook.
+
+Limits
+    The hook is called after the commit, and not again if the watchdog dies in between: at most once per item.
+
+Source
+    The SCS Agent Queue protocol 0.01: "Watchdog Agent checks what is going on and tries to fix it, for example by
+    restarting the crashed agent; the message is unlocked for processing."
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.transactional import attempts
+from fdbqueue.layout import LEASE
+
+from .leases import Leases
+from .timers import Reclaimed
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class WatchdogReport:
+    """What a watchdog has done so far."""
+
+    leases: int = 0
+    """Expired leases that it ended."""
+    delays: int = 0
+    """Delays that were over."""
+    expired: int = 0
+    """Items that it removed because their time to live was over."""
+    hook_errors: int = 0
+    """Calls of the hook that raised; each was logged."""
+
+
+class Watchdog:
+    """Settles a queue's timers as they fall due.
+
+    Args:
+        leases: whose.
+        hook: called for each expired lease, after its item was given back, with the item, its former consumer and its
+            fate. What it raises is logged.
+        interval: seconds after which it looks again, at the latest; sooner if a timer is known to be due.
+        batch: how many timers one transaction settles at most.
+
+    >>> import fdbqueue
+    >>> now = 1_000.0
+    >>> leases = Leases(fdbqueue.Queue("orders"), clock=lambda: now)
+    >>> with fdbqueue.open("memory:") as db:
+    ...     position = leases.enqueue(db, b"x")
+    ...     lease = leases.lease(db, duration=10, consumer="printer 3")
+    ...     now += 11
+    ...     Watchdog(leases, hook=lambda found: print("restart", found.consumer)).sweep(db).leases
+    restart printer 3
+    1
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        *,
+        hook: Callable[[Reclaimed], object] | None = None,
+        interval: float = 1.0,
+        batch: int = 500,
+    ) -> None:
+        if interval <= 0 or batch < 1:
+            raise ValueError("A watchdog looks after some time, more than 0 seconds, and settles at least one timer.")
+        self.leases = leases
+        self.report = WatchdogReport()
+        self._hook = hook
+        self._interval = interval
+        self._batch = batch
+        self._stopping = threading.Event()
+
+    def __repr__(self) -> str:
+        return f"Watchdog({self.leases!r}, interval={self._interval})"
+
+    def sweep(self, db: Database) -> WatchdogReport:
+        """Settle all timers that are due, in as many bounded transactions as it takes, and return what was done so far.
+
+        *Conflicts:* with acks, extensions and leases of the same items, and then it tries again. *Cost:* as
+        `Leases.reclaim`.
+        """
+        more = True
+        while more and not self._stopping.is_set():
+            found = self.leases.reclaim(db, limit=self._batch)
+            more = found.more
+            for reclaimed in found.reclaimed:
+                self._note(reclaimed)
+        return self.report
+
+    def run(self, db: Database) -> WatchdogReport:
+        """Sweep, again and again, until `stop` is called from another thread or from the hook."""
+        while not self._stopping.is_set():
+            self.sweep(db)
+            self._stopping.wait(self._seconds_to_wait(db))
+        return self.report
+
+    def stop(self) -> None:
+        """Let `run` come back after the transaction that it is at."""
+        self._stopping.set()
+
+    def _note(self, reclaimed: Reclaimed) -> None:
+        if reclaimed.kind == LEASE:
+            self.report.leases += 1
+            self._call(reclaimed)
+        elif reclaimed.fate == "expired":
+            self.report.expired += 1
+        else:
+            self.report.delays += 1
+
+    def _call(self, reclaimed: Reclaimed) -> None:
+        if self._hook is None:
+            return
+        try:
+            self._hook(reclaimed)
+        except Exception:  # noqa: BLE001 - whatever a hook raises must not keep the others' items from coming back
+            self.report.hook_errors += 1
+            _log.exception("The watchdog's hook failed for %s of %r.", reclaimed.position, self.leases)
+
+    def _seconds_to_wait(self, db: Database) -> float:
+        span = self.leases.layout.timers.range()
+
+        def first(tr: Transaction) -> Steps[int | None]:
+            found = yield from rows(tr.snapshot, span.start, span.stop, limit=1)
+            return self.leases.layout.timer_of(found[0].key)[0] if found else None
+
+        at_us = run(attempts(db, first))
+        if at_us is None:
+            return self._interval
+        # One microsecond more, or it would look again just before.
+        return min(self._interval, max(0.0, (at_us + 1 - self.leases.now_us()) / 1e6))
