@@ -7,15 +7,22 @@ from typing import Annotated
 
 import typer
 
+from fdbqueue.cli.ack import ack
 from fdbqueue.cli.browse import browse
 from fdbqueue.cli.check import check
 from fdbqueue.cli.clear import clear
+from fdbqueue.cli.dead import dead
 from fdbqueue.cli.demo.command import demo
 from fdbqueue.cli.dequeue import dequeue
 from fdbqueue.cli.enqueue import enqueue
 from fdbqueue.cli.errors import EXIT_CODES_HELP, Commands
+from fdbqueue.cli.lease import lease
 from fdbqueue.cli.peek import peek
+from fdbqueue.cli.purge import purge
+from fdbqueue.cli.redrive import redrive
 from fdbqueue.cli.stats import stats
+from fdbqueue.cli.top import top
+from fdbqueue.cli.watchdog import watchdog
 
 app = typer.Typer(
     cls=Commands,
@@ -26,7 +33,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (enqueue, dequeue, peek, browse, stats, check, clear, demo):
+COMMANDS = (
+    *(enqueue, dequeue, lease, ack, peek, browse, dead, redrive, purge, clear),
+    *(stats, check, top, watchdog, demo),
+)
+for command in COMMANDS:
     app.command()(command)
 
 

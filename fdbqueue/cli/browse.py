@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 
 from fdbqueue.cli import errors
-from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, queue_of
+from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, position, queue_of
 from fdbqueue.cli.output import line, print_items, wants_table, write_lines
 from fdbqueue.engine import open
-from fdbqueue.layout import Position
 
 SCREENFUL = 20
 
@@ -32,7 +31,7 @@ def browse(
 ) -> None:
     """Print items in order and leave them where they are. Exits with 1 if there is none."""
     table = wants_table(as_json) and not raw
-    start = None if after is None else _position(after)
+    start = None if after is None else position(after)
     with open(url) as db:
         found = queue_of(queue, codec).browse(
             db, after=start, limit=limit or (SCREENFUL if table else None), reverse=reverse
@@ -46,13 +45,3 @@ def browse(
                 printed += 1
     if not printed:
         raise typer.Exit(errors.EMPTY)
-
-
-def _position(text: str) -> Position:
-    index, _, random = text.partition(":")
-    try:
-        return Position(int(index), bytes.fromhex(random))
-    except ValueError as error:
-        raise typer.BadParameter(
-            f"{text!r} is no INDEX:RANDOM, as --records prints them", param_hint="--after"
-        ) from error

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from fdbqueue.engine import FDBError
-from fdbqueue.errors import BulkInterrupted, CodecError, FdbQueueError, FormatError, ItemTooLarge, UrlError
+from fdbqueue.errors import BulkInterrupted, CodecError, FdbQueueError, FormatError, ItemTooLarge, LeaseLost, UrlError
 
 EMPTY = 1
 """There was no item, or the check found something wrong."""
@@ -19,9 +19,12 @@ ENGINE = 3
 VALUE = 4
 """A value is not what the queue's codec takes, or a stored one can't be read."""
 
+LOST = 5
+"""A lease is lost."""
+
 EXIT_CODES_HELP = (
     "Exit codes: 0 done; 1 the queue is empty, or the check failed; 2 usage; 3 the database failed;"
-    " 4 a value can't be encoded or decoded."
+    " 4 a value can't be encoded or decoded; 5 a lease is lost."
 )
 
 
@@ -48,4 +51,4 @@ def exit_code_of(error: BaseException) -> int:
         return USAGE
     if isinstance(error, BadValue | CodecError | FormatError | ItemTooLarge):
         return VALUE
-    return ENGINE
+    return LOST if isinstance(error, LeaseLost) else ENGINE

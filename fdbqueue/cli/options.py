@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from fdbqueue.layout import Name
+from fdbqueue.layout import Name, Position
 from fdbqueue.queue import Queue
 
 
@@ -37,6 +37,17 @@ Codec = Annotated[
     typer.Option("--codec", "-c", envvar="FDBQUEUE_CODEC", help="The codec that the queue is used with."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines on a terminal too.")]
+MaxAttempts = Annotated[
+    int | None,
+    typer.Option(
+        "--max-attempts", min=1, help="After so many attempts an item that comes back is dead; default: never."
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DeadItems = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[INDEX:RANDOM]...", help="These only, as `fdbqueue dead` prints them; default: all."),
+]
 Records = Annotated[
     bool, typer.Option("--records", help="Print each value with its position and headers, not the value alone.")
 ]
@@ -60,3 +71,21 @@ def named(name: str) -> Name:
 def queue_of(name: str, codec: CodecName = CodecName.bytes) -> Queue:
     """Return the queue that the arguments name."""
     return Queue(named(name), codec=codec.value)
+
+
+def place(position: Position) -> str:
+    """Write a position down.
+
+    >>> place(Position(7, b"random")), position("7:72616e646f6d")
+    ('7:72616e646f6d', Position(index=7, random=b'random'))
+    """
+    return f"{position.index}:{position.random.hex()}"
+
+
+def position(text: str) -> Position:
+    """Return the position that `text` writes down."""
+    index, _, random = text.partition(":")
+    try:
+        return Position(int(index), bytes.fromhex(random))
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no INDEX:RANDOM, as it is printed") from error

@@ -1,0 +1,72 @@
+"""``fdbqueue dead``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fdbqueue.cli import errors
+from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, place, queue_of
+from fdbqueue.cli.output import wants_table, write_lines
+from fdbqueue.cli.values import encode_json, to_json
+from fdbqueue.engine import open
+from layers.browsing import Kept
+from layers.leases import Leases
+
+SCREENFUL = 20
+
+
+def dead(
+    queue: QueueName,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="How many; default: all, on a terminal 20.")
+    ] = None,
+    url: Url = None,
+    codec: Codec = CodecName.json,
+    as_json: AsJson = False,
+) -> None:
+    """Print dead letters with their last errors, and leave them. Exits with 1 if there is none.
+
+    What each is called, as "item", `fdbqueue redrive` and `fdbqueue purge` take.
+    """
+    table = wants_table(as_json)
+    printed = 0
+    shown = Table(header_style="bold")
+    for column in ("item", "value", "error", "attempts", "died"):
+        shown.add_column(column, overflow="fold")
+    with open(url) as db:
+        for letter in Leases(queue_of(queue, codec)).dead.browse(db, limit=limit or (SCREENFUL if table else None)):
+            printed += 1
+            if table:
+                shown.add_row(*_cells(letter, codec))
+            else:
+                write_lines([_line(letter, codec)])
+    if table and printed:
+        Console().print(shown)
+    if not printed:
+        raise typer.Exit(errors.EMPTY)
+
+
+def _cells(letter: Kept, codec: CodecName) -> tuple[str | Text, ...]:
+    value = Text(encode_json(to_json(letter.value, codec)))
+    died = datetime.fromtimestamp(letter.died_at or 0.0, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return place(letter.position), value, Text(letter.error), str(letter.attempt), died
+
+
+def _line(letter: Kept, codec: CodecName) -> bytes:
+    shown = {
+        "item": place(letter.position),
+        "value": to_json(letter.value, codec),
+        "error": letter.error,
+        "attempts": letter.attempt,
+        "consumer": letter.consumer,
+        "died_at": letter.died_at,
+    }
+    if letter.headers:
+        shown["headers"] = dict(letter.headers)
+    return encode_json(shown).encode() + b"\n"

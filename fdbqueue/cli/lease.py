@@ -1,0 +1,57 @@
+"""``fdbqueue lease``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fdbqueue.cli import errors
+from fdbqueue.cli.options import AsJson, Codec, CodecName, MaxAttempts, QueueName, Url, queue_of
+from fdbqueue.cli.output import print_items, wants_table, write_lines
+from fdbqueue.cli.values import encode_json, to_json
+from fdbqueue.engine import open
+from fdbqueue.items import Item
+from layers.lease import Lease
+from layers.leases import Leases
+
+
+def lease(
+    queue: QueueName,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many items at most.")] = 1,
+    duration: Annotated[float, typer.Option("--duration", "-d", help="Seconds until the items are anybody's.")] = 30.0,
+    consumer: Annotated[str | None, typer.Option("--consumer", help="Who takes them; default: host:pid.")] = None,
+    max_attempts: MaxAttempts = None,
+    url: Url = None,
+    codec: Codec = CodecName.json,
+    as_json: AsJson = False,
+) -> None:
+    """Lease items, from the first on, and print them with what to ack them by. Exits with 1 if there was none.
+
+    Each line has the handle of a lease as "lease". Pipe the lines of those that are done into `fdbqueue ack`; the
+    others come back when the duration is over.
+    """
+    leases = Leases(queue_of(queue, codec), max_attempts=max_attempts)
+    with open(url) as db:
+        taken = leases.lease_many(db, limit=limit, duration=duration, consumer=consumer)
+    if not taken:
+        raise typer.Exit(errors.EMPTY)
+    if wants_table(as_json):
+        shown = [Item(one.position, one.value, {"lease": str(one.handle), "attempt": one.attempt}) for one in taken]
+        print_items(shown, codec, "")
+    else:
+        write_lines([_line(one, codec) for one in taken])
+
+
+def _line(lease: Lease, codec: CodecName) -> bytes:
+    shown = {
+        "lease": str(lease.handle),
+        "value": to_json(lease.value, codec),
+        "attempt": lease.attempt,
+        "expires_at": lease.expires_at,
+    }
+    if lease.headers:
+        shown["headers"] = dict(lease.headers)
+    if lease.error:
+        shown["error"] = lease.error
+    return encode_json(shown).encode() + b"\n"

@@ -1,0 +1,40 @@
+"""``fdbqueue purge``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from fdbqueue.cli import errors
+from fdbqueue.cli.options import DeadItems, QueueName, Url, Yes, position, queue_of
+from fdbqueue.cli.output import say
+from fdbqueue.engine import open
+from fdbqueue.layout import Position
+from layers.leases import Leases
+
+
+def purge(
+    queue: QueueName,
+    items: DeadItems = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many at most; default: all.")] = None,
+    older_than: Annotated[
+        float, typer.Option("--older-than", min=0.0, help="Only those that died so many seconds ago.")
+    ] = 0.0,
+    url: Url = None,
+    yes: Yes = False,
+) -> None:
+    """Remove dead letters for good. Asks first. Exits with 1 if there was none."""
+    leases = Leases(queue_of(queue))
+    chosen: list[Position | None] = [position(item) for item in items] if items else [None]
+    with open(url) as db:
+        what = f"{len(items):,} dead letters" if items else f"up to {leases.queue.stats(db).dead:,} dead letters"
+        if not yes:
+            if not sys.stdin.isatty():
+                raise typer.BadParameter(f"to remove {what} of {queue} unasked, say --yes", param_hint="purge")
+            typer.confirm(f"Remove {what} of {queue} for good?", abort=True, err=True)
+        removed = sum(leases.dead.purge(db, one, limit=limit, older_than=older_than) for one in chosen)
+    say(f"{removed:,} dead letters removed")
+    if not removed:
+        raise typer.Exit(errors.EMPTY)

@@ -1,0 +1,31 @@
+"""``fdbqueue redrive``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fdbqueue.cli import errors
+from fdbqueue.cli.options import DeadItems, QueueName, Url, position, queue_of
+from fdbqueue.cli.output import say
+from fdbqueue.engine import open
+from fdbqueue.layout import Position
+from layers.leases import Leases
+
+
+def redrive(
+    queue: QueueName,
+    items: DeadItems = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many at most; default: all.")] = None,
+    tail: Annotated[bool, typer.Option("--tail", help="Behind the last item, not where they stood.")] = False,
+    url: Url = None,
+) -> None:
+    """Make dead letters available again, as if they had never been tried. Exits with 1 if there was none."""
+    letters = Leases(queue_of(queue)).dead
+    chosen: list[Position | None] = [position(item) for item in items] if items else [None]
+    with open(url) as db:
+        moved = sum(letters.redrive(db, one, limit=limit, to="tail" if tail else "place") for one in chosen)
+    say(f"{moved:,} dead letters redriven")
+    if not moved:
+        raise typer.Exit(errors.EMPTY)

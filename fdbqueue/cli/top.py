@@ -1,0 +1,82 @@
+"""``fdbqueue top``."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from fdbqueue.cli.options import AsJson, Url, queue_of
+from fdbqueue.cli.output import wants_table, write_lines
+from fdbqueue.cli.values import encode_json
+from fdbqueue.engine import open
+from layers.leases import Leases
+from layers.leasestats import LeaseStats
+
+STATES = ("available", "leased", "delayed", "dead", "overdue")
+FLOWS = ("enqueued", "dequeued")
+
+
+def top(
+    queues: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Names, or key tuples as JSON.")],
+    interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds between looks.")] = 2.0,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="How many looks; default: no end.")] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what queues hold and how fast items come and go, again and again, until Ctrl-C."""
+    looks = itertools.count() if count is None else range(count)
+    with open(url) as db:
+        watched = {name: Leases(queue_of(name)) for name in queues}
+        shown = _looks(db, watched, looks, interval)
+        if not wants_table(as_json):
+            for look in shown:
+                write_lines([encode_json({"queue": name, **row}).encode() + b"\n" for name, row in look.items()])
+            return
+        with Live(auto_refresh=False) as live:
+            for look in shown:
+                live.update(_table(look), refresh=True)
+
+
+def _looks(
+    db: Any, watched: dict[str, Leases], looks: Any, interval: float
+) -> Iterator[dict[str, dict[str, float | int | None]]]:
+    before: dict[str, LeaseStats] = {}
+    since = time.monotonic()
+    for look in looks:
+        if look:
+            time.sleep(interval)
+        now = {name: leases.stats(db) for name, leases in watched.items()}
+        passed, since = time.monotonic() - since, time.monotonic()
+        yield {name: _row(stats, before.get(name), passed) for name, stats in now.items()}
+        before = now
+
+
+def _row(stats: LeaseStats, before: LeaseStats | None, passed: float) -> dict[str, float | int | None]:
+    row: dict[str, float | int | None] = asdict(stats)
+    for flow in FLOWS:
+        row[f"{flow}_per_s"] = None if before is None else (getattr(stats, flow) - getattr(before, flow)) / passed
+    return row
+
+
+def _table(look: dict[str, dict[str, float | int | None]]) -> Table:
+    table = Table(header_style="bold")
+    columns = [*STATES, *(f"{flow}_per_s" for flow in FLOWS), "oldest_age_s"]
+    table.add_column("queue")
+    for column in columns:
+        table.add_column(column.replace("_per_s", "/s").replace("_", " "), justify="right")
+    for name, row in look.items():
+        table.add_row(name, *(_number(row[column]) for column in columns))
+    return table
+
+
+def _number(number: float | int | None) -> str:
+    if number is None:
+        return ""
+    return f"{number:,.1f}" if isinstance(number, float) else f"{number:,}"

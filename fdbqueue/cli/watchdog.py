@@ -1,0 +1,69 @@
+"""``fdbqueue watchdog``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any
+
+import typer
+
+from fdbqueue.cli.options import MaxAttempts, QueueName, Url, place, queue_of
+from fdbqueue.cli.output import write_lines
+from fdbqueue.cli.values import encode_json
+from fdbqueue.engine import open
+from layers.leases import Leases
+from layers.timers import Reclaimed
+from layers.watchdog import Watchdog
+
+HOOK_SECONDS = 60.0
+
+
+def watchdog(
+    queue: QueueName,
+    command: Annotated[
+        str | None,
+        typer.Option("--exec", metavar="COMMAND", help="Run this for each expired lease, without a shell."),
+    ] = None,
+    interval: Annotated[float, typer.Option("--interval", min=0.01, help="Look at least so often, in seconds.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Sweep once and exit.")] = False,
+    max_attempts: MaxAttempts = None,
+    url: Url = None,
+) -> None:
+    """Give back items whose leases have expired, end delays and lives that are over; until SIGTERM or Ctrl-C.
+
+    Prints a JSON line per expired lease. The command of --exec finds FDBQUEUE_ITEM, FDBQUEUE_CONSUMER,
+    FDBQUEUE_ATTEMPT and FDBQUEUE_FATE in its environment; it could restart the consumer. It has 60 seconds.
+    """
+    hook = _hook(shlex.split(command) if command else None)
+    dog = Watchdog(Leases(queue_of(queue), max_attempts=max_attempts), hook=hook, interval=interval)
+    with open(url) as db:
+        if once:
+            dog.sweep(db)
+            return
+        # In a thread: a signal's handler that sets an event which its own thread waits for may wait for itself.
+        with ThreadPoolExecutor(1) as threads:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: dog.stop())
+            threads.submit(dog.run, db).result()
+
+
+def _hook(command: list[str] | None) -> Callable[[Reclaimed], Any]:
+    def tell(found: Reclaimed) -> None:
+        told = {
+            "item": place(found.position),
+            "consumer": found.consumer,
+            "attempt": found.attempt,
+            "fate": found.fate.value,
+        }
+        write_lines([encode_json(told).encode() + b"\n"])
+        if command:
+            names = {f"FDBQUEUE_{name.upper()}": str(value) for name, value in told.items()}
+            # What it prints must not get between the lines.
+            subprocess.run(command, env={**os.environ, **names}, stdout=2, timeout=HOOK_SECONDS, check=True)
+
+    return tell

@@ -1,0 +1,136 @@
+"""Commands that lease, ack, and look after what was leased."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue.cli import errors
+from layers.leases import Leases
+from tests.cli.conftest import Run
+
+pytestmark = pytest.mark.engines("file", "cluster")
+
+
+def lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def leases(name: str) -> Leases:
+    return Leases(fdbqueue.Queue(tuple(json.loads(name)), codec="json"), max_attempts=1)
+
+
+def kill(db: Any, leases: Leases, *values: str) -> None:
+    leases.enqueue_many(db, values)
+    for lease in leases.lease_many(db):
+        leases.nack(db, lease, error=f"no {lease.value}")
+
+
+def test_leased_items_are_piped_into_ack_and_gone(run: Run, name: str) -> None:
+    run("enqueue", name, "1", "2", "3")
+
+    leased = run("lease", name, "--limit", "2", "--consumer", "me", "--duration", "60").stdout
+
+    assert [(line["value"], line["attempt"]) for line in lines(leased)] == [(1, 1), (2, 1)]
+    assert run("ack", name, stdin=leased).exit_code == 0
+    stats = lines(run("stats", name).stdout)[0]
+    assert (stats["available"], stats["leased"], stats["dequeued"]) == (1, 0, 2)
+    assert lines(run("check", name).stdout)[0]["ok"]
+
+
+def test_a_lease_of_nothing_exits_with_1(run: Run, name: str) -> None:
+    assert run("lease", name).exit_code == errors.EMPTY
+
+
+def test_lost_leases_are_named_and_the_others_acked(run: Run, name: str) -> None:
+    run("enqueue", name, "1", "2")
+    first, second = (line["lease"] for line in lines(run("lease", name, "-n", "2").stdout))
+    assert run("ack", name, first).exit_code == 0
+
+    again = run("ack", name, first, second)
+
+    assert again.exit_code == errors.LOST
+    assert "is lost" in again.stderr
+    assert lines(run("stats", name).stdout)[0]["dequeued"] == 2
+
+
+@pytest.mark.parametrize("line", ["nonsense", '{"no": "lease"}', '"7:zz"'])
+def test_what_is_no_handle_is_refused_by_its_line(run: Run, name: str, line: str) -> None:
+    refused = run("ack", name, stdin=line + "\n")
+
+    assert refused.exit_code == errors.VALUE
+    assert "Line 1" in refused.stderr
+
+
+def test_dead_letters_are_shown_and_redriven_one_by_one_or_all(run: Run, name: str, db: Any, leases: Leases) -> None:
+    assert run("dead", name).exit_code == errors.EMPTY
+    kill(db, leases, "a", "b", "c")
+
+    letters = lines(run("dead", name).stdout)
+
+    assert [(letter["value"], letter["error"]) for letter in letters] == [("a", "no a"), ("b", "no b"), ("c", "no c")]
+    assert run("redrive", name, letters[1]["item"]).exit_code == 0
+    assert lines(run("browse", name).stdout) == ["b"]
+    assert run("redrive", name, "--tail").exit_code == 0
+    assert lines(run("browse", name).stdout) == ["b", "a", "c"]
+    assert run("redrive", name).exit_code == errors.EMPTY
+    assert run("redrive", name, "nonsense").exit_code == errors.USAGE
+
+
+def test_purge_removes_nothing_unasked(run: Run, name: str, db: Any, leases: Leases) -> None:
+    kill(db, leases, "a", "b")
+
+    assert run("purge", name).exit_code == errors.USAGE
+    assert len(lines(run("dead", name).stdout)) == 2
+    assert run("purge", name, "--yes", "--older-than", "3600").exit_code == errors.EMPTY
+    assert run("purge", name, "--yes", "--limit", "1").exit_code == 0
+    assert [letter["value"] for letter in lines(run("dead", name).stdout)] == ["b"]
+
+
+def test_top_shows_each_queue_at_each_look(run: Run, name: str, db: Any, leases: Leases) -> None:
+    leases.enqueue_many(db, ["x", "y"])
+
+    looks = lines(run("top", name, "--count", "2", "--interval", "0.1").stdout)
+
+    assert [look["queue"] for look in looks] == [name, name]
+    assert looks[1]["available"] == 2
+    assert looks[1]["enqueued_per_s"] == 0
+    assert looks[1]["oldest_age_s"] > 0
+
+
+def test_the_watchdog_runs_a_command_for_each_expired_lease(
+    run: Run, name: str, db: Any, leases: Leases, tmp_path: Path
+) -> None:
+    past = Leases(leases.queue, clock=lambda: 1_000.0)
+    past.enqueue_many(db, ["x", "y"])
+    past.lease_many(db, consumer="printer 3")
+    told = tmp_path / "told"
+    script = f"import os; open({str(told)!r}, 'a').write(os.environ['FDBQUEUE_CONSUMER'] + ';')"
+
+    swept = run("watchdog", name, "--once", "--exec", f'{sys.executable} -c "{script}"')
+
+    assert swept.exit_code == 0
+    assert [(line["consumer"], line["fate"]) for line in lines(swept.stdout)] == [("printer 3", "available")] * 2
+    assert told.read_text() == "printer 3;printer 3;"
+    assert lines(run("browse", name).stdout) == ["x", "y"]
+
+
+def test_a_watchdog_runs_until_it_is_told_to_end(name: str, url: str, db: Any, leases: Leases) -> None:
+    leases.enqueue(db, "x")
+    leases.lease(db, duration=0.1, consumer="me")
+    command = [sys.executable, "-m", "fdbqueue.cli", "watchdog", name, "--interval", "0.2"]
+    environment = {**os.environ, "FDBQUEUE_URL": url}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as dog:
+        assert dog.stdout is not None
+        assert json.loads(dog.stdout.readline())["consumer"] == "me"
+        dog.send_signal(signal.SIGTERM)
+        assert dog.wait(60) == 0
