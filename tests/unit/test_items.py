@@ -10,10 +10,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
-from fdbqueue.items import CHUNK_BYTES, INLINE_BYTES, MAX_ITEM_BYTES, chunks_of, envelope, join_chunks, parse
+from fdbqueue.items import (
+    CHUNK_BYTES,
+    INLINE_BYTES,
+    MAX_HEADER_BYTES,
+    MAX_ITEM_BYTES,
+    MAX_NOTES_BYTES,
+    Notes,
+    chunks_of,
+    envelope,
+    has_notes,
+    is_chunked,
+    join_chunks,
+    notes_of,
+    parse,
+    with_notes,
+)
 
 headers = st.dictionaries(
     st.text(max_size=8), st.one_of(st.none(), st.integers(-9, 9), st.text(max_size=9)), max_size=4
+)
+times_us = st.integers(0, 2**63 - 1)
+notes = st.builds(
+    Notes,
+    attempt=st.integers(0, 2**31),
+    token=st.binary(max_size=16),
+    expires_at_us=times_us,
+    consumer=st.text(max_size=20),
+    visible_at_us=times_us,
+    enqueued_at_us=times_us,
+    ttl_at_us=times_us,
+    error=st.text(max_size=100),
+    died_at_us=times_us,
 )
 payloads = st.one_of(st.binary(max_size=50), st.integers(INLINE_BYTES - 2, INLINE_BYTES + 2).map(bytes))
 
@@ -31,12 +59,51 @@ def test_what_was_put_in_an_envelope_comes_out(payload: bytes, headers: dict[str
     assert payload == (join_chunks(opened.chunked, chunks) if opened.chunked else opened.payload)
 
 
-@given(payload=st.binary(max_size=30), headers=headers, cut=st.integers(0, 200), noise=st.binary(max_size=3))
-def test_truncated_and_foreign_bytes_are_refused_or_read_but_never_crash(
-    payload: bytes, headers: dict[str, Any], cut: int, noise: bytes
+@given(payload=payloads, headers=headers, first=notes, second=notes)
+def test_notes_are_exchanged_and_nothing_else_changes(
+    payload: bytes, headers: dict[str, Any], first: Notes, second: Notes
 ) -> None:
-    with contextlib.suppress(FormatError):
-        parse(noise + envelope(payload, headers)[:cut])
+    plain = envelope(payload, headers)
+    noted = with_notes(with_notes(plain, first), second)
+    assert notes_of(noted) == second
+    assert parse(noted) == parse(plain)._replace(notes=second)
+    assert is_chunked(noted) == is_chunked(plain)
+    assert with_notes(noted, Notes()) == plain
+
+
+def test_notes_cost_nothing_unless_something_is_noted() -> None:
+    assert with_notes(envelope(b"x"), Notes()) == envelope(b"x")
+    assert not has_notes(envelope(b"x", {"n": 1}))
+    assert len(with_notes(envelope(b"x"), Notes(attempt=1))) == len(b"\x14" + b"\x00\x04" + b"\x81\xa1a\x01" + b"x")
+
+
+def test_the_largest_inline_item_with_all_its_parts_stays_under_the_databases_limit_for_a_value() -> None:
+    longest = Notes(error="e" * (MAX_NOTES_BYTES - 6))
+    stored = with_notes(envelope(bytes(INLINE_BYTES), {"h": "h" * (MAX_HEADER_BYTES - 6)}), longest)
+    assert 99_900 < len(stored) <= 100_000
+    with pytest.raises(ItemTooLarge, match="Notes"):
+        with_notes(envelope(b""), Notes(error="e" * MAX_NOTES_BYTES))
+
+
+def test_notes_of_a_newer_version_are_refused_by_saying_so() -> None:
+    with pytest.raises(FormatError, match="newer version"):
+        notes_of(b"\x14\x00\x04\x81\xa1z\x01x")
+
+
+@given(
+    payload=st.binary(max_size=30),
+    headers=headers,
+    noted=notes,
+    cut=st.integers(0, 200),
+    noise=st.binary(max_size=3),
+)
+def test_truncated_and_foreign_bytes_are_refused_or_read_but_never_crash(
+    payload: bytes, headers: dict[str, Any], noted: Notes, cut: int, noise: bytes
+) -> None:
+    for read in (parse, notes_of):
+        for stored in (envelope(payload, headers), with_notes(envelope(payload, headers), noted)):
+            with contextlib.suppress(FormatError):
+                read(noise + stored[:cut])
 
 
 @given(data=st.binary(max_size=60))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
-from fdbqueue.layout import Layout, Position
+from fdbqueue.layout import DELAY, LEASE, TTL, Layout, Position, pack
 
 indices = st.one_of(st.integers(0, 300), st.integers(0, 2**62))
 randoms = st.binary(max_size=12)
@@ -46,6 +46,35 @@ def test_everything_stands_in_the_queues_range_and_only_items_in_the_items(posit
     assert all(begin <= key < end and not layout.begin <= key < layout.end for key in others)
     chunk_begin, chunk_end = layout.chunk_range(position)
     assert chunk_begin <= layout.chunk_key(position, 0) < layout.chunk_key(position, 300) < chunk_end
+
+
+@given(position=st.builds(Position, indices, randoms), name=st.sampled_from(["lease", "delay", "dead"]))
+def test_an_item_has_the_same_packed_position_in_every_place(position: Position, name: str) -> None:
+    layout = Layout("q")
+    place = {"lease": layout.leased, "delay": layout.delayed, "dead": layout.dead}[name]
+    key = place.key(pack(position))
+    assert key == fdb_tuple.pack(("q", name, position.index, position.random))
+    assert place.begin <= key < place.end
+    assert place.position(key) == position
+    assert layout.available.key(place.packed(key)) == layout.item_key(position)
+    assert layout.chunk_range_of(place.packed(key)) == layout.chunk_range(position)
+
+
+@given(
+    position=st.builds(Position, indices, randoms),
+    kind=st.sampled_from([LEASE, DELAY, TTL]),
+    at_us=st.integers(1, 2**62),
+    now_us=st.integers(0, 2**62),
+)
+def test_timers_sort_by_their_time_and_are_due_when_it_has_come(
+    position: Position, kind: str, at_us: int, now_us: int
+) -> None:
+    layout = Layout(("q", 1))
+    key = layout.timer_key(at_us, pack(position), kind)
+    assert key == fdb_tuple.pack(("q", 1, "timer", at_us, position.index, position.random, kind))
+    assert layout.timer_of(key) == (at_us, position, kind)
+    begin, end = layout.timers_until(now_us)
+    assert (begin <= key < end) == (at_us <= now_us)
 
 
 def test_a_name_that_is_none_is_refused() -> None:
