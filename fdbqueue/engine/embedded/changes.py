@@ -6,6 +6,7 @@ long as there is a watch: at the number of the environment's last transaction, a
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable
@@ -13,8 +14,13 @@ from typing import Final, Protocol
 
 from fdbqueue.engine.embedded.commitlog import Commit
 from fdbqueue.engine.embedded.written import Range, decode
+from fdbqueue.engine.errors import FDBError
+from fdbqueue.errors import StorageError
+
+log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.004
+LONGEST_JOIN: Final = 5.0
 
 Callback = Callable[[], object]
 
@@ -87,8 +93,8 @@ class Changes:
         txn = self._source.last_transaction()
         if txn == self._seen_txn:
             return
-        self._seen_txn = txn
         entries = self._source.entries_after(self._told)
+        self._seen_txn = txn
         if not entries:
             return
         self._told = entries[-1][0]
@@ -98,8 +104,11 @@ class Changes:
         self._tell([entry for entry in entries if entry[0] not in published])
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, and wait for its end."""
         self._stop.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(LONGEST_JOIN)
 
     def _tell(self, entries: list[Commit]) -> None:
         found: dict[Callback, None] = {}
@@ -107,7 +116,10 @@ class Changes:
             for _, record in entries:
                 found.update(self._concerned(*decode(record)))
         for callback in found:
-            callback()
+            try:
+                callback()
+            except (FDBError, StorageError) as error:
+                log.warning("A watch could not look at its key: %s", error)
 
     def _concerned(self, wrote: list[bytes], ranges: list[Range]) -> dict[Callback, None]:
         found: dict[Callback, None] = {}
@@ -131,7 +143,12 @@ class Changes:
 
     def _poll(self) -> None:
         while not self._stop.wait(POLL_SECONDS):
-            self.look()
+            try:
+                self.look()
+            except (FDBError, StorageError) as error:
+                if self._stop.is_set():
+                    return
+                log.warning("Watches could not look for changes, and will again: %s", error)
             if not self._watched:
                 with self._lock:
                     if not self._watched:

@@ -19,8 +19,8 @@ from fdbqueue.engine.embedded.applying import apply
 from fdbqueue.engine.embedded.clock import Clock
 from fdbqueue.engine.embedded.commitlog import WINDOW_US, RecentCommits, trim
 from fdbqueue.engine.embedded.commitlog import Commit as LogCommit
+from fdbqueue.engine.embedded.company import Company, Gathering, Turns
 from fdbqueue.engine.embedded.files import Files, explain
-from fdbqueue.engine.embedded.gathering import Gathering
 from fdbqueue.engine.embedded.layout import WINDOW_SECONDS
 from fdbqueue.engine.embedded.request import IO_ERROR, CommitRequest, Faults
 from fdbqueue.engine.embedded.written import Range, Written, conflicting, conflicts, encode
@@ -76,7 +76,8 @@ class Committer:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._pending: list[CommitRequest] = []
-        self._gathering = Gathering()
+        self._batch: list[CommitRequest] = []
+        self._company: Company = Gathering() if host.files.options.durable else Turns()
         self._lead = threading.Lock()
         self._news: list[LogCommit] = []
         self._called: list[CommitRequest] = []
@@ -109,29 +110,14 @@ class Committer:
         return next(iter(self._pending), None)
 
     def wait(self, request: CommitRequest) -> None:
-        """Wait until `request`, which was submitted, is done; lead if nobody does."""
-        gathering, lead = self._gathering, self._lead
-        while not request.settled():
-            if not gathering.complete(self._pending) and not lead.locked():
-                gathering.wait(request, self._pending, lead)
-                if request.settled():
-                    return
-            if lead.acquire(False):
+        """Wait until `request`, which was submitted, is done; lead unless somebody else had better do it."""
+        while not request.done:
+            if not self._company.sleep(request, self._pending, self._lead):
                 self._serve(request)
-                return
-            gate = request.close_gate()
-            # Whoever leads looks for gates after giving the lead up. If it is free now, that look may be over.
-            if request.settled():
-                return
-            if lead.acquire(False):
-                self._serve(request)
-                return
-            gate.acquire()
 
     def sweep(self) -> None:
         """Commit all that is there, waiting for the lead."""
         while self._pending:
-            self._lead.acquire()
             self._serve(None)
 
     def alone(self, action: Callable[[], None]) -> None:
@@ -140,57 +126,52 @@ class Committer:
             action()
 
     def _serve(self, request: CommitRequest | None) -> None:
-        """Lead until `request` is done (None: until nothing is there), then give the lead up."""
+        """Take the lead until `request` is done (None: until nothing is there), then give it up."""
         pending = self._pending
-        try:
-            while pending if request is None else not request.done:
-                self._commit_pending()
-        finally:
-            news, called = self._news, self._called
-            if news:
-                self._news = []
-            if called:
-                self._called = []
-            self._lead.release()
-            if pending:
-                for waiting in list(pending):
-                    if waiting.wake():
-                        break
-            # Without the lead: a callback may well commit something itself.
-            if news:
-                self._host.published(news)
-            for finished in called:
-                finished.call_back()
+        with self._lead:
+            try:
+                while pending if request is None else not request.done:
+                    self._commit_pending()
+            finally:
+                news, self._news = self._news, []
+                called, self._called = self._called, []
+        if pending:
+            self._company.left(pending)
+        # Without the lead: a callback may well commit something itself.
+        if news:
+            self._host.published(news)
+        for finished in called:
+            finished.call_back()
 
     def _commit_pending(self) -> None:
         """Commit what is there, or as much of it as goes into one LMDB transaction."""
         pending = self._pending
-        batch = [pending.pop(0)] if len(pending) == 1 else self._take()
+        count = 1 if len(pending) == 1 else self._fitting()
+        # In this order: wherever an interrupt strikes, nobody's request is lost.
+        self._batch = pending[:count]
+        del pending[:count]
         try:
-            self._commit(batch)
+            self._commit(self._batch)
         finally:
-            for request in batch:
+            for request in self._batch:
                 if request.version < 0 and request.error is None:
                     # Only an exception from outside, such as KeyboardInterrupt, leads here without a failure.
                     request.error = COMMIT_UNKNOWN_RESULT if request.failure is None else IO_ERROR
                 request.done = True
-                if request.gate is not None:
-                    request.wake()
                 if request.has_callbacks:
                     self._called.append(request)
+            self._company.finished(self._batch)
             self.commits += 1
 
-    def _take(self) -> list[CommitRequest]:
-        pending = self._pending
+    def _fitting(self) -> int:
+        """Return how many of the pending requests go together."""
         count = mutations = 0
-        for request in pending:
+        for request in self._pending:
             mutations += len(request.mutations)
             count += 1
             if count == MOST_REQUESTS or mutations >= MOST_MUTATIONS:
                 break
-        batch = pending[:count]
-        del pending[:count]
-        return batch
+        return count
 
     def _commit(self, batch: list[CommitRequest]) -> None:
         """Settle every request of `batch`."""

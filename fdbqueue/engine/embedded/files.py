@@ -44,7 +44,7 @@ def explain(path: str, error: lmdb.Error) -> StorageError:
 class Files:
     """An open environment and its databases; `map_size` is the address space that it has."""
 
-    __slots__ = ("dbs", "env", "map_size", "options", "path")
+    __slots__ = ("_identity", "dbs", "env", "map_size", "options", "path")
 
     def __init__(self, path: str, options: StoreOptions, clock: Clock) -> None:
         self.path = path
@@ -67,12 +67,17 @@ class Files:
         try:
             self.env.reader_check()
             self.dbs = self._prepare(clock)
+            self._identity = _identity(path)
         except lmdb.Error as error:
             self.env.close()
             raise explain(path, error) from error
         except StorageError:
             self.env.close()
             raise
+
+    def in_place(self) -> bool:
+        """Say whether the folder still has these files, and not none or others."""
+        return _identity(self.path) == self._identity
 
     def grow(self) -> None:
         """Double the address space. No transaction of this process may be open.
@@ -151,6 +156,14 @@ def _check_folder(path: str) -> None:
         )
     if not os.access(path, os.W_OK | os.X_OK):
         raise StorageError(f"{path}: no right to write there. The folder and its files must be writable.")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(os.path.join(path, "data.mdb"))
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _file_size(path: str) -> int:

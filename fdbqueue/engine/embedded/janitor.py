@@ -6,6 +6,7 @@ import threading
 from typing import Final, Protocol
 
 IDLE_SECONDS: Final = 5.0
+LONGEST_JOIN: Final = 5.0
 
 
 class Tidied(Protocol):
@@ -36,9 +37,11 @@ class Janitor:
         self._event.set()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, and wait for its end."""
         self._closed = True
         self._event.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(LONGEST_JOIN)
 
     def _run(self) -> None:
         while not self._closed:

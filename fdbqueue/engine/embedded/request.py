@@ -13,7 +13,8 @@ Mutation = tuple[int, bytes, bytes]
 IO_ERROR: Final = 1510
 """FoundationDB's code for a disk that failed; `CommitRequest.failure` says more."""
 
-_callbacks_lock: Final = threading.Lock()
+# Reentrant: a garbage collection inside may end a transaction that has callbacks of its own.
+_callbacks_lock: Final = threading.RLock()
 
 
 class CommitRequest:
@@ -48,6 +49,8 @@ class CommitRequest:
     """Keys that the commit made from versionstamps; they count as written."""
     gate: threading.Lock | None = None
     """Closed while a thread sleeps over this request."""
+    sleeper = 0
+    """The thread that sleeps over this request, where that matters."""
     has_callbacks = False
     """Whether somebody is to be called when the request is done."""
     _callbacks: list[Callable[[CommitRequest], None]] | None = None

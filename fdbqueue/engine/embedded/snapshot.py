@@ -26,7 +26,7 @@ class Snapshot:
 
     _any_long: bool | None = None
     _closed = False
-    _shares = 1
+    _sharers: dict[Snapshot, None] | None = None
 
     def __init__(
         self, txn: Any, dbs: Databases, version: int, opened_at: float, forget: Callable[[Snapshot, None], object]
@@ -37,6 +37,11 @@ class Snapshot:
         self._forget = forget
         self.version = version
         self.opened_at = opened_at
+
+    @property
+    def closed(self) -> bool:
+        """Whether the one who took the view has let it go."""
+        return self._closed
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of `key`."""
@@ -94,21 +99,21 @@ class Snapshot:
         with self._lock:
             if self._txn is None:
                 raise FDBError(TRANSACTION_TOO_OLD)
-            self._shares += 1
-        return SharedSnapshot(self)
+            if self._sharers is None:
+                self._sharers = {}
+        return SharedSnapshot(self, self._sharers)
 
     def close(self) -> None:
         """Let the view go; a second time does nothing."""
         if not self._closed:
             self._closed = True
-            self.leave()
+            if not self._sharers:
+                self.end()
 
-    def leave(self) -> None:
-        """Let one of those who share the view go; with the last one it ends."""
-        self._shares -= 1
-        if not self._shares:
-            self._forget(self, None)
-            self.evict()
+    def end(self) -> None:
+        """Let the view go for all who share it."""
+        self._forget(self, None)
+        self.evict()
 
     def evict(self) -> None:
         """Take the view away from whoever still reads it."""
@@ -125,12 +130,14 @@ class Snapshot:
 
 
 class SharedSnapshot(Snapshot):
-    """A view that belongs to another snapshot as well."""
+    """A view that belongs to another snapshot as well; it ends with the last who has it."""
 
-    def __init__(self, base: Snapshot) -> None:
+    def __init__(self, base: Snapshot, sharers: dict[Snapshot, None]) -> None:
         self._base = base
+        self._all = sharers
         self.version = base.version
         self.opened_at = base.opened_at
+        sharers[self] = None
 
     def get(self, key: bytes) -> bytes | None:
         return self._base.get(key)
@@ -144,8 +151,10 @@ class SharedSnapshot(Snapshot):
     def share(self) -> Snapshot:
         return self._base.share()
 
-    def leave(self) -> None:
-        self._base.leave()
+    def close(self) -> None:
+        self._all.pop(self, None)
+        if not self._all and self._base.closed:
+            self._base.end()
 
 
 def _next_chunk(size: int, row: Row) -> int:

@@ -43,9 +43,10 @@ from fdbqueue.errors import StorageError
 __all__ = ["CommitRequest", "Faults", "Snapshot", "Store"]
 
 READERS_EVERY_SECONDS: Final = 5.0
+MOST_PINS: Final = 64
 
 _stores: dict[str, Store] = {}
-_stores_lock = threading.Lock()
+_stores_lock = threading.RLock()
 
 
 class Store:
@@ -99,7 +100,8 @@ class Store:
         real = os.path.realpath(path)
         with _stores_lock:
             found = _stores.get(real)
-            if found is None:
+            if found is None or not found.files.in_place():
+                # Nothing is open there, or only files that somebody has removed since.
                 found = _stores[real] = cls(real, parsed, clock or Clock())
             elif parsed.durable and not found.options.durable:
                 raise StorageError(f"{path}: is open in this process with durability=relaxed. Close that first.")
@@ -112,11 +114,11 @@ class Store:
             self._users -= 1
             if self._users:
                 return
-            _stores.pop(self.path, None)
+            if _stores.get(self.path) is self:
+                del _stores[self.path]
         self._committer.sweep()
-        self._sweeper.close()
-        self._changes.close()
-        self._janitor.close()
+        for worker in (self._sweeper, self._changes, self._janitor):
+            worker.close()
         with self._gate:
             self._begin = self._refuse
             self._evict_all()
@@ -150,7 +152,7 @@ class Store:
         return self._snapshot_in_spite_of(trouble)
 
     def snapshot_at(self, version: int) -> Snapshot:
-        """Take the view of `version`, if it is the newest or was pinned within the last 5 s.
+        """Take the view of `version`: the newest, or one that a transaction of this process has or has pinned.
 
         Raises:
             FDBError: 1007, it is gone; 1009, it is yet to come.
@@ -161,15 +163,19 @@ class Store:
         snapshot.close()
         if version > snapshot.version:
             raise FDBError(FUTURE_VERSION)
-        pinned = self._pins.get(version)
-        if pinned is None:
-            raise FDBError(TRANSACTION_TOO_OLD)
-        return pinned.share()
+        for other in list(self._open):
+            if other.version == version:
+                return other.share()
+        raise FDBError(TRANSACTION_TOO_OLD)
 
     def pin(self, snapshot: Snapshot) -> None:
-        """Keep the view of `snapshot` for `snapshot_at` until it is 5 s old."""
+        """Keep the view of `snapshot` for `snapshot_at` until it is 5 s old, or until 64 others were pinned."""
         if snapshot.version not in self._pins:
             self._pins[snapshot.version] = snapshot.share()
+            while len(self._pins) > MOST_PINS:
+                oldest = self._pins.pop(next(iter(self._pins)), None)
+                if oldest is not None:
+                    oldest.close()
 
     def current(self, key: bytes) -> bytes | None:
         """Return the value that `key` has now."""
@@ -335,7 +341,7 @@ _WORK = (
 
 def _after_fork() -> None:
     global _stores_lock
-    _stores_lock = threading.Lock()
+    _stores_lock = threading.RLock()
     forks.keep([store.abandon() for store in _stores.values()])
 
 

@@ -10,6 +10,7 @@ from fdbqueue.engine.embedded.request import CommitRequest
 
 ROUND_SECONDS: Final = 0.005
 IDLE_ROUNDS: Final = 40
+LONGEST_JOIN: Final = 5.0
 
 
 class Sweeper:
@@ -36,9 +37,11 @@ class Sweeper:
         self._start()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, and wait for its end."""
         self._closed = True
         self._event.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(LONGEST_JOIN)
 
     def _start(self) -> None:
         if self._thread is None:

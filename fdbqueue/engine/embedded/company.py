@@ -1,0 +1,186 @@
+"""What threads that commit at the same time do about each other.
+
+Python runs one thread at a time. Were each to commit for itself as soon as it could, sixteen threads would hand the
+interpreter to and fro at every call into LMDB, and be several times slower than one. So those that can't run anyway
+sleep, and whoever leads commits for them too. When a commit waits for the disk, it pays to have as many as possible in
+it: `Gathering`. When it doesn't, it pays not to change threads at every commit: `Turns`.
+
+Both are guesses about what the other threads will do next. Guessed wrong, a thread sleeps a moment in vain, and the
+more often that happens the more rarely it is tried again; a thread that commits alone never sleeps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from threading import Lock, get_ident
+from time import monotonic
+from typing import Final, Protocol
+
+from fdbqueue.engine.embedded.request import CommitRequest
+
+GATHER_SECONDS: Final = 0.0002
+"""How long to wait for others, for each that is about."""
+TURN_SECONDS: Final = 0.002
+"""How long one thread commits before the next one's turn."""
+QUIET_SECONDS: Final = 0.002
+"""After how long the one whose turn it is has gone away, as far as others can tell."""
+LONGEST_SLEEP: Final = 0.1
+LONGEST_HOLDOFF: Final = 1024
+
+
+class Company(Protocol):
+    """When a thread leads, sleeps, and is woken."""
+
+    def sleep(self, request: CommitRequest, pending: Sequence[CommitRequest], lead: Lock) -> bool:
+        """Sleep, if the calling thread had better not lead now; say whether it slept and has to look again."""
+
+    def finished(self, batch: Sequence[CommitRequest]) -> None:
+        """Wake those whose requests are done, now or when their turn comes."""
+
+    def left(self, pending: Sequence[CommitRequest]) -> None:
+        """Wake a thread to lead, as the lead was given up while requests are there."""
+
+
+class Patience:
+    """Tries what failed more and more rarely."""
+
+    __slots__ = ("_holdoff", "_skip")
+
+    def __init__(self) -> None:
+        self._holdoff = 1
+        self._skip = 0
+
+    def lost(self) -> bool:
+        """Say whether to leave it for this time."""
+        if not self._skip:
+            return False
+        self._skip -= 1
+        return True
+
+    def in_vain(self) -> None:
+        """Note a failure."""
+        self._skip = self._holdoff
+        self._holdoff = min(2 * self._holdoff, LONGEST_HOLDOFF)
+
+    def worked(self) -> None:
+        """Note a success."""
+        self._holdoff = 1
+
+
+class Gathering:
+    """Those who have committed lately go together; the last one to come leads.
+
+    A thread that finds others about who are not there yet sleeps until the last of them comes or a short time is over.
+    """
+
+    __slots__ = ("_patience", "_threads")
+
+    def __init__(self) -> None:
+        self._threads: dict[int, None] = {}
+        self._patience = Patience()
+
+    def sleep(self, request: CommitRequest, pending: Sequence[CommitRequest], lead: Lock) -> bool:
+        threads = self._threads
+        threads[get_ident()] = None
+        if lead.locked():
+            gate = request.close_gate()
+            # Whoever leads looks for gates after giving the lead up. If it is free now, that look may be over.
+            if lead.locked() and not request.settled():
+                gate.acquire(timeout=LONGEST_SLEEP)
+            return True
+        if len(threads) == 1 or len(pending) >= len(threads) or self._patience.lost():
+            return False
+        if request.close_gate().acquire(timeout=GATHER_SECONDS * len(threads)):
+            if request.settled():
+                self._patience.worked()
+            return request.settled()
+        if lead.locked():
+            return True  # they came, and are being committed
+        # Some have left. Those who are still about will be noted again.
+        self._threads = {}
+        if len(pending) <= 1:
+            self._patience.in_vain()
+        return False
+
+    def finished(self, batch: Sequence[CommitRequest]) -> None:
+        for request in batch:
+            request.wake()
+
+    def left(self, pending: Sequence[CommitRequest]) -> None:
+        for request in list(pending):
+            if request.wake():
+                return
+
+
+class Turns:
+    """One thread commits for all for two milliseconds, then it is the next one's turn.
+
+    The others' requests are committed with its own as they come, but they themselves sleep on until it is their turn,
+    or the one whose turn it is does something else.
+    """
+
+    __slots__ = ("_asleep", "_deputy", "_holder", "_last", "_over", "_patience", "_since")
+
+    def __init__(self) -> None:
+        self._holder = 0
+        self._since = 0.0
+        self._last = 0.0
+        self._over = False
+        self._asleep: deque[CommitRequest] = deque()
+        self._deputy = 0
+        self._patience = Patience()
+
+    def sleep(self, request: CommitRequest, pending: Sequence[CommitRequest], lead: Lock) -> bool:
+        me, now = get_ident(), monotonic()
+        if me == self._holder:
+            self._last = now
+            self._over = now - self._since > TURN_SECONDS
+            return False
+        if now - self._last > QUIET_SECONDS or self._patience.lost():
+            self._take(me, now)
+            return False
+        self._sleep(request, me)
+        return True
+
+    def _sleep(self, request: CommitRequest, me: int) -> None:
+        gate = request.close_gate()
+        request.sleeper = me
+        until = monotonic() + LONGEST_SLEEP
+        while True:
+            # One of those who sleep looks whether the one whose turn it is has gone away.
+            if not self._deputy:
+                self._deputy = me
+            if gate.acquire(timeout=QUIET_SECONDS if self._deputy == me else LONGEST_SLEEP):
+                self._patience.worked()
+                break
+            now = monotonic()
+            if now - self._last > QUIET_SECONDS:
+                self._patience.in_vain()
+                self._take(me, now)
+                break
+            if now > until:
+                break
+        request.sleeper = 0
+        if self._deputy == me:
+            self._deputy = 0
+
+    def _take(self, me: int, now: float) -> None:
+        self._holder = me
+        self._since = self._last = now
+        self._over = False
+
+    def finished(self, batch: Sequence[CommitRequest]) -> None:
+        self._asleep.extend([request for request in batch if request.sleeper])
+        if not self._over:
+            return
+        while self._asleep:
+            request = self._asleep.popleft()
+            sleeper = request.sleeper
+            if sleeper:
+                self._take(sleeper, monotonic())
+                request.wake()
+                return
+
+    def left(self, pending: Sequence[CommitRequest]) -> None:
+        pass  # whoever had the lead has the turn, and leads again
