@@ -114,6 +114,7 @@ class Reading(TransactionRead):
         "_conflict_ranges",
         "_db",
         "_gets",
+        "_has_read",
         "_known",
         "_lock",
         "_odd",
@@ -139,6 +140,7 @@ class Reading(TransactionRead):
     _synced: int  # how many of them `_known` has
     _known: Intervals
     _conflict_ranges: list[Range]
+    _has_read: bool  # a selector or range; `_gets` has the keys
     _read_error: int  # the first read that failed, which fails the commit too
     _size: int
 
@@ -247,6 +249,7 @@ class Reading(TransactionRead):
         if key > top:
             return FailedKey(2004)
         after = key + b"\0" if or_equal else key
+        self._has_read = True
         try:
             with self._lock:
                 if self._settings.ryw_disabled:
@@ -294,6 +297,7 @@ class Reading(TransactionRead):
         if first.offset >= last.offset and first.key >= last.key:
             return FutureKeyValueArray(([], 0, False))
         limits = Limits(limit or pages.UNLIMITED, size)
+        self._has_read = True
         try:
             with self._lock:
                 if self._settings.ryw_disabled:

@@ -126,6 +126,7 @@ class Transaction(Writing):
         self._known = Intervals()
         self._conflict_ranges = []
         self._size = 0
+        self._has_read = False
         self._read_error = 0
         self._deferred = 0
         self._broken = 0
@@ -220,7 +221,7 @@ class Transaction(Writing):
         if self._deferred_error():
             return
         if code == READ_YOUR_WRITES_DISABLE:
-            if self._gets or self._known or not self._writes.empty:
+            if self._has_read or self._gets or not self._writes.empty:
                 self._defer(2000)
                 return
             self._conflict_ranges = []  # those added by hand so far are forgotten
