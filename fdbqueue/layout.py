@@ -13,7 +13,7 @@ behind it; all else has a string there, which sorts away from the integers, but 
 | ``("chunk", index, random, n)`` | the n-th piece of a payload over 90,000 bytes | enqueue |
 | ``(True,)`` | 8 bytes, big-endian, by `byte_max`: indices up to it are not given again (`tail.py`) | `layers` |
 | ``("count", name)`` | 8 bytes, little-endian, by atomic adds | everything that changes an item's state |
-| ``("request", index, client)`` | who waits for how many items, and until when | `layers/requests.py` |
+| ``("request", versionstamp)`` | who waits for how many items, and until when | `layers/requests.py` |
 | ``("grant", client)`` | the leases that others took for a request | `layers/requests.py` |
 | ``("once", client, slot)`` | mark of the last transaction of that slot (`once.py`) | calls that commit by themselves |
 | ``("job", job, …)`` | header, record and row markers of a bulk job (`fdbqueue/spark`) | Spark's sink |
@@ -135,7 +135,7 @@ class Layout:
         self.chunks = self.space["chunk"]
         self.counts = self.space["count"]
         self._count_keys: dict[str, bytes] = {}
-        self.requests = Place(self.space["request"].key())
+        self.requests = self.space["request"]
         self.grants = self.space["grant"]
         self.marks = self.space["once"]
         self.jobs = self.space["job"]

@@ -37,6 +37,9 @@ R = TypeVar("R")
 Alarm = tuple[list[Future[Any]], float | None]
 """What a leader waits for before it serves again: one of these, or so many seconds."""
 
+GATHER_SECONDS = 0.001
+"""How long a leader waits for those who were served with the ones before it."""
+
 _FAULTS_OF_ONE = (TRANSACTION_TOO_LARGE, 2102, 2103)  # and a key or a value that is too large: nothing was committed
 
 
@@ -79,6 +82,8 @@ class Line(Generic[A, R]):
         self._waiting: deque[Ticket[A, R]] = deque()
         self._led = False
         self._working = False
+        self._gathering: tuple[int, Promise] | None = None
+        self._recent = 0
         self.bell = Promise()
         """Kept when a leader that waits should look again."""
 
@@ -88,11 +93,31 @@ class Line(Generic[A, R]):
             self._waiting.append(ticket)
             if not self._led:
                 self._led = ticket.leads = True
+            gathered = self._gathering is not None and len(self._waiting) >= self._gathering[0]
+        if gathered and self._gathering is not None:
+            self._gathering[1].keep()
 
     def ring(self) -> None:
         """Let a leader that waits look again."""
         bell, self.bell = self.bell, Promise()
         bell.keep()
+
+    def gather(self) -> Steps[None]:
+        """Wait for a moment, if there are fewer calls than were served last.
+
+        Callers who were served together come again one after the other; without this the first of them would go off
+        alone, every time.
+        """
+        with self._lock:
+            if len(self._waiting) >= self._recent:
+                return
+            self._gathering = (self._recent, Promise())
+        yield from first_of([self._gathering[1]], GATHER_SECONDS)
+        self._gathering = None
+
+    def served(self, calls: int) -> None:
+        """Note how many calls were served together."""
+        self._recent = calls
 
     def waiting(self) -> list[Ticket[A, R]]:
         """Return those who are not served yet, in order."""
@@ -248,7 +273,10 @@ class Combiner(Crew[A, R]):
         self._weight = weight
 
     def serve(self, leader: Ticket[A, R]) -> Steps[Alarm | None]:
-        yield from self._serve_all(self.line.take(self._weight))
+        yield from self.line.gather()
+        batch = self.line.take(self._weight)
+        self.line.served(len(batch))
+        yield from self._serve_all(batch)
         return None
 
     def _serve_all(self, batch: list[Ticket[A, R]]) -> Steps[None]:

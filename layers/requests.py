@@ -1,12 +1,14 @@
-"""Requests for items, and grants: the semi-ordered set of those who wait.
+"""Requests for items, and grants: the ordered set of those who wait.
 
-A request is one process' wish for some items. Its key is made as an item's is, one more than the last index that a
-snapshot read sees and the client's random part, so that registering never conflicts. A grant, under the client's own
-key, names the leases that somebody took for a request; the request is gone in the same transaction.
+A request is one process' wish for some items. Its key is the versionstamp of the transaction that registered it, so
+that registering is a blind write, which never conflicts, and nobody ever comes to stand in front of one who stands
+there already. A grant, under the client's own key, names the leases that somebody took for a request; the request is
+gone in the same transaction.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +17,10 @@ import msgspec
 
 from fdbqueue import FormatError, Position
 from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.layout import Layout, pack
+from fdbqueue.layout import Layout
 
 from .lease import LeaseHandle
 
@@ -26,11 +29,15 @@ REQUEST_SECONDS = 30.0
 GRANT_SECONDS = 10.0
 """Granted items that nobody collects are anybody's again after so long."""
 _SWEEP_LIMIT = 16
+_STAMPED = b"\x33"  # type code of a versionstamp in a tuple
+_NO_STAMP = b"\xff" * 10
 
 
 class Wish(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What a request asks for."""
 
+    client: bytes
+    """Whose it is, and under which key it looks for grants."""
     wanted: int
     """How many items at most."""
     expires_at_us: int
@@ -47,8 +54,6 @@ class Request:
 
     key: bytes
     """Its own key, in request order."""
-    client: bytes
-    """Whose it is."""
     wish: Wish
     """What is asked for."""
 
@@ -66,29 +71,35 @@ _grant_decoder = msgspec.msgpack.Decoder(_Grant)
 class Requests:
     """The requests of one queue, and their grants."""
 
-    __slots__ = ("_layout",)
+    __slots__ = ("_begin", "_end", "_layout")
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        self._begin: bytes = layout.requests.key() + _STAMPED
+        self._end: bytes = strinc(self._begin)
 
     def last(self, tr: Transaction) -> Any:
-        """Begin to read the last request's key; `index_of` it is 0 if there is none.
+        """Begin to read the last request's key; it `is_key` of one if there is any.
 
-        By snapshot: were it a plain read, requests would conflict with each other.
+        By snapshot: were it a plain read, a request that is registered behind would conflict.
         """
-        return tr.snapshot.get_key(KeySelector.last_less_than(self._layout.requests.end))
+        return tr.snapshot.get_key(KeySelector.last_less_than(self._end))
 
-    def index_of(self, key: bytes) -> int:
-        """Return the index in a request's key; 0 for another key."""
-        place = self._layout.requests
-        return place.position(key).index if place.begin <= key < place.end else 0
+    def is_key(self, key: bytes) -> bool:
+        """Say whether a key is a request's."""
+        return self._begin <= key < self._end
 
-    def key(self, index: int, client: bytes) -> bytes:
-        """Return a request's key."""
-        return self._layout.requests.key(pack(Position(index, client)))
+    def register(self, tr: Transaction, wish: Wish) -> Any:
+        """Write a request behind all others; return the future of the versionstamp with which `key` tells its key."""
+        tr.set_versionstamped_key(self.key(_NO_STAMP) + struct.pack("<I", len(self._begin)), _encode(wish))
+        return tr.get_versionstamp()
+
+    def key(self, stamp: bytes) -> bytes:
+        """Return the key of the request that was registered under a transaction's versionstamp."""
+        return self._begin + stamp + b"\x00\x00"
 
     def put(self, tr: Transaction, key: bytes, wish: Wish) -> None:
-        """Write a request: register or renew it."""
+        """Renew a request."""
         tr.set(key, _encode(wish))
 
     def first(self, tr: Transaction, *, limit: int) -> Steps[list[Request]]:
@@ -96,9 +107,15 @@ class Requests:
 
         By snapshot, so that new ones behind them do no harm. Whoever acts on one reads its key with a conflict.
         """
-        place = self._layout.requests
-        found = yield from rows(tr.snapshot, place.begin, place.end, limit=limit)
-        return [Request(row.key, place.position(row.key).random, self._wish(row.key, row.value)) for row in found]
+        found = yield from rows(tr.snapshot, self._begin, self._end, limit=limit)
+        return [Request(row.key, self._wish(row.key, row.value)) for row in found]
+
+    def of_client(self, tr: Transaction, client: bytes) -> Steps[Request | None]:
+        """Find a client's request among all; for one whose registration came through without an answer."""
+        for request in (yield from self.first(tr, limit=0)):
+            if request.wish.client == client:
+                return request
+        return None
 
     def fulfill(self, tr: Transaction, request: Request, leases: list[LeaseHandle], *, now_us: int) -> None:
         """Let a request be gone and, if there are `leases`, grant them.
@@ -107,7 +124,7 @@ class Requests:
         """
         self.remove(tr, request.key)
         if leases:
-            tr.set(self.grant_key(request.client), self._pack_grant(leases, now_us))
+            tr.set(self.grant_key(request.wish.client), self._pack_grant(leases, now_us))
 
     def remove(self, tr: Transaction, key: bytes) -> None:
         """Let a request be gone, if nobody else touches it meanwhile."""

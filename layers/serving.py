@@ -60,6 +60,17 @@ class Share:
 
 
 @dataclass(slots=True)
+class Look:
+    """What is being read of the head."""
+
+    now_us: int
+    due: Steps[list[KeyValue]]
+    limit: int
+    """How many items at most."""
+    head: Steps[list[KeyValue]]
+
+
+@dataclass(slots=True)
 class Served:
     """What one transaction did."""
 
@@ -83,16 +94,20 @@ class Serving:
         self._queue = leases.queue
         self._layout = leases.layout
 
-    def take(self, tr: Transaction, shares: list[Share]) -> Steps[Served]:
+    def look(self, tr: Transaction, *, limit: int) -> Look:
+        """Begin to read what is due, and about as many items as will be taken."""
+        now_us = self._leases.now_us()
+        due = started(due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT))
+        return Look(now_us, due, limit, started(self._leases.head.first(tr, limit=limit)))
+
+    def take(self, tr: Transaction, look: Look, shares: list[Share]) -> Steps[Served]:
         """Settle what is due, and give the first items to `shares`, each as many as it wants, as far as they go.
 
         *Conflicts:* with another who takes one of these items, and with what comes to stand in front of one. *Cost:*
-        two reads in parallel; two to four writes per item.
+        the look's two reads in parallel, one more if it read too little; two to four writes per item.
         """
-        now_us = self._leases.now_us()
+        now_us, due, seen, head = look.now_us, look.due, look.limit, look.head
         limit = min(ITEMS_AT_ONCE, sum(share.wanted for share in shares))
-        due = started(due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT))
-        head = started(self._leases.head.first(tr, limit=limit))
         moves = Moves(tr, self._layout)
         served = Served()
         try:
@@ -103,9 +118,11 @@ class Serving:
                 )
                 served.again = not all_settled or len(overdue) == SETTLE_LIMIT
                 # The head was read before items came back.
-                head = self._leases.head.first(tr, limit=limit)
+                seen, head = limit, self._leases.head.first(tr, limit=limit)
             if not served.again:
                 found = yield from head
+                if len(found) == seen < limit:
+                    found += yield from self._leases.head.first(tr, limit=limit - seen, after=found[-1].key)
                 yield from self._give(tr, moves, found, shares, served, now_us)
         finally:
             moves.finish()

@@ -7,16 +7,15 @@ Challenge
 Keys
     Beside those of the queue and its leases (behind the queue's own tuple):
 
-    ===========================  ==================================================================
-    ``("request", index, c)``    client c waits for some items, until a time unless it renews that
-    ``("grant", c)``             leases that another client took for it; watched by c
-    ===========================  ==================================================================
+    =============================  ================================================================
+    ``("request", versionstamp)``  a client waits for some items, until a time unless it renews that
+    ``("grant", client)``          leases that another took for it; watched by the client
+    =============================  ================================================================
 
 Ordering
-    Strict: items are granted in queue order to requests in request order. Requests that are registered at the same time
-    may share an index, as items do, and then their random parts decide. Who finds requests registered stands behind
-    them. Calls of one process share its request, in the order in which they came; when more came meanwhile, they stand
-    in its next one.
+    Strict: items are granted in queue order to requests in request order, which is the order of their commits. Who
+    finds requests registered stands behind them. Calls of one process share its request, in the order in which they
+    came; when more came meanwhile, they stand in its next one.
 
 Guarantees
     A call takes effect once or not at all, also when a commit's outcome is unknown. A consumer that dies strands
@@ -84,6 +83,16 @@ class StagedStats:
     """Items that they ask for."""
 
 
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """What this process met at the head so far."""
+
+    looks: int
+    """How often it looked after a request of its own."""
+    conflicts: int
+    """How many of its commits met a conflict."""
+
+
 class StagedQueue:
     """A queue for many consumers at once, in many processes, threads and tasks.
 
@@ -109,8 +118,7 @@ class StagedQueue:
         self.leases = Leases(queue) if isinstance(queue, Queue) else queue
         self.queue = self.leases.queue
         self._consumer = consumer
-        self._pid = 0
-        self._crews: _Crews
+        self._crews: dict[int, _Crews] = {}
 
     def __repr__(self) -> str:
         return f"StagedQueue({self.queue.layout.describe()})"
@@ -203,6 +211,11 @@ class StagedQueue:
         requests = yield from self.queue.read(tr, partial(Requests(self.queue.layout).first, limit=1_000))
         return StagedStats(items, len(requests), sum(request.wish.wanted for request in requests))
 
+    def contention(self) -> Contention:
+        """Return what the calls of this object met at the head so far, for those who measure."""
+        turns = self._crew().all_turns()
+        return Contention(sum(one.looks for one in turns), sum(one.conflicts for one in turns))
+
     def _take(self, db: Database, limit: int, timeout: float | None, duration_us: int) -> Steps[Sequence[Item | Lease]]:
         if limit < 1:
             raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
@@ -215,10 +228,12 @@ class StagedQueue:
         return [one.given for one in got or []]
 
     def _crew(self) -> _Crews:
-        if self._pid != os.getpid():  # nothing of this passes a fork
-            self._pid = os.getpid()
-            self._crews = _Crews(self.leases, self._consumer or f"{socket.gethostname()}:{os.getpid()}")
-        return self._crews
+        pid = os.getpid()  # nothing of this passes a fork
+        crews = self._crews.get(pid)
+        if crews is None:
+            new = _Crews(self.leases, self._consumer or f"{socket.gethostname()}:{pid}")
+            crews = self._crews.setdefault(pid, new)  # atomic: of two threads, one wins
+        return crews
 
 
 _Stored = tuple[bytes, list[bytes]]
@@ -243,6 +258,10 @@ class _Crews:
             new = Turns(self._leases, duration_us=duration_us, consumer=self._consumer)
             turns = by_terms.setdefault(duration_us, new)  # atomic: of two threads, one wins
         return turns
+
+    def all_turns(self) -> list[Turns]:
+        """Return all who served."""
+        return [turns for by_terms in self._turns.values() for turns in by_terms.values()]
 
     def _enqueue(self, db: Database, values: list[_Stored]) -> Steps[list[Position | Exception]]:
         random = new_random()

@@ -12,6 +12,7 @@ import os
 import random
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from fdbqueue.engine.api import Database, Future, Transaction
@@ -22,12 +23,14 @@ from fdbqueue.layout import RANDOM_BYTES
 from .combining import Alarm, Crew, Ticket
 from .leases import Leases
 from .requests import GRANT_SECONDS, REQUEST_SECONDS, Request, Requests, Wish
-from .serving import ITEMS_AT_ONCE, Got, Served, Serving, Share
+from .serving import ITEMS_AT_ONCE, Got, Look, Served, Serving, Share
 
 REQUESTS_AT_ONCE = 100
 """How many requests one transaction looks at."""
 TAKEOVER_SECONDS = 0.25
 """When the first in order has done nothing for so long though there are items, another fulfills in its place."""
+AFTERMATH_SECONDS = 0.1
+"""Who met others so lately registers at once, so that nobody has to fight for being noticed."""
 _WATCHED = ("enqueued", "leased", "dead")
 """The counters that change whenever an item becomes available, but for those that a timer brings back."""
 
@@ -55,8 +58,14 @@ class _Turn:
     """Whether it saw the queue empty."""
     request: Request | None = None
     """Our request as it is now."""
+    wish: Wish | None = None
+    """What was registered, if it was."""
+    stamp: Future[Any] | None = None
+    """Under which versionstamp."""
     error: Exception | None = None
     """Why the first item can't be read."""
+    alarm: Alarm | None = None
+    """What to wait for before there is anything to do."""
 
     def asks(self) -> bool:
         """Say whether somebody wants to be told at once that there is nothing."""
@@ -66,9 +75,8 @@ class _Turn:
 class _Leave(Exception):
     """Ends a transaction that has nothing to write."""
 
-    def __init__(self, turn: _Turn, alarm: Alarm | None = None) -> None:
+    def __init__(self, turn: _Turn) -> None:
         self.turn = turn
-        self.alarm = alarm
 
 
 class _Contended(Exception):
@@ -99,6 +107,8 @@ class Turns(Crew[Want, list[Got]]):
         self._swept = False
         self._pause = TAKEOVER_SECONDS
         self._in_front = (b"", 0.0)
+        self._fulfilled = 1
+        self._met = -AFTERMATH_SECONDS
         self.looks = 0
         """How often a request of ours was looked after."""
         self.conflicts = 0
@@ -129,35 +139,44 @@ class Turns(Crew[Want, list[Got]]):
         yield from self._put_back(ticket.db, ticket.result or [])
 
     def _serve(self, db: Database) -> Steps[Alarm | None]:
-        alarm: Alarm | None = None
-        body = self._look if self._request else self._register if self._contended else self._direct
+        if self._request is None:
+            yield from self.line.gather()
+        alone = not self._contended and time.monotonic() - self._met > AFTERMATH_SECONDS
+        body = self._look if self._request else self._direct if alone else self._register
         try:
             turn = yield from self._queue.transact(db, body, on_retry=self._on_retry)
         except _Contended:
             self._contended = True
             return None
         except _Leave as left:
-            turn, alarm = left.turn, left.alarm
+            turn = left.turn
+        if turn.wish is not None and turn.stamp is not None:
+            turn.request = yield from self._registered(db, turn.stamp, turn.wish)
         if self._request is not None and turn.request is None:
             self._contended = False
         self._request = turn.request
         yield from self._deal(db, turn)
-        return alarm
+        return turn.alarm
 
     def _on_retry(self, error: FDBError) -> None:
         if error.code == NOT_COMMITTED:
             self.conflicts += 1
+            self._met = time.monotonic()
             if self._request is None and not self._contended:
                 raise _Contended
 
     def _deal(self, db: Database, turn: _Turn) -> Steps[None]:
         """Give what was got to those who wait, in order; what nobody wants any more goes back."""
         got = turn.got
+        served = 0
         for caller in self.line.waiting():
             if not got:
                 break
             if self.line.settle(caller, got[: caller.argument.limit]):
                 got = got[caller.argument.limit :]
+                served += 1
+        if served:
+            self.line.served(served)
         yield from self._put_back(db, got)
         if turn.error is not None and not turn.got:
             for caller in turn.callers:
@@ -179,15 +198,16 @@ class Turns(Crew[Want, list[Got]]):
         turn = _Turn(self.line.waiting())
         last = self._requests.last(tr)
         share = self._share(turn)
-        taking = started(self._serving.take(tr, [share]))
+        look = self._serving.look(tr, limit=share.wanted)
         # By snapshot: a request that is registered while this commits stands behind it.
-        index = self._requests.index_of(bytes((yield last)))
-        if index:
-            if turn.asks() and not (yield from self._leases.head.first(tr, limit=1)):
+        in_front = bytes((yield last))
+        if self._requests.is_key(in_front):
+            if turn.asks() and not (yield from look.head):
                 turn.nothing = True
                 raise _Leave(turn)
-            return (yield from self._enroll(tr, index + 1, turn))
-        served = yield from taking
+            self._met = time.monotonic()
+            return (yield from self._enroll(tr, in_front, turn))
+        served = yield from self._serving.take(tr, look, [share])
         turn.got, turn.error = share.got, served.error
         turn.nothing = not (served.items or served.again or served.error)
         if not served.wrote:
@@ -195,22 +215,33 @@ class Turns(Crew[Want, list[Got]]):
         return turn
 
     def _register(self, tr: Transaction) -> Steps[_Turn]:
-        index = self._requests.index_of(bytes((yield self._requests.last(tr)))) + 1
-        return (yield from self._enroll(tr, index, _Turn(self.line.waiting())))
+        in_front = bytes((yield self._requests.last(tr)))
+        return (yield from self._enroll(tr, in_front, _Turn(self.line.waiting())))
 
-    def _enroll(self, tr: Transaction, index: int, turn: _Turn) -> Steps[_Turn]:
+    def _enroll(self, tr: Transaction, in_front: bytes, turn: _Turn) -> Steps[_Turn]:
+        """Register behind the request that was the last one."""
         if not self._swept:
             self._swept = True
             yield from self._requests.sweep_grants(tr, self._client, self._leases.now_us())
-        turn.request = self._put_request(tr, self._requests.key(index, self._client), turn)
+        turn.wish = self._wish(turn)
+        turn.stamp = self._requests.register(tr, turn.wish)
         self._pause = TAKEOVER_SECONDS
+        if self._requests.is_key(in_front) and not turn.asks():
+            # Nothing is to be done until somebody grants, or the one in front is gone; by this transaction's own view.
+            turn.alarm = [tr.watch(self._grant_key), tr.watch(in_front), self.line.bell], self._next_pause()
         return turn
 
-    def _put_request(self, tr: Transaction, key: bytes, turn: _Turn) -> Request:
+    def _wish(self, turn: _Turn) -> Wish:
         expires_at_us = self._leases.now_us() + int(REQUEST_SECONDS * 1e6)
-        wish = Wish(_wanted(turn.callers), expires_at_us, self._duration_us, self._consumer)
-        self._requests.put(tr, key, wish)
-        return Request(key, self._client, wish)
+        return Wish(self._client, _wanted(turn.callers), expires_at_us, self._duration_us, self._consumer)
+
+    def _registered(self, db: Database, stamp: Future[Any], wish: Wish) -> Steps[Request | None]:
+        """Return our request as it was registered."""
+        try:
+            return Request(self._requests.key(bytes((yield stamp))), wish)
+        except FDBError:
+            # It took an unknown outcome to register it, and with that went the versionstamp.
+            return (yield from self._queue.read(db, partial(self._requests.of_client, client=self._client)))
 
     def _look(self, tr: Transaction) -> Steps[_Turn]:
         """Collect what was granted, or fulfill, if it is this one's turn, or wait."""
@@ -222,6 +253,7 @@ class Turns(Crew[Want, list[Got]]):
         # Plain reads: who fulfills, withdraws or collects this request at the same time conflicts with it.
         granted, own = tr.get(self._grant_key), tr.get(request.key)
         reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
+        look = self._serving.look(tr, limit=max(self._fulfilled, _wanted(turn.callers)))
         value = yield granted
         if value.present():
             turn.got = yield from self._serving.collect(tr, self._requests.granted(bytes(value)), self._share(turn))
@@ -232,41 +264,45 @@ class Turns(Crew[Want, list[Got]]):
             turn.request = None
             raise _Leave(turn)
         standing = yield from reading
-        return (yield from self._act(tr, turn, request, standing))
+        if len(standing) > 1:
+            self._met = time.monotonic()
+        return (yield from self._act(tr, turn, look, request, standing))
 
-    def _act(self, tr: Transaction, turn: _Turn, request: Request, standing: list[Request]) -> Steps[_Turn]:
+    def _act(self, tr: Transaction, turn: _Turn, look: Look, request: Request, standing: list[Request]) -> Steps[_Turn]:
         now_us = self._leases.now_us()
         live = [one for one in standing if one.key == request.key or one.wish.expires_at_us > now_us]
         in_front = [one for one in live if one.key < request.key]
         if not in_front or self._is_stuck(in_front[0]):
             dead = [one for one in standing if one not in live]
-            served = yield from self._fulfill(tr, turn, request, live, dead)
+            served = yield from self._fulfill(tr, turn, look, request, live, dead)
             if served.wrote or dead:
                 return turn
             turn.nothing = served.error is None
             if served.error is not None:
                 raise _Leave(turn)
         elif turn.asks():
-            turn.nothing = not (yield from self._leases.head.first(tr, limit=1))
+            turn.nothing = not (yield from look.head)
         if turn.nothing and turn.asks():
             raise _Leave(turn)  # they are answered first; the others look again
         if request.wish.expires_at_us - now_us < REQUEST_SECONDS / 2 * 1e6:
             tr.add_read_conflict_key(request.key)
-            turn.request = self._put_request(tr, request.key, turn)
+            turn.request = Request(request.key, self._wish(turn))
+            self._requests.put(tr, request.key, turn.request.wish)
             turn.nothing = False
             return turn
-        alarm = yield from self._set_alarm(tr, request, in_front, now_us)
+        turn.alarm = yield from self._set_alarm(tr, request, in_front, now_us)
         turn.nothing = False
-        raise _Leave(turn, alarm)
+        raise _Leave(turn)
 
     def _fulfill(
-        self, tr: Transaction, turn: _Turn, request: Request, live: list[Request], dead: list[Request]
+        self, tr: Transaction, turn: _Turn, look: Look, request: Request, live: list[Request], dead: list[Request]
     ) -> Steps[Served]:
         """Give the first items to the requests in order, ours among them."""
         own = self._share(turn)
         shares = [own if one.key == request.key else _share_of(one) for one in live]
-        served = yield from self._serving.take(tr, shares)
+        served = yield from self._serving.take(tr, look, shares)
         turn.got, turn.error = own.got, served.error
+        self._fulfilled = served.items
         for one in dead:
             self._requests.remove(tr, one.key)
         for one, share in zip(live, shares, strict=True):
@@ -295,8 +331,7 @@ class Turns(Crew[Want, list[Got]]):
         watches: list[Future[Any]] = [tr.watch(self._grant_key)]
         if in_front:
             watches.append(tr.watch(in_front[-1].key))
-            seconds = min(seconds, self._pause * random.uniform(0.8, 1.2))
-            self._pause = min(2 * self._pause, REQUEST_SECONDS)
+            seconds = min(seconds, self._next_pause())
         else:
             due_us = yield from self._serving.next_due_us(tr)
             watches += [tr.watch(self._leases.layout.count_key(name)) for name in _WATCHED]
@@ -305,6 +340,12 @@ class Turns(Crew[Want, list[Got]]):
         bell = self.line.bell
         yield tr.commit()
         return [*watches, bell], max(seconds, 0.001)
+
+    def _next_pause(self) -> float:
+        """Return how long to wait for others before looking after them, ever longer."""
+        pause = self._pause * random.uniform(0.8, 1.2)
+        self._pause = min(2 * self._pause, REQUEST_SECONDS)
+        return pause
 
     def _withdraw(self, tr: Transaction, request: Request) -> Steps[None]:
         # A plain read: whoever grants at the same time conflicts, and this looks again.

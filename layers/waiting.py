@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from fdbqueue.engine.api import Future
 from fdbqueue.engine.errors import FDBError
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import Steps, run, wait_in_thread
 
 T = TypeVar("T")
 
@@ -164,17 +164,14 @@ def _go_on(steps: Steps[Any], future: Any) -> None:
 class _Kept:
     """A future that is not cancelled with its waiter, and that gives its error as a value."""
 
-    __slots__ = ("_future", "capi", "fpointer")
+    __slots__ = ("_future",)
 
     def __init__(self, future: Any) -> None:
         self._future = future
-        self.fpointer = getattr(future, "fpointer", None)
-        if self.fpointer is not None:
-            self.capi = future.capi
 
     def wait(self) -> tuple[Any, FDBError | None]:
         try:
-            return self._future.wait(), None
+            return wait_in_thread(self._future), None
         except FDBError as error:
             return None, error
 
