@@ -192,6 +192,14 @@ def is_chunked(value: bytes) -> bool:
     return bool(value[0] & _CHUNKED)
 
 
+def size_of(value: bytes) -> int:
+    """Return about how many bytes the payload of a stored value has, chunks included."""
+    if is_chunked(value):
+        size_bytes: int = struct.unpack_from(">I", value, len(value) - 8)[0] if len(value) > 8 else 0
+        return size_bytes
+    return len(value)
+
+
 def join_chunks(chunked: Chunked, chunks: list[bytes]) -> bytes:
     """Put a chunked payload together.
 

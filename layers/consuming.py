@@ -7,16 +7,19 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 from fdbqueue import LeaseLost
 from fdbqueue.engine.api import Database
+from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, FDBError
 from fdbqueue.engine.steps import run_async
 
 from .arrival import wait_for_arrival
 from .handlers import ACKED, Handler, Snooze, Threads, is_async
 from .lease import Fate, Lease
 from .leases import Leases
+
+Verb: TypeAlias = Callable[..., Awaitable[Any]]
 
 BATCH_ITEMS = 256
 """How many items one transaction leases, acks, or extends at most."""
@@ -199,22 +202,31 @@ class Run:
                 self._to_ack.clear()
             while self._done:
                 batch, self._done = self._done[:BATCH_ITEMS], self._done[BATCH_ITEMS:]
-                self._report.acked += await self._all_not_lost(batch, self._leases.ack_many.aio)
+                self._report.acked += await self._settle_all(batch, self._leases.ack_many.aio)
 
-    async def _all_not_lost(self, batch: list[Lease], verb: Callable[..., Awaitable[Any]], **terms: Any) -> int:
+    async def _settle_all(self, batch: list[Lease], verb: Verb, **terms: float) -> int:
         """Settle leases for good, and count those that are lost; return how many were settled."""
-        left = batch
-        while left:
-            try:
-                await verb(self._db, left, **terms)
-                break
-            except LeaseLost as error:
-                lost = set(error.lost)
-                self._report.lost += len(lost)
-                left = [lease for lease in left if lease.position not in lost]
+        settled = await self._all_not_lost(batch, verb, terms)
+        self._report.lost += len(batch) - settled
         for lease in batch:
             self._let_go(lease)
-        return len(left)
+        return settled
+
+    async def _all_not_lost(self, batch: list[Lease], verb: Verb, terms: dict[str, float]) -> int:
+        while batch:
+            try:
+                await verb(self._db, batch, **terms)
+                return len(batch)
+            except LeaseLost as error:
+                lost = set(error.lost)
+                batch = [lease for lease in batch if lease.position not in lost]
+            except FDBError as error:
+                if error.code != TRANSACTION_TOO_LARGE or len(batch) == 1:
+                    raise
+                middle = len(batch) // 2
+                first = await self._all_not_lost(batch[:middle], verb, terms)
+                return first + await self._all_not_lost(batch[middle:], verb, terms)
+        return 0
 
     async def _extend_in_time(self) -> None:
         """Extend what is held when a third of its time has passed, so that there are two more tries."""
@@ -226,18 +238,10 @@ class Run:
             old = [lease for key, lease in self._held.items() if key in before]
             before = set(self._held)
             for start in range(0, len(old), BATCH_ITEMS):
-                await self._extend(old[start : start + BATCH_ITEMS])
-
-    async def _extend(self, batch: list[Lease]) -> None:
-        while batch := [lease for lease in batch if id(lease) in self._held]:
-            try:
-                await self._leases.extend_many.aio(self._db, batch, duration=self._terms.duration)
-            except LeaseLost as lost:
-                # Perhaps only because it was acked just now. If not, its ack will say so.
-                batch = [lease for lease in batch if lease.position not in lost.lost]
-            else:
-                self._report.extended += len(batch)
-                return
+                # Some may have been acked just now. A lease that is lost is noticed at its ack.
+                batch = [lease for lease in old[start : start + BATCH_ITEMS] if id(lease) in self._held]
+                extended = await self._all_not_lost(batch, self._leases.extend_many.aio, {"duration": 3 * interval})
+                self._report.extended += extended
 
     async def _wait_for_handlers(self, deadline: float) -> None:
         done = {id(lease) for lease in self._done}
@@ -250,7 +254,7 @@ class Run:
     async def _give_back(self, leases: list[Lease]) -> None:
         for start in range(0, len(leases), BATCH_ITEMS):
             batch = leases[start : start + BATCH_ITEMS]
-            self._report.returned += await self._all_not_lost(batch, self._leases.snooze_many.aio, delay=0.0)
+            self._report.returned += await self._settle_all(batch, self._leases.snooze_many.aio, delay=0.0)
 
     def _let_go(self, lease: Lease) -> None:
         self._held.pop(id(lease), None)

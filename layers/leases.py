@@ -248,6 +248,8 @@ class Leases:
     ) -> Steps[list[Lease]]:
         """Lease the first `limit` available items, in order; fewer if there are no more. They share a token.
 
+        Large items come a few at a time, about 2 MB in all.
+
         Args, errors, *Conflicts* and *Cost:* as `lease`, of each item; one that can't be read ends the list before it,
         and is raised when it comes first.
         """

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from fdbqueue import CodecError, FormatError, Queue
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, started
-from fdbqueue.items import Item, Notes, notes_of
+from fdbqueue.items import Item, Notes, notes_of, size_of
 
 from .head import Head
 from .lease import Lease
 from .moves import Moves, Retry
 from .timers import SETTLE_LIMIT, due_timers, settle
 
+TAKE_BYTES = 2_000_000
+"""About how much payload one transaction reads and moves: it may have 10,000,000 bytes and five seconds in all."""
+ITEM_BYTES = 200
+"""About what an item's keys and notes add to it."""
 EXPIRED_LIMIT = 500
 """How many items whose life is over one transaction removes on its way."""
 
@@ -78,44 +82,65 @@ class Taking:
     def _lend_first(
         self, tr: Transaction, moves: Moves, found: list[KeyValue], terms: Terms, now_us: int
     ) -> Steps[Taken]:
-        leases: list[Lease] = []
-        expired = 0
+        haul = _Haul()
         while found:
-            wanted = terms.limit - len(leases)
-            last, error, removed = yield from self._lend_rows(tr, moves, found, leases, terms, now_us)
-            expired += removed
-            if last:
-                self._head.take(tr, found[0].key, last)
-            if error is not None and not leases and not (terms.strict and moves.any):
-                raise error
-            if error is not None or expired >= EXPIRED_LIMIT:
-                return Taken(leases, again=not leases)
-            if not removed or len(found) < wanted:
+            wanted = terms.limit - len(haul.leases)
+            lent_before = len(haul.leases)
+            yield from self._lend_rows(tr, moves, found, haul, terms, now_us)
+            if haul.last:
+                self._head.take(tr, found[0].key, haul.last)
+            if haul.error is not None and not haul.leases and not (terms.strict and moves.any):
+                raise haul.error
+            if haul.full or haul.error is not None or haul.expired >= EXPIRED_LIMIT:
+                return Taken(haul.leases, again=not haul.leases)
+            lent = len(haul.leases) - lent_before
+            if lent == len(found) or len(found) < wanted:
                 break
-            found = yield from self._head.first(tr, limit=removed, after=last)
-        return Taken(leases, again=False)
+            found = yield from self._head.first(tr, limit=wanted - lent, after=haul.last)
+        return Taken(haul.leases, again=False)
 
     def _lend_rows(
-        self, tr: Transaction, moves: Moves, found: list[KeyValue], leases: list[Lease], terms: Terms, now_us: int
-    ) -> Steps[tuple[bytes, FormatError | CodecError | None, int]]:
-        """Append leases of `found`; return the last key dealt with, what stopped it there, and how many had expired."""
-        expired = 0
-        last = b""
+        self, tr: Transaction, moves: Moves, found: list[KeyValue], haul: _Haul, terms: Terms, now_us: int
+    ) -> Steps[None]:
+        """Lend what was found, until it is too much for one transaction or can't be read."""
+        haul.last = b""
         for row in found:
             notes = notes_of(row.value)
             packed = self._layout.available.packed(row.key)
             if notes.ttl_at_us and notes.ttl_at_us <= now_us:
                 moves.leave_available(packed, notes, cleared=True)
                 moves.vanish(packed, row.value, "expired")
-                expired += 1
-            else:
-                try:
-                    item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
-                except (FormatError, CodecError) as error:
-                    return last, error, expired
-                leases.append(_lend(moves, item, packed, row.value, notes, terms, now_us))
-            last = row.key
-        return last, None, expired
+                haul.expired += 1
+                haul.last = row.key
+                continue
+            haul.size_bytes += size_of(row.value) + ITEM_BYTES
+            if haul.leases and haul.size_bytes > TAKE_BYTES:
+                haul.full = True
+                return
+            try:
+                item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
+            except (FormatError, CodecError) as error:
+                haul.error = error
+                return
+            haul.leases.append(_lend(moves, item, packed, row.value, notes, terms, now_us))
+            haul.last = row.key
+
+
+@dataclass(slots=True)
+class _Haul:
+    """What one transaction has taken so far, and why it stopped."""
+
+    leases: list[Lease] = field(default_factory=list)
+    size_bytes: int = 0
+    """Of the payloads."""
+    expired: int = 0
+    """How many items whose life was over were removed."""
+    last: bytes = b""
+    """The last key that was dealt with of those that were read last; b"" if none."""
+    full: bool = False
+    """Whether the rest is too much for this transaction."""
+    error: FormatError | CodecError | None = None
+    """Why the next item can't be read."""
 
 
 def _lend(moves: Moves, item: Item, packed: bytes, stored: bytes, notes: Notes, terms: Terms, now_us: int) -> Lease:

@@ -180,6 +180,22 @@ def test_a_thread_that_does_not_end_in_time_is_fenced(db: Any, leases: Leases) -
     assert leases.stats(db).available == 1
 
 
+def test_more_than_one_transaction_can_hold_is_returned_in_several(db: Any, leases: Leases) -> None:
+    leases.queue.enqueue_many(db, [bytes(85_000)] * 150)
+    begun = 0
+
+    async def handle(lease: Lease) -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 150:
+            consumer.stop()
+        await asyncio.Event().wait()
+
+    consumer = Consumer(leases, handle, concurrency=150, grace=0.05)
+    assert consumer.run(db).returned == 150
+    assert leases.stats(db).available == 150
+
+
 def test_an_idle_consumer_wakes_up_for_an_item_and_for_one_that_falls_due(db: Any, leases: Leases) -> None:
     seen: list[bytes] = []
     first = threading.Event()

@@ -317,6 +317,16 @@ def test_a_large_item_keeps_its_chunks_where_they_are_until_it_is_acked(db: Any,
     assert keys(db, leases) == []
 
 
+def test_large_items_are_leased_a_few_at_a_time(db: Any, leases: Leases) -> None:
+    leases.queue.enqueue_many(db, [bytes(80_000)] * 60)
+    leases.queue.enqueue_many(db, [bytes(3_000_000)] * 2)
+    sizes = []
+    while taken := leases.lease_many(db):
+        sizes.append(len(taken))
+    assert sizes == [24, 24, 12, 1, 1]
+    assert leases.check(db).ok
+
+
 def test_more_due_timers_than_one_transaction_settles_do_not_change_the_order(
     db: Any, leases: Leases, clock: Clock
 ) -> None:
