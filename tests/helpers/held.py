@@ -1,0 +1,72 @@
+"""A database whose commits wait until a test lets them go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from layers.waiting import Promise
+
+
+class HeldDatabase:
+    """Wraps a database; while `held`, its commits have no effect until `release`, for threads and tasks alike."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+        self._gate = Promise()
+        self.commits = 0
+        self.committing = threading.Event()
+        """Set when a commit waits."""
+
+    def create_transaction(self) -> HeldTransaction:
+        return HeldTransaction(self._db.create_transaction(), self)
+
+    def hold(self) -> None:
+        """Let commits wait from now on."""
+        self._gate = Promise()
+        self.committing.clear()
+
+    def release(self) -> None:
+        """Let them go, and those that come."""
+        self._gate.keep()
+
+    def commit(self, tr: Any) -> _Held:
+        self.commits += 1
+        self.committing.set()
+        return _Held(self._gate, tr)
+
+
+class HeldTransaction:
+    """A transaction of a `HeldDatabase`; all but `commit` is the wrapped one's."""
+
+    def __init__(self, tr: Any, db: HeldDatabase) -> None:
+        self._tr = tr
+        self._db = db
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tr, name)
+
+    def commit(self) -> _Held:
+        return self._db.commit(self._tr)
+
+
+class _Held:
+    """The future of a commit that has not begun yet."""
+
+    def __init__(self, gate: Promise, tr: Any) -> None:
+        self._gate = gate
+        self._tr = tr
+
+    def wait(self) -> None:
+        self._gate.wait()
+        self._tr.commit().wait()
+
+    def is_ready(self) -> bool:
+        return self._gate.is_ready()
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        self._gate.on_ready(callback)
+
+    def cancel(self) -> None:
+        """Leave it waiting: a commit that was cancelled here never was sent."""
