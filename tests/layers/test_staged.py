@@ -1,0 +1,398 @@
+"""Staged dequeue: strict order under contention, waits that wake, and nothing left behind by those who go."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+
+from fdbqueue import CodecError, Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.transactional import attempts
+from layers import turns
+from layers.leases import Leases
+from layers.requests import GRANT_SECONDS, REQUEST_SECONDS, Requests, Wish
+from layers.staged import StagedQueue
+from tests.helpers.faults import Fault, FaultyDatabase
+from tests.helpers.held import HeldDatabase
+
+
+class Clock:
+    """Seconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def queue(space: Subspace) -> Queue:
+    return Queue(space, codec="str")
+
+
+@pytest.fixture
+def leases(queue: Queue, clock: Clock) -> Leases:
+    return Leases(queue, clock=clock)
+
+
+@pytest.fixture
+def staged(leases: Leases) -> StagedQueue:
+    return StagedQueue(leases)
+
+
+@pytest.fixture
+def other(leases: Leases) -> StagedQueue:
+    """The same queue's, of another process as far as the database can see."""
+    return StagedQueue(leases)
+
+
+@pytest.fixture
+def pool() -> Any:
+    with ThreadPoolExecutor(16) as started:
+        yield started
+
+
+def put(queue: Queue, db: Any, *values: str) -> None:
+    for value in values:
+        queue.enqueue(db, value)
+
+
+def register(db: Any, queue: Queue, clock: Clock, *, wanted: int = 1, lives: float = REQUEST_SECONDS) -> bytes:
+    """Register a request of somebody who does nothing ever after, and return its grant's key."""
+    requests = Requests(queue.layout)
+
+    def body(tr: Any) -> Steps[None]:
+        yield from ()
+        requests.register(tr, Wish(b"sleeping", wanted, int((clock() + lives) * 1e6)))
+
+    run(attempts(db, body))
+    return requests.grant_key(b"sleeping")
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for what other threads do, without a word of it to wait for."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen within 20 seconds"
+        time.sleep(0.002)
+
+
+def join_finishers() -> None:
+    """Wait for the threads that finish what cancelled leaders began."""
+    for thread in threading.enumerate():
+        if thread.name == "fdbqueue-finish":
+            thread.join(20)
+
+
+def left_behind(queue: Queue, db: Any) -> list[bytes]:
+    """Return the keys of requests and grants that are there."""
+    layout = queue.layout
+    return [row.key for space in (layout.requests, layout.grants) for row in db.get_range_startswith(space.key())]
+
+
+def has_requests(staged: StagedQueue, db: Any, number: int) -> bool:
+    return staged.stats(db).requests == number
+
+
+def value(got: Any) -> Any:
+    return None if got is None else got.value
+
+
+def test_items_come_out_in_queue_order_and_none_when_there_is_none(db: Any, queue: Queue, staged: StagedQueue) -> None:
+    put(queue, db, "a", "b", "c", "d")
+    assert value(staged.dequeue(db)) == "a"
+    assert [item.value for item in staged.dequeue_many(db, limit=2)] == ["b", "c"]
+    lease = staged.lease(db, duration=60)
+    assert value(lease) == "d"
+    assert staged.dequeue(db) is None
+    assert staged.lease(db) is None
+    assert staged.dequeue_many(db, timeout=0.01) == []
+    assert lease is not None
+    staged.ack(db, lease)
+    assert staged.leases.check(db).ok
+    assert left_behind(queue, db) == []
+
+
+def test_alone_it_takes_one_transaction_and_writes_no_request(db: Any, queue: Queue, staged: StagedQueue) -> None:
+    put(queue, db, "a", "b")
+    counting = FaultyDatabase(db, lambda: None)
+    assert value(staged.dequeue(counting)) == "a"
+    assert value(staged.dequeue(counting)) == "b"
+    assert counting.commits == 2
+    assert staged.dequeue(counting) is None
+    assert counting.commits == 2
+    assert staged.contention().looks == 0
+
+
+def test_bad_limits_and_timeouts_are_refused(db: Any, staged: StagedQueue) -> None:
+    with pytest.raises(ValueError, match="limit"):
+        staged.dequeue_many(db, limit=0)
+    with pytest.raises(ValueError, match="timeout"):
+        staged.dequeue(db, timeout=-1)
+    with pytest.raises(ValueError, match="timeout"):
+        staged.dequeue(db, timeout=float("nan"))
+    with pytest.raises(ValueError, match="duration"):
+        staged.lease(db, duration=0)
+
+
+def test_who_loses_the_race_for_an_item_registers_and_gets_the_next(db: Any, queue: Queue, staged: StagedQueue) -> None:
+    put(queue, db, "a", "b")
+    winner = Queue(queue.layout.space, codec="str")
+    stolen: list[Any] = []
+
+    def plan() -> Fault | None:
+        if not stolen:  # it has read the head, and is about to commit
+            stolen.append(winner.dequeue(db))
+        return None
+
+    assert value(staged.dequeue(FaultyDatabase(db, plan))) == "b"
+    assert value(stolen[0]) == "a"
+    assert staged.contention().conflicts == 1
+    assert left_behind(queue, db) == []
+    assert queue.check(db).ok
+
+
+def test_nobody_overtakes_a_request_and_one_that_sleeps_is_passed_over(
+    db: Any, queue: Queue, staged: StagedQueue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.01)
+    granted = register(db, queue, clock)
+    put(queue, db, "a", "b")
+    assert value(staged.dequeue(db, timeout=20)) == "b"
+    assert granted in left_behind(queue, db)
+    assert staged.dequeue(db) is None
+    clock.now += GRANT_SECONDS + 1
+    assert value(staged.dequeue(db)) == "a"
+    assert leases.check(db).ok
+
+
+def test_requests_are_served_in_their_order_by_whoever_is_first(
+    db: Any, queue: Queue, leases: Leases, pool: ThreadPoolExecutor
+) -> None:
+    consumers = [StagedQueue(leases) for _ in range(4)]
+    waiting: list[Future[Any]] = []
+    for number, consumer in enumerate(consumers):
+        waiting.append(pool.submit(consumer.dequeue, db, timeout=20))
+        wait_until(partial(has_requests, consumers[0], db, number + 1))
+    queue.enqueue_many(db, ["a", "b", "c", "d"])
+    assert [value(one.result(20)) for one in waiting] == ["a", "b", "c", "d"]
+    assert left_behind(queue, db) == []
+
+
+def test_one_enqueue_wakes_few_of_many_who_wait(
+    db: Any, queue: Queue, leases: Leases, pool: ThreadPoolExecutor
+) -> None:
+    consumers = [StagedQueue(leases) for _ in range(8)]
+    waiting = []
+    for number, consumer in enumerate(consumers):
+        waiting.append(pool.submit(consumer.dequeue, db, timeout=60))
+        wait_until(partial(has_requests, consumers[0], db, number + 1))
+    wait_until(lambda: consumers[0].contention().looks > 0)
+    before = [consumer.contention().looks for consumer in consumers]
+    put(queue, db, "a")
+    wait_until(lambda: any(one.done() for one in waiting))
+    woken = sum(consumer.contention().looks > seen for consumer, seen in zip(consumers, before, strict=True))
+    assert woken < 4  # two, and one that looks after the others by its own clock just now
+    for number in range(7):
+        put(queue, db, f"{number}")
+    assert all(one.result(20) is not None for one in waiting)
+
+
+@pytest.mark.parametrize("verb", ["dequeue", "lease"])
+def test_a_plain_enqueue_wakes_who_waits(
+    db: Any, queue: Queue, staged: StagedQueue, pool: ThreadPoolExecutor, verb: str
+) -> None:
+    waiting = pool.submit(getattr(staged, verb), db, timeout=None)
+    wait_until(lambda: staged.stats(db).requests)
+    put(queue, db, "a")
+    assert value(waiting.result(20)) == "a"
+    assert left_behind(queue, db) == []
+
+
+def test_an_item_that_is_given_back_wakes_who_waits(
+    db: Any, queue: Queue, staged: StagedQueue, leases: Leases, pool: ThreadPoolExecutor
+) -> None:
+    put(queue, db, "a")
+    lease = leases.lease(db)
+    assert lease is not None
+    waiting = pool.submit(staged.dequeue, db, timeout=None)
+    wait_until(lambda: staged.contention().looks)
+    leases.nack(db, lease)
+    assert value(waiting.result(20)) == "a"
+
+
+def test_who_waits_gets_an_item_that_falls_due_though_nobody_else_comes_by(
+    db: Any, queue: Queue, pool: ThreadPoolExecutor
+) -> None:
+    leases = Leases(queue)
+    staged = StagedQueue(leases)
+    leases.enqueue(db, "later", delay=0.1)
+    assert value(staged.dequeue(db, timeout=20)) == "later"
+    assert leases.check(db).ok
+
+
+def test_a_time_that_is_over_leaves_no_request_and_the_others_wait_on(
+    db: Any, queue: Queue, staged: StagedQueue, pool: ThreadPoolExecutor
+) -> None:
+    soon = pool.submit(staged.dequeue, db, timeout=0.05)
+    later = pool.submit(staged.dequeue, db, timeout=20)
+    assert soon.result(20) is None
+    put(queue, db, "a")
+    assert value(later.result(20)) == "a"
+    assert staged.dequeue(db, timeout=0.02) is None
+    assert left_behind(queue, db) == []
+
+
+def test_waiting_tasks_that_are_cancelled_take_nothing_and_leave_nothing(
+    db: Any, queue: Queue, staged: StagedQueue
+) -> None:
+    async def wait_and_cancel() -> Any:
+        first = [asyncio.create_task(staged.dequeue.aio(db, timeout=None)) for _ in range(5)]
+        await asyncio.sleep(0.1)
+        for task in (*first[:2], first[3]):
+            task.cancel()
+        await asyncio.gather(*first[:2], first[3], return_exceptions=True)
+        await queue.enqueue.aio(db, "a")
+        await queue.enqueue.aio(db, "b")
+        got = await asyncio.gather(first[2], first[4])
+        last = asyncio.create_task(staged.dequeue.aio(db, timeout=None))
+        await asyncio.sleep(0.1)
+        last.cancel()
+        await asyncio.gather(last, return_exceptions=True)
+        return got
+
+    assert [value(item) for item in asyncio.run(wait_and_cancel())] == ["a", "b"]
+    assert left_behind(queue, db) == []
+    put(queue, db, "c")
+    assert value(staged.dequeue(db)) == "c"
+    assert queue.check(db).ok
+
+
+@pytest.mark.parametrize("verb", ["dequeue", "lease"])
+@pytest.mark.parametrize("text", ["short", "long" * 30_000], ids=["short", "chunked"])
+def test_what_a_call_got_when_it_was_cancelled_goes_back_to_its_place(
+    db: Any, queue: Queue, staged: StagedQueue, verb: str, text: str
+) -> None:
+    queue.enqueue(db, text, headers={"n": 1})
+    put(queue, db, "behind")
+    held = HeldDatabase(db)
+
+    async def take_and_cancel() -> None:
+        task = asyncio.create_task(getattr(staged, verb).aio(held))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        held.release()
+
+    asyncio.run(take_and_cancel())
+    join_finishers()
+    assert staged.leases.check(db).ok
+    item = staged.dequeue(db)
+    assert item is not None
+    assert (item.value, dict(item.headers)) == (text, {"n": 1})
+    assert queue.check(db).ok
+
+
+def test_what_a_cancelled_call_leaves_goes_to_the_next_one_of_the_process(
+    db: Any, queue: Queue, staged: StagedQueue
+) -> None:
+    put(queue, db, "a", "b")
+    held = HeldDatabase(db)
+
+    async def take_two_cancel_one() -> Any:
+        cancelled = asyncio.create_task(staged.dequeue.aio(held))
+        await asyncio.sleep(0.05)
+        next_one = asyncio.create_task(staged.dequeue.aio(held))
+        await asyncio.sleep(0.01)
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        held.release()
+        return await next_one
+
+    assert value(asyncio.run(take_two_cancel_one())) == "a"
+    assert value(staged.dequeue(db)) == "b"
+    assert queue.check(db).ok
+
+
+def test_an_item_that_does_not_decode_is_told_and_stays(
+    db: Any, queue: Queue, staged: StagedQueue, pool: ThreadPoolExecutor
+) -> None:
+    raw = Queue(queue.layout.space)
+    raw.enqueue(db, b"\xff")
+    put(queue, db, "behind")
+    for _ in range(2):
+        with pytest.raises(CodecError):
+            staged.dequeue(db)
+    assert raw.dequeue(db) is not None
+    assert [item.value for item in staged.dequeue_many(db, limit=2, timeout=20)] == ["behind"]
+    waiting = pool.submit(staged.dequeue, db, timeout=20)
+    wait_until(lambda: staged.stats(db).requests)
+    raw.enqueue(db, b"\xff")
+    with pytest.raises(CodecError):
+        waiting.result(20)
+    assert left_behind(queue, db) == []
+
+
+def test_a_request_whose_process_slept_for_too_long_is_removed_and_registered_anew(
+    db: Any, queue: Queue, staged: StagedQueue, clock: Clock, pool: ThreadPoolExecutor
+) -> None:
+    register(db, queue, clock, lives=1.0)
+    clock.now += 2.0
+    put(queue, db, "a")
+    assert value(staged.dequeue(db, timeout=20)) == "a"
+    assert left_behind(queue, db) == []
+    waiting = pool.submit(staged.dequeue, db, timeout=20)
+    wait_until(lambda: staged.stats(db).requests)
+    db.clear_range_startswith(queue.layout.requests.key())
+    put(queue, db, "b")
+    assert value(waiting.result(20)) == "b"
+
+
+def test_old_grants_that_nobody_collected_are_swept_by_newcomers(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.01)
+    monkeypatch.setattr("layers.turns.os.urandom", lambda size: b"\x00" * size)
+    granted = register(db, queue, clock)
+    put(queue, db, "a", "b")
+    assert value(StagedQueue(leases).dequeue(db, timeout=20)) == "b"
+    assert granted in left_behind(queue, db)
+    clock.now += GRANT_SECONDS + REQUEST_SECONDS + 1
+    assert value(StagedQueue(leases).dequeue(db)) == "a"
+    assert StagedQueue(leases).dequeue(db, timeout=0.01) is None  # waits, and so registers
+    assert left_behind(queue, db) == []
+
+
+def test_many_consumers_of_several_processes_get_everything_once(db: Any, queue: Queue, leases: Leases) -> None:
+    queue.enqueue_many(db, [f"{n}" for n in range(300)])
+    consumers = [StagedQueue(leases) for _ in range(3)]
+    seen: list[list[int]] = [[] for _ in range(12)]
+
+    def work(number: int) -> None:
+        staged = consumers[number % 3]
+        while (item := staged.dequeue(db)) is not None:
+            seen[number].append(int(item.value))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(n for own in seen for n in own) == list(range(300))
+    assert all(own == sorted(own) for own in seen)
+    assert left_behind(queue, db) == []
+    assert leases.check(db).ok
