@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -136,6 +137,10 @@ class Attempt:
             self._stopped,
         )
 
+    def close(self) -> None:
+        """Let go of what was held back, finished or not."""
+        self._backlog.close()
+
     def _run(self, work: Callable[[], None]) -> None:
         try:
             if not self._begun:
@@ -233,10 +238,11 @@ class Attempt:
             return
         # What turns out to be in, be it by a commit in doubt or by another attempt, is taken off here.
         waiting, self._backlog = self._backlog, self._new_backlog()
-        for rows in failed:
-            self._backlog.append(self._not_in(rows))
-        for rows in waiting.drain():
-            self._backlog.append(self._not_in(rows))
+        with closing(waiting):
+            for rows in failed:
+                self._backlog.append(self._not_in(rows))
+            for rows in waiting.drain():
+                self._backlog.append(self._not_in(rows))
 
     def _catch_up(self, own: set[int]) -> None:
         """Claim the partition and learn of all rows that are in and not known to be."""

@@ -98,14 +98,17 @@ class Backlog:
             self.size_bytes -= piece.size_bytes
             yield rest
 
+    def close(self) -> None:
+        """Let the file go, with whatever is in it."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
     def _first(self) -> _Piece | None:
         if not self._pieces and self._file is not None:
-            rows = self._file.read()
-            if rows is None:
-                self._file.close()
-                self._file = None
-            else:
-                self._keep(_Piece(rows))
+            self._keep(_Piece(self._file.read()))
+            if self._file.empty:
+                self.close()
         return self._pieces[0] if self._pieces else None
 
     def _keep(self, piece: _Piece) -> None:
@@ -162,9 +165,11 @@ class _File:
         self._file.write(_LENGTH.pack(len(data)) + data)
         self._write_at += _LENGTH.size + len(data)
 
-    def read(self) -> Rows | None:
-        if self._read_at == self._write_at:
-            return None
+    @property
+    def empty(self) -> bool:
+        return self._read_at == self._write_at
+
+    def read(self) -> Rows:
         self._file.seek(self._read_at)
         (length,) = _LENGTH.unpack(self._file.read(_LENGTH.size))
         rows = unpack(self._file.read(length))

@@ -7,6 +7,7 @@ partition; `commit` again on the driver's side, in another process than `writer`
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -87,8 +88,7 @@ class FdbQueueWriter(DataSourceArrowWriter):
                 " counted from 0. Repartition the DataFrame, or correct the option partitions."
             )
         columns = Columns(self._options, self._columns)
-        with fdbqueue.open(self._options.url) as db:
-            attempt = self._attempt(db, partition)
+        with fdbqueue.open(self._options.url) as db, closing(self._attempt(db, partition)) as attempt:
             for batch in iterator:
                 if not attempt.add(*columns.rows(batch)):
                     break

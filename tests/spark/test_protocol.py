@@ -1,0 +1,313 @@
+"""The protocol of a bulk job, without Spark: what is in stays in once, whoever tries again, in whatever order."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.errors import JobError
+from fdbqueue.spark import forget_job, job_report, jobs
+from fdbqueue.spark.job import begin_job
+from fdbqueue.spark.keys import JobKeys
+from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
+from tests.spark.simulated import Actor, Job, header, in_pieces, rows
+
+VALUES = [b"%d" % (number // 2) for number in range(100)]
+"""Each twice: equal rows count."""
+
+
+@pytest.fixture
+def job(db: Any, space: Subspace) -> Job:
+    return Job(db, space)
+
+
+def test_an_undisturbed_attempt_writes_all_rows_once(job: Job) -> None:
+    report = job.run(VALUES)
+    assert (report.rows, report.skipped, report.retries) == (100, 0, 0)
+    assert job.commit(report).rows == 100
+    assert job.values() == sorted(VALUES)
+    assert job.queue.check(job.db).ok
+
+
+def test_rows_of_one_attempt_keep_their_order(job: Job) -> None:
+    job.run(VALUES)
+    assert [item.value for item in job.queue.browse(job.db)] == VALUES
+
+
+def test_a_retry_skips_what_is_in_whatever_its_order(job: Job) -> None:
+    first = job.attempt()
+    first.add(rows(VALUES[:50]))
+    shuffled = random.Random(1).sample(VALUES, k=len(VALUES))
+    report = job.run(shuffled)
+    assert report.skipped > 0
+    assert job.commit(report).attempts == 2
+    assert job.values() == sorted(VALUES)
+
+
+def test_new_rows_are_held_back_until_all_earlier_ones_were_met(job: Job) -> None:
+    job.run(VALUES[:10])
+    retry = job.attempt()
+    retry.add(rows(VALUES[10:]))
+    assert job.values() == sorted(VALUES[:10])
+    retry.add(rows(VALUES[:10]))
+    assert retry.finish().skipped == 10
+    assert job.values() == sorted(VALUES)
+
+
+def test_rows_held_back_beyond_the_memory_limit_wait_in_a_file(job: Job) -> None:
+    job.run(VALUES[:10])
+    retry = job.attempt(memory_bytes=0)
+    for piece in in_pieces(VALUES[10:], 7):
+        retry.add(rows(piece))
+    retry.add(rows(VALUES[:10]))
+    retry.finish()
+    assert job.values() == sorted(VALUES)
+
+
+def test_one_row_more_of_the_same_is_written(job: Job) -> None:
+    job.run([b"same", b"same"])
+    report = job.run([b"same", b"same", b"same"])
+    assert (report.rows, report.skipped) == (3, 2)
+    assert job.values() == [b"same"] * 3
+
+
+def test_one_row_less_of_the_same_is_refused(job: Job) -> None:
+    job.run([b"same", b"same"])
+    with pytest.raises(JobError, match=r"1 rows in the queue.*checkpoint\(\)"):
+        job.run([b"same"])
+
+
+def test_rows_that_differ_between_attempts_are_refused_and_not_written(job: Job) -> None:
+    job.run(VALUES[:50])
+    with pytest.raises(JobError, match="checkpoint"):
+        job.run([b"other %d" % number for number in range(100)])
+    assert job.values() == sorted(VALUES[:50])
+
+
+def test_an_empty_retry_of_a_partition_with_rows_is_refused(job: Job) -> None:
+    job.run([b"row"])
+    with pytest.raises(JobError):
+        job.run([])
+
+
+def test_partitions_know_nothing_of_each_other(job: Job) -> None:
+    reports = [job.run(VALUES, partition) for partition in range(3)]
+    assert job.commit(*reports).rows == 300
+    assert job.values() == sorted(VALUES * 3)
+
+
+def test_two_attempts_at_once_take_turns_and_both_end_well(job: Job) -> None:
+    first, second = job.attempt(), job.attempt()
+    for piece, other in zip(in_pieces(VALUES, 20), in_pieces(reversed(VALUES), 20), strict=True):
+        first.add(rows(piece))
+        second.add(rows(other))
+    reports = [second.finish(), first.finish()]
+    assert sum(report.rows - report.skipped for report in reports) == 100
+    assert job.commit(reports[0]).rows == 100
+    assert job.values() == sorted(VALUES)
+
+
+def test_a_transaction_under_way_fails_when_another_attempt_claims_the_partition(job: Job) -> None:
+    def play(at: Any) -> Any:
+        attempt = job.attempt(at=at)
+        attempt.add(rows(VALUES[:10]))
+        return attempt.finish()
+
+    slow = Actor(play)
+    assert slow.until("marked") == "marked"
+    assert job.run(VALUES[:10]).skipped == 0
+    report = slow.finish()
+    assert (report.skipped, report.retries) == (10, 1)
+    assert job.values() == sorted(VALUES[:10])
+
+
+def test_a_late_attempt_stops_when_the_job_is_committed(job: Job) -> None:
+    late = job.attempt()
+    late.add(rows(VALUES[:30]))
+    job.commit(job.run(VALUES))
+    assert not late.add(rows(VALUES[30:]))
+    assert late.finish().stopped
+    assert job.values() == sorted(VALUES)
+
+
+def test_a_late_attempt_that_has_not_begun_stops_too(job: Job) -> None:
+    job.commit(job.run(VALUES))
+    assert job.run(VALUES).stopped
+    assert job.values() == sorted(VALUES)
+
+
+def test_a_late_transaction_under_way_fails_when_the_job_is_committed(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Also before the marks are removed, which would make it fail anyhow.
+    monkeypatch.setattr("fdbqueue.spark.job.remove_marks", lambda db, keys: None)
+
+    def play(at: Any) -> Any:
+        return job.run(VALUES, at=at)
+
+    report = job.run(VALUES[:90])
+    late = Actor(play)
+    assert late.until("marked") == "marked"
+    job.commit(report)
+    assert late.finish().stopped
+    assert job.values() == sorted(VALUES[:90])
+
+
+def test_an_attempt_stops_with_an_error_when_its_job_is_forgotten(job: Job) -> None:
+    attempt = job.attempt()
+    attempt.add(rows(VALUES[:30]))
+    assert forget_job(job.db, job.queue.layout.space, "job")
+    with pytest.raises(JobError, match="gone"):
+        attempt.add(rows(VALUES[30:]))
+
+
+def test_an_attempt_of_a_job_begun_anew_does_not_write_into_it(job: Job) -> None:
+    attempt = job.attempt()
+    attempt.add(rows(VALUES[:10]))
+    forget_job(job.db, job.queue.layout.space, "job")
+    begin_job(job.db, job.keys, job.header, clock=lambda: 7)
+    with pytest.raises(JobError, match="begun anew"):
+        attempt.finish() if attempt.add(rows(VALUES[10:])) else None
+
+
+def test_a_cleared_queue_forgets_its_jobs(job: Job) -> None:
+    job.commit(job.run(VALUES))
+    job.queue.clear(job.db)
+    assert job_report(job.db, job.queue.layout.space, "job") is None
+
+
+def test_a_job_is_compared_with_its_header_before_its_first_row(db: Any, space: Subspace) -> None:
+    job = Job(db, space, partitions=4)
+    assert begin_job(db, job.keys, header(4))[0] == job.record
+    with pytest.raises(JobError, match="partitions was 4 and is now 5"):
+        begin_job(db, job.keys, header(5))
+    with pytest.raises(JobError, match=r"columns was \(value binary\) and is now \(value string\).*id of its own"):
+        begin_job(db, job.keys, header(4, columns=(("value", "string"),)))
+
+
+def test_a_commit_with_another_number_of_partitions_is_refused(db: Any, space: Subspace) -> None:
+    job = Job(db, space, partitions=2)
+    with pytest.raises(JobError, match="to have 2 partitions, and had 1"):
+        job.commit(job.run(VALUES))
+
+
+def test_a_commit_without_any_row_has_as_many_partitions_as_spark_likes(db: Any, space: Subspace) -> None:
+    job = Job(db, space, partitions=2)
+    assert job.commit(job.run([])).rows == 0
+
+
+def test_a_commit_notices_rows_of_a_run_with_more_partitions(job: Job) -> None:
+    job.run(VALUES, 3)
+    with pytest.raises(JobError, match=r"\[3\] have rows of an earlier run"):
+        job.commit(job.run(VALUES, 0))
+
+
+def test_a_commit_notices_that_a_later_attempt_had_more_rows(job: Job) -> None:
+    report = job.run(VALUES)
+    job.run([*VALUES, b"one more"])
+    with pytest.raises(JobError, match="100 rows, but 101 are in"):
+        job.commit(report)
+
+
+def test_committing_twice_gives_the_same_report(job: Job) -> None:
+    report = job.run(VALUES)
+    assert job.commit(report) == job.commit(report)
+
+
+def test_a_committed_job_leaves_its_record_only(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fdbqueue.spark.job.MARKS_A_REMOVAL", 3)
+    job.commit(job.run(VALUES, 0), job.run(VALUES, 1))
+    span = job.queue.layout.jobs.range()
+    assert [row.key for row in job.db.get_range(span.start, span.stop)] == [job.keys.record]
+
+
+def test_an_unfinished_job_reports_how_far_it_is(job: Job) -> None:
+    job.run(VALUES, 0)
+    job.run(VALUES[:30], 1)
+    job.run(VALUES[:30], 1)
+    report = job_report(job.db, job.queue.layout.space, "job")
+    assert report is not None
+    assert (report.committed, report.rows, report.attempts) == (False, 130, 3)
+
+
+def test_a_queue_lists_its_jobs(db: Any, space: Subspace) -> None:
+    names = ["a", "a\x00b", "b", "ü"]
+    for name in names:
+        job = Job(db, space, name)
+        job.run(VALUES[:10])
+    assert [report.job_id for report in jobs(db, space)] == names
+
+
+def test_a_job_that_was_never_begun_has_no_report_and_can_not_be_forgotten(db: Any, space: Subspace) -> None:
+    assert job_report(db, space, "none") is None
+    assert not forget_job(db, space, "none")
+
+
+def test_a_job_id_is_neither_empty_nor_endless(job: Job) -> None:
+    for bad in ("", "x" * 1001):
+        with pytest.raises(ValueError, match="1 to 1,000 bytes"):
+            JobKeys(job.queue.layout, bad)
+
+
+FAULTS: list[Fault] = [("before", 1020), ("before", 1021), ("after", 1021), ("before", 1007)]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[1]} {fault[0]}")
+@pytest.mark.engines("memory", "cluster")
+def test_a_commit_that_fails_or_is_in_doubt_anywhere_neither_loses_nor_doubles(
+    db: Any, space: Subspace, fault: Fault
+) -> None:
+    for number in range(8):
+        faulty = FaultyDatabase.failing_at(db, {number}, fault)
+        job = Job(db, space[number])
+        report = job.run(VALUES[:60], db=faulty)
+        assert faulty.faults == 1
+        assert job.commit(report).rows == 60
+        assert job.values() == sorted(VALUES[:60])
+
+
+class SmallTransactions(FaultyDatabase):
+    """Refuses transactions with more than five rows, as too large or, time after time, as too old."""
+
+    def __init__(self, db: Any, code: int) -> None:
+        super().__init__(db, lambda: None)
+        self.code = code
+
+    def create_transaction(self) -> FaultyTransaction:
+        return SmallTransaction(self._db.create_transaction(), self)
+
+
+class SmallTransaction(FaultyTransaction):
+    def __init__(self, tr: Any, db: SmallTransactions) -> None:
+        super().__init__(tr, db)
+        self._code = db.code
+        self._sets = 0
+
+    def set(self, key: bytes, value: bytes) -> None:
+        self._sets += 1
+        self._tr.set(key, value)
+
+    def commit(self) -> Any:
+        return Failed(self._code) if self._sets > 6 else super().commit()
+
+
+@pytest.mark.parametrize("code", [2101, 1007])
+def test_a_transaction_that_is_too_large_or_too_slow_is_halved(job: Job, code: int) -> None:
+    report = job.run(VALUES[:60], db=SmallTransactions(job.db, code))
+    assert report.retries > 0
+    assert job.values() == sorted(VALUES[:60])
+
+
+def test_a_single_row_that_is_too_large_fails(job: Job) -> None:
+    with pytest.raises(FDBError) as failed:
+        job.run(VALUES, db=FaultyDatabase(job.db, lambda: ("before", 2101) if job.values() else None), batch_rows=1)
+    assert failed.value.code == 2101
+
+
+def test_what_no_retry_helps_is_raised(job: Job) -> None:
+    with pytest.raises(FDBError) as failed:
+        job.run(VALUES, db=FaultyDatabase.failing_at(job.db, {2}, ("before", 2000)))
+    assert failed.value.code == 2000
