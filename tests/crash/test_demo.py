@@ -60,6 +60,13 @@ class Demo:
         os.kill(self._process.pid, signal.SIGKILL)
         self.end()
 
+    def stop(self) -> None:
+        """End it, if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._lines.close()
+
     def end(self) -> int:
         """Read on to the end; return the exit code."""
         self.said += self._lines.read()
@@ -80,6 +87,20 @@ def where(tmp_path: Path, url: str) -> Iterator[Where]:
 
 
 @pytest.fixture
+def start(where: Where) -> Iterator[Callable[..., Demo]]:
+    """Start a run with some options; what still runs at the end of the test is stopped."""
+    started: list[Demo] = []
+
+    def start(*options: str) -> Demo:
+        started.append(Demo(where, *options))
+        return started[-1]
+
+    yield start
+    for demo in started:
+        demo.stop()
+
+
+@pytest.fixture
 def done(where: Where) -> Iterator[Callable[[str], int]]:
     """How many flights were enqueued, or dequeued, until now."""
     with fdbqueue.open(where.url) as db:
@@ -95,6 +116,7 @@ def wait_until(reached: Callable[[], bool]) -> None:
 
 pytestmark = pytest.mark.engines("file", "cluster")
 Done = Callable[[str], int]
+Start = Callable[..., Demo]
 
 
 def loaders() -> list[Any]:
@@ -107,15 +129,15 @@ def loaders() -> list[Any]:
 
 
 @pytest.mark.parametrize("loader", loaders())
-def test_undisturbed_it_ends_with_every_flight_exactly_once(where: Where, loader: str) -> None:
-    demo = Demo(where, loader)
+def test_undisturbed_it_ends_with_every_flight_exactly_once(start: Start, loader: str) -> None:
+    demo = start(loader)
 
     assert demo.end() == 0, demo.said
     assert EXACT in demo.said
 
 
-def test_a_killed_consumer_is_started_again_and_nothing_is_lost(where: Where, done: Done) -> None:
-    demo = Demo(where, "--no-spark")
+def test_a_killed_consumer_is_started_again_and_nothing_is_lost(start: Start, done: Done) -> None:
+    demo = start("--no-spark")
     consumer = demo.pids_of("Drain")[0]
     wait_until(lambda: done("dequeued") > 500)
 
@@ -126,8 +148,8 @@ def test_a_killed_consumer_is_started_again_and_nothing_is_lost(where: Where, do
 
 
 @pytest.mark.parametrize("loader", loaders())
-def test_a_killed_loader_is_started_again_and_nothing_is_doubled(where: Where, done: Done, loader: str) -> None:
-    demo = Demo(where, loader)
+def test_a_killed_loader_is_started_again_and_nothing_is_doubled(start: Start, done: Done, loader: str) -> None:
+    demo = start(loader)
     pid = demo.pids_of("Load")[0]
     wait_until(lambda: done("enqueued") > 500)
 
@@ -137,26 +159,29 @@ def test_a_killed_loader_is_started_again_and_nothing_is_doubled(where: Where, d
     assert EXACT in demo.said
 
 
+@pytest.mark.parametrize("loader", loaders())
 @pytest.mark.parametrize("stage", ["Load", "Drain"])
-def test_when_everything_is_killed_a_second_run_goes_on_where_it_stood(where: Where, done: Done, stage: str) -> None:
-    demo = Demo(where, "--no-spark")
+def test_when_everything_is_killed_a_second_run_goes_on_where_it_stood(
+    start: Start, done: Done, stage: str, loader: str
+) -> None:
+    demo = start(loader)
     pids = demo.pids_of(stage)
     wait_until(lambda: done({"Load": "enqueued", "Drain": "dequeued"}[stage]) > 500)
 
     demo.kill()
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    second = Demo(where, "--no-spark")
+    second = start(loader)
 
     assert second.end() == 0, second.said
     assert "Taking up the run that did not finish" in second.said
     assert EXACT in second.said
 
 
-def test_after_a_run_that_was_exact_the_next_begins_anew(where: Where) -> None:
-    assert Demo(where, "--no-spark").end() == 0
+def test_after_a_run_that_was_exact_the_next_begins_anew(start: Start) -> None:
+    assert start("--no-spark").end() == 0
 
-    again = Demo(where, "--no-spark")
+    again = start("--no-spark")
 
     assert again.end() == 0, again.said
     assert "Taking up" not in again.said

@@ -19,7 +19,7 @@ from fdbqueue.cli.demo.screen import Stage, progress_of, table_of
 
 BATCH = 500
 SPARK_BATCH = 4_000
-LOADERS = {"spark": "Spark, its start included", "plain": "the plain bulk call"}
+LOADERS = {"spark": "Spark", "plain": "the plain bulk call"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,9 @@ class Demo:
         else:
             arguments.append(str(settings.batch or BATCH))
         child = Child(LOADER, f"load_{loader}", arguments, settings.folder)
-        return self._stage(f"load through {LOADERS[loader]}", [child], "enqueued")
+        return self._stage(
+            f"load through {LOADERS[loader]}" + (", its start too" if loader == "spark" else ""), [child], "enqueued"
+        )
 
     def _drain(self) -> Stage:
         settings = self._settings
