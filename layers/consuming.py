@@ -12,19 +12,16 @@ from typing import Any, TypeAlias
 from fdbqueue import LeaseLost
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, FDBError
-from fdbqueue.engine.steps import run_async
 
-from .arrival import wait_for_arrival
 from .handlers import ACKED, Handler, Snooze, Threads, is_async
 from .lease import Fate, Lease
 from .leases import Leases
+from .staged import StagedQueue
 
 Verb: TypeAlias = Callable[..., Awaitable[Any]]
 
 BATCH_ITEMS = 256
 """How many items one transaction leases, acks, or extends at most."""
-LONGEST_WAIT_S = 1.0
-"""After how long an idle consumer looks for items that came back without anybody telling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +70,7 @@ class Run:
         self.loop = asyncio.get_running_loop()
         self._db = db
         self._leases = leases
+        self._staged = StagedQueue(leases, consumer=terms.name)
         self._terms = terms
         self._report = report
         self._held: dict[int, Lease] = {}
@@ -84,8 +82,9 @@ class Run:
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         """Something was handled or settled, so that there may be room for more, or all be done."""
-        self._wanted = asyncio.Semaphore(0)
-        """Counts what is ready."""
+        self._idle: deque[asyncio.Future[None]] = deque()
+        """Workers that wait to be woken."""
+        self._will_wake = False
         self._to_ack = asyncio.Event()
         self._closing = False
         self._threads = None if is_async(handler) else Threads(handler)
@@ -132,40 +131,52 @@ class Run:
                 self._changed.clear()
                 await self._changed.wait()
                 continue
-            taken = await self._leases.lease_many.aio(
-                self._db, limit=min(room, BATCH_ITEMS), duration=terms.duration, consumer=terms.name
-            )
+            taken = await self._lease(min(room, BATCH_ITEMS))
             for lease in taken:
                 self._held[id(lease)] = lease
                 self._ready.append(lease)
-                self._wanted.release()
-            if not taken:
-                if self._terms.until_empty and not self._held:
+            self._wake_one()
+            if not taken and terms.until_empty:
+                if not self._held:
                     return
-                await self._wait_for_items()
+                # What is held may come back. Its end is what to wait for.
+                self._changed.clear()
+                if not self._stopping.is_set():
+                    await self._changed.wait()
 
-    async def _wait_for_items(self) -> None:
-        if self._terms.until_empty:
-            # What is held may come back. Its end is what to wait for.
-            self._changed.clear()
-            if not self._stopping.is_set():
-                await self._changed.wait()
-            return
-        arrival = self.loop.create_task(run_async(wait_for_arrival(self._db, self._leases, longest=LONGEST_WAIT_S)))
+    async def _lease(self, limit: int) -> list[Lease]:
+        """Lease some items; wait for the first, unless all there is to do is to empty the queue, or it is stopped."""
+        terms = self._terms
+        timeout = 0.0 if terms.until_empty else None
+        steps = self._staged.lease_many.aio(self._db, limit=limit, duration=terms.duration, timeout=timeout)
+        leasing = self.loop.create_task(steps)
         stopping = self.loop.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait([arrival, stopping], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await _cancel([stopping, arrival])
-        if not arrival.cancelled() and (error := arrival.exception()) is not None:
-            raise error
+        await asyncio.wait([leasing, stopping], return_when=asyncio.FIRST_COMPLETED)
+        # A wait that is cancelled takes nothing.
+        await _cancel([leasing, stopping])
+        return [] if leasing.cancelled() else leasing.result()
 
     async def _work(self) -> None:
         while True:
-            await self._wanted.acquire()
-            if self._stopping.is_set() or not self._ready:
+            if not self._ready or self._stopping.is_set():
+                woken = self.loop.create_future()
+                self._idle.append(woken)
+                await woken
                 continue
+            # The loop gets to it when a handler waits for something, and not before: handlers that never wait are
+            # called by one worker, one after the other, and the others sleep on.
+            if not self._will_wake:
+                self._will_wake = True
+                self.loop.call_soon(self._wake_one)
             await self._handle(self._ready.popleft())
+
+    def _wake_one(self) -> None:
+        self._will_wake = False
+        while self._ready and self._idle:
+            woken = self._idle.popleft()
+            if not woken.done():
+                woken.set_result(None)
+                return
 
     async def _handle(self, lease: Lease) -> None:
         try:
