@@ -6,6 +6,7 @@ wherever in a transaction they happen to be.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -160,19 +161,36 @@ def test_a_killed_loader_is_started_again_and_nothing_is_doubled(start: Start, d
 
 
 @pytest.mark.parametrize("loader", loaders())
-@pytest.mark.parametrize("stage", ["Load", "Drain"])
-def test_when_everything_is_killed_a_second_run_goes_on_where_it_stood(
-    start: Start, done: Done, stage: str, loader: str
+def test_when_all_is_killed_while_it_loads_a_second_run_goes_on_where_it_stood(
+    start: Start, done: Done, loader: str
 ) -> None:
     demo = start(loader)
-    pids = demo.pids_of(stage)
-    wait_until(lambda: done({"Load": "enqueued", "Drain": "dequeued"}[stage]) > 500)
+    pids = demo.pids_of("Load")
+    wait_until(lambda: done("enqueued") > 500)
 
+    kill_all(demo, pids)
+
+    goes_on_and_is_exact(start(loader))
+
+
+def test_when_all_is_killed_while_it_drains_a_second_run_goes_on_where_it_stood(start: Start, done: Done) -> None:
+    demo = start("--no-spark")
+    pids = demo.pids_of("Drain")
+    wait_until(lambda: done("dequeued") > 500)
+
+    kill_all(demo, pids)
+
+    goes_on_and_is_exact(start("--no-spark"))
+
+
+def kill_all(demo: Demo, pids: list[int]) -> None:
     demo.kill()
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    second = start(loader)
+        with contextlib.suppress(ProcessLookupError):  # it may have noticed by itself that the demo is gone
+            os.kill(pid, signal.SIGKILL)
 
+
+def goes_on_and_is_exact(second: Demo) -> None:
     assert second.end() == 0, second.said
     assert "Taking up the run that did not finish" in second.said
     assert EXACT in second.said

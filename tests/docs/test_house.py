@@ -35,6 +35,13 @@ def test_importing_the_library_loads_no_layer_no_spark_no_command_line_and_no_cl
     assert not unwanted & set(loaded)
 
 
+def test_every_decision_is_listed(repository: Path) -> None:
+    decisions = repository / "docs" / "adr"
+    listed = re.findall(r"\]\((\d{4}-[a-z0-9-]+\.md)\)", (decisions / "README.md").read_text())
+
+    assert sorted(listed) == sorted(path.name for path in decisions.glob("0*.md"))
+
+
 def imports(path: Path) -> set[str]:
     """Every module that a file imports, wherever in it."""
     found: set[str] = set()
