@@ -25,7 +25,7 @@ TURN_SECONDS: Final = 0.002
 """How long one thread commits before the next one's turn."""
 QUIET_SECONDS: Final = 0.002
 """After how long the one whose turn it is has gone away, as far as others can tell."""
-LONGEST_SLEEP: Final = 0.1
+LONGEST_SLEEP: Final = 0.05
 LONGEST_HOLDOFF: Final = 1024
 
 
@@ -151,11 +151,13 @@ class Turns:
             # One of those who sleep looks whether the one whose turn it is has gone away.
             if not self._deputy:
                 self._deputy = me
-            if gate.acquire(timeout=QUIET_SECONDS if self._deputy == me else LONGEST_SLEEP):
-                self._patience.worked()
-                break
+            woken = gate.acquire(timeout=QUIET_SECONDS if self._deputy == me else LONGEST_SLEEP)
             now = monotonic()
-            if now - self._last > QUIET_SECONDS:
+            if woken:
+                if self._holder == me:
+                    self._patience.worked()
+                    break
+            elif now - self._last > QUIET_SECONDS:
                 self._patience.in_vain()
                 self._take(me, now)
                 break
@@ -171,16 +173,18 @@ class Turns:
         self._over = False
 
     def finished(self, batch: Sequence[CommitRequest]) -> None:
-        self._asleep.extend([request for request in batch if request.sleeper])
-        if not self._over:
-            return
-        while self._asleep:
-            request = self._asleep.popleft()
-            sleeper = request.sleeper
-            if sleeper:
-                self._take(sleeper, monotonic())
-                request.wake()
-                return
+        asleep = self._asleep
+        asleep.extend([request for request in batch if request.sleeper])
+        if self._over:
+            while asleep:
+                request = asleep.popleft()
+                sleeper = request.sleeper
+                if sleeper:
+                    self._take(sleeper, monotonic())
+                    request.wake()
+                    return
+        elif asleep and not self._deputy:
+            asleep[0].wake()  # to be the deputy; its turn is yet to come
 
     def left(self, pending: Sequence[CommitRequest]) -> None:
         pass  # whoever had the lead has the turn, and leads again

@@ -62,7 +62,9 @@ class Written:
         return bool(self.ranges) and any(self._in_ranges(key, key + b"\0") for key in keys)
 
     def meets_range(self, begin: bytes, end: bytes) -> bool:
-        """Say whether something in ``[begin, end)`` was written."""
+        """Say whether something in ``[begin, end)``, which may be empty, was written."""
+        if begin >= end:
+            return False
         keys = self._sorted
         if keys is None:
             keys = self._sorted = sorted(self.keys)

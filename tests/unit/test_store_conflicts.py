@@ -1,0 +1,197 @@
+"""The conflict check is exact: no conflict is missing and none is spurious, says an oracle that compares all pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fdbqueue.engine.embedded import commitlog
+from fdbqueue.engine.embedded.store import CommitRequest, Store
+from fdbqueue.engine.embedded.written import Range, Written, decode, encode
+from tests.helpers.stores import MovableClock, commit, opened, put, sets, view
+
+# Few keys, some of which are others' prefixes, so that ranges touch, nest and meet in every way.
+_KEYS = [b"", b"\0", b"a", b"a\0", b"a\0\0", b"ab", b"b", b"b\xff", b"c", b"\xff"]
+_key = st.sampled_from(_KEYS)
+_range = st.tuples(_key, _key).map(lambda pair: (min(pair), max(pair)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A transaction: how many commits old its snapshot is when it commits, what it reads and what it writes."""
+
+    age: int
+    read_keys: list[bytes]
+    read_ranges: list[Range]
+    write_keys: list[bytes]
+    write_ranges: list[Range]
+
+
+_plans = st.builds(
+    Plan,
+    st.integers(0, 6),
+    st.lists(_key, max_size=2),
+    st.lists(_range, max_size=2),
+    st.lists(_key, max_size=2),
+    st.lists(_range, max_size=2),
+)
+
+
+_BLOCKS = [(1, 1 << 20), (1, 1), (250, 300), (1 << 20, 1 << 20)]
+
+
+def _as_ranges(keys: list[bytes], ranges: list[Range]) -> list[Range]:
+    return [(key, key + b"\0") for key in keys] + ranges
+
+
+def _meet(reads: list[Range], writes: list[Range]) -> bool:
+    return any(max(a, c) < min(b, d) for a, b in reads for c, d in writes)
+
+
+@given(batches=st.lists(st.lists(_plans, min_size=1, max_size=3), max_size=12), block=st.sampled_from(_BLOCKS))
+def test_a_commit_fails_if_and_only_if_somebody_wrote_what_it_read(
+    batches: list[list[Plan]], block: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Blocks of one commit and of all, remembered or read again: every way in which the log is looked at comes up.
+    monkeypatch.setattr(commitlog, "BLOCK_BYTES", block[0])
+    monkeypatch.setattr(commitlog, "CACHE_BYTES", block[1])
+    with opened() as store:
+        versions = [put(store).version]
+        writes: list[tuple[int, list[Range]]] = []
+        for plans in batches:
+            requests = [_request(plan, versions[max(0, len(versions) - 1 - plan.age)]) for plan in plans]
+            for request in requests:
+                store.submit(request)
+            store.wait(requests[0])
+            for plan, request in zip(plans, requests, strict=True):
+                since = request.snapshot_version or 0
+                reads = _as_ranges(plan.read_keys, plan.read_ranges)
+                expected = any(version > since and _meet(reads, wrote) for version, wrote in writes)
+                assert request.error == (1020 if expected else None)
+                if not expected:
+                    writes.append((request.version, _as_ranges(plan.write_keys, plan.write_ranges)))
+                    if request.version != versions[-1]:
+                        versions.append(request.version)
+
+
+def _request(plan: Plan, version: int) -> CommitRequest:
+    return CommitRequest(version, plan.read_ranges, plan.write_ranges, [], False, plan.read_keys, plan.write_keys)
+
+
+@given(
+    written=st.lists(st.tuples(st.lists(_key, max_size=3), st.lists(_range, max_size=3)), min_size=1, max_size=4),
+    reads=st.tuples(st.lists(_key, max_size=3), st.lists(_range, max_size=3)),
+)
+def test_what_conflicts_is_reported_range_by_range(
+    written: list[tuple[list[bytes], list[Range]]], reads: tuple[list[bytes], list[Range]]
+) -> None:
+    with opened() as store:
+        since = put(store).version
+        for keys, ranges in written:
+            commit(store, CommitRequest(write_keys=keys, write_ranges=ranges))
+        request = commit(store, CommitRequest(since, read_keys=reads[0], read_ranges=reads[1], report_conflicts=True))
+        all_written = [span for keys, ranges in written for span in _as_ranges(keys, ranges)]
+        assert list(request.conflicting) == [span for span in _as_ranges(*reads) if _meet([span], all_written)]
+
+
+@given(keys=st.lists(st.binary(max_size=300)), ranges=st.lists(st.tuples(st.binary(), st.binary())))
+def test_a_record_of_the_log_holds_what_was_written(keys: list[bytes], ranges: list[Range]) -> None:
+    assert decode(encode(17, keys, ranges)) == (keys, ranges)
+
+
+@given(parts=st.lists(st.tuples(st.lists(_key), st.lists(_range)), max_size=4), reads=st.lists(_range, max_size=3))
+def test_what_was_written_can_be_looked_at_and_added_to_in_turns(
+    parts: list[tuple[list[bytes], list[Range]]], reads: list[Range]
+) -> None:
+    written = Written([], [])
+    so_far: list[Range] = []
+    for keys, ranges in parts:
+        written.add(keys, ranges)
+        so_far += _as_ranges(keys, ranges)
+        for begin, end in reads:
+            assert written.meets_range(begin, end) == _meet([(begin, end)], so_far)
+            assert written.meets_any([begin]) == _meet([(begin, begin + b"\0")], so_far)
+
+
+def test_transactions_of_one_group_commit_conflict_with_each_other_in_their_order() -> None:
+    with opened() as store:
+        version = put(store, (b"x", b"0")).version
+        first = sets((b"x", b"1"), snapshot_version=version, read_keys=[b"x"])
+        second = sets((b"x", b"2"), snapshot_version=version, read_keys=[b"x"])
+        third = sets((b"y", b"3"), snapshot_version=version, read_keys=[b"y"])
+        for request in (first, second, third):
+            store.submit(request)
+        store.wait(third)
+        assert [request.error for request in (first, second, third)] == [None, 1020, None]
+        assert first.version == third.version
+        assert (first.batch, third.batch) == (0, 1)
+
+
+def test_a_conflict_with_another_process_commit_is_found_in_the_log(store: Store) -> None:
+    """A second committer with a memory of its own stands for another process."""
+    from fdbqueue.engine.embedded.committer import Committer
+
+    version = put(store, (b"x", b"0")).version
+    other = Committer(store)
+    stranger = sets((b"x", b"1"))
+    other.submit(stranger)
+    other.wait(stranger)
+    assert commit(store, sets((b"z", b""), snapshot_version=version, read_keys=[b"y"])).error is None
+    assert commit(store, sets((b"z", b""), snapshot_version=version, read_keys=[b"x"])).error == 1020
+
+
+def test_a_snapshot_older_than_five_seconds_is_too_old_to_commit(clock: MovableClock, store: Store) -> None:
+    put(store, (b"x", b""))
+    with view(store) as snapshot:
+        request = sets((b"y", b""), snapshot_version=snapshot.version, opened_at=snapshot.opened_at)
+        clock.ahead += 5.1
+        assert commit(store, request).error is None, "nothing was read, so nothing can be too old"
+        request = sets(
+            (b"y", b""), snapshot_version=snapshot.version, opened_at=snapshot.opened_at, read_keys=[b"other"]
+        )
+        assert commit(store, request).error == 1007
+
+
+def test_a_fresh_snapshot_of_an_old_state_may_commit(clock: MovableClock, store: Store) -> None:
+    put(store, (b"x", b""))
+    for _ in range(5):
+        clock.ahead += 60
+        with view(store) as snapshot:
+            put(store, (b"other", b""))
+            request = sets((b"y", b""), snapshot_version=snapshot.version, read_keys=[b"x"])
+            assert commit(store, request).error is None
+
+
+def test_a_version_from_before_the_log_is_too_old_and_one_to_come_is_of_the_future(
+    clock: MovableClock, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fdbqueue.engine.embedded import committer
+
+    monkeypatch.setattr(committer, "TRIM_EVERY", 1)
+    monkeypatch.setattr(commitlog, "BLOCK_BYTES", 1)
+    old = put(store, (b"x", b"")).version
+    for _ in range(4):
+        clock.ahead += 7
+        last = put(store, (b"y", b"")).version
+    assert commit(store, sets(snapshot_version=old, read_keys=[b"x"])).error == 1007
+    assert commit(store, sets(snapshot_version=last + 10**9, read_keys=[b"x"])).error == 1009
+
+
+def test_a_blind_write_never_conflicts(store: Store) -> None:
+    put(store, (b"x", b"1"))
+    assert commit(store, CommitRequest(read_keys=[b"x"], write_keys=[b"x"])).error is None
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    return MovableClock()
+
+
+@pytest.fixture
+def store(clock: MovableClock) -> Iterator[Store]:
+    with opened(clock=clock) as store:
+        yield store
