@@ -438,7 +438,10 @@ class Generator:
         if chance.random() < 0.4:
             ends = [self._selector() if chance.random() < 0.7 else end for end in ends]
         limit = chance.choice([0, 0, 0, 1, 1, 2, 3, 7])
-        return [*ends, limit, chance.random() < 0.4, int(chance.choice(MODES)), self._snapshot()]
+        reverse, mode = chance.random() < 0.4, int(chance.choice(MODES))
+        if reverse and isinstance(ends[1], list) and ends[1][2] > 1:
+            mode = StreamingMode.want_all  # smaller pages would fill with the cluster's own rows behind the last
+        return [*ends, limit, reverse, mode, self._snapshot()]
 
     _list = _cursor = _range
 

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from fdbqueue.engine.embedded.atomics import CLEAR_RANGE
 from fdbqueue.engine.embedded.futures import CANCELLED, Future, call
-from fdbqueue.engine.embedded.intervals import Range
+from fdbqueue.engine.embedded.intervals import Intervals, Range
 from fdbqueue.engine.embedded.store import CommitRequest
 from fdbqueue.engine.embedded.writes import Mutation
 from fdbqueue.engine.errors import FDBError
@@ -178,8 +179,14 @@ def _request(tr: Transaction) -> tuple[int, CommitRequest | None]:
 
 
 def _size(tr: Transaction, mutations: list[Mutation]) -> int:
-    """Return how large the commit is by FoundationDB's count."""
-    size = sum(44 + len(key) + len(param) for _, key, param in mutations)
+    """Return how large the commit is by FoundationDB's count, which cuts cleared ranges at the keys set in them."""
+    cleared = Intervals(sorted((begin, end) for op, begin, end in mutations if op == CLEAR_RANGE))
+    size = 0
+    for op, key, param in mutations:
+        if op != CLEAR_RANGE:
+            cleared.remove(key, key + b"\0")
+            size += 44 + len(key) + len(param)
+    size += sum(44 + len(begin) + len(end) for begin, end in cleared)
     for ranges in (tr._read_conflicts(), tr._write_conflicts_so_far()):
         size += sum(24 + len(begin) + len(end) for begin, end in ranges)
     return size

@@ -261,6 +261,13 @@ class Position:
                 begin = max(begin, ranges.ends[at])
             if at + 1 < len(ranges.begins):
                 end = min(end, ranges.begins[at + 1])
+        edges = writes.edges
+        if edges:
+            at = bisect_right(edges, key)
+            if at:
+                begin = max(begin, edges[at - 1])
+            if at < len(edges):
+                end = min(end, edges[at])
         self.over_begin, self.over_end = begin, end
 
     def _back_over(self, key: bytes) -> None:
@@ -288,4 +295,7 @@ class Position:
                 self.unreadable = kind == UNMODIFIED
             else:
                 begin = max(begin, ranges.ends[at])
+        at = bisect_left(writes.edges, key)
+        if at:
+            begin = max(begin, writes.edges[at - 1])
         self.over_begin, self.over_end = begin, key

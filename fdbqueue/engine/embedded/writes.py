@@ -261,6 +261,7 @@ class Writes:
         """Clear ``[begin, end)``."""
         self.empty = False
         gone = self._take(begin, end)
+        self._forget_edges(begin, end)
         if conflict:
             self.conflicts.add(begin, end)
         else:
@@ -279,6 +280,7 @@ class Writes:
         for at, until in self.clears.clip(begin, end):
             self.early.append((CLEAR_RANGE, at, until))
         gone = self._take(begin, end, self.early)
+        self._forget_edges(begin, end)
         self._keep_conflicts(gone)
         self.quiet.difference_update(gone)
         self.clears.remove(begin, end)
@@ -291,6 +293,11 @@ class Writes:
                 insort(self.edges, edge)
         self.conflicts.add(begin, end)
         self.empty = False
+
+    def _forget_edges(self, begin: bytes, end: bytes) -> None:
+        edges = self.edges
+        if edges:
+            del edges[bisect_left(edges, begin) : bisect_left(edges, end)]
 
     def _keep_conflicts(self, gone: list[bytes]) -> None:
         """Keep the conflicts of written keys that are about to be forgotten."""
