@@ -63,7 +63,7 @@ from .leases import Leases
 from .leasestats import LeaseStats
 from .requests import Requests
 from .times import positive
-from .turns import Turns, Want
+from .turns import Meetings, Turns, Want
 
 BATCH_BYTES = 1_000_000
 """About how much the enqueues that share a transaction write."""
@@ -81,16 +81,6 @@ class StagedStats:
     """Requests that are registered; up to 1,000 are counted."""
     wanted: int
     """Items that they ask for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Contention:
-    """What this process met at the head so far."""
-
-    looks: int
-    """How often it looked after a request of its own."""
-    conflicts: int
-    """How many of its commits met a conflict."""
 
 
 class StagedQueue:
@@ -211,10 +201,9 @@ class StagedQueue:
         requests = yield from self.queue.read(tr, partial(Requests(self.queue.layout).first, limit=1_000))
         return StagedStats(items, len(requests), sum(request.wish.wanted for request in requests))
 
-    def contention(self) -> Contention:
+    def meetings(self) -> Meetings:
         """Return what the calls of this object met at the head so far, for those who measure."""
-        turns = self._crew().all_turns()
-        return Contention(sum(one.looks for one in turns), sum(one.conflicts for one in turns))
+        return self._crew().meetings
 
     def _take(self, db: Database, limit: int, timeout: float | None, duration_us: int) -> Steps[Sequence[Item | Lease]]:
         if limit < 1:
@@ -246,6 +235,7 @@ class _Crews:
         self._leases = leases
         self._queue = leases.queue
         self._consumer = consumer
+        self.meetings = Meetings()
         self._turns: WeakKeyDictionary[Any, dict[int, Turns]] = WeakKeyDictionary()
         self.enqueues: Combiner[_Stored, Position] = Combiner(self._enqueue, weight=BATCH_BYTES)
         self.acks: Combiner[Held, None] = Combiner(self._ack, weight=_ACKS_AT_ONCE)
@@ -255,13 +245,9 @@ class _Crews:
         by_terms = self._turns.setdefault(db, {})
         turns = by_terms.get(duration_us)
         if turns is None:
-            new = Turns(self._leases, duration_us=duration_us, consumer=self._consumer)
+            new = Turns(self._leases, duration_us=duration_us, consumer=self._consumer, meetings=self.meetings)
             turns = by_terms.setdefault(duration_us, new)  # atomic: of two threads, one wins
         return turns
-
-    def all_turns(self) -> list[Turns]:
-        """Return all who served."""
-        return [turns for by_terms in self._turns.values() for turns in by_terms.values()]
 
     def _enqueue(self, db: Database, values: list[_Stored]) -> Steps[list[Position | Exception]]:
         random = new_random()

@@ -83,6 +83,16 @@ class _Contended(Exception):
     """Ends a direct transaction that met a conflict."""
 
 
+@dataclass(slots=True)
+class Meetings:
+    """What calls met at the head."""
+
+    looks: int = 0
+    """How often a request was looked after."""
+    conflicts: int = 0
+    """How many commits met a conflict."""
+
+
 class Turns(Crew[Want, list[Got]]):
     """One process' calls for items of one queue in one database, on the same terms.
 
@@ -90,9 +100,10 @@ class Turns(Crew[Want, list[Got]]):
         leases: of the queue.
         duration_us: of the leases that the calls want; 0: they take items out.
         consumer: for whom.
+        meetings: what is counted.
     """
 
-    def __init__(self, leases: Leases, *, duration_us: int, consumer: str) -> None:
+    def __init__(self, leases: Leases, *, duration_us: int, consumer: str, meetings: Meetings) -> None:
         super().__init__()
         self._leases = leases
         self._queue = leases.queue
@@ -109,10 +120,7 @@ class Turns(Crew[Want, list[Got]]):
         self._in_front = (b"", 0.0)
         self._fulfilled = 1
         self._met = -AFTERMATH_SECONDS
-        self.looks = 0
-        """How often a request of ours was looked after."""
-        self.conflicts = 0
-        """How many commits met a conflict."""
+        self._meetings = meetings
 
     def serve(self, leader: Caller) -> Steps[Alarm | None]:
         try:
@@ -160,7 +168,7 @@ class Turns(Crew[Want, list[Got]]):
 
     def _on_retry(self, error: FDBError) -> None:
         if error.code == NOT_COMMITTED:
-            self.conflicts += 1
+            self._meetings.conflicts += 1
             self._met = time.monotonic()
             if self._request is None and not self._contended:
                 raise _Contended
@@ -245,7 +253,7 @@ class Turns(Crew[Want, list[Got]]):
 
     def _look(self, tr: Transaction) -> Steps[_Turn]:
         """Collect what was granted, or fulfill, if it is this one's turn, or wait."""
-        self.looks += 1
+        self._meetings.looks += 1
         request = self._request
         if request is None:
             raise RuntimeError("there is no request to look after")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -14,24 +12,13 @@ import pytest
 
 from fdbqueue import CodecError, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.engine.steps import Steps, run
-from fdbqueue.engine.transactional import attempts
 from layers import turns
 from layers.leases import Leases
-from layers.requests import GRANT_SECONDS, REQUEST_SECONDS, Requests, Wish
+from layers.requests import GRANT_SECONDS, REQUEST_SECONDS
 from layers.staged import StagedQueue
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.held import HeldDatabase
-
-
-class Clock:
-    """Seconds that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.helpers.staging import Clock, has_requests, join_finishers, left_behind, register, value, wait_until
 
 
 @pytest.fixture
@@ -67,49 +54,8 @@ def pool() -> Any:
 
 
 def put(queue: Queue, db: Any, *values: str) -> None:
-    for value in values:
-        queue.enqueue(db, value)
-
-
-def register(db: Any, queue: Queue, clock: Clock, *, wanted: int = 1, lives: float = REQUEST_SECONDS) -> bytes:
-    """Register a request of somebody who does nothing ever after, and return its grant's key."""
-    requests = Requests(queue.layout)
-
-    def body(tr: Any) -> Steps[None]:
-        yield from ()
-        requests.register(tr, Wish(b"sleeping", wanted, int((clock() + lives) * 1e6)))
-
-    run(attempts(db, body))
-    return requests.grant_key(b"sleeping")
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """Wait for what other threads do, without a word of it to wait for."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen within 20 seconds"
-        time.sleep(0.002)
-
-
-def join_finishers() -> None:
-    """Wait for the threads that finish what cancelled leaders began."""
-    for thread in threading.enumerate():
-        if thread.name == "fdbqueue-finish":
-            thread.join(20)
-
-
-def left_behind(queue: Queue, db: Any) -> list[bytes]:
-    """Return the keys of requests and grants that are there."""
-    layout = queue.layout
-    return [row.key for space in (layout.requests, layout.grants) for row in db.get_range_startswith(space.key())]
-
-
-def has_requests(staged: StagedQueue, db: Any, number: int) -> bool:
-    return staged.stats(db).requests == number
-
-
-def value(got: Any) -> Any:
-    return None if got is None else got.value
+    for text in values:
+        queue.enqueue(db, text)
 
 
 def test_items_come_out_in_queue_order_and_none_when_there_is_none(db: Any, queue: Queue, staged: StagedQueue) -> None:
@@ -135,7 +81,7 @@ def test_alone_it_takes_one_transaction_and_writes_no_request(db: Any, queue: Qu
     assert counting.commits == 2
     assert staged.dequeue(counting) is None
     assert counting.commits == 2
-    assert staged.contention().looks == 0
+    assert staged.meetings().looks == 0
 
 
 def test_bad_limits_and_timeouts_are_refused(db: Any, staged: StagedQueue) -> None:
@@ -161,7 +107,7 @@ def test_who_loses_the_race_for_an_item_registers_and_gets_the_next(db: Any, que
 
     assert value(staged.dequeue(FaultyDatabase(db, plan))) == "b"
     assert value(stolen[0]) == "a"
-    assert staged.contention().conflicts == 1
+    assert staged.meetings().conflicts == 1
     assert left_behind(queue, db) == []
     assert queue.check(db).ok
 
@@ -201,11 +147,11 @@ def test_one_enqueue_wakes_few_of_many_who_wait(
     for number, consumer in enumerate(consumers):
         waiting.append(pool.submit(consumer.dequeue, db, timeout=60))
         wait_until(partial(has_requests, consumers[0], db, number + 1))
-    wait_until(lambda: consumers[0].contention().looks > 0)
-    before = [consumer.contention().looks for consumer in consumers]
+    wait_until(lambda: consumers[0].meetings().looks > 0)
+    before = [consumer.meetings().looks for consumer in consumers]
     put(queue, db, "a")
     wait_until(lambda: any(one.done() for one in waiting))
-    woken = sum(consumer.contention().looks > seen for consumer, seen in zip(consumers, before, strict=True))
+    woken = sum(consumer.meetings().looks > seen for consumer, seen in zip(consumers, before, strict=True))
     assert woken < 4  # two, and one that looks after the others by its own clock just now
     for number in range(7):
         put(queue, db, f"{number}")
@@ -230,7 +176,7 @@ def test_an_item_that_is_given_back_wakes_who_waits(
     lease = leases.lease(db)
     assert lease is not None
     waiting = pool.submit(staged.dequeue, db, timeout=None)
-    wait_until(lambda: staged.contention().looks)
+    wait_until(lambda: staged.meetings().looks)
     leases.nack(db, lease)
     assert value(waiting.result(20)) == "a"
 

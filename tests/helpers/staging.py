@@ -1,0 +1,65 @@
+"""What tests of staged queues look at, and somebody who waits and does nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fdbqueue import Queue
+from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.transactional import attempts
+from layers.requests import REQUEST_SECONDS, Requests, Wish
+from layers.staged import StagedQueue
+
+
+class Clock:
+    """Seconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def register(db: Any, queue: Queue, clock: Clock, *, wanted: int = 1, lives: float = REQUEST_SECONDS) -> bytes:
+    """Register a request of somebody who does nothing ever after, and return its grant's key."""
+    requests = Requests(queue.layout)
+
+    def body(tr: Any) -> Steps[None]:
+        yield from ()
+        requests.register(tr, Wish(b"sleeping", wanted, int((clock() + lives) * 1e6)))
+
+    run(attempts(db, body))
+    return requests.grant_key(b"sleeping")
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for what other threads do, without a word of it to wait for."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen within 20 seconds"
+        time.sleep(0.002)
+
+
+def join_finishers() -> None:
+    """Wait for the threads that finish what cancelled leaders began."""
+    for thread in threading.enumerate():
+        if thread.name == "fdbqueue-finish":
+            thread.join(20)
+
+
+def left_behind(queue: Queue, db: Any) -> list[bytes]:
+    """Return the keys of requests and grants that are there."""
+    layout = queue.layout
+    return [row.key for space in (layout.requests, layout.grants) for row in db.get_range_startswith(space.key())]
+
+
+def has_requests(staged: StagedQueue, db: Any, number: int) -> bool:
+    return staged.stats(db).requests == number
+
+
+def value(got: Any) -> Any:
+    return None if got is None else got.value
