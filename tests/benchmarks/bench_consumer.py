@@ -1,0 +1,100 @@
+"""A consumer with many handlers: every item leased and acked, in batches beneath."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from typing import Any
+
+import fdbqueue
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from layers.consumer import Consumer
+from layers.lease import Lease
+from layers.leases import Leases
+from tests.benchmarks.harness import Contestant, Sample, compare, heading, say
+from tests.benchmarks.peers import bare_sets
+
+SPACE = Subspace(("fdbqueue bench",))
+ITEM = b"x" * 100
+ITEMS = 20_000
+HANDLERS = 256
+BATCH = 256
+OVERDUE = 5_000
+
+
+def main() -> None:
+    heading("Consumers")
+    with tempfile.TemporaryDirectory() as folder:
+        db = fdbqueue.open(f"file:{folder}/db")
+        handlers(db, "embedded, durable", None)
+        db.close()
+    cluster_file = os.environ.get("FDBQUEUE_TEST_CLUSTER_FILE") or os.environ.get("FDB_CLUSTER_FILE")
+    if cluster_file:
+        db = fdbqueue.open(f"fdb:{cluster_file}")
+        handlers(db, "cluster", 0.08)
+        db.clear_range_startswith(SPACE.key())
+    else:
+        say("\nSkipped: the cluster's half, since FDB_CLUSTER_FILE names none.")
+
+
+def handlers(db: Any, engine: str, wanted: float | None) -> None:
+    """No-op handlers, and the verbs beneath them by themselves, against a loop that only sets."""
+    compare(
+        f"{ITEMS:,} items of 100 B, each leased and acked, {engine}",
+        [
+            Contestant("bare loop, 1,000 sets per transaction", lambda: bare(db)),
+            Contestant(f"Consumer, {HANDLERS} no-op coroutines", lambda: consume(db), wanted),
+            Contestant(f"lease_many and ack_many of {BATCH}, one thread", lambda: by_hand(db)),
+            Contestant(f"reclaim of {OVERDUE:,} expired leases", lambda: reclaim(db)),
+        ],
+    )
+
+
+def bare(db: Any) -> Sample:
+    """Set as many keys as there are items."""
+    layout = Queue(SPACE[os.urandom(4)]).layout
+    rows = [(key, b"\x10" + ITEM) for key in layout.item_keys(1, ITEMS, os.urandom(8))]
+    return bare_sets(db, rows, per_transaction=1_000, in_flight=1)
+
+
+def filled(db: Any, items: int) -> Leases:
+    """Return the leases of a queue with so many items, which nobody used before."""
+    queue = Queue(SPACE[os.urandom(4)])
+    queue.enqueue_many(db, [ITEM] * items)
+    return Leases(queue)
+
+
+def consume(db: Any) -> Sample:
+    """Let a consumer handle all items."""
+    leases = filled(db, ITEMS)
+
+    async def handle(lease: Lease) -> None:
+        """Do nothing."""
+
+    consumer = Consumer(leases, handle, concurrency=HANDLERS)
+    started = time.perf_counter()
+    report = consumer.drain(db)
+    return Sample(report.acked, time.perf_counter() - started)
+
+
+def by_hand(db: Any) -> Sample:
+    """Lease and ack all items in one thread, a batch after the other."""
+    leases = filled(db, ITEMS)
+    started = time.perf_counter()
+    while taken := leases.lease_many(db, limit=BATCH):
+        leases.ack_many(db, taken)
+    return Sample(ITEMS, time.perf_counter() - started)
+
+
+def reclaim(db: Any) -> Sample:
+    """Give back what a crashed consumer held."""
+    leases = filled(db, OVERDUE)
+    past = Leases(leases.queue, clock=lambda: 1_000.0)
+    while past.lease_many(db, limit=BATCH):
+        pass
+    started = time.perf_counter()
+    while leases.reclaim(db).more:
+        pass
+    return Sample(OVERDUE, time.perf_counter() - started)
