@@ -1,0 +1,132 @@
+"""Relaxed order: consumers pick among the first K items, and so seldom meet.
+
+Challenge
+    Strict order has its price: everybody wants the same item. Who can do with nearly-first items need not wait for
+    others, register, or look after them, and can take items inside transactions of their own.
+
+Ordering
+    What is taken was, in the view of the transaction that took it, among the first K available items, so that at most
+    K - 1 items stood before it. An item at the head is passed over by each taker with probability (K - 1) / K at most,
+    again and again: that it is passed over n times has probability ((K - 1) / K) ** n; there is no bound. One consumer
+    alone sees items out of order too. A run of items that is taken together keeps its order.
+
+Guarantees
+    As `Leases`: at most one live lease per item, exactly once for calls that commit by themselves. Two takers conflict
+    if they picked a common item, of whom one wins and the other picks again; with n takers at once that is about n / K
+    of their commits.
+
+Limits
+    It reads K items to take one. Nobody waits here: `StagedQueue` waits, and is strict.
+
+Source
+    The relaxed queues of the literature (k-FIFO: Kirsch et al., 2013), and every hash that spreads a hot key.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import Any, cast
+
+from fdbqueue import Item, Queue
+from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.transactional import is_database
+from fdbqueue.layout import Layout
+from fdbqueue.verbs import verb
+
+from .head import Head
+from .leases import Leases
+from .serving import Serving, Share
+
+WINDOW = 32
+
+
+class RelaxedHead(Head):
+    """A run of the first K items, from a random one on.
+
+    Args:
+        layout: the queue's.
+        window: K, at least 1; 1 is strict.
+        choose: given n, a number below it; for tests.
+    """
+
+    def __init__(self, layout: Layout, *, window: int = WINDOW, choose: Any = random.randrange) -> None:
+        if window < 1:
+            raise ValueError(f"window is among how many first items to pick, at least 1, not {window}.")
+        super().__init__(layout)
+        self._window = window
+        self._choose = choose
+
+    def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
+        found = yield from super().first(tr, limit=max(limit, self._window), after=after)
+        runs = max(1, min(len(found), self._window) - limit + 1)
+        start = self._choose(runs)
+        return found[start : start + limit]
+
+    def take(self, tr: Transaction, first: bytes, last: bytes) -> None:
+        """Clear the run from `first` to `last`.
+
+        The conflict range is the run alone: what happens in front of it is of no interest here.
+        """
+        tr.add_read_conflict_range(first, last + b"\x00")
+        tr.clear_range(first, last + b"\x00")
+
+
+class RelaxedQueue:
+    """A queue whose consumers pick among its first items.
+
+    Its verbs take a transaction, in which they compose, or a database; every verb has an awaitable form.
+
+    Args:
+        queue: the queue.
+        window: among how many first items to pick: more, and fewer conflicts and less order.
+
+    >>> import fdbqueue
+    >>> with fdbqueue.open("memory:") as db:
+    ...     relaxed = RelaxedQueue(Queue("q", codec="json"), window=3)
+    ...     report = relaxed.queue.enqueue_many(db, [0, 1, 2, 3])
+    ...     relaxed.dequeue(db).value in (0, 1, 2)
+    True
+    """
+
+    def __init__(self, queue: Queue, *, window: int = WINDOW) -> None:
+        self.queue = queue
+        self.leases = Leases(queue, head=RelaxedHead(queue.layout, window=window))
+        """Leases of items that are picked so: lease, ack, nack and the rest."""
+        self._window = window
+        self._serving = Serving(self.leases)
+
+    def __repr__(self) -> str:
+        return f"RelaxedQueue({self.queue.layout.describe()}, window={self._window})"
+
+    @verb
+    def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
+        """Take one of the first items out; None if there is none.
+
+        Raises:
+            FormatError, CodecError: the picked item can't be read; it stays where it is.
+
+        *Conflicts:* with whoever takes the same item. *Cost:* one read of K items, two writes.
+        """
+        items = yield from self.dequeue_many.steps(tr, limit=1)
+        return items[0] if items else None
+
+    @verb
+    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item]]:
+        """Take a run of up to `limit` of the first items out, in order; otherwise as `dequeue`."""
+        if limit < 1:
+            raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
+        items = yield from self.queue.transact(tr, partial(self._take, limit=limit))
+        if not items and not is_database(tr):
+            self.leases.head.found_nothing(cast(Transaction, tr))
+        return items
+
+    def _take(self, tr: Transaction, limit: int) -> Steps[list[Item]]:
+        while True:
+            share = Share(limit, 0, "", own=True)
+            served = yield from self._serving.take(tr, self._serving.look(tr, limit=limit), [share])
+            if served.error is not None:
+                raise served.error
+            if share.got or not served.again:
+                return [got.given for got in share.got if isinstance(got.given, Item)]

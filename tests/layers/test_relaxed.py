@@ -1,0 +1,94 @@
+"""Relaxed order: who picks what, who conflicts with whom, and what order remains."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fdbqueue import Queue
+from fdbqueue.engine import FDBError, Subspace
+from layers.leases import Leases
+from layers.relaxed import RelaxedHead, RelaxedQueue
+from layers.staged import StagedQueue
+
+
+@pytest.fixture
+def queue(space: Subspace) -> Queue:
+    return Queue(space, codec="json")
+
+
+@given(window=st.integers(1, 6), limits=st.lists(st.integers(1, 4), max_size=12))
+def test_everything_taken_stood_among_the_first_of_the_window(db: Any, window: int, limits: list[int]) -> None:
+    queue = Queue(("fdbqueue tests", "relaxed", str(window), str(limits)), codec="json")
+    queue.clear(db)
+    relaxed = RelaxedQueue(queue, window=window)
+    model = list(range(20))
+    queue.enqueue_many(db, model)
+    for limit in limits:
+        taken = [item.value for item in relaxed.dequeue_many(db, limit=limit)]
+        assert len(taken) == min(limit, len(model))
+        assert taken == sorted(taken)
+        assert set(taken) <= set(model[: max(window, limit)])
+        model = [value for value in model if value not in taken]
+    assert [item.value for item in queue.browse(db)] == model
+    assert queue.check(db).ok
+    queue.clear(db)
+
+
+def test_two_that_pick_different_items_do_not_conflict_and_two_that_pick_the_same_do(db: Any, queue: Queue) -> None:
+    queue.enqueue_many(db, list(range(4)))
+
+    def picking(number: int) -> Leases:
+        return Leases(queue, head=RelaxedHead(queue.layout, window=4, choose=lambda n: number % n))
+
+    first, second, third = (db.create_transaction() for _ in range(3))
+    for tr, number in ((first, 3), (second, 0), (third, 3)):
+        lease = picking(number).lease(tr)
+        assert lease is not None
+        assert lease.value == number
+    first.commit().wait()
+    second.commit().wait()
+    with pytest.raises(FDBError, match="1020"):
+        third.commit().wait()
+
+
+def test_it_composes_in_a_transaction_and_with_the_strict_view(db: Any, queue: Queue) -> None:
+    relaxed = RelaxedQueue(queue, window=2)
+    queue.enqueue_many(db, list(range(3)))
+    tr = db.create_transaction()
+    mine = relaxed.dequeue(tr)
+    tr.cancel()
+    assert mine is not None
+    taken = relaxed.dequeue(db)
+    assert taken is not None
+    rest = [value for value in range(3) if value != taken.value]
+    assert [item.value for item in StagedQueue(queue).dequeue_many(db)] == rest
+    assert relaxed.dequeue(db) is None
+    assert queue.check(db).ok
+
+
+def test_many_who_pick_at_once_take_everything_once(db: Any, queue: Queue) -> None:
+    queue.enqueue_many(db, list(range(120)))
+    relaxed = RelaxedQueue(queue, window=40)
+    seen: list[int] = []
+
+    def work() -> None:
+        while (item := relaxed.dequeue(db)) is not None:
+            seen.append(item.value)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == list(range(120))
+    assert queue.check(db).ok
+
+
+def test_a_window_of_nothing_is_refused(queue: Queue) -> None:
+    with pytest.raises(ValueError, match="window"):
+        RelaxedQueue(queue, window=0)
