@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import struct
+
 import fdb.tuple as tuple  # under the binding's own name
 from fdb.subspace_impl import Subspace
 from fdb.tuple import SingleFloat, Versionstamp, pack, pack_with_versionstamp, unpack
+
+
+def _versionstamp_bytes(stamp: Versionstamp) -> bytes:
+    version = stamp._UNSET_TR_VERSION if stamp.tr_version is None else bytes(stamp.tr_version)
+    return struct.pack(stamp._STRUCT_FORMAT_STRING, version, stamp.user_version)
+
+
+# The one place where the tuple codec asks for the client library: it looks whether the version is a lazy value. Its
+# bytes are the same.
+Versionstamp.to_bytes = _versionstamp_bytes
 
 
 def strinc(key: bytes) -> bytes:

@@ -1,0 +1,40 @@
+"""Keys and tuples work without the client library."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fdbqueue.engine import Versionstamp, strinc
+from fdbqueue.engine import tuple as fdb_tuple
+
+stamps = st.builds(Versionstamp, st.binary(min_size=10, max_size=10), st.integers(0, 2**16 - 1))
+
+
+@given(stamp=stamps)
+def test_a_versionstamp_packs_and_unpacks(stamp: Versionstamp) -> None:
+    assert fdb_tuple.unpack(fdb_tuple.pack(("a", stamp, 1))) == ("a", stamp, 1)
+
+
+def test_an_incomplete_versionstamp_packs_without_the_client_library() -> None:
+    code = (
+        "from fdbqueue.engine import tuple, Versionstamp;"
+        "print(tuple.pack_with_versionstamp(('a', Versionstamp(user_version=7))).hex())"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    packed = bytes.fromhex(subprocess.check_output([sys.executable, "-c", code], env=environment, text=True))
+    assert packed == b"\x02a\x00\x33" + b"\xff" * 10 + b"\x00\x07" + b"\x04\x00\x00\x00"
+
+
+@given(prefix=st.binary(min_size=1, max_size=6), tail=st.binary(max_size=4))
+def test_strinc_is_behind_every_key_with_the_prefix(prefix: bytes, tail: bytes) -> None:
+    if prefix.strip(b"\xff"):
+        assert prefix + tail < strinc(prefix)  # and no key stands between them
+    else:
+        with pytest.raises(ValueError, match="0xFF"):
+            strinc(prefix)
