@@ -50,7 +50,15 @@ def program(leases: Leases, db: Any, clock: Clock) -> list[Any]:
     again = leases.lease(db)
     assert again is not None
     said.append((again.attempt, again.error))
+    leases.ack(db, again)
+    said.append(leases.enqueue_many(db, [b"d", b"e", b"f"], ttl=5).items)
+    mortal = Leases(leases.queue, max_attempts=1, clock=clock)
+    said.append([mortal.nack(db, lease) for lease in mortal.lease_many(db)])
+    first_dead = next(mortal.dead.browse(db)).position
+    said.append([mortal.dead.redrive(db, first_dead), mortal.dead.redrive(db, limit=1, to="tail")])
+    said.append([mortal.dead.purge(db, older_than=1), mortal.dead.purge(db)])
     stats = leases.queue.stats(db)
+    said.append((stats.dead, stats.purged, stats.expired))
     said.append((stats.available, stats.leased, stats.delayed, stats.enqueued, stats.dequeued))
     return said
 

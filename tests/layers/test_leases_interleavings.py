@@ -168,6 +168,40 @@ def test_what_happens_to_different_leases_does_not_conflict(db: Any, leases: Lea
     assert leases.queue.check(db).ok
 
 
+@pytest.mark.parametrize("step", [2, 10], ids=["side by side", "far apart"])
+def test_an_ack_of_many_conflicts_with_what_happens_to_one_of_them_and_not_between_them(
+    db: Any, leases: Leases, step: int
+) -> None:
+    leases.enqueue_many(db, [b"x"] * 20 * step)
+    taken = leases.lease_many(db, limit=20 * step)
+    mine, yours = taken[::step], taken[1::step]
+    first = db.create_transaction()
+    leases.ack_many(first, mine)
+    leases.ack(db, yours[3])
+    leases.nack(db, yours[4])
+    assert not conflicts(first)
+    second = db.create_transaction()
+    leases.ack_many(second, yours[5:])
+    leases.nack(db, yours[7])
+    assert conflicts(second)
+    with pytest.raises(LeaseLost) as lost:
+        leases.ack_many(db, yours)
+    assert lost.value.lost == [yours[n].position for n in (3, 4, 7)]
+    assert leases.check(db).ok
+
+
+def test_an_ack_of_many_that_finds_one_lost_conflicts_if_that_changes(db: Any, leases: Leases, clock: Clock) -> None:
+    leases.enqueue_many(db, [b"x"] * 20)
+    taken = leases.lease_many(db)
+    leases.ack(db, taken[7])
+    tr = db.create_transaction()
+    with pytest.raises(LeaseLost):
+        leases.ack_many(tr, taken)
+    leases.ack(db, taken[8])
+    leases.ack_many(tr, taken[:5])
+    assert conflicts(tr)
+
+
 def test_a_reclaim_conflicts_with_an_ack_of_an_item_that_it_reclaims_and_of_no_other(
     db: Any, leases: Leases, clock: Clock
 ) -> None:
