@@ -210,21 +210,12 @@ class Committer:
                 self._host.reopen()
                 self._attach()
             elif isinstance(error, lmdb.Error):
-                return explain(self._host.path, error)
+                raise explain(self._host.path, error)
             else:
-                return error if isinstance(error, StorageError) else StorageError(str(error))
+                raise error
         except StorageError as failure:
-            return failure
+            return StorageError(f"{failure} Nothing of this commit was kept.")
         return None
-
-    def _attempt(self, batch: list[CommitRequest]) -> None:
-        files = self._host.files
-        txn = files.env.begin(db=files.dbs.data, write=True)
-        try:
-            self._in_transaction(txn, batch)
-        except BaseException:
-            txn.abort()
-            raise
 
     def _in_transaction(self, txn: Any, batch: list[CommitRequest]) -> None:
         recent = self._recent

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import lmdb
 
-from fdbqueue.engine.embedded import commitlog, layout
+from fdbqueue.engine.embedded import commitlog, datafile, layout
 from fdbqueue.engine.embedded.clock import Clock
 from fdbqueue.engine.embedded.longkeys import Databases
 from fdbqueue.engine.embedded.urloptions import StoreOptions
@@ -25,11 +25,12 @@ def explain(path: str, error: lmdb.Error) -> StorageError:
     """Make LMDB's error one that says what happened, where, and what to do."""
     code = getattr(error, "code", 0)
     if code in FULL:
-        return StorageError(f"{path}: the disk is full. Nothing of this commit was kept; make room and try again.")
+        return StorageError(f"{path}: the disk, or a quota, is full. Make room and try again.")
     if code in (errno.EACCES, errno.EROFS, errno.EPERM):
         return StorageError(f"{path}: no right to write there. The folder and its files must be writable.")
     if code == errno.EIO:
-        return StorageError(f"{path}: the disk failed to read or write ({error}).")
+        # LMDB's answer, too, to a write that the disk took only the beginning of.
+        return StorageError(f"{path}: the disk did not take all: it, or a quota, is full, or it failed ({error}).")
     if isinstance(error, lmdb.MapFullError):
         return StorageError(f"{path}: the database has reached its max_size; give a larger one in the URL.")
     if isinstance(error, lmdb.ReadersFullError):
@@ -50,6 +51,7 @@ class Files:
         self.path = path
         self.options = options
         _check_folder(path)
+        datafile.check(path)
         self.map_size = max(options.map_size, _round(_file_size(path)))
         try:
             self.env = lmdb.open(
@@ -61,6 +63,7 @@ class Files:
                 sync=options.durable,
                 metasync=options.durable,
                 mode=0o644,
+                lib_version=0,
             )
         except lmdb.Error as error:
             raise explain(path, error) from error
@@ -88,8 +91,8 @@ class Files:
         size = min(self.map_size * 2, self.options.max_size)
         if size <= self.map_size:
             raise StorageError(
-                f"{self.path}: the database is full at max_size={self.options.max_size}. Nothing of this commit was"
-                " kept; clear something or give a larger max_size in the URL."
+                f"{self.path}: the database is full at max_size={self.options.max_size}. Clear something,"
+                " or give a larger max_size in the URL."
             )
         self.env.set_mapsize(size)
         self.map_size = size

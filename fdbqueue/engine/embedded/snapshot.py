@@ -9,7 +9,10 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
+import lmdb
+
 from fdbqueue.engine.embedded.commitlog import Commit, read_log
+from fdbqueue.engine.embedded.files import explain
 from fdbqueue.engine.embedded.layout import DIRECT_KEY
 from fdbqueue.engine.embedded.longkeys import Databases, LongKeys, Row
 from fdbqueue.engine.errors import TRANSACTION_TOO_OLD, FDBError
@@ -48,10 +51,13 @@ class Snapshot:
         with self._lock:
             if self._txn is None:
                 raise FDBError(TRANSACTION_TOO_OLD)
-            if 0 < len(key) <= DIRECT_KEY:
-                value: bytes | None = self._txn.get(key)
-                return value
-            return LongKeys(self._txn, self._dbs).get(key)
+            try:
+                if 0 < len(key) <= DIRECT_KEY:
+                    value: bytes | None = self._txn.get(key)
+                    return value
+                return LongKeys(self._txn, self._dbs).get(key)
+            except lmdb.Error as error:
+                raise explain(self._txn.env.path(), error) from error
 
     def rows(self, begin: bytes, end: bytes, limit: int = 0, reverse: bool = False) -> list[Row]:
         """Return the rows of ``[begin, end)``, at most `limit` of them (0: all), from the front or from the back.
@@ -62,16 +68,18 @@ class Snapshot:
             txn = self._txn
             if txn is None:
                 raise FDBError(TRANSACTION_TOO_OLD)
-            if begin >= end:
-                return []
-            if self._any_long is None:
-                self._any_long = LongKeys(txn, self._dbs).any_long()
-            if self._any_long:
-                return list(islice(LongKeys(txn, self._dbs).rows(begin, end, reverse), limit or None))
-            cursor = txn.cursor(self._dbs.data)
-            if reverse:
-                return _down(cursor, begin, end, limit)
-            return _up(cursor, begin, end, limit)
+            try:
+                return self._rows(txn, begin, end, limit, reverse) if begin < end else []
+            except lmdb.Error as error:
+                raise explain(txn.env.path(), error) from error
+
+    def _rows(self, txn: Any, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[Row]:
+        if self._any_long is None:
+            self._any_long = LongKeys(txn, self._dbs).any_long()
+        if self._any_long:
+            return list(islice(LongKeys(txn, self._dbs).rows(begin, end, reverse), limit or None))
+        cursor = txn.cursor(self._dbs.data)
+        return _down(cursor, begin, end, limit) if reverse else _up(cursor, begin, end, limit)
 
     def scan(self, begin: bytes, end: bytes, reverse: bool = False) -> Iterator[Row]:
         """Read the rows of ``[begin, end)`` lazily, as many at a time as fit about a megabyte."""

@@ -18,6 +18,7 @@ them the database.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -41,6 +42,8 @@ from fdbqueue.engine.errors import FUTURE_VERSION, TRANSACTION_TOO_OLD, FDBError
 from fdbqueue.errors import StorageError
 
 __all__ = ["CommitRequest", "Faults", "Snapshot", "Store"]
+
+log = logging.getLogger(__name__)
 
 READERS_EVERY_SECONDS: Final = 5.0
 MOST_PINS: Final = 64
@@ -263,7 +266,10 @@ class Store:
             self._evict(snapshot)
         if now - self._readers_checked >= READERS_EVERY_SECONDS:
             self._readers_checked = now
-            self.files.env.reader_check()
+            try:
+                self.files.env.reader_check()
+            except lmdb.Error as error:
+                log.warning("%s: could not look for readers that were killed: %s", self.path, error)
         if oldest is not None:
             return oldest.opened_at + WINDOW_SECONDS - now
         busy = self._committer.commits != self._tidied_commits

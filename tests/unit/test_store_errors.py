@@ -1,0 +1,272 @@
+"""Everything that can be wrong with a folder: a clear error, nothing lost, and the next open works."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from fdbqueue.engine.embedded import files
+from fdbqueue.engine.embedded.store import Store
+from fdbqueue.errors import StorageError
+from tests.helpers.processes import Processes
+from tests.helpers.stores import contents, opened, put, sets, view
+
+ROWS = [(b"%04d" % number, b"x" * 1_000) for number in range(100)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a database of some rows."""
+    path = tmp_path / "folder"
+    with opened(path) as store:
+        put(store, *ROWS)
+    return path
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    with Processes() as processes:
+        yield processes
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"something else")
+    refused(path, "is a file")
+    assert path.read_bytes() == b"something else"
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("my only copy")
+    refused(tmp_path, r"other files, such as 'thesis\.txt'")
+    assert os.listdir(tmp_path) == ["thesis.txt"]
+
+
+def test_a_missing_parent_folder_is_made(tmp_path: Path) -> None:
+    with opened(tmp_path / "a" / "b" / "c") as store:
+        put(store, (b"a", b""))
+
+
+def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
+    env = lmdb.open(str(tmp_path), max_dbs=1)
+    with env.begin(write=True) as txn:
+        txn.put(b"theirs", b"1")
+    env.close()
+    refused(tmp_path, "not fdbqueue's")
+    env = lmdb.open(str(tmp_path), max_dbs=1)
+    with env.begin() as txn:
+        assert list(txn.cursor()) == [(b"theirs", b"1")]
+    env.close()
+
+
+def test_a_database_of_another_format_version_is_refused_and_left_as_it_is(folder: Path) -> None:
+    for found, put_back in ((b"fdbqueue embedded 2", False), (b"fdbqueue embedded 1", True)):
+        env = lmdb.open(str(folder), max_dbs=8, map_size=1 << 30)
+        with env.begin(write=True) as txn:
+            txn.put(b"format", found, db=env.open_db(b"meta", txn=txn))
+        env.close()
+        if not put_back:
+            refused(folder, "its format is 'fdbqueue embedded 2'.*reads 'fdbqueue embedded 1'")
+    kept(folder)
+
+
+def test_a_file_of_another_lmdb_version_is_refused(tmp_path: Path) -> None:
+    lmdb.open(str(tmp_path), lib_version=1).close()
+    refused(tmp_path, "another version of LMDB's format|damaged|no database")
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage " * 2_000])
+def test_a_damaged_file_is_refused_and_a_copy_put_in_its_place_works(folder: Path, damage: bytes) -> None:
+    data = folder / "data.mdb"
+    backup = data.read_bytes()
+    data.write_bytes(damage or backup[:5_000].replace(b"\xde\xc0\xef\xbe", b"\0\0\0\0"))
+    refused(folder, "damaged or no database of fdbqueue")
+    data.write_bytes(backup)
+    kept(folder)
+
+
+def test_a_page_that_is_damaged_is_found_when_it_is_read(folder: Path) -> None:
+    data = bytearray((folder / "data.mdb").read_bytes())
+    for at in range(8_192, len(data), 4_096):
+        if data[at : at + 4_096].count(b"x" * 1_000):
+            data[at : at + 16] = bytes(16)
+    (folder / "data.mdb").write_bytes(data)
+    with opened(folder) as store, view(store) as snapshot:
+        for read in (lambda: snapshot.get(b"0050"), lambda: snapshot.rows(b"", b"\xff")):
+            with pytest.raises(StorageError, match="damaged"):
+                read()
+
+
+def test_an_empty_file_is_a_new_database(folder: Path) -> None:
+    (folder / "data.mdb").write_bytes(b"")
+    with opened(folder) as store:
+        assert contents(store) == []
+
+
+def test_a_file_that_was_cut_off_is_refused(folder: Path) -> None:
+    os.truncate(folder / "data.mdb", 20_000)
+    refused(folder, "was cut off")
+
+
+def test_a_read_only_folder_is_refused(processes: Processes) -> None:
+    # In a place that a user without rights can reach, as pytest's own is not.
+    path = Path(tempfile.mkdtemp())
+    try:
+        with opened(path / "db") as store:
+            put(store, *ROWS)
+        path.chmod(0o755)
+        (path / "db").chmod(0o555)
+        for name in os.listdir(path / "db"):
+            (path / "db" / name).chmod(0o444)
+        processes.run(open_without_rights, str(path / "db"), "no right to write there")
+        processes.run(open_without_rights, str(path / "new"), "can't be made")
+        (path / "db").chmod(0o755)
+        processes.run(open_without_rights, str(path / "db"), "no right to write there")
+        kept(path / "db")
+    finally:
+        shutil.rmtree(path)
+
+
+def open_without_rights(path: str, message: str) -> None:
+    """Open `path` as a user who may read only, if need be by ceasing to be root."""
+    if os.geteuid() == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+    refused(Path(path), message)
+
+
+@pytest.mark.parametrize("durability", ["fsync", "relaxed"])
+def test_a_full_disk_fails_the_commit_and_the_next_one_works_when_there_is_room(
+    folder: Path, processes: Processes, durability: str
+) -> None:
+    processes.run(fill_the_disk, str(folder), durability)
+    with opened(folder) as store:
+        assert contents(store) == sorted([*ROWS, (b"small", b"1"), (b"zzz", b"2")])
+
+
+def fill_the_disk(path: str, durability: str) -> None:
+    """Run into a limit of the file's size, which the system reports as it does a full disk."""
+    with opened(Path(path), durability=durability) as store:
+        size = os.stat(Path(path) / "data.mdb").st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100_000, resource.RLIM_INFINITY))
+        large = sets(*[(b"large%04d" % number, b"x" * 10_000) for number in range(100)])
+        small = sets((b"small", b"1"))
+        store.submit(large)
+        store.submit(small)
+        with pytest.raises(StorageError, match=r"did not take all.*Nothing of this commit was kept"):
+            store.wait(large)
+        store.wait(small)
+        assert small.error is None
+        assert large.error == 1510
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        put(store, (b"zzz", b"2"))
+
+
+def test_a_commit_whose_outcome_the_disk_hides_is_unknown_and_the_files_are_opened_anew(folder: Path) -> None:
+    with opened(folder) as store:
+        committer: Any = store._committer
+        committer._begin = Failing(store.files.env, after=True).begin
+        assert put(store, (b"a", b"")).error == 1021
+        committer._begin = Failing(store.files.env, after=False).begin
+        with pytest.raises(StorageError, match="Nothing of this commit was kept"):
+            put(store, (b"b", b""))
+        committer._begin = Panicking(store.files.env).begin
+        put(store, (b"c", b""))
+        assert [key for key, _ in contents(store) if len(key) == 1] == [b"a", b"c"]
+
+
+class Failing:
+    """An environment whose transactions fail to commit, before they took effect or after."""
+
+    def __init__(self, env: Any, *, after: bool) -> None:
+        self._env = env
+        self._after = after
+
+    def begin(self, *args: Any) -> Any:
+        return FailingTransaction(self._env.begin(*args), after=self._after)
+
+
+class FailingTransaction:
+    def __init__(self, txn: Any, *, after: bool) -> None:
+        self._txn = txn
+        self._after = after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._txn, name)
+
+    def commit(self) -> None:
+        if self._after:
+            self._txn.commit()
+        raise failure(lmdb.Error, errno.EIO)
+
+
+class Panicking:
+    """An environment that LMDB has given up."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def begin(self, *_: Any) -> Any:
+        raise lmdb.PanicError("mdb_txn_begin", -30795)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "message"),
+    [
+        (lmdb.DiskError, errno.ENOSPC, "is full"),
+        (lmdb.Error, errno.EDQUOT, "is full"),
+        (lmdb.Error, errno.EIO, "is full, or it failed"),
+        (lmdb.Error, errno.EROFS, "no right to write"),
+        (lmdb.ReadersFullError, -30790, "4096 transactions are open"),
+        (lmdb.MapFullError, -30792, "max_size"),
+        (lmdb.VersionMismatchError, -30794, "in use, by a program with another version"),
+        (lmdb.CorruptedError, -30796, "Restore a backup"),
+        (lmdb.Error, 12345, "PATH: what LMDB says"),
+    ],
+)
+def test_every_error_of_lmdb_says_what_to_do(kind: type[lmdb.Error], code: int, message: str) -> None:
+    assert message in str(files.explain("PATH", failure(kind, code)))
+
+
+def failure(kind: type[lmdb.Error], code: int) -> lmdb.Error:
+    error = kind("what LMDB says")
+    vars(error)["code"] = code
+    return error
+
+
+def test_a_folder_in_use_by_a_program_with_another_format_is_refused(folder: Path, processes: Processes) -> None:
+    with opened(folder):
+        processes.run(meet_a_stranger, folder)
+    kept(folder)
+
+
+def meet_a_stranger(folder: Path) -> None:
+    """Make the lock file look like another program's, from a process that holds no lock which that would drop."""
+    lock = folder / "lock.mdb"
+    content = lock.read_bytes()
+    try:
+        lock.write_bytes(content[:4] + b"\x99\x99\x99\x99" + content[8:])
+        refused(folder, "in use, by a program with another version")
+    finally:
+        lock.write_bytes(content)
+
+
+def refused(path: Path, message: str) -> None:
+    with pytest.raises(StorageError, match=message) as caught:
+        Store.open(str(path), {})
+    assert str(path) in str(caught.value)
+
+
+def kept(path: Path) -> None:
+    with opened(path) as store:
+        assert contents(store) == ROWS
+        put(store, (b"another", b""))
