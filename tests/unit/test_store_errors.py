@@ -97,7 +97,8 @@ def test_a_damaged_file_is_refused_and_a_copy_put_in_its_place_works(folder: Pat
 def test_a_page_that_is_damaged_is_found_when_it_is_read(folder: Path) -> None:
     data = bytearray((folder / "data.mdb").read_bytes())
     for at in range(8_192, len(data), 4_096):
-        if data[at : at + 4_096].count(b"x" * 1_000):
+        page = data[at : at + 4_096]
+        if b"x" * 1_000 in page and b"meta" not in page:
             data[at : at + 16] = bytes(16)
     (folder / "data.mdb").write_bytes(data)
     with opened(folder) as store, view(store) as snapshot:
