@@ -85,6 +85,9 @@ class Run:
         self._idle: deque[asyncio.Future[None]] = deque()
         """Workers that wait to be woken."""
         self._will_wake = False
+        self._running = 0
+        """How many handlers are at work, or what came of them is being settled."""
+        self._not_returned: list[FDBError] = []
         self._to_ack = asyncio.Event()
         self._closing = False
         self._threads = None if is_async(handler) else Threads(handler)
@@ -118,9 +121,9 @@ class Run:
             self._threads.close()
         # What is still held had its time.
         await self._give_back(list(self._held.values()))
-        for task in everything:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                raise error
+        failed = [error for task in everything if not task.cancelled() and (error := task.exception()) is not None]
+        for error in [*failed, *self._not_returned]:
+            raise error
 
     async def _lease_while_there_is_room(self) -> None:
         terms = self._terms
@@ -168,7 +171,12 @@ class Run:
             if not self._will_wake:
                 self._will_wake = True
                 self.loop.call_soon(self._wake_one)
-            await self._handle(self._ready.popleft())
+            self._running += 1
+            try:
+                await self._handle(self._ready.popleft())
+            finally:
+                self._running -= 1
+                self._changed.set()
 
     def _wake_one(self) -> None:
         self._will_wake = False
@@ -255,17 +263,18 @@ class Run:
                 self._report.extended += extended
 
     async def _wait_for_handlers(self, deadline: float) -> None:
-        done = {id(lease) for lease in self._done}
-        while self._held.keys() - done and (left := deadline - self.loop.time()) > 0:
+        while self._running and (left := deadline - self.loop.time()) > 0:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
-            done = {id(lease) for lease in self._done}
 
     async def _give_back(self, leases: list[Lease]) -> None:
         for start in range(0, len(leases), BATCH_ITEMS):
             batch = leases[start : start + BATCH_ITEMS]
-            self._report.returned += await self._settle_all(batch, self._leases.snooze_many.aio, delay=0.0)
+            try:
+                self._report.returned += await self._settle_all(batch, self._leases.snooze_many.aio, delay=0.0)
+            except FDBError as error:  # they will expire; what failed first is what to report
+                self._not_returned.append(error)
 
     def _let_go(self, lease: Lease) -> None:
         self._held.pop(id(lease), None)
