@@ -120,6 +120,7 @@ class Files:
                     f" {layout.FORMAT.decode()!r}. Use the version that made it."
                 )
             dbs = Databases(
+                path=self.path,
                 data=env.open_db(layout.DATA, txn=txn),
                 long=env.open_db(layout.LONG, txn=txn),
                 log=env.open_db(layout.LOG, txn=txn),

@@ -24,8 +24,9 @@ Row = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Databases:
-    """The handles of the environment's named databases."""
+    """The handles of the named databases in the folder `path`."""
 
+    path: str
     data: Any
     long: Any
     log: Any

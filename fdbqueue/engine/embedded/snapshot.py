@@ -57,7 +57,7 @@ class Snapshot:
                     return value
                 return LongKeys(self._txn, self._dbs).get(key)
             except lmdb.Error as error:
-                raise explain(self._txn.env.path(), error) from error
+                raise explain(self._dbs.path, error) from error
 
     def rows(self, begin: bytes, end: bytes, limit: int = 0, reverse: bool = False) -> list[Row]:
         """Return the rows of ``[begin, end)``, at most `limit` of them (0: all), from the front or from the back.
@@ -71,7 +71,7 @@ class Snapshot:
             try:
                 return self._rows(txn, begin, end, limit, reverse) if begin < end else []
             except lmdb.Error as error:
-                raise explain(txn.env.path(), error) from error
+                raise explain(self._dbs.path, error) from error
 
     def _rows(self, txn: Any, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[Row]:
         if self._any_long is None:
