@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.live import Live
 from rich.table import Table
 
@@ -19,8 +21,13 @@ from fdbqueue.engine import open
 from layers.leases import Leases
 from layers.leasestats import LeaseStats
 
-STATES = ("available", "leased", "delayed", "dead", "overdue")
 FLOWS = ("enqueued", "dequeued")
+COLUMNS = {
+    **{state: state for state in ("available", "leased", "delayed", "dead", "overdue")},
+    "in/s": "enqueued_per_s",
+    "out/s": "dequeued_per_s",
+    "oldest s": "oldest_age_s",
+}
 
 
 def top(
@@ -39,7 +46,7 @@ def top(
             for look in shown:
                 write_lines([encode_json({"queue": name, **row}).encode() + b"\n" for name, row in look.items()])
             return
-        with Live(auto_refresh=False) as live:
+        with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
             for look in shown:
                 live.update(_table(look), refresh=True)
 
@@ -66,13 +73,12 @@ def _row(stats: LeaseStats, before: LeaseStats | None, passed: float) -> dict[st
 
 
 def _table(look: dict[str, dict[str, float | int | None]]) -> Table:
-    table = Table(header_style="bold")
-    columns = [*STATES, *(f"{flow}_per_s" for flow in FLOWS), "oldest_age_s"]
-    table.add_column("queue")
-    for column in columns:
-        table.add_column(column.replace("_per_s", "/s").replace("_", " "), justify="right")
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True, pad_edge=False)
+    table.add_column("queue", overflow="fold", min_width=12)
+    for heading in COLUMNS:
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, row in look.items():
-        table.add_row(name, *(_number(row[column]) for column in columns))
+        table.add_row(name, *(_number(row[column]) for column in COLUMNS.values()))
     return table
 
 

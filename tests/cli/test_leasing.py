@@ -16,6 +16,7 @@ import fdbqueue
 from fdbqueue.cli import errors
 from layers.leases import Leases
 from tests.cli.conftest import Run
+from tests.cli.test_terminal import on_terminal
 
 pytestmark = pytest.mark.engines("file", "cluster")
 
@@ -134,3 +135,31 @@ def test_a_watchdog_runs_until_it_is_told_to_end(name: str, url: str, db: Any, l
         assert json.loads(dog.stdout.readline())["consumer"] == "me"
         dog.send_signal(signal.SIGTERM)
         assert dog.wait(60) == 0
+
+
+@pytest.mark.engines("file")
+def test_a_terminal_shows_tables(name: str, url: str, db: Any, leases: Leases) -> None:
+    kill(db, leases, "teapot")
+    leases.enqueue(db, "cup")
+
+    code, shown = on_terminal("dead", name, url=url)
+    assert code == 0
+    assert "teapot" in shown
+    assert "no teapot" in shown
+    code, shown = on_terminal("top", name, "--count", "1", url=url)
+    assert code == 0
+    assert "oldest s" in shown
+    code, shown = on_terminal("lease", name, url=url)
+    assert code == 0
+    assert "attempt" in shown
+
+
+@pytest.mark.engines("file")
+@pytest.mark.parametrize(("answer", "left"), [("n", 2), ("y", 0)])
+def test_purge_asks_on_a_terminal(name: str, url: str, db: Any, leases: Leases, answer: str, left: int) -> None:
+    kill(db, leases, "a", "b")
+
+    _, shown = on_terminal("purge", name, url=url, typed=answer + "\n")
+
+    assert "Remove up to 2 dead letters" in shown
+    assert leases.stats(db).dead == left

@@ -317,6 +317,32 @@ def test_a_large_item_keeps_its_chunks_where_they_are_until_it_is_acked(db: Any,
     assert keys(db, leases) == []
 
 
+def test_verbs_of_one_transaction_see_each_other(db: Any, leases: Leases, clock: Clock) -> None:
+    tr = db.create_transaction()
+    leases.enqueue(tr, b"1")
+    leases.queue.enqueue(tr, b"2")
+    leases.enqueue(tr, b"3", delay=5)
+    first, second = lease_of(leases, tr), lease_of(leases, tr)
+    assert (first.value, second.value, leases.lease(tr)) == (b"1", b"2", None)
+    leases.ack(tr, first)
+    leases.nack(tr, second)
+    again = lease_of(leases, tr)
+    assert (again.value, again.attempt) == (b"2", 2)
+    assert leases.snooze(tr, again, delay=0) is Fate.available
+    tr.commit().wait()
+    stats = leases.stats(db)
+    assert (stats.available, stats.leased, stats.delayed, stats.dequeued) == (1, 0, 1, 1)
+    assert leases.check(db).ok
+
+
+def test_what_was_not_committed_did_not_happen(db: Any, leases: Leases) -> None:
+    fill(leases, db, 1)
+    tr = db.create_transaction()
+    lease_of(leases, tr)
+    del tr
+    assert lease_of(leases, db).attempt == 1
+
+
 def test_large_items_are_leased_a_few_at_a_time(db: Any, leases: Leases) -> None:
     leases.queue.enqueue_many(db, [bytes(80_000)] * 60)
     leases.queue.enqueue_many(db, [bytes(3_000_000)] * 2)
