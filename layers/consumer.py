@@ -113,7 +113,10 @@ class Consumer:
         return await self._to_the_end(db, replace(self._terms, until_empty=True))
 
     def stop(self) -> None:
-        """End gracefully: begin nothing more, give back what was not begun. From any thread, or a handler."""
+        """End gracefully: begin nothing more, give back what was not begun. From any thread, or a handler.
+
+        A consumer that was stopped stays stopped.
+        """
         self._stopped.set()
         current = self._run
         if current is not None:

@@ -74,7 +74,7 @@ def _row(stats: LeaseStats, before: LeaseStats | None, passed: float) -> dict[st
 
 def _table(look: dict[str, dict[str, float | int | None]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True, pad_edge=False)
-    table.add_column("queue", overflow="fold", min_width=12)
+    table.add_column("queue", overflow="fold", min_width=8)
     for heading in COLUMNS:
         table.add_column(heading, justify="right", no_wrap=True)
     for name, row in look.items():
@@ -85,4 +85,4 @@ def _table(look: dict[str, dict[str, float | int | None]]) -> Table:
 def _number(number: float | int | None) -> str:
     if number is None:
         return ""
-    return f"{number:,.1f}" if isinstance(number, float) else f"{number:,}"
+    return f"{number:,.1f}" if isinstance(number, float) and number < 100 else f"{number:,.0f}"
