@@ -213,7 +213,6 @@ class Turns(Crew[Want, list[Got]]):
             if turn.asks() and not (yield from look.head):
                 turn.nothing = True
                 raise _Leave(turn)
-            self._met = time.monotonic()
             return (yield from self._enroll(tr, in_front, turn))
         served = yield from self._serving.take(tr, look, [share])
         turn.got, turn.error = share.got, served.error
@@ -228,15 +227,14 @@ class Turns(Crew[Want, list[Got]]):
 
     def _enroll(self, tr: Transaction, in_front: bytes, turn: _Turn) -> Steps[_Turn]:
         """Register behind the request that was the last one."""
+        if self._requests.is_key(in_front):
+            self._met = time.monotonic()
         if not self._swept:
             self._swept = True
             yield from self._requests.sweep_grants(tr, self._client, self._leases.now_us())
         turn.wish = self._wish(turn)
         turn.stamp = self._requests.register(tr, turn.wish)
         self._pause = TAKEOVER_SECONDS
-        if self._requests.is_key(in_front) and not turn.asks():
-            # Nothing is to be done until somebody grants, or the one in front is gone; by this transaction's own view.
-            turn.alarm = [tr.watch(self._grant_key), tr.watch(in_front), self.line.bell], self._next_pause()
         return turn
 
     def _wish(self, turn: _Turn) -> Wish:
@@ -267,6 +265,7 @@ class Turns(Crew[Want, list[Got]]):
             turn.got = yield from self._serving.collect(tr, self._requests.granted(bytes(value)), self._share(turn))
             tr.clear(self._grant_key)
             turn.request = None
+            self._met = time.monotonic()
             return turn
         if not (yield own).present():  # it expired while this process slept, and was removed
             turn.request = None
@@ -339,7 +338,8 @@ class Turns(Crew[Want, list[Got]]):
         watches: list[Future[Any]] = [tr.watch(self._grant_key)]
         if in_front:
             watches.append(tr.watch(in_front[-1].key))
-            seconds = min(seconds, self._next_pause())
+            seconds = min(seconds, self._pause * random.uniform(0.8, 1.2))
+            self._pause = min(2 * self._pause, REQUEST_SECONDS)
         else:
             due_us = yield from self._serving.next_due_us(tr)
             watches += [tr.watch(self._leases.layout.count_key(name)) for name in _WATCHED]
@@ -348,12 +348,6 @@ class Turns(Crew[Want, list[Got]]):
         bell = self.line.bell
         yield tr.commit()
         return [*watches, bell], max(seconds, 0.001)
-
-    def _next_pause(self) -> float:
-        """Return how long to wait for others before looking after them, ever longer."""
-        pause = self._pause * random.uniform(0.8, 1.2)
-        self._pause = min(2 * self._pause, REQUEST_SECONDS)
-        return pause
 
     def _withdraw(self, tr: Transaction, request: Request) -> Steps[None]:
         # A plain read: whoever grants at the same time conflicts, and this looks again.
