@@ -125,7 +125,7 @@ class _Piece:
         self._rows = rows
         self._start = 0
         self._taken_bytes = 0
-        self._ends = list(accumulate(size + ROW_OVERHEAD_BYTES for size in rows.sizes()))
+        self._ends = list(accumulate(map(ROW_OVERHEAD_BYTES.__add__, rows.sizes())))
         self.size_bytes = self._ends[-1]
 
     @property

@@ -11,11 +11,13 @@ import pyarrow as pa
 from fdbqueue.codecs import codec_named
 from fdbqueue.errors import CodecError
 from fdbqueue.items import INLINE_BYTES, envelope
-from fdbqueue.spark.digests import digest
+from fdbqueue.spark.digests import digests_of
 from fdbqueue.spark.options import Options
 from fdbqueue.spark.rows import Rows
 
 _pack = msgspec.msgpack.Encoder().encode
+_PLAIN = envelope(b"")
+"""What comes before the payload of a plain item."""
 
 
 class Columns:
@@ -41,14 +43,11 @@ class Columns:
         payloads = self._payloads(batch)
         headers = self._headers(batch)
         queues = self._queues(batch)
-        if headers is None:
-            stored = [envelope(payload) for payload in payloads]
-        else:
-            stored = [envelope(payload, one) for payload, one in zip(payloads, headers, strict=True)]
         sizes = list(map(len, payloads))
         large: list[bytes | None] | None = None
         if max(sizes, default=0) > INLINE_BYTES:
             large = [payload if len(payload) > INLINE_BYTES else None for payload in payloads]
+        stored = _envelopes(payloads, headers, some_large=large is not None)
         return Rows(stored, _digests(payloads, headers, queues), queues, large), sum(sizes)
 
     def _payload_reader(self) -> Callable[[pa.RecordBatch], list[bytes]]:
@@ -131,11 +130,20 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def _envelopes(
+    payloads: list[bytes], headers: list[Mapping[str, Any] | None] | None, *, some_large: bool
+) -> list[bytes]:
+    if headers is None and not some_large:
+        return [_PLAIN + payload for payload in payloads]
+    beside = headers or [None] * len(payloads)
+    return [envelope(payload, one) for payload, one in zip(payloads, beside, strict=True)]
+
+
 def _digests(
     payloads: list[bytes], headers: list[Mapping[str, Any] | None] | None, queues: list[str | None] | None
 ) -> list[bytes]:
     if headers is None and queues is None:
-        return [digest(payload) for payload in payloads]
+        return digests_of(payloads)
     names = queues or [None] * len(payloads)
     beside = headers or [None] * len(payloads)
-    return [digest(_pack(row)) for row in zip(names, beside, payloads, strict=True)]
+    return digests_of(map(_pack, zip(names, beside, payloads, strict=True)))

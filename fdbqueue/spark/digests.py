@@ -5,7 +5,7 @@ Spark promises a retried task the same *set* of rows, not the same order, so a r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 from fdbqueue.errors import FormatError
@@ -14,9 +14,9 @@ DIGEST_BYTES = 16
 _BUCKET_BYTES = 2
 
 
-def digest(data: bytes) -> bytes:
-    """Return the digest of one row: equal for equal rows, and for no others, in any process."""
-    return blake2b(data, digest_size=DIGEST_BYTES).digest()
+def digests_of(rows: Iterable[bytes]) -> list[bytes]:
+    """Return the digest of each row: equal for equal rows, and for no others, in any process."""
+    return [blake2b(row, digest_size=DIGEST_BYTES).digest() for row in rows]
 
 
 class Multiset:
@@ -25,8 +25,8 @@ class Multiset:
     They lie one behind the other in buckets named by their first bytes, which `bytearray.find` searches.
 
     >>> ahead = Multiset()
-    >>> ahead.add(digest(b"a") + digest(b"b") + digest(b"a"))
-    >>> ahead.unmatched([digest(b"c"), digest(b"a")])
+    >>> ahead.add(b"".join(digests_of([b"a", b"b", b"a"])))
+    >>> ahead.unmatched(digests_of([b"c", b"a"]))
     [0]
     >>> len(ahead)
     2

@@ -13,7 +13,7 @@ from fdbqueue.items import envelope
 from fdbqueue.layout import Name
 from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.attempt import At, Attempt, PartitionReport
-from fdbqueue.spark.digests import digest
+from fdbqueue.spark.digests import digests_of
 from fdbqueue.spark.job import begin_job, commit_job
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.partition import PartitionLog
@@ -38,7 +38,7 @@ def header(partitions: int | None = None, **changes: Any) -> Header:
 
 def rows(values: Sequence[bytes]) -> Rows:
     """Return values as rows."""
-    return Rows([envelope(value) for value in values], [digest(value) for value in values])
+    return Rows([envelope(value) for value in values], digests_of(values))
 
 
 class Job:

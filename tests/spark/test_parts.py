@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fdbqueue.errors import FormatError
 from fdbqueue.spark.backlog import ROW_OVERHEAD_BYTES, Backlog
-from fdbqueue.spark.digests import DIGEST_BYTES, Multiset, digest
+from fdbqueue.spark.digests import DIGEST_BYTES, Multiset, digests_of
 from fdbqueue.spark.options import parse
 from fdbqueue.spark.record import JobRecord, decode, encode
 from fdbqueue.spark.rows import Rows
@@ -84,7 +84,7 @@ def test_a_backlog_keeps_queues_and_large_payloads_beside_their_rows() -> None:
     backlog = Backlog(memory_bytes=0)
     for number in range(4):
         large = [None, b"large %d" % number] if number % 2 else None
-        backlog.append(Rows([b"a", b"b"], [digest(b"a"), digest(b"b")], [f"q{number}", None], large))
+        backlog.append(Rows([b"a", b"b"], digests_of([b"a", b"b"]), [f"q{number}", None], large))
     batch = backlog.take(rows=100, size_bytes=100_000, rest=True)
     assert batch is not None
     assert batch.queues == ["q0", None, "q1", None, "q2", None, "q3", None]
@@ -154,7 +154,7 @@ def test_the_url_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
 def test_rows_go_to_a_file_and_back_as_they_are() -> None:
     backlog = Backlog(memory_bytes=0)
-    whole = Rows([b"\x10v"], [digest(b"v")], [None], [b"large"])
+    whole = Rows([b"\x10v"], digests_of([b"v"]), [None], [b"large"])
     backlog.append(rows([]))
     backlog.append(whole)
     assert list(backlog.drain()) == [whole]
