@@ -216,7 +216,6 @@ class Leases:
         *,
         duration: float = 30.0,
         consumer: str | None = None,
-        token: bytes | None = None,
     ) -> Steps[Lease | None]:
         """Lease the first available item; None if there is none.
 
@@ -224,7 +223,6 @@ class Leases:
             tr: a transaction, or a database.
             duration: after how many seconds it is anybody's again, unless it is extended.
             consumer: who takes it, for those who look on; host name and process id by default.
-            token: what to prove the lease with; random by default.
 
         Raises:
             FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
@@ -233,7 +231,7 @@ class Leases:
         caller's transaction that finds nothing, with whatever comes. *Cost:* two reads in parallel, four writes; for
         each due timer, up to 64, one read and about four writes.
         """
-        leases = yield from self.lease_many.steps(tr, limit=1, duration=duration, consumer=consumer, token=token)
+        leases = yield from self.lease_many.steps(tr, limit=1, duration=duration, consumer=consumer)
         return leases[0] if leases else None
 
     @verb
@@ -244,7 +242,6 @@ class Leases:
         limit: int = 100,
         duration: float = 30.0,
         consumer: str | None = None,
-        token: bytes | None = None,
     ) -> Steps[list[Lease]]:
         """Lease the first `limit` available items, in order; fewer if there are no more. They share a token.
 
@@ -259,7 +256,7 @@ class Leases:
             limit,
             positive(duration, "duration"),
             _this_process() if consumer is None else cut(consumer, CONSUMER_BYTES),
-            token or os.urandom(TOKEN_BYTES),
+            os.urandom(TOKEN_BYTES),
             strict=is_database(tr),
         )
 
@@ -273,9 +270,7 @@ class Leases:
                 self.head.found_nothing(own)
             return taken.leases
         while True:
-            taken = yield from self._commit_if_written(
-                cast(Database, tr), lambda tr: self._taking.take(tr, terms, self.now_us())
-            )
+            taken = yield from self._commit_if_written(cast(Database, tr), take)
             if not taken.again:
                 return taken.leases
 
