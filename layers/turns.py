@@ -120,6 +120,7 @@ class Turns(Crew[Want, list[Got]]):
         self._in_front = (b"", 0.0)
         self._fulfilled = 1
         self._met = -AFTERMATH_SECONDS
+        self._ahead = True
         self._meetings = meetings
 
     def serve(self, leader: Caller) -> Steps[Alarm | None]:
@@ -227,7 +228,8 @@ class Turns(Crew[Want, list[Got]]):
 
     def _enroll(self, tr: Transaction, in_front: bytes, turn: _Turn) -> Steps[_Turn]:
         """Register behind the request that was the last one."""
-        if self._requests.is_key(in_front):
+        self._ahead = not self._requests.is_key(in_front)
+        if not self._ahead:
             self._met = time.monotonic()
         if not self._swept:
             self._swept = True
@@ -259,7 +261,9 @@ class Turns(Crew[Want, list[Got]]):
         # Plain reads: who fulfills, withdraws or collects this request at the same time conflicts with it.
         granted, own = tr.get(self._grant_key), tr.get(request.key)
         reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
-        look = self._serving.look(tr, limit=max(self._fulfilled, _wanted(turn.callers)))
+        look = None
+        if self._ahead:  # who expects to be the first reads the items at the same time, the others if they need to
+            look = self._serving.look(tr, limit=max(self._fulfilled, _wanted(turn.callers)))
         value = yield granted
         if value.present():
             turn.got = yield from self._serving.collect(tr, self._requests.granted(bytes(value)), self._share(turn))
@@ -275,10 +279,13 @@ class Turns(Crew[Want, list[Got]]):
             self._met = time.monotonic()
         return (yield from self._act(tr, turn, look, request, standing))
 
-    def _act(self, tr: Transaction, turn: _Turn, look: Look, request: Request, standing: list[Request]) -> Steps[_Turn]:
+    def _act(
+        self, tr: Transaction, turn: _Turn, look: Look | None, request: Request, standing: list[Request]
+    ) -> Steps[_Turn]:
         now_us = self._leases.now_us()
         live = [one for one in standing if one.key == request.key or one.wish.expires_at_us > now_us]
         in_front = [one for one in live if one.key < request.key]
+        self._ahead = not in_front
         if not in_front or self._is_stuck(in_front[0]):
             dead = [one for one in standing if one not in live]
             served = yield from self._fulfill(tr, turn, look, request, live, dead)
@@ -288,7 +295,7 @@ class Turns(Crew[Want, list[Got]]):
             if served.error is not None:
                 raise _Leave(turn)
         elif turn.asks():
-            turn.nothing = not (yield from look.head)
+            turn.nothing = not (yield from self._leases.head.first(tr, limit=1))
         if turn.nothing and turn.asks():
             raise _Leave(turn)  # they are answered first; the others look again
         if request.wish.expires_at_us - now_us < REQUEST_SECONDS / 2 * 1e6:
@@ -302,11 +309,19 @@ class Turns(Crew[Want, list[Got]]):
         raise _Leave(turn)
 
     def _fulfill(
-        self, tr: Transaction, turn: _Turn, look: Look, request: Request, live: list[Request], dead: list[Request]
+        self,
+        tr: Transaction,
+        turn: _Turn,
+        look: Look | None,
+        request: Request,
+        live: list[Request],
+        dead: list[Request],
     ) -> Steps[Served]:
         """Give the first items to the requests in order, ours among them."""
         own = self._share(turn)
         shares = [own if one.key == request.key else _share_of(one) for one in live]
+        if look is None:
+            look = self._serving.look(tr, limit=min(ITEMS_AT_ONCE, sum(share.wanted for share in shares)))
         served = yield from self._serving.take(tr, look, shares)
         turn.got, turn.error = own.got, served.error
         self._fulfilled = served.items
