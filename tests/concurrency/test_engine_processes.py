@@ -1,0 +1,205 @@
+"""The store between processes: forks, conflicts, the map's size, watches."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fdbqueue.engine import FDBError
+from fdbqueue.engine.embedded.store import Store
+from tests.helpers.processes import Processes
+from tests.helpers.stores import commit, contents, opened, put, sets, view
+
+_forking = multiprocessing.get_context("fork")
+
+ADDERS, ADDITIONS = 4, 100
+
+
+def forked(function: Callable[[], object]) -> None:
+    """Run `function` in a forked child; fail if it fails."""
+    process = _forking.Process(target=function)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+
+
+# -- forks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_forked_child_opens_the_files_anew_and_shares_them(tmp_path: Path, kind: str) -> None:
+    with opened(None if kind == "memory" else tmp_path) as store, view(store) as inherited:
+        put(store, (b"a", b"1"))
+
+        def child() -> None:
+            assert contents(store) == [(b"a", b"1")]
+            with pytest.raises(FDBError) as caught:
+                inherited.get(b"a")
+            assert caught.value.code == 1007
+            put(store, (b"b", b"2"))
+
+        forked(child)
+        forked(lambda: forked(lambda: put(store, (b"c", b"3"))))
+        assert inherited.get(b"a") is None, "the parent's snapshot is untouched"
+        assert contents(store) == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
+
+
+def test_a_fork_in_the_middle_of_other_threads_commits_harms_neither(tmp_path: Path) -> None:
+    with opened(tmp_path, durability="relaxed") as store:
+        stop = threading.Event()
+        counts = [0, 0, 0]
+
+        def work(number: int) -> None:
+            while not stop.is_set():
+                with view(store) as snapshot:
+                    snapshot.get(b"x")
+                counts[number] += 1
+                put(store, (b"t%d/%06d" % (number, counts[number]), b""))
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(len(counts))]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(10):
+                forked(partial(put, store, (b"child/%d" % number, b"")))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(60)
+        keys = [key for key, _ in contents(store)]
+        assert len(keys) == 10 + sum(counts)
+
+
+def test_a_child_leaves_its_parents_memory_in_place() -> None:
+    with opened() as store:
+        put(store, (b"a", b"1"))
+        forked(lambda: store.close())
+        assert contents(store) == [(b"a", b"1")]
+
+
+def test_what_a_killed_process_left_in_memory_is_removed_by_the_next(processes: Processes) -> None:
+    told = processes.queue()
+    process = processes.start(leave, told)
+    path = told.get(timeout=60)
+    assert os.path.isdir(path)
+    process.kill()
+    process.join()
+    with opened() as store:
+        assert not os.path.isdir(path)
+        assert os.path.isdir(store.path)
+
+
+def leave(told: Any) -> None:
+    told.put(Store.open(None, {}).path)
+    threading.Event().wait()
+
+
+# -- conflicts and sizes ---------------------------------------------------------------------------------------------
+
+
+def test_processes_that_read_and_write_one_key_count_without_a_loss(tmp_path: Path, processes: Processes) -> None:
+    adders = [processes.start(add, str(tmp_path)) for _ in range(ADDERS)]
+    for adder in adders:
+        adder.join(60)
+        assert adder.exitcode == 0
+    with opened(tmp_path) as store:
+        assert contents(store) == [(b"n", b"%d" % (ADDERS * ADDITIONS))]
+
+
+def add(path: str) -> None:
+    """Count up by reading and writing, and again whenever another process came in between."""
+    with opened(Path(path), durability="relaxed") as store:
+        done = 0
+        while done < ADDITIONS:
+            with view(store) as snapshot:
+                number = int(snapshot.get(b"n") or b"0")
+                request = sets((b"n", b"%d" % (number + 1)), snapshot_version=snapshot.version, read_keys=[b"n"])
+                commit(store, request)
+            assert request.error in (None, 1020)
+            done += request.error is None
+
+
+def test_a_map_that_another_process_has_grown_is_taken_over(tmp_path: Path, processes: Processes) -> None:
+    with opened(tmp_path, map_size=str(1 << 20), durability="relaxed") as store:
+        put(store, (b"a", b""))
+        for number in range(2):
+            processes.run(grow, str(tmp_path), number)
+            assert len(contents(store)) == 1 + 200 * (number + 1), "a reader takes it over"
+        processes.run(grow, str(tmp_path), 2)
+        assert put(store, (b"b", b"")).error is None, "and a writer"
+        assert len(contents(store)) == 602
+
+
+def grow(path: str, number: int) -> None:
+    with opened(Path(path), map_size=str(1 << 20), durability="relaxed") as store:
+        put(store, *[(b"%d/%04d" % (number, n), b"x" * 50_000) for n in range(200)])
+
+
+# -- watches ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_watch_hears_of_commits_of_other_processes(tmp_path: Path, processes: Processes) -> None:
+    with opened(tmp_path, durability="relaxed") as store:
+        heard = {key: threading.Event() for key in (b"a", b"b", b"c", b"other")}
+        for key, event in heard.items():
+            store.watch(key, event.set)
+        processes.run(touch, str(tmp_path))
+        for key in (b"a", b"b", b"c"):
+            assert heard[key].wait(30), key
+        assert not heard[b"other"].is_set()
+
+
+def touch(path: str) -> None:
+    with opened(Path(path), durability="relaxed") as store:
+        put(store, (b"a", b""))
+        put(store, (b"b", b""))
+        commit(store, sets((b"c", b""), write_ranges=[(b"b\0", b"d")]))
+
+
+def test_a_watch_hears_of_commits_of_its_own_process_at_once(tmp_path: Path) -> None:
+    with opened(tmp_path, durability="relaxed") as store:
+        heard: list[bytes] = []
+
+        def hear() -> None:
+            heard.append(store.current(b"a") or b"")
+
+        store.watch(b"a", hear)
+        put(store, (b"a", b"1"))
+        assert heard == [b"1"], "before the commit returned"
+        put(store, (b"b", b"1"))
+        store.unwatch(b"a", hear)
+        put(store, (b"a", b"2"))
+        assert heard == [b"1"]
+
+
+def test_a_watch_in_another_process_fires_within_milliseconds(tmp_path: Path, processes: Processes) -> None:
+    with opened(tmp_path, durability="relaxed") as store:
+        ready, told = processes.event(), processes.queue()
+        processes.start(listen, str(tmp_path), ready, told)
+        assert ready.wait(60)
+        delays = []
+        for number in range(100):
+            time.sleep(0.002 * (number % 5))
+            put(store, (b"bell", b"%d" % number))
+            rung = time.monotonic()
+            value, heard = told.get(timeout=30)
+            assert value == b"%d" % number
+            delays.append(heard - rung)
+        # What is promised is 5 ms and 50 ms on an idle machine (`bench_engine` measures it); tests run on busy ones.
+        assert statistics.median(delays) < 0.02
+
+
+def listen(path: str, ready: Any, told: Any) -> None:
+    with opened(Path(path), durability="relaxed") as store:
+        store.watch(b"bell", lambda: told.put((store.current(b"bell"), time.monotonic())))
+        ready.set()
+        threading.Event().wait()
