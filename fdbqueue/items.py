@@ -184,12 +184,12 @@ def with_notes(value: bytes, notes: Notes) -> bytes:
 
 def has_notes(value: bytes) -> bool:
     """Say whether a stored value has notes."""
-    return bool(value[0] & _NOTES)
+    return bool(value[:1] and value[0] & _NOTES)
 
 
 def is_chunked(value: bytes) -> bool:
     """Say whether the payload of a stored value stands in chunks."""
-    return bool(value[0] & _CHUNKED)
+    return bool(value[:1] and value[0] & _CHUNKED)
 
 
 def size_of(value: bytes) -> int:

@@ -448,7 +448,8 @@ class Leases:
             reclaimed, all_settled = yield from settle(tr, self.layout, moves, overdue, now_us=now_us, retry=self.retry)
         finally:
             moves.finish()
-        return ReclaimReport(tuple(reclaimed), more=not all_settled or len(overdue) == limit), moves.any
+        more = moves.any and (not all_settled or len(overdue) == limit)
+        return ReclaimReport(tuple(reclaimed), more), moves.any
 
 
 def _this_process() -> str:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from fdbqueue import CodecError, FormatError, Queue
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, started
-from fdbqueue.items import Item, Notes, notes_of, size_of
+from fdbqueue.items import NO_NOTES, Item, Notes, notes_of, size_of
 
 from .head import Head
 from .lease import Lease
@@ -70,7 +70,7 @@ class Taking:
         try:
             if overdue:
                 _, all_settled = yield from settle(tr, self._layout, moves, overdue, now_us=now_us, retry=self._retry)
-                if terms.strict and not (all_settled and len(overdue) < SETTLE_LIMIT):
+                if terms.strict and moves.any and not (all_settled and len(overdue) < SETTLE_LIMIT):
                     return Taken([], again=True), True
                 # The head was read before items came back; a new read sees them, though nothing is committed yet.
                 head = self._head.first(tr, limit=terms.limit)
@@ -105,7 +105,7 @@ class Taking:
         """Lend what was found, until it is too much for one transaction or can't be read."""
         haul.last = b""
         for row in found:
-            notes = notes_of(row.value)
+            notes = _notes_if_readable(row.value)
             packed = self._layout.available.packed(row.key)
             if notes.ttl_at_us and notes.ttl_at_us <= now_us:
                 moves.leave_available(packed, notes, cleared=True)
@@ -113,17 +113,24 @@ class Taking:
                 haul.expired += 1
                 haul.last = row.key
                 continue
-            haul.size_bytes += size_of(row.value) + ITEM_BYTES
-            if haul.leases and haul.size_bytes > TAKE_BYTES:
-                haul.full = True
-                return
             try:
+                haul.size_bytes += size_of(row.value) + ITEM_BYTES
+                if haul.leases and haul.size_bytes > TAKE_BYTES:
+                    haul.full = True
+                    return
                 item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
             except (FormatError, CodecError) as error:
                 haul.error = error
                 return
             haul.leases.append(_lend(moves, item, packed, row.value, notes, terms, now_us))
             haul.last = row.key
+
+
+def _notes_if_readable(stored: bytes) -> Notes:
+    try:
+        return notes_of(stored)
+    except FormatError:
+        return NO_NOTES  # who opens the item says which one can't be read
 
 
 @dataclass(slots=True)

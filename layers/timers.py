@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue import Position
+from fdbqueue import FormatError, Position
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.items import notes_of
@@ -52,7 +52,7 @@ def due_timers(tr: Transaction, layout: Layout, now_us: int, *, limit: int) -> S
 def settle(
     tr: Transaction, layout: Layout, moves: Moves, due: list[KeyValue], *, now_us: int, retry: Retry
 ) -> Steps[tuple[list[Reclaimed], bool]]:
-    """Settle due timers; return what was moved, and whether all of them were settled.
+    """Settle due timers; return what was moved, and whether all of them were dealt with.
 
     *Conflicts:* with whoever settles, acks, gives back or extends one of the same items at the same time; of them one
     wins. *Cost:* a read, in parallel, and about four writes each.
@@ -73,7 +73,12 @@ def settle(
         if packed in seen:
             # Its delay and its life were over at once. It was moved above, after it was read here.
             continue
-        if not found or not _is_meant(kind, at_us, found[0][1]):
+        try:
+            meant = bool(found) and _is_meant(kind, at_us, found[0][1])
+        except FormatError:
+            # Left to a newer version of the library, which wrote it; the check says so. Others must not wait for it.
+            continue
+        if not meant:
             tr.clear(key)
             moves.any = True
             continue
