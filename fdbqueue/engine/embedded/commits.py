@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fdbqueue.engine.embedded.atomics import CLEAR_RANGE
 from fdbqueue.engine.embedded.futures import CANCELLED, Future, call
 from fdbqueue.engine.embedded.intervals import Intervals, Range
 from fdbqueue.engine.embedded.store import CommitRequest
-from fdbqueue.engine.embedded.writes import Mutation
+from fdbqueue.engine.embedded.writes import Mutation, emit
 from fdbqueue.engine.errors import FDBError
 
 if TYPE_CHECKING:
+    from fdbqueue.engine.embedded.store import Store
     from fdbqueue.engine.embedded.transaction import Transaction
     from fdbqueue.engine.embedded.values import PendingKey
     from fdbqueue.engine.embedded.watches import Watch
@@ -33,16 +33,16 @@ class Commit(Future[None]):
     the end (versionstamp, watches) it takes along.
     """
 
-    __slots__ = ("_callbacks", "_done", "_error", "_request", "_stamp", "_store", "_watches")
+    # What most commits leave as it is: making one is on the way of every transaction.
+    _callbacks: tuple[Callable[[Any], object], ...] = ()
+    _done = False
+    _error = 0
+    _stamp: PendingKey | None = None
+    _watches: Sequence[Watch] = ()
+    _request: CommitRequest | None = None
 
-    def __init__(self, tr: Transaction) -> None:
-        self._callbacks: list[Callable[[Any], object]] = []
-        self._done = False
-        self._error = 0
-        self._store = tr._store
-        self._stamp: PendingKey | None = None
-        self._watches: list[Watch] = []
-        self._request: CommitRequest | None = None
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     def __repr__(self) -> str:
         state = "pending" if not self._done else f"error {self._error}" if self._error else "done"
@@ -50,59 +50,58 @@ class Commit(Future[None]):
 
     def begin(self, tr: Transaction) -> None:
         """Hand the transaction's writes to the store."""
-        self._stamp = tr._stamp
-        self._watches, tr._watches = tr._watches, []
+        if tr._stamp is not None:
+            self._stamp = tr._stamp
+        if tr._watches:
+            self._watches, tr._watches = tr._watches, []
         if tr._writes.empty:
             self._end(0)
             return
-        error, request = _request(tr)
+        request = self._request = _request(tr)
         if request is None:
-            self._end(error)
+            self._end(READ_ONLY if tr._settings.read_only else TOO_LARGE)
             return
-        self._request = request
         self._store.submit(request)
         if self._stamp is not None or self._watches:
             self._store.on_done(request, self._finished)
 
-    def _finished(self, _request: CommitRequest | None = None) -> None:
+    def _finished(self, request: CommitRequest) -> None:
         """Take over the store's result, once."""
-        request = self._request
-        if request is not None:
-            self._end(request.error or 0)
+        self._end(request.error or 0)
 
     def _end(self, error: int) -> None:
-        with _LOCK:
-            if self._done:
-                return
-            self._error = error
-            self._done = True
-            callbacks, self._callbacks = self._callbacks, []
-        stamp, self._stamp = self._stamp, None
-        watches, self._watches = self._watches, []
+        if not self._settle(error):
+            return
         request = self._request
-        if stamp is not None:
+        if self._stamp is not None:
             if error:
-                stamp.settle(error=NO_VERSION)
+                self._stamp.settle(error=NO_VERSION)
             elif request is None:
-                stamp.settle(error=NOTHING_TO_STAMP)
+                self._stamp.settle(error=NOTHING_TO_STAMP)
             else:
-                stamp.settle(request.version.to_bytes(8, "big") + request.batch.to_bytes(2, "big"))
-        for watch in watches:
+                self._stamp.settle(request.version.to_bytes(8, "big") + request.batch.to_bytes(2, "big"))
+        for watch in self._watches:
             if error:
                 watch.abandon(error)
             else:
                 watch.activate()
-        for callback in callbacks:
-            call(callback, self)
+        self._call_back()
 
     def fail(self, error: int) -> None:
         """Give the future up with `error`, whatever becomes of the commit."""
+        if self._settle(error):
+            self._call_back()
+
+    def _settle(self, error: int) -> bool:
         with _LOCK:
             if self._done:
-                return
+                return False
             self._error = error
             self._done = True
-            callbacks, self._callbacks = self._callbacks, []
+            return True
+
+    def _call_back(self) -> None:
+        callbacks, self._callbacks = self._callbacks, ()
         for callback in callbacks:
             call(callback, self)
 
@@ -129,20 +128,22 @@ class Commit(Future[None]):
             raise FDBError(self._error)
 
     def is_ready(self) -> bool:
-        if not self._done and self._request is not None and self._request.done:
-            self._finished()
+        request = self._request
+        if not self._done and request is not None and request.done:
+            self._finished(request)
         return self._done
 
     def block_until_ready(self) -> None:
-        if not self._done and self._request is not None:
-            self._store.wait(self._request)
-            self._finished()
+        request = self._request
+        if not self._done and request is not None:
+            self._store.wait(request)
+            self._finished(request)
 
     def on_ready(self, callback: Callable[[Any], object]) -> None:
         with _LOCK:
             waiting = not self._done
             if waiting:
-                self._callbacks.append(callback)
+                self._callbacks = (*self._callbacks, callback)
         if not waiting:
             call(callback, self)
         elif self._request is not None:
@@ -152,40 +153,42 @@ class Commit(Future[None]):
         self.fail(CANCELLED)
 
 
-def _request(tr: Transaction) -> tuple[int, CommitRequest | None]:
-    """Return what the store is to commit, or the code of why nothing can be."""
-    writes, settings = tr._writes, tr._settings
-    if settings.read_only:
-        return READ_ONLY, None
-    mutations = writes.mutations()
-    if 2 * tr._size > settings.size_limit and _size(tr, mutations) > settings.size_limit:
-        return TOO_LARGE, None
+def _request(tr: Transaction) -> CommitRequest | None:
+    """Return what the store is to commit; None if the transaction may not write, or not as much."""
+    writes, settings, snap = tr._writes, tr._settings, tr._snap
+    if settings.read_only or (2 * tr._size > settings.size_limit and _size(tr) > settings.size_limit):
+        return None
+    read_keys: list[bytes] | None
     if settings.report_conflicts:  # in the form that a cluster would report: ranges, as wide as they touch
-        read_keys: list[bytes] = []
-        read_ranges = list(tr._read_conflicts())
+        read_keys, read_ranges = None, list(tr._read_conflicts())
     else:
-        read_keys = [key for key, counts in tr._gets.items() if counts]
-        read_ranges = tr._conflict_ranges
-    return 0, CommitRequest(
-        snapshot_version=tr._version,
-        read_ranges=read_ranges,
-        write_ranges=list(writes.conflicts),
-        mutations=mutations,
-        report_conflicts=settings.report_conflicts,
-        read_keys=read_keys,
-        write_keys=writes.conflict_keys(),
-        opened_at=None if tr._snap is None else tr._snap.opened_at,
+        read_keys, read_ranges = tr._conflict_keys(), tr._conflict_ranges
+    return CommitRequest(
+        tr._version,
+        read_ranges,
+        list(writes.conflicts) if writes.conflicts else None,
+        writes.mutations(),
+        settings.report_conflicts,
+        read_keys,
+        writes.conflict_keys(),
+        None if snap is None else snap.opened_at,
     )
 
 
-def _size(tr: Transaction, mutations: list[Mutation]) -> int:
-    """Return how large the commit is by FoundationDB's count, which cuts cleared ranges at the keys set in them."""
-    cleared = Intervals(sorted((begin, end) for op, begin, end in mutations if op == CLEAR_RANGE))
-    size = 0
-    for op, key, param in mutations:
-        if op != CLEAR_RANGE:
+def _size(tr: Transaction) -> int:
+    """Return how large the commit is by FoundationDB's count, which cuts cleared ranges at the keys written in them."""
+    writes = tr._writes
+    written: list[Mutation] = list(writes.early)
+    cleared = Intervals(writes.clears)
+    for key, point in writes.points.items():
+        if point is None:
+            cleared.add(key, key + b"\0")
+    for key in writes.ordered():
+        point = writes.points[key]
+        if point is not None:
             cleared.remove(key, key + b"\0")
-            size += 44 + len(key) + len(param)
+            emit(key, point, written)
+    size = sum(44 + len(key) + len(param) for _, key, param in written)
     size += sum(44 + len(begin) + len(end) for begin, end in cleared)
     for ranges in (tr._read_conflicts(), tr._write_conflicts_so_far()):
         size += sum(24 + len(begin) + len(end) for begin, end in ranges)

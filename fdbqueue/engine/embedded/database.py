@@ -11,10 +11,10 @@ from typing import Any, Final, Self, TypeVar
 from fdbqueue.engine.embedded.options import (
     DEFAULT_FOR,
     MAX_WATCHES,
-    SNAPSHOT_RYW_DISABLE,
-    SNAPSHOT_RYW_ENABLE,
+    SNAPSHOT_RYW,
     USE_CONFIG_DATABASE,
     DatabaseOptions,
+    Settings,
     Unsupported,
     number,
 )
@@ -41,8 +41,7 @@ class Database:
     def __init__(self, path: str | None, options: Mapping[str, str]) -> None:
         self._path = path
         self._url_options = dict(options)
-        self._defaults: list[tuple[int, bytes | None]] = []
-        self._snapshot_ryw = 1
+        self._settings = Settings()
         self._outstanding = Outstanding()
         self._opened: Store | None = None
         self._lock = threading.Lock()
@@ -83,12 +82,12 @@ class Database:
         return DatabaseOptions(self)
 
     def _set_option(self, code: int, param: bytes | None) -> None:
-        if code in DEFAULT_FOR:
-            self._defaults.append((DEFAULT_FOR[code], param))
+        if code in DEFAULT_FOR or code in SNAPSHOT_RYW:
+            settings = self._settings.copy()  # transactions that are under way keep those that they began with
+            settings.try_set(DEFAULT_FOR.get(code) or SNAPSHOT_RYW[code], param)
+            self._settings = settings
         elif code == MAX_WATCHES:
             self._outstanding.limit = number(param, 0, MOST_WATCHES)
-        elif code in (SNAPSHOT_RYW_ENABLE, SNAPSHOT_RYW_DISABLE):
-            self._snapshot_ryw += 1 if code == SNAPSHOT_RYW_ENABLE else -1
         elif code == USE_CONFIG_DATABASE:
             raise Unsupported("use_config_database")
 

@@ -82,6 +82,16 @@ class Intervals:
         at = bisect_right(self.ends, begin)
         return at < len(self.begins) and self.begins[at] < end
 
+    def end_of(self, key: bytes) -> bytes:
+        """Return the end of the interval that holds `key`, or `key` if none does."""
+        at = bisect_right(self.begins, key) - 1
+        return self.ends[at] if at >= 0 and key < self.ends[at] else key
+
+    def begin_of(self, key: bytes) -> bytes:
+        """Return the begin of the interval that holds what is right before `key`, or `key` if none does."""
+        at = bisect_left(self.begins, key) - 1
+        return self.begins[at] if at >= 0 and key <= self.ends[at] else key
+
     def clip(self, begin: bytes, end: bytes) -> Iterator[Range]:
         """Return the set's intervals inside ``[begin, end)``, cut at its ends."""
         at = bisect_right(self.ends, begin)

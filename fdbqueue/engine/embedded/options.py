@@ -66,8 +66,8 @@ DEFAULT_FOR: Final = {
 READ_YOUR_WRITES_DISABLE: Final = 51
 MAX_WATCHES: Final = 20
 TIMEOUT: Final = 500
-SNAPSHOT_RYW_ENABLE: Final = 26
-SNAPSHOT_RYW_DISABLE: Final = 27
+SNAPSHOT_RYW: Final = {26: 600, 27: 601}
+"""Database options that count up and down as the transaction's do."""
 USE_CONFIG_DATABASE: Final = 800
 
 PERSISTENT: Final = frozenset({500, 501, 502, 2000})
@@ -99,9 +99,11 @@ class Settings:
 
     __slots__ = (
         "bypass_unreadable",
+        "error",
         "identifier",
         "lock_aware",
         "max_delay",
+        "odd",
         "protected",
         "quiet_next",
         "read_only",
@@ -120,6 +122,8 @@ class Settings:
 
     def __init__(self) -> None:
         self.bypass_unreadable = False
+        self.error = 0
+        self.odd = False
         self.identifier = b""
         self.lock_aware = False
         self.max_delay = 1.0
@@ -144,11 +148,11 @@ class Settings:
             setattr(other, name, getattr(self, name))
         return other
 
-    @property
-    def plain(self) -> bool:
-        """Say whether reads and writes need to look at none of this."""
-        return not (
+    def _look(self) -> None:
+        """Note whether reads and writes need to look at any of this."""
+        self.odd = bool(
             self.bypass_unreadable
+            or self.error
             or self.quiet_next
             or self.read_system
             or self.ryw_disabled
@@ -156,6 +160,14 @@ class Settings:
             or self.timeout
             or self.write_system
         )
+
+    def try_set(self, code: int, param: bytes | None) -> None:
+        """Set option number `code`, or keep the `error` for the transactions that this is for."""
+        try:
+            self.set(code, param)
+        except FDBError as error:
+            self.error = self.error or error.code
+            self._look()
 
     def set(self, code: int, param: bytes | None) -> None:
         """Set option number `code`.
@@ -165,6 +177,7 @@ class Settings:
         """
         if code in _SETTERS:
             _SETTERS[code](self, param)
+            self._look()
         elif code in _BARE and param is not None:
             raise FDBError(2006)
 

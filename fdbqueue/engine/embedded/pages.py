@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from fdbqueue.engine.embedded.segments import LAST
@@ -60,14 +59,21 @@ class Limits:
     def satisfied(self) -> bool:
         return self.size != UNLIMITED and self.least == 0
 
-    def count(self, rows: list[Row]) -> None:
-        """Count rows that were read."""
-        number = len(rows)
+    def count(self, number: int, size: int) -> None:
+        """Count `number` rows that were read, of `size` bytes in all by a reply's count."""
         self.least = max(0, self.least - number)
         if self.rows > 0:
             self.rows -= number
         if self.size > 0:
-            self.size = max(0, self.size - 8 * number - sum(map(len, chain.from_iterable(rows))))
+            self.size = max(0, self.size - size + (ROW_OVERHEAD - 8) * number)
+
+    def take_most(self, rows: list[Row]) -> int:
+        """Count rows until the limits are reached; return how many that took."""
+        for number, (key, value) in enumerate(rows, 1):
+            self.take(key, value)
+            if self.reached:
+                return number
+        return len(rows)
 
     def take(self, key: bytes, value: bytes) -> None:
         """Count one row."""
@@ -186,7 +192,14 @@ def read(snap: Snapshot, begin: Selector, end: Selector, limits: Limits, reverse
 
 
 def fill(
-    snap: Snapshot, begin: bytes, end: bytes, limits: Limits, reverse: bool, page: Page, tail: Sequence[Row] = ()
+    snap: Snapshot,
+    begin: bytes,
+    end: bytes,
+    limits: Limits,
+    reverse: bool,
+    page: Page,
+    tail: Sequence[Row] = (),
+    likely: int = 0,
 ) -> None:
     """Add the rows of ``[begin, end)``, with those of `tail` behind them, to `page`, reply by reply."""
     limits = limits.copy()
@@ -197,15 +210,31 @@ def fill(
             room = REPLY_BYTES if limits.size == UNLIMITED else min(REPLY_BYTES, limits.size)
         else:
             count, room = limits.least, REPLY_BYTES
-        reply, full = source.take(count, room)
-        page.rows += reply
-        limits.count(reply)
-        if not full:
+        reply, size = source.take(count, room, likely)
+        page.rows = page.rows + reply if page.rows else reply
+        limits.count(len(reply), size)
+        if len(reply) < count and size < room:
             page.more = limits.reached
             return
         if limits.reached or limits.satisfied:
             page.more = True
             return
+
+
+def first(
+    snap: Snapshot, begin: bytes, end: bytes, limit: int, size: int, reverse: bool, likely: int = 0
+) -> tuple[list[Row], bool]:
+    """Return the first rows of ``[begin, end)``, and whether a limit cut them off: `fill` in its most frequent form.
+
+    How many are `likely` to fit in `size` saves looking twice.
+    """
+    if 0 < limit <= FIRST_ROWS:
+        rows = snap.rows(begin, end, limit, reverse)
+        if size == UNLIMITED or size > sum([ROW_OVERHEAD + len(key) + len(value) for key, value in rows]):
+            return rows, len(rows) == limit
+    page = Page([])
+    fill(snap, begin, end, Limits(limit or UNLIMITED, size), reverse, page, (), likely)
+    return page.rows, page.more
 
 
 class _Source:
@@ -221,24 +250,26 @@ class _Source:
         self._tail = tail
         self._left: list[Row] = list(tail)[::-1] if tail and reverse else []
 
-    def take(self, count: int, room: int) -> tuple[list[Row], bool]:
-        """Return up to `count` rows, the last of them the first to use up `room` bytes, and whether that was full."""
+    def take(self, count: int, room: int, likely: int) -> tuple[list[Row], int]:
+        """Return up to `count` rows, the last of them the first to use up `room` bytes, and how many bytes they are."""
         reply: list[Row] = []
-        wanted = FIRST_ROWS
+        total = 0
+        wanted = max(FIRST_ROWS, likely)
         while True:
             wanted = min(wanted, count)
             chunk = self._more(wanted)
-            size = sum(map(len, chain.from_iterable(chunk))) + ROW_OVERHEAD * len(chunk)
-            if size >= room:
-                cut = _cut(chunk, room)
+            size = sum([len(key) + len(value) for key, value in chunk]) + ROW_OVERHEAD * len(chunk)
+            if total + size >= room:
+                cut, size = _cut(chunk, size, room - total)
                 self._left = chunk[cut:] + self._left
-                return reply + chunk[:cut] if reply else chunk[:cut], True
+                chunk = chunk[:cut]
+                count = 0
             reply = reply + chunk if reply else chunk
+            total += size
             count -= len(chunk)
-            if not count or len(chunk) < wanted:
-                return reply, not count
-            room -= size
-            wanted = room * len(chunk) // size + 1
+            if count <= 0 or len(chunk) < wanted:
+                return reply, total
+            wanted = (room - total) * len(chunk) // size + 1
 
     def _more(self, wanted: int) -> list[Row]:
         if self._left:
@@ -259,10 +290,12 @@ class _Source:
         return chunk
 
 
-def _cut(rows: list[Row], room: int) -> int:
-    """Return how many of `rows` it takes to use up `room` bytes."""
-    for number, (key, value) in enumerate(rows, 1):
-        room -= ROW_OVERHEAD + len(key) + len(value)
-        if room <= 0:
-            return number
-    return len(rows)
+def _cut(rows: list[Row], size: int, room: int) -> tuple[int, int]:
+    """Return how many of `rows`, of `size` bytes, it takes to use up `room` bytes, and how many bytes those are."""
+    count = len(rows)
+    while True:
+        key, value = rows[count - 1]
+        less = size - ROW_OVERHEAD - len(key) - len(value)
+        if less < room:
+            return count, size
+        count, size = count - 1, less

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from fdbqueue.engine.embedded.futures import Ready
 from fdbqueue.engine.selector import KeySelector
@@ -13,11 +16,17 @@ if TYPE_CHECKING:
     from fdbqueue.engine.embedded.reading import TransactionRead
 
 
-class KeyValue(NamedTuple):
+class KeyValue(msgspec.Struct, frozen=True, gc=False):
     """A row, which also unpacks into its key and its value."""
 
     key: bytes
     value: bytes
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter((self.key, self.value))
+
+    def __getitem__(self, index: int) -> bytes:
+        return (self.key, self.value)[index]
 
     def __repr__(self) -> str:
         return f"{self.key!r}: {self.value!r}"
@@ -78,8 +87,7 @@ class FDBRange:
         return rows
 
     def __iter__(self) -> Iterator[KeyValue]:
-        for page in self._pages(self._mode):
-            yield from page
+        return chain.from_iterable(self._pages(self._mode))
 
     def _pages(self, mode: int) -> Iterator[list[KeyValue]]:
         begin, end, limit = self._bsel, self._esel, self._limit
@@ -92,7 +100,7 @@ class FDBRange:
             if not more or limit == count:
                 yield rows
                 return
-            last = rows[-1][0]
+            last = rows[-1].key
             yield rows[:-1]
             # The next page is asked for before the last row of this one is handed out, as the binding does it: what
             # the caller writes while it has that row is not seen by the next page.
@@ -100,8 +108,8 @@ class FDBRange:
             if limit > 0:
                 limit -= count
             if self._reverse:
-                end = KeySelector(last, False, 1)
+                end = last
             else:
-                begin = KeySelector(last, True, 1)
+                begin = last + b"\0"
             future = self._tr._get_range(begin, end, limit, mode, iteration, self._reverse)
             yield rows[-1:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from itertools import islice
+from itertools import islice, starmap
 from typing import TYPE_CHECKING, Any, Final
 
 from fdbqueue.engine.embedded import pages, special
@@ -67,8 +67,6 @@ def cut(key: bytes) -> bytes:
 class TransactionRead:
     """What a transaction and its `snapshot` view have in common: the reads."""
 
-    __slots__ = ()
-
     db: Database
 
     def _get_range(
@@ -93,8 +91,11 @@ class TransactionRead:
         *Conflicts:* with writes to what was handed out and what lies between, no further: with a `limit`, or when the
         iteration stops early, only as far as the pages that were read.
         """
-        first = selector(b"" if begin is None else begin)
-        return FDBRange(self, first, selector(b"\xff" if end is None else end), limit, reverse, streaming_mode)
+        if begin is None:
+            begin = b""
+        if end is None:
+            end = b"\xff"
+        return FDBRange(self, begin, end, limit, reverse, streaming_mode)
 
     def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> FDBRange:
         """Read the rows whose keys start with `prefix`."""
@@ -110,39 +111,25 @@ class TransactionRead:
 class Reading(TransactionRead):
     """A transaction's state as far as reading goes. `Transaction` adds the writes, the commit and the states."""
 
-    __slots__ = (
-        "_conflict_ranges",
-        "_db",
-        "_gets",
-        "_has_read",
-        "_known",
-        "_lock",
-        "_odd",
-        "_read_error",
-        "_settings",
-        "_size",
-        "_snap",
-        "_store",
-        "_synced",
-        "_version",
-        "_writes",
-    )
-
     _db: Database
     _store: Store
     _lock: threading.RLock
-    _odd: bool  # something needs a look before a read or write can take the short way
     _settings: Settings
-    _snap: Snapshot | None
-    _version: int | None
     _writes: Writes
     _gets: dict[bytes, bool]  # keys read one by one; whether they conflict
-    _synced: int  # how many of them `_known` has
-    _known: Intervals
     _conflict_ranges: list[Range]
-    _has_read: bool  # a selector or range; `_gets` has the keys
-    _read_error: int  # the first read that failed, which fails the commit too
-    _size: int
+
+    # What most transactions leave as it is stands here: making one is on the way of every read and write.
+    _odd = False  # something needs a look before a read or write can take the short way
+    _snap: Snapshot | None = None
+    _version: int | None = None
+    _known: Intervals | None = None  # what was read of the snapshot
+    _synced = 0  # how many of `_gets` it has
+    _only_looked = False  # some of `_gets` do not conflict
+    _has_read = False  # a selector or range; `_gets` has the keys
+    _read_error = 0  # the first read that failed, which fails the commit too
+    _size = 0
+    _likely = 0  # how many rows fit in a page, going by the last one
 
     def _blocked(self) -> int:
         """Return the code of what keeps the transaction from being used, or 0."""
@@ -202,7 +189,7 @@ class Reading(TransactionRead):
                     self._conflict_ranges.append((key, key + b"\0"))
                 return Value(self._opened().get(key))
             if snapshot and settings.snapshot_ryw <= 0:
-                self._gets.setdefault(key, False)
+                self._look_at(key)
                 return Value(self._opened().get(key))
             point = writes.points.get(key, ABSENT)
             if point is ABSENT:
@@ -221,11 +208,16 @@ class Reading(TransactionRead):
         except FDBError as error:
             return FailedValue(self._failed(error))
         if snapshot:
-            self._gets.setdefault(key, False)
+            self._look_at(key)
         else:
             self._gets[key] = True
             self._size += 2 * len(key) + 25
         return Value(value)
+
+    def _look_at(self, key: bytes) -> None:
+        """Note that `key` was read without a conflict."""
+        self._gets.setdefault(key, False)
+        self._only_looked = True
 
     def _refused(self, key: bytes) -> int:
         """Return the code that reading `key` meets before anything is read, or 0."""
@@ -270,7 +262,61 @@ class Reading(TransactionRead):
     def _page(
         self, begin: Any, end: Any, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
     ) -> FutureKeyValueArray:
-        """Read one page; what the binding's range reads are made of."""
+        """Read one page; what the binding's range reads are made of. The ends are keys or selectors."""
+        if type(begin) is bytes and type(end) is bytes and not self._odd and limit >= 0:
+            page = self._short_page(begin, end, limit, mode, iteration, reverse, snapshot)
+            if page is not None:
+                return page
+        return self._any_page(selector(begin), selector(end), limit, mode, iteration, reverse, snapshot)
+
+    def _short_page(
+        self, begin: bytes, end: bytes, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
+    ) -> FutureKeyValueArray | None:
+        """Read a page where nothing was written or read before, straight from the snapshot; None if it is not so."""
+        if begin >= end or end > TOP or len(begin) > READ_KEY_LIMIT or len(end) > READ_KEY_LIMIT:
+            return None
+        if mode == StreamingMode.iterator and iteration > 0:
+            size = _PAGE_BYTES[min(iteration, len(_PAGE_BYTES)) - 1]
+        else:
+            size = _MODE_BYTES.get(mode, 0)
+        if not size or (size == pages.UNLIMITED and not limit):
+            return None
+        with self._lock:
+            writes = self._writes
+            if not writes.empty and writes.touches(begin, end):
+                return None
+            known = self._now_known()
+            if known and known.meets(begin, end):
+                return None
+            try:
+                snap = self._snap or self._opened()
+                rows, more = pages.first(snap, begin, end, limit, size, reverse, self._likely)
+            except FDBError as error:
+                return FutureKeyValueArray(error=self._failed(error))
+            if more:
+                # Cut off by a limit: what lies beyond was not read. A page full of bytes at its very end is no cut.
+                last = rows[-1][0]
+                if reverse:
+                    more = last > begin or len(rows) == limit
+                    begin = last
+                else:
+                    more = last + b"\0" < end or len(rows) == limit
+                    end = last + b"\0"
+                self._likely = len(rows) + 1
+            self._has_read = True
+            known.add(begin, end)
+            if not snapshot:
+                self._size += len(begin) + len(end) + 24
+                ranges = self._conflict_ranges
+                if ranges and ranges[-1][1] == begin:
+                    ranges[-1] = (ranges[-1][0], end)  # the next page of the same read
+                else:
+                    ranges.append((begin, end))
+        return FutureKeyValueArray((list(starmap(KeyValue, rows)), len(rows), more))
+
+    def _any_page(
+        self, begin: Any, end: Any, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
+    ) -> FutureKeyValueArray:
         begin_key, end_key = cut(key_to_bytes(begin.key)), cut(key_to_bytes(end.key))
         if mode == StreamingMode.iterator and iteration > 0:
             size = _PAGE_BYTES[min(iteration, len(_PAGE_BYTES)) - 1]
@@ -309,16 +355,23 @@ class Reading(TransactionRead):
         except FDBError as error:
             return FutureKeyValueArray(error=self._failed(error))
         rows = page.rows
-        return FutureKeyValueArray((list(map(KeyValue._make, rows)), len(rows), page.more))
+        return FutureKeyValueArray((list(starmap(KeyValue, rows)), len(rows), page.more))
 
-    def _reader(self, snapshot: bool) -> Reader:
+    def _now_known(self) -> Intervals:
+        """Return what was read of the snapshot so far."""
         gets = self._gets
+        known = self._known
+        if known is None:
+            known = self._known = Intervals()
         if len(gets) != self._synced:
             for key in islice(gets, self._synced, None):
-                self._known.add(key, key + b"\0")
+                known.add(key, key + b"\0")
             self._synced = len(gets)
+        return known
+
+    def _reader(self, snapshot: bool) -> Reader:
         own = None if snapshot and self._settings.snapshot_ryw <= 0 else self._writes
-        return Reader(self._opened, self._known, own, self._top())
+        return Reader(self._opened, self._now_known(), own, self._top())
 
     def _direct(self, begin: Selector, end: Selector, limits: Limits, reverse: bool, snapshot: bool) -> Page:
         """Read without the transaction's own writes, as ``read_your_writes_disable`` asks."""

@@ -2,13 +2,14 @@
 
 The way through the segments is that of FoundationDB's client (``ReadYourWrites`` in its sources), because its
 answers show which way was taken: where a page ends, and by that what a transaction conflicts on, depends on what it
-wrote and read before. A range without own writes and without earlier reads in it takes the short way, `Reader.fresh`.
+wrote and read before. A range without own writes and without earlier reads in it takes a short way past all this
+(`reading`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fdbqueue.engine.embedded import pages
 from fdbqueue.engine.embedded.intervals import Intervals
@@ -19,7 +20,8 @@ from fdbqueue.engine.embedded.writes import Writes
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.store import Snapshot
 
-LOOKAHEAD = 100
+LOOKAHEAD: Final = 100
+MANY: Final = 256
 
 
 class Reader:
@@ -50,26 +52,7 @@ class Reader:
 
     def range(self, begin: Selector, end: Selector, limits: Limits, reverse: bool) -> Page:
         """Return the first page of the rows between two selectors, from either end."""
-        if begin.offset == 1 and end.offset == 1 and self._is_fresh(begin.key, end.key):
-            return self.fresh(begin.key, end.key, limits, reverse)
         return (self.backward if reverse else self.forward)(begin.copy(), end.copy(), limits.copy())
-
-    def _is_fresh(self, begin: bytes, end: bytes) -> bool:
-        writes = self.writes
-        return not (self.known and self.known.meets(begin, end)) and (
-            writes is None or writes.empty or not writes.touches(begin, end)
-        )
-
-    def fresh(self, begin: bytes, end: bytes, limits: Limits, reverse: bool) -> Page:
-        """Read a page of ``[begin, end)``, where nothing was written or read before: straight from the snapshot."""
-        page = Page([])
-        pages.fill(self.snap(), begin, end, limits, reverse, page)
-        self.learn(page, Selector(begin, 1), Selector(end, 1), reverse)
-        if page.more and len(page.rows) != limits.rows:
-            # The page was full of bytes. If that was the end of the range as well, nothing more is to come.
-            last = page.rows[-1][0]
-            page.more = last > begin if reverse else last + b"\0" < end
-        return page
 
     # -- resolving -----------------------------------------------------------------------------------------------
 
@@ -80,6 +63,9 @@ class Reader:
         before that, or None if the selector was plain from the start.
         """
         was_plain = selector.offset == 1
+        dead = self.writes.dead if self.writes is not None else None
+        if was_plain and dead:
+            selector.key = min(dead.end_of(selector.key), self.top)
         at.seek(selector.key)
         if selector.offset <= 0 and at.begin == selector.key and selector.key:
             at.back()
@@ -104,9 +90,12 @@ class Reader:
             page.through_end = True
             selector.key, selector.offset = self.top, 1
         else:
+            before = selector.key
             while not at.unreadable and at.kind == EMPTY and at.end < self.top:
                 at.next()
                 selector.key = at.begin
+            if self.writes is not None:
+                self.writes.found_nothing(before, selector.key)
         return None if was_plain else left
 
     def learn(self, page: Page, begin: Selector, end: Selector, reverse: bool) -> None:
@@ -217,6 +206,9 @@ class Reader:
                 self.learn(pages.read(self.snap(), ask_begin, ask_end, asked, False), ask_begin, ask_end, False)
                 settle()
             elif kind == ROW:
+                if at.unmodified and end.plain and not limits.reached:
+                    self._take_rows(at, end.key, limits, page)
+                    continue
                 value = at.value()
                 if value is not None:
                     if limits.reached:
@@ -234,6 +226,21 @@ class Reader:
         page.through_end = page.through_end and not page.more
         return page
 
+    def _take_rows(self, at: Position, end: bytes, limits: Limits, page: Page) -> None:
+        """Take the rows from `at` on that are known and unmodified, before `end`, all at once."""
+        rows = self.snap().rows(at.begin, min(end, at.unmodified_end()), _likely(limits))
+        taken = limits.take_most(rows)
+        page.rows += rows[:taken]
+        at.seek(rows[taken - 1][0] + b"\0")
+
+    def _take_rows_back(self, at: Position, begin: bytes, limits: Limits, page: Page) -> None:
+        """Take the rows from `at` back that are known and unmodified, down to `begin`, all at once."""
+        rows = self.snap().rows(max(begin, at.unmodified_begin()), at.end, _likely(limits), True)
+        taken = limits.take_most(rows)
+        page.rows += rows[:taken]
+        at.seek(rows[taken - 1][0])
+        at.back()
+
     def _end_at(self, selector: Selector, page: Page) -> None:
         resolved = self.key(selector.copy())
         page.to_begin = page.to_begin or resolved == b""
@@ -245,6 +252,8 @@ class Reader:
     def backward(self, begin: Selector, end: Selector, limits: Limits) -> Page:
         """Read a page from the back. `begin`, `end` and `limits` are used up."""
         page = Page([])
+        if end.plain and self.writes is not None and self.writes.dead:
+            end.key = self.writes.dead.begin_of(end.key)
         at, until = self.position(), self.position()
         begin_left, end_left = begin.offset, end.offset
         past_begin = 0
@@ -333,7 +342,12 @@ class Reader:
                 self.learn(pages.read(self.snap(), ask_begin, ask_end, asked, True), ask_begin, ask_end, True)
                 settle()
             else:
+                if kind == ROW and at.unmodified and begin.plain and not limits.reached and not at.same(until):
+                    self._take_rows_back(at, max(begin.key, until.end), limits, page)
+                    continue
                 value = at.value() if kind == ROW else None
+                if kind == EMPTY and not page.rows and self.writes is not None:
+                    self.writes.found_nothing(at.begin, at.end)
                 if value is not None:
                     if limits.reached:
                         past_begin += 1
@@ -349,6 +363,11 @@ class Reader:
             page.more = False
         page.to_begin = page.to_begin and not page.more
         return page
+
+
+def _likely(limits: Limits) -> int:
+    """Return how many rows are worth reading at once."""
+    return min(limits.rows, MANY) if limits.rows > 0 else MANY
 
 
 def requested(limits: Limits, extra: int, offset: int, requests: int) -> Limits:

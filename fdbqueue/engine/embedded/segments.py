@@ -113,6 +113,16 @@ class Position:
     def unmodified(self) -> bool:
         return self._over == UNMODIFIED
 
+    def unmodified_end(self) -> bytes:
+        """Return up to where keys are known of the snapshot and not written, from an unmodified row on."""
+        known = self._known
+        return min(self.over_end, known.ends[bisect_right(known.begins, self.below_begin) - 1])
+
+    def unmodified_begin(self) -> bytes:
+        """Return from where on keys are known of the snapshot and not written, up to an unmodified row."""
+        known = self._known
+        return max(self.over_begin, known.begins[bisect_right(known.begins, self.below_begin) - 1])
+
     def same(self, other: Position) -> bool:
         return self.begin == other.begin and self.end == other.end
 
@@ -228,7 +238,7 @@ class Position:
         if key >= LAST:
             self.over_begin, self.over_end = LAST, LAST + b"\0"
             return
-        keys = writes.keys()
+        keys = writes.ordered()
         at = bisect_left(keys, key)
         if at < len(keys) and keys[at] == key:
             self._on_point(key)
@@ -279,7 +289,7 @@ class Position:
         if writes is None:
             self.over_begin, self.over_end = b"", key
             return
-        keys = writes.keys()
+        keys = writes.ordered()
         at = bisect_left(keys, key)
         if at and keys[at - 1] + b"\0" == key:
             self._on_point(keys[at - 1])

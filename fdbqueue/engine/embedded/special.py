@@ -8,6 +8,7 @@ where it ends. Those about machines belong to a cluster; asking for one raises `
 from __future__ import annotations
 
 from bisect import bisect_left
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from fdbqueue.engine.embedded.intervals import Intervals
@@ -117,7 +118,7 @@ def _rows(tr: Transaction) -> list[KeyValue]:
         for begin, end in ranges
         for key, value in ((begin, b"1"), (end, b"0"))
     ]
-    return sorted(edges)
+    return sorted(edges, key=attrgetter("key"))
 
 
 def merged(ranges: list[tuple[bytes, bytes]]) -> Intervals:

@@ -8,8 +8,10 @@ succeeds make it new.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.engine.embedded import special
@@ -20,7 +22,6 @@ from fdbqueue.engine.embedded.options import (
     PERSISTENT,
     READ_YOUR_WRITES_DISABLE,
     TIMEOUT,
-    Settings,
     TransactionOptions,
 )
 from fdbqueue.engine.embedded.pages import Selector
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 class Snapshot(TransactionRead):
     """A transaction's reads without read conflicts: ``tr.snapshot``."""
-
-    __slots__ = ("_tr",)
 
     def __init__(self, tr: Transaction) -> None:
         self._tr = tr
@@ -80,40 +79,37 @@ class Transaction(Writing):
     The methods are those of the official binding's transaction at API version 730.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_backoff",
-        "_broken",
-        "_commit",
-        "_committed",
-        "_created",
-        "_deferred",
-        "_failed_ranges",
-        "_pause",
-        "_persistent",
-        "_retries",
-        "_stamp",
-    )
-
-    _pause: Pause | None
-    _commit: Commit | None
-    _stamp: PendingKey | None
+    _backoff = FIRST_DELAY
+    _broken = 0
+    _commit: Commit | None = None
+    _committed = -1
+    _deferred = 0
+    _failed_ranges: Sequence[Range] = ()
+    _pause: Pause | None = None
+    _persistent: list[tuple[int, bytes | None]] | None = None  # options set here that outlive errors
+    _retries = 0
+    _stamp: PendingKey | None = None
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._store = db._store()
+        self._store = db._opened or db._store()
         self._lock = threading.RLock()
-        self._snap = None
-        self._failed_ranges: list[Range] = []
-        self._committed = -1
-        self._start()
+        self._created = time.monotonic()
+        self._writes = Writes()
+        self._gets = {}
+        self._conflict_ranges = []
+        self._watches = []
+        self._settings = settings = db._settings
+        if settings.odd:
+            self._odd = True
+            self._deferred = settings.error
 
     def _start(self) -> None:
         """Forget everything, as `reset` does."""
         self._backoff = FIRST_DELAY
         self._retries = 0
         self._created = time.monotonic()
-        self._persistent: list[tuple[int, bytes | None]] = list(self._db._defaults)
+        self._persistent = None
         self._renew()
 
     def _renew(self) -> None:
@@ -123,25 +119,23 @@ class Transaction(Writing):
         self._writes = Writes()
         self._gets = {}
         self._synced = 0
-        self._known = Intervals()
+        self._known = None
         self._conflict_ranges = []
         self._size = 0
-        self._has_read = False
+        self._has_read = self._only_looked = False
         self._read_error = 0
-        self._deferred = 0
         self._broken = 0
         self._commit = None
         self._pause = None
         self._stamp = None
         self._watches = []
-        self._settings = settings = Settings()
-        settings.snapshot_ryw = self._db._snapshot_ryw
-        for code, param in self._persistent:
-            try:
-                settings.set(code, param)
-            except FDBError as error:
-                self._deferred = error.code
-        self._odd = not settings.plain or self._deferred != 0
+        self._settings = settings = self._db._settings
+        if self._persistent:
+            self._settings = settings = settings.copy()
+            for code, param in self._persistent:
+                settings.try_set(code, param)
+        self._deferred = settings.error
+        self._odd = settings.odd
 
     def _close_snapshot(self) -> None:
         snap, self._snap = self._snap, None
@@ -149,14 +143,12 @@ class Transaction(Writing):
             snap.close()
 
     def __del__(self) -> None:
-        snap = getattr(self, "_snap", None)
-        if snap is not None:
-            snap.close()
+        if self._snap is not None:
+            self._snap.close()
         for watch in getattr(self, "_watches", ()):
             watch.abandon(1025)
-        stamp = getattr(self, "_stamp", None)
-        if stamp is not None and self._commit is None:
-            stamp.settle(error=1025)
+        if self._stamp is not None and self._commit is None:
+            self._stamp.settle(error=1025)
 
     def __repr__(self) -> str:
         state = "committed" if self._commit is not None else f"broken by {self._broken}" if self._broken else "open"
@@ -227,14 +219,16 @@ class Transaction(Writing):
             self._conflict_ranges = []  # those added by hand so far are forgotten
         if code == TIMEOUT:
             self._broken_error()  # the one so far may be over
+        if self._settings is self._db._settings:
+            self._settings = self._settings.copy()
         try:
             self._settings.set(code, param)
         except FDBError as error:
             self._defer(error.code)
             return
         if code in PERSISTENT:
-            self._persistent.append((code, param))
-        self._odd = self._odd or not self._settings.plain
+            self._persistent = [*(self._persistent or ()), (code, param)]
+        self._odd = self._odd or self._settings.odd
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
@@ -282,6 +276,8 @@ class Transaction(Writing):
             self._defer(2011)
         else:
             self._version = version
+            with contextlib.suppress(FDBError):  # a version that is not there fails the reads, not this
+                self._snap = self._store.snapshot_at(version)
 
     def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> FutureInt64:
         """Return the size of a range's keys and values: exactly, where a cluster estimates.
@@ -312,8 +308,12 @@ class Transaction(Writing):
         return special.get_range(self, begin, end, limit, size, reverse)
 
     def _read_conflicts(self) -> Intervals:
-        ranges = [(key, key + b"\0") for key, counts in self._gets.items() if counts]
+        ranges = [(key, key + b"\0") for key in self._conflict_keys()]
         return special.merged(ranges + self._conflict_ranges)
+
+    def _conflict_keys(self) -> list[bytes]:
+        gets = self._gets
+        return [key for key, counts in gets.items() if counts] if self._only_looked else list(gets)
 
     def _write_conflicts_so_far(self) -> Intervals:
         writes = self._writes
@@ -322,7 +322,7 @@ class Transaction(Writing):
     def _failed_on(self) -> Intervals:
         if self._commit is not None:
             self._failed_ranges = self._commit.conflicting() or self._failed_ranges
-        return special.merged(self._failed_ranges)
+        return special.merged(list(self._failed_ranges))
 
     # -- watches -------------------------------------------------------------------------------------------------
 
@@ -367,7 +367,7 @@ class Transaction(Writing):
         if code:
             return FutureVoid(error=code)
         with self._lock:
-            commit = self._commit = Commit(self)
+            commit = self._commit = Commit(self._store)
             self._odd = True
         if self._read_error:
             commit.fail(self._read_error)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from itertools import chain, islice
-from typing import Final
+from typing import Any, Final
 
 from fdbqueue.engine.embedded.atomics import (
     CLEAR_RANGE,
@@ -101,41 +101,46 @@ Point = bytes | Stack | None
 """The state of one written key: the value that was set, its operations, or None for a clear of just this key."""
 
 
+_NONE: Final = Intervals()
+
+
 class Writes:
     """The uncommitted writes of one transaction."""
 
-    __slots__ = (
-        "_keys",
-        "_stale",
-        "clears",
-        "conflicts",
-        "early",
-        "edges",
-        "empty",
-        "plain",
-        "points",
-        "quiet",
-        "stamped",
-        "unreadable",
-    )
+    # What most transactions never write stands here, never changed: making a map is on the way of every transaction.
+    clears: Intervals = _NONE
+    unreadable: Intervals = _NONE
+    conflicts: Intervals = _NONE
+    """Ranges that readers conflict with, beyond the keys in `points`, each of which counts unless in `quiet`."""
+    dead: Intervals = _NONE
+    """Ranges in which reads have found no row, written or in the snapshot, so that they need not look again."""
+    edges: list[bytes]
+    """Where ranges of `add_conflict` begin and end: FoundationDB's client counts by them."""
+    quiet: set[bytes]
+    stamped: list[Range]
+    """Where versionstamped keys may land."""
+    early: list[Mutation]
+    """What commits before everything else: see `make_unreadable`."""
+    edges, quiet, stamped, early = [], set(), [], []
+    empty = True
+    plain = True
+    """Whether there were only sets and clears of keys, with write conflicts: a set is one store into `points`."""
+    _ranges = False
+    _stale = False
 
     def __init__(self) -> None:
         self.points: dict[bytes, Point] = {}
-        self.clears = Intervals()
-        self.unreadable = Intervals()
-        self.conflicts = Intervals()  # beyond the keys in `points`, each of which conflicts unless in `quiet`
-        self.edges: list[bytes] = []  # where ranges of `add_conflict` begin and end: FoundationDB counts by them
-        self.quiet: set[bytes] = set()
-        self.stamped: list[Range] = []  # where versionstamped keys may land
-        self.early: list[Mutation] = []  # commits before everything else, see `make_unreadable`
-        self.empty = True
-        self.plain = True  # only sets and clears with write conflicts so far: `set` is one store into `points`
         self._keys: list[bytes] = []
-        self._stale = False
+
+    def _prepare(self) -> None:
+        """Make what the class has for all that never need it."""
+        self._ranges = True
+        self.clears, self.unreadable, self.conflicts = Intervals(), Intervals(), Intervals()
+        self.edges, self.quiet, self.stamped, self.early = [], set(), [], []
 
     # -- what is where -------------------------------------------------------------------------------------------
 
-    def keys(self) -> list[bytes]:
+    def ordered(self) -> list[bytes]:
         """Return the written keys in order. The list is the map's own."""
         known, points = self._keys, self.points
         if self._stale:
@@ -154,7 +159,7 @@ class Writes:
     def touches(self, begin: bytes, end: bytes) -> bool:
         """Say whether any key of ``[begin, end)`` is other than unmodified and readable."""
         if self.points:
-            keys = self.keys()
+            keys = self.ordered()
             at = bisect_left(keys, begin)
             if at < len(keys) and keys[at] < end:
                 return True
@@ -166,7 +171,7 @@ class Writes:
 
     def undetermined(self, begin: bytes, end: bytes) -> Iterator[Range]:
         """Return the parts of ``[begin, end)`` whose contents depend on the snapshot."""
-        keys, points = self.keys(), self.points
+        keys, points = self.ordered(), self.points
         at = begin
         own = keys[bisect_left(keys, begin) : bisect_left(keys, end)]
         for key in own:
@@ -211,6 +216,10 @@ class Writes:
 
     def mutate(self, op: int, key: bytes, param: bytes, conflict: bool) -> None:
         """Apply operation number `op` to `key`, which for a versionstamped key still has its placeholder."""
+        if not self._ranges:
+            self._prepare()
+        if self.dead:
+            self.dead.remove(key, key + b"\0")
         points = self.points
         point = points.get(key, ABSENT)
         if not conflict and (point is ABSENT or key in self.quiet):
@@ -248,6 +257,8 @@ class Writes:
 
     def clear(self, key: bytes, conflict: bool) -> None:
         """Clear one key."""
+        if not self._ranges and not conflict:
+            self._prepare()
         if conflict:
             if self.quiet:
                 self.quiet.discard(key)
@@ -259,6 +270,8 @@ class Writes:
 
     def clear_range(self, begin: bytes, end: bytes, conflict: bool) -> None:
         """Clear ``[begin, end)``."""
+        if not self._ranges:
+            self._prepare()
         self.empty = False
         gone = self._take(begin, end)
         self._forget_edges(begin, end)
@@ -271,12 +284,19 @@ class Writes:
         if self.unreadable:
             self.unreadable.remove(begin, end)
 
-    def make_unreadable(self, begin: bytes, end: bytes) -> None:
+    def make_unreadable(self, begin: bytes, end: bytes, readable: bool = False) -> None:
         """Note that a versionstamped key will land somewhere in ``[begin, end)``.
 
-        What was written there so far commits ahead of it, and can't be read any more.
+        What was written there so far commits ahead of it, and can't be read any more, unless all stays `readable`.
         """
+        if not self._ranges:
+            self._prepare()
+        self.stamped.append((begin, end))
+        if readable:
+            return
         self.plain = False
+        if self.dead:
+            self.dead.remove(begin, end)
         for at, until in self.clears.clip(begin, end):
             self.early.append((CLEAR_RANGE, at, until))
         gone = self._take(begin, end, self.early)
@@ -288,11 +308,30 @@ class Writes:
 
     def add_conflict(self, begin: bytes, end: bytes) -> None:
         """Let readers of ``[begin, end)`` conflict, although nothing is written there."""
+        if not self._ranges:
+            self._prepare()
         for edge in (begin, end):
             if edge not in self.conflicts:
                 insort(self.edges, edge)
         self.conflicts.add(begin, end)
         self.empty = False
+
+    def write_early(self, op: int, key: bytes, param: bytes, conflict: bool) -> None:
+        """Add a mutation that no read of the transaction sees."""
+        if not self._ranges:
+            self._prepare()
+        self.early.append((op, key, param))
+        if conflict:
+            self.conflicts.add(key, param if op == CLEAR_RANGE else key + b"\0")
+        self.empty = False
+
+    def found_nothing(self, begin: bytes, end: bytes) -> None:
+        """Note that a read found no row in ``[begin, end)``, for as long as nothing is written there."""
+        if begin < end:
+            if not self.dead:
+                self.dead = Intervals()
+                self.plain = False
+            self.dead.add(begin, end)
 
     def _forget_edges(self, begin: bytes, end: bytes) -> None:
         edges = self.edges
@@ -310,7 +349,7 @@ class Writes:
         points = self.points
         if not points:
             return []
-        keys = self.keys()
+        keys = self.ordered()
         first, last = bisect_left(keys, begin), bisect_left(keys, end)
         gone = keys[first:last]
         for key in gone:
@@ -333,21 +372,22 @@ class Writes:
 
     def mutations(self) -> list[Mutation]:
         """Return what to apply at commit, in order."""
+        points = self.points
+        keys = self.ordered()
+        if self.plain and not self._ranges:
+            values: list[Any] = [points[key] for key in keys]
+            if None not in values:
+                return [(SET, key, value) for key, value in zip(keys, values, strict=True)]
         out: list[Mutation] = list(self.early)
         out += [(CLEAR_RANGE, begin, end) for begin, end in self.clears]
-        points = self.points
-        for key in self.keys():
-            point = points[key]
-            if type(point) is bytes:
-                out.append((SET, key, point))
-            else:
-                emit(key, point, out)
+        for key in keys:
+            emit(key, points[key], out)
         return out
 
     def conflict_keys(self) -> list[bytes]:
         """Return the single keys that readers conflict on; `conflicts` has the ranges."""
         quiet = self.quiet
-        return [key for key in self.keys() if key not in quiet] if quiet else self.keys()
+        return [key for key in self.ordered() if key not in quiet] if quiet else self.ordered()
 
 
 def emit(key: bytes, point: Point, mutations: list[Mutation]) -> None:

@@ -72,8 +72,6 @@ ATOMICS: Final = {
 class Writing(Reading):
     """What a transaction can change."""
 
-    __slots__ = ("_watches",)
-
     _watches: list[Watch]  # not yet active, since not yet committed
 
     def get_key(self, key_selector: Any) -> Any:
@@ -177,9 +175,7 @@ class Writing(Reading):
         body = template[:-4]
         low = body[:at] + (self._version or 0).to_bytes(8, "big") + b"\0\0" + body[at + 10 :]
         high = min(body[:at] + b"\xff" * 10 + body[at + 10 :] + b"\0", self._top())
-        self._writes.stamped.append((low, high))
-        if not self._settings.ryw_disabled:
-            self._writes.make_unreadable(low, high)
+        self._writes.make_unreadable(low, high, self._settings.ryw_disabled)
         return low + template[-4:]
 
     def clear(self, key: Any) -> None:
@@ -309,9 +305,8 @@ class Writing(Reading):
 
     def _write_conflicts(self) -> bool:
         """Say whether the present write is one that readers conflict with; the option against it holds once."""
-        settings = self._settings
-        if settings.quiet_next:
-            settings.quiet_next = False
+        if self._settings.quiet_next:
+            self._settings.quiet_next = False  # these settings are the transaction's own: the option was set on them
             return False
         return True
 
@@ -325,11 +320,7 @@ class Writing(Reading):
 
     def _write_early(self, op: int, key: bytes, param: bytes, conflict: bool) -> None:
         """Write past the read-your-writes map, which the option has turned off."""
-        writes = self._writes
-        writes.early.append((op, key, param))
-        if conflict:
-            writes.conflicts.add(key, param if op == CLEAR_RANGE else key + b"\0")
-        writes.empty = False
+        self._writes.write_early(op, key, param, conflict)
 
     def _trigger(self, begin: bytes, end: bytes, *value: bytes | None) -> None:
         """Fire the transaction's own watches on a range that it has now written, `value` being what it wrote."""
