@@ -1,0 +1,136 @@
+"""Two at the head at the same time, laid out by hand: who fails, who wakes, and who gets what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.engine.steps import run
+from layers import turns
+from layers.lease import LeaseHandle
+from layers.leases import Leases
+from layers.serving import Serving, Share
+from layers.staged import StagedQueue
+from tests.helpers.faults import FaultyDatabase, FaultyTransaction
+from tests.helpers.staging import Clock, has_requests, left_behind, register, value, wait_until
+
+
+class Interrupting(FaultyDatabase):
+    """Does something when one of its transactions first sets a key with a prefix, before that commits."""
+
+    def __init__(self, db: Any, prefix: bytes, action: Callable[[], object]) -> None:
+        super().__init__(db, lambda: None)
+        self.prefix = prefix
+        self.action: Callable[[], object] | None = action
+
+    def create_transaction(self) -> FaultyTransaction:
+        return _Interrupted(self._db.create_transaction(), self)
+
+
+class _Interrupted(FaultyTransaction):
+    def __init__(self, tr: Any, db: Interrupting) -> None:
+        super().__init__(tr, db)
+        self._interrupting = db
+
+    def set(self, key: bytes, stored: bytes) -> None:
+        action = self._interrupting.action
+        if action is not None and key.startswith(self._interrupting.prefix):
+            self._interrupting.action = None
+            action()
+        self._tr.set(key, stored)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def queue(space: Subspace) -> Queue:
+    return Queue(space, codec="str")
+
+
+@pytest.fixture
+def leases(queue: Queue, clock: Clock) -> Leases:
+    return Leases(queue, clock=clock)
+
+
+def test_a_request_that_is_withdrawn_while_it_is_granted_gets_nothing(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.01)
+    register(db, queue, clock)
+    queue.enqueue_many(db, ["a", "b"])
+    [sleeping] = left_behind(queue, db)
+    helping = Interrupting(db, queue.layout.grants.key(), lambda: db.clear(sleeping))
+    assert value(StagedQueue(leases).dequeue(helping, timeout=20)) == "a"
+    assert helping.action is None
+    assert left_behind(queue, db) == []
+    assert queue.stats(db).leased == 0
+
+
+def test_an_item_that_comes_back_in_front_is_granted_first(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.01)
+    queue.enqueue_many(db, ["a", "b", "c"])
+    lease = leases.lease(db)
+    assert lease is not None
+    register(db, queue, clock)
+    helping = Interrupting(db, queue.layout.grants.key(), lambda: leases.nack(db, lease))
+    assert value(StagedQueue(leases).dequeue(helping, timeout=20)) == "b"
+    [granted] = leases.browse(db, state="leased")
+    assert granted.value == "a"
+
+
+def test_a_grant_whose_lease_was_lost_is_not_collected(db: Any, queue: Queue, leases: Leases) -> None:
+    queue.enqueue(db, "a")
+    lease = leases.lease(db, duration=60)
+    assert lease is not None
+    serving = Serving(leases)
+    stale = LeaseHandle(lease.position, b"an older token")
+    tr = db.create_transaction()
+    assert run(serving.collect(tr, [stale], Share(1, 0, "", own=True))) == []
+    tr.commit().wait()
+    leases.ack(db, lease)
+
+
+def test_when_the_one_in_front_goes_the_next_one_watches_in_its_place(
+    db: Any, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 1_000.0)  # nobody looks by the clock
+    first, second = StagedQueue(leases), StagedQueue(leases)
+    counting = FaultyDatabase(db, lambda: None)
+    with ThreadPoolExecutor(2) as pool:
+        leaving = pool.submit(first.dequeue, db, timeout=0.5)
+        wait_until(lambda: has_requests(first, db, 1))
+        staying = pool.submit(second.dequeue, counting, timeout=8)
+        wait_until(lambda: counting.commits >= 2)  # it registered, and waits
+        assert leaving.result(20) is None
+        queue.enqueue(db, "a")
+        assert value(staying.result(20)) == "a"
+
+
+@pytest.mark.parametrize("how", ["nack", "redrive"])
+def test_an_item_that_is_given_back_wakes_who_waits(db: Any, queue: Queue, clock: Clock, how: str) -> None:
+    leases = Leases(queue, clock=clock, max_attempts=1 if how == "redrive" else None)
+    staged = StagedQueue(leases)
+    queue.enqueue(db, "a")
+    lease = leases.lease(db)
+    assert lease is not None
+    if how == "redrive":
+        leases.nack(db, lease)
+    counting = FaultyDatabase(db, lambda: None)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(staged.dequeue, counting, timeout=10)
+        wait_until(lambda: counting.commits >= 2)  # it registered, and waits
+        if how == "redrive":
+            leases.dead.redrive(db)
+        else:
+            leases.nack(db, lease)
+        assert value(waiting.result(20)) == "a"
