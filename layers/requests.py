@@ -142,11 +142,19 @@ class Requests:
         Raises:
             FormatError: it is none.
         """
-        try:
-            grant = _grant_decoder.decode(stored)
-        except msgspec.DecodeError as error:
-            raise FormatError(f"A grant in {self._layout.describe()} can't be read: {error}.") from error
-        return [LeaseHandle(Position(index, random), token) for index, random, token in grant.leases]
+        leases = self._grant(stored).leases
+        return [LeaseHandle(Position(index, random), token) for index, random, token in leases]
+
+    def read_all(self, tr: Transaction) -> Steps[tuple[list[Request], list[LeaseHandle]]]:
+        """Read all requests, and the leases in all grants.
+
+        Raises:
+            FormatError: one of them can't be read.
+        """
+        requests = yield from self.first(tr, limit=0)
+        span = self._layout.grants.range()
+        grants = yield from rows(tr.snapshot, span.start, span.stop)
+        return requests, [lease for row in grants for lease in self.granted(row.value)]
 
     def sweep_grants(self, tr: Transaction, client: bytes, now_us: int) -> Steps[None]:
         """Remove some old grants that nobody collected, from a client's own, random, place on.
@@ -158,12 +166,18 @@ class Requests:
         )
         stale_us = now_us - int(REQUEST_SECONDS * 1e6)
         for row in found:
-            if _grant_decoder.decode(row.value).expires_at_us < stale_us:
+            if self._grant(row.value).expires_at_us < stale_us:
                 tr.clear(row.key)
 
     def _pack_grant(self, leases: Iterable[LeaseHandle], now_us: int) -> bytes:
         handles = [(lease.position.index, lease.position.random, lease.token) for lease in leases]
         return _encode(_Grant(now_us + int(GRANT_SECONDS * 1e6), handles))
+
+    def _grant(self, stored: bytes) -> _Grant:
+        try:
+            return _grant_decoder.decode(stored)
+        except msgspec.DecodeError as error:
+            raise FormatError(f"A grant in {self._layout.describe()} can't be read: {error}.") from error
 
     def _wish(self, key: bytes, stored: bytes) -> Wish:
         try:

@@ -43,14 +43,14 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from fdbqueue import Item, LeaseLost, Position, Queue
+from fdbqueue import CheckReport, FormatError, Item, LeaseLost, Position, Queue
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import Steps, run
 from fdbqueue.items import chunks_of, envelope
 from fdbqueue.layout import new_random
 from fdbqueue.stats import count
@@ -200,6 +200,18 @@ class StagedQueue:
         items = yield from self.leases.stats.steps(tr)
         requests = yield from self.queue.read(tr, partial(Requests(self.queue.layout).first, limit=1_000))
         return StagedStats(items, len(requests), sum(request.wish.wanted for request in requests))
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Read everything that the queue owns and compare: what `Leases.check` does, requests and grants.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* as `Leases.check`, and two reads.
+        """
+        report = self.leases.check(tr)
+        try:
+            run(self.queue.read(tr, Requests(self.queue.layout).read_all))
+        except FormatError as error:
+            return replace(report, problems=(*report.problems, str(error)))
+        return report
 
     def meetings(self) -> Meetings:
         """Return what the calls of this object met at the head so far, for those who measure."""

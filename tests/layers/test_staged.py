@@ -342,3 +342,18 @@ def test_many_consumers_of_several_processes_get_everything_once(db: Any, queue:
     assert all(own == sorted(own) for own in seen)
     assert left_behind(queue, db) == []
     assert leases.check(db).ok
+
+
+def test_check_names_requests_and_grants_that_are_none(
+    db: Any, queue: Queue, staged: StagedQueue, clock: Clock
+) -> None:
+    grant = register(db, queue, clock)
+    assert staged.check(db).ok
+    db[grant] = b"nonsense"
+    [problem] = staged.check(db).problems
+    assert "A grant in" in problem
+    del db[grant]
+    [request] = left_behind(queue, db)
+    db[request] = b"nonsense"
+    [problem] = staged.check(db).problems
+    assert "request" in problem

@@ -1,0 +1,298 @@
+"""Delivery: many consumers at one head, leases, waiting, and calls of one process that share transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import statistics
+import tempfile
+import time
+from collections import deque
+from functools import partial
+from typing import Any
+
+import fdbqueue
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from layers.staged import StagedQueue
+from tests.benchmarks.contended import HighContention, PlainRecipe
+from tests.benchmarks.crowd import Crowd
+from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, in_threads, in_turn, quantile, say
+
+SPACE = Subspace(("fdbqueue bench", "delivery"))
+ITEM = b"x" * 100
+PROCESSES = 4
+
+
+def main() -> None:
+    heading("Delivery")
+    cluster_file = os.environ.get("FDBQUEUE_TEST_CLUSTER_FILE") or os.environ.get("FDB_CLUSTER_FILE")
+    if cluster_file:
+        everything(f"fdb:{cluster_file}", "cluster")
+    else:
+        say("\nSkipped: the cluster's half, since FDB_CLUSTER_FILE names none.")
+    with tempfile.TemporaryDirectory() as folder:
+        everything(f"file:{folder}/db?durability=relaxed", "embedded, relaxed")
+
+
+def everything(url: str, engine: str) -> None:
+    """Ask every question of one engine."""
+    db = fdbqueue.open(url)
+    db.clear_range_startswith(SPACE.key())
+    with Crowd(url, PROCESSES) as crowd:
+        destructive(db, crowd, engine)
+        leased(db, crowd, engine)
+    shared_enqueues(db, engine)
+    uncontended(db, engine)
+    idle(db, engine)
+    after_many(db, engine)
+    db.clear_range_startswith(SPACE.key())
+    db.close()
+
+
+def destructive(db: Any, crowd: Crowd, engine: str) -> None:
+    """Staged dequeue against the recipe and FoundationDB's high-contention queue, threads over 4 processes."""
+    compare(
+        f"destructive dequeue, 32 consumers as threads over {PROCESSES} processes, {engine}",
+        [
+            Contestant("high-contention queue, 32", partial(drain, db, crowd, "high contention", 32, 10)),
+            Contestant("plain recipe, 32", partial(drain, db, crowd, "recipe", 32, 10)),
+            Contestant("staged, 32", partial(drain, db, crowd, "staged", 32, 60), wanted=10.0),
+        ],
+    )
+    compare(
+        f"the same, more consumers, {engine} (conflicts/item wanted < 0.05 at 256)",
+        [
+            Contestant("staged, 32", partial(drain, db, crowd, "staged", 32, 100)),
+            Contestant("staged, 256", partial(drain, db, crowd, "staged", 256, 20), wanted=0.8),
+        ],
+    )
+
+
+def drain(db: Any, crowd: Crowd, kind: str, consumers: int, calls: int) -> Sample:
+    """Fill a new queue with as many items as are then taken out."""
+    space = SPACE[os.urandom(4)]
+    amount = consumers * calls
+    if kind == "staged":
+        Queue(space).enqueue_many(db, (ITEM for _ in range(amount)))
+    else:
+        (PlainRecipe if kind == "recipe" else HighContention)(space).fill(db, amount, ITEM)
+    return crowd.run(_take_out, space.key(), kind, consumers // PROCESSES, calls)
+
+
+def _take_out(db: Any, prefix: bytes, kind: str, threads: int, calls: int) -> Sample:
+    space = Subspace(rawPrefix=prefix)
+    if kind != "staged":
+        peer: Any = (PlainRecipe if kind == "recipe" else HighContention)(space)
+        sample = in_threads(threads, calls, lambda _: _there(peer.dequeue(db)))
+        sample.conflicts = peer.conflicts
+        return sample
+    staged = StagedQueue(Queue(space))
+    sample = in_threads(threads, calls, lambda _: _there(staged.dequeue(db, timeout=30)))
+    sample.conflicts = staged.meetings().conflicts
+    return sample
+
+
+def _there(item: Any) -> Any:
+    if item is None:
+        raise RuntimeError("an item was missing")
+    return item
+
+
+def leased(db: Any, crowd: Crowd, engine: str) -> None:
+    """One item leased and acked per call, against bare transactions."""
+
+    def lease_and_ack() -> Sample:
+        space = SPACE[os.urandom(4)]
+        Queue(space).enqueue_many(db, (ITEM for _ in range(32 * 60)))
+        return crowd.run(_lease_and_ack, space.key(), 32 // PROCESSES, 60)
+
+    compare(
+        f"one item leased and acked per call, {engine}",
+        [
+            Contestant("32 threads, one bare set per transaction", lambda: in_threads(32, 60, partial(_bare_set, db))),
+            Contestant(f"lease and ack, 32 consumers over {PROCESSES} processes", lease_and_ack, wanted=0.6),
+        ],
+    )
+
+
+def _bare_set(db: Any, number: int) -> None:
+    tr = db.create_transaction()
+    tr.set(SPACE.pack(("bare", number)), ITEM)
+    tr.commit().wait()
+
+
+def _lease_and_ack(db: Any, prefix: bytes, threads: int, calls: int) -> Sample:
+    staged = StagedQueue(Queue(Subspace(rawPrefix=prefix)))
+
+    def call(_: int) -> None:
+        staged.ack(db, _there(staged.lease(db, timeout=30)))
+
+    sample = in_threads(threads, calls, call)
+    sample.conflicts = staged.meetings().conflicts
+    return sample
+
+
+def shared_enqueues(db: Any, engine: str) -> None:
+    """200 asyncio tasks, each awaiting one enqueue after another."""
+    tasks, calls = 200, 25
+    queue = Queue(SPACE[os.urandom(4)])
+    staged = StagedQueue(queue)
+    compare(
+        f"{tasks} asyncio tasks of one process, each awaiting one enqueue after another, {engine}",
+        [
+            Contestant(f"bare one-set transactions, {tasks} deep", lambda: bare_pipelined(db, tasks * calls, tasks)),
+            Contestant("sharing transactions", lambda: in_tasks(tasks, calls, partial(staged.enqueue.aio, db)), 1.0),
+            Contestant("each its own", lambda: in_tasks(tasks, calls, partial(queue.enqueue.aio, db))),
+        ],
+    )
+
+
+def bare_pipelined(db: Any, amount: int, depth: int) -> Sample:
+    """One set per transaction, so many commits under way."""
+    commits: deque[tuple[Any, Any]] = deque()
+    started = time.perf_counter()
+    for number in range(amount):
+        tr = db.create_transaction()
+        tr.set(SPACE.pack(("bare", number)), ITEM)
+        commits.append((tr, tr.commit()))
+        if len(commits) >= depth:
+            _wait_for_first(commits)
+    while commits:
+        _wait_for_first(commits)
+    return Sample(amount, time.perf_counter() - started)
+
+
+def _wait_for_first(commits: deque[tuple[Any, Any]]) -> None:
+    tr, commit = commits.popleft()
+    commit.wait()
+    del tr  # a transaction that is dropped cancels its commit
+
+
+def in_tasks(tasks: int, calls: int, call: Any) -> Sample:
+    """Let each of `tasks` asyncio tasks make `calls` calls one after the other."""
+    latencies: list[float] = []
+
+    async def work() -> None:
+        for _ in range(calls):
+            before = time.perf_counter()
+            await call(ITEM)
+            latencies.append(time.perf_counter() - before)
+
+    async def all_of_them() -> float:
+        started = time.perf_counter()
+        await asyncio.gather(*(work() for _ in range(tasks)))
+        return time.perf_counter() - started
+
+    return Sample(tasks * calls, asyncio.run(all_of_them()), latencies)
+
+
+def uncontended(db: Any, engine: str) -> None:
+    """One consumer alone."""
+    calls = 300
+
+    def recipe() -> Sample:
+        peer = PlainRecipe(SPACE[os.urandom(4)])
+        peer.fill(db, calls, ITEM)
+        return in_turn(calls, lambda: _there(peer.dequeue(db)))
+
+    def ours() -> Sample:
+        queue = Queue(SPACE[os.urandom(4)])
+        queue.enqueue_many(db, (ITEM for _ in range(calls)))
+        staged = StagedQueue(queue)
+        return in_turn(calls, lambda: _there(staged.dequeue(db)))
+
+    compare(
+        f"one consumer, uncontended, {engine}",
+        [Contestant("plain recipe", recipe), Contestant("staged", ours, wanted=0.9)],
+    )
+
+
+def idle(db: Any, engine: str) -> None:
+    """1,000 waiting consumers: what they cost, how soon one of them gets an item, and how many wake for it."""
+    queue = Queue(SPACE[os.urandom(4)])
+    consumers = [StagedQueue(queue) for _ in range(10)]
+    reached: list[float] = []
+    woken: list[int] = []
+    cost: list[float] = []
+
+    async def wait(staged: StagedQueue) -> float:
+        item = await staged.dequeue.aio(db, timeout=None)
+        _there(item)
+        return time.perf_counter()
+
+    async def all_of_them() -> None:
+        waiting = {asyncio.ensure_future(wait(consumers[n % len(consumers)])) for n in range(1_000)}
+        await asyncio.sleep(5)
+        before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+        await asyncio.sleep(10)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        cost.append(used / (time.perf_counter() - started))
+        for _ in range(20):
+            looks = [staged.meetings().looks for staged in consumers]
+            began = time.perf_counter()
+            await queue.enqueue.aio(db, ITEM)
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            reached.append(done.pop().result() - began)
+            await asyncio.sleep(0.2)
+            woken.append(sum(staged.meetings().looks > seen for staged, seen in zip(consumers, looks, strict=True)))
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    asyncio.run(all_of_them())
+    bare = [_watch_and_read(db) for _ in range(20)]
+    ratio = statistics.median(reached) / statistics.median(bare)
+    say(f"\n### 1,000 idle consumers, tasks of 10 clients in one process, {engine}\n")
+    say("| what | measured | wanted |\n|---|---:|---:|")
+    say(f"| share of a core while idle | {cost[0]:.2%} | < 2% |")
+    say(f"| one enqueue reaches one, median | {statistics.median(reached) * 1e3:.2f} ms | |")
+    say(f"| the same, P99 | {(quantile(reached, 0.99) or 0) * 1e3:.2f} ms | |")
+    say(f"| a bare watch and read, median | {statistics.median(bare) * 1e3:.2f} ms | |")
+    say(f"| ratio | {ratio:.2f} | <= 4 |")
+    say(f"| clients that wake for an enqueue, median | {statistics.median(woken)} | < 3 |")
+
+
+def _watch_and_read(db: Any) -> float:
+    key = SPACE.pack(("watched",))
+    tr = db.create_transaction()
+    watch = tr.watch(key)
+    tr.commit().wait()
+    time.sleep(0.05)
+    began = time.perf_counter()
+    db[key] = os.urandom(8)
+    watch.wait()
+    _ = bytes(db[key])
+    return time.perf_counter() - began
+
+
+def after_many(db: Any, engine: str) -> None:
+    """The rate of a queue through which many items have passed, against a new one's."""
+    passed = int(os.environ.get("FDBQUEUE_BENCH_PASSED", "1000000"))
+    old = Queue(SPACE[os.urandom(4)])
+    old.enqueue(db, ITEM)
+    for _ in range(passed // 100_000):
+        old.enqueue_many(db, (ITEM for _ in range(100_000)))
+        taken = 0
+        while taken < 100_000:
+            taken += len(old.dequeue_many(db, limit=1_000))
+
+    def rate(queue: Queue) -> Sample:
+        staged = StagedQueue(queue)
+        queue.enqueue_many(db, (ITEM for _ in range(2_000)))
+        return in_threads(16, 120, lambda _: _there(staged.dequeue(db)))
+
+    compare(
+        f"the rate after {passed:,} items have passed through, {engine}",
+        [
+            Contestant("a new queue", lambda: rate(Queue(SPACE[os.urandom(4)]))),
+            Contestant("the old one", lambda: rate(old), wanted=0.9),
+        ],
+        rounds=ROUNDS,
+    )
+
+
+if __name__ == "__main__":
+    main()
