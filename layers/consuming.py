@@ -134,17 +134,18 @@ class Run:
                 self._changed.clear()
                 await self._changed.wait()
                 continue
+            held_nothing = not self._held
             taken = await self._lease(min(room, BATCH_ITEMS))
             for lease in taken:
                 self._held[id(lease)] = lease
                 self._ready.append(lease)
             self._wake_one()
             if not taken and terms.until_empty:
-                if not self._held:
+                if held_nothing:
                     return
-                # What is held may come back. Its end is what to wait for.
+                # What was held when it looked may have come back since, or may still come.
                 self._changed.clear()
-                if not self._stopping.is_set():
+                if self._held and not self._stopping.is_set():
                     await self._changed.wait()
 
     async def _lease(self, limit: int) -> list[Lease]:

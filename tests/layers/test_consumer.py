@@ -73,6 +73,19 @@ def test_what_a_handler_raises_fails_the_attempt_and_at_last_the_item(db: Any, l
     assert (letter.value, letter.error) == (b"bad", "LookupError: attempt 2")
 
 
+def test_a_drain_leaves_no_item_that_came_back_while_it_looked_for_more(db: Any, leases: Leases) -> None:
+    patient = Leases(leases.queue)
+
+    async def handle(lease: Lease) -> None:
+        if lease.attempt < 3:
+            raise LookupError
+
+    for _ in range(30):
+        patient.enqueue(db, b"x")
+        Consumer(patient, handle, concurrency=2).drain(db)
+        assert patient.stats(db).available == 0
+
+
 def test_a_handler_can_put_an_item_off_without_counting_the_attempt(db: Any, leases: Leases) -> None:
     leases.enqueue_many(db, [b"later", b"now"])
 
