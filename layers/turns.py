@@ -209,12 +209,12 @@ class Turns(Crew[Want, list[Got]]):
         share = self._share(turn)
         look = self._serving.look(tr, limit=share.wanted)
         # By snapshot: a request that is registered while this commits stands behind it.
-        in_front = bytes((yield last))
-        if self._requests.is_key(in_front):
+        if self._requests.is_key(bytes((yield last))):
             if turn.asks() and not (yield from look.head):
                 turn.nothing = True
                 raise _Leave(turn)
-            return (yield from self._enroll(tr, in_front, turn))
+            self._met = time.monotonic()
+            return (yield from self._register(tr))
         served = yield from self._serving.take(tr, look, [share])
         turn.got, turn.error = share.got, served.error
         turn.nothing = not (served.items or served.again or served.error)
@@ -223,14 +223,9 @@ class Turns(Crew[Want, list[Got]]):
         return turn
 
     def _register(self, tr: Transaction) -> Steps[_Turn]:
-        in_front = bytes((yield self._requests.last(tr)))
-        return (yield from self._enroll(tr, in_front, _Turn(self.line.waiting())))
-
-    def _enroll(self, tr: Transaction, in_front: bytes, turn: _Turn) -> Steps[_Turn]:
-        """Register behind the request that was the last one."""
-        self._ahead = not self._requests.is_key(in_front)
-        if not self._ahead:
-            self._met = time.monotonic()
+        """Register behind all who did before, by a blind write."""
+        turn = _Turn(self.line.waiting())
+        self._ahead = True  # if it is, it is served the sooner
         if not self._swept:
             self._swept = True
             yield from self._requests.sweep_grants(tr, self._client, self._leases.now_us())
@@ -268,6 +263,8 @@ class Turns(Crew[Want, list[Got]]):
         if value.present():
             turn.got = yield from self._serving.collect(tr, self._requests.granted(bytes(value)), self._share(turn))
             tr.clear(self._grant_key)
+            if (yield own).present():  # the grant was for one whose registration came through without an answer
+                tr.clear(request.key)
             turn.request = None
             self._met = time.monotonic()
             return turn

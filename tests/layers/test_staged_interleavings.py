@@ -16,7 +16,7 @@ from layers.lease import LeaseHandle
 from layers.leases import Leases
 from layers.serving import Serving, Share
 from layers.staged import StagedQueue
-from tests.helpers.faults import FaultyDatabase, FaultyTransaction
+from tests.helpers.faults import Fault, FaultyDatabase, FaultyTransaction
 from tests.helpers.staging import Clock, has_requests, left_behind, register, value, wait_until
 
 
@@ -86,6 +86,30 @@ def test_an_item_that_comes_back_in_front_is_granted_first(
     assert value(StagedQueue(leases).dequeue(helping, timeout=20)) == "b"
     [granted] = leases.browse(db, state="leased")
     assert granted.value == "a"
+
+
+def test_a_request_that_is_granted_before_its_registration_is_known_leaves_no_second_one(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))  # it registers at once
+    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.01)
+    queue.enqueue_many(db, ["a", "b"])
+    helped: list[Any] = []
+
+    class Unanswered(FaultyDatabase):
+        def next_fault(self) -> Fault | None:
+            self.commits += 1
+            return ("after", 1021) if self.commits == 1 else None
+
+        def create_transaction(self) -> FaultyTransaction:
+            if self.commits == 1 and not helped:  # its registration is in, and it does not know
+                helped.append(StagedQueue(leases).dequeue(db, timeout=20))
+            return super().create_transaction()
+
+    staged = StagedQueue(leases)
+    assert value(staged.dequeue(Unanswered(db, lambda: None), timeout=20)) == "a"
+    assert value(helped[0]) == "b"
+    assert left_behind(queue, db) == []
 
 
 def test_a_grant_whose_lease_was_lost_is_not_collected(db: Any, queue: Queue, leases: Leases) -> None:
