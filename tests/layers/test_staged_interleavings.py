@@ -16,7 +16,7 @@ from layers.lease import LeaseHandle
 from layers.leases import Leases
 from layers.serving import Serving, Share
 from layers.staged import StagedQueue
-from tests.helpers.faults import Fault, FaultyDatabase, FaultyTransaction
+from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
 from tests.helpers.staging import Clock, has_requests, left_behind, register, value, wait_until
 
 
@@ -43,6 +43,11 @@ class _Interrupted(FaultyTransaction):
             self._interrupting.action = None
             action()
         self._tr.set(key, stored)
+
+
+class _Unanswered(FaultyTransaction):
+    def get_versionstamp(self) -> Failed:
+        return Failed(1021)
 
 
 @pytest.fixture
@@ -104,7 +109,7 @@ def test_a_request_that_is_granted_before_its_registration_is_known_leaves_no_se
         def create_transaction(self) -> FaultyTransaction:
             if self.commits == 1 and not helped:  # its registration is in, and it does not know
                 helped.append(StagedQueue(leases).dequeue(db, timeout=20))
-            return super().create_transaction()
+            return _Unanswered(self._db.create_transaction(), self)
 
     staged = StagedQueue(leases)
     assert value(staged.dequeue(Unanswered(db, lambda: None), timeout=20)) == "a"
