@@ -64,8 +64,8 @@ class Reader:
         """
         was_plain = selector.offset == 1
         dead = self.writes.dead if self.writes is not None else None
-        if was_plain and dead:
-            selector.key = min(dead.end_of(selector.key), self.top)
+        if was_plain and dead and dead.end_of(selector.key) < self.top:
+            selector.key = dead.end_of(selector.key)
         at.seek(selector.key)
         if selector.offset <= 0 and at.begin == selector.key and selector.key:
             at.back()
@@ -252,8 +252,6 @@ class Reader:
     def backward(self, begin: Selector, end: Selector, limits: Limits) -> Page:
         """Read a page from the back. `begin`, `end` and `limits` are used up."""
         page = Page([])
-        if end.plain and self.writes is not None and self.writes.dead:
-            end.key = self.writes.dead.begin_of(end.key)
         at, until = self.position(), self.position()
         begin_left, end_left = begin.offset, end.offset
         past_begin = 0
@@ -348,6 +346,9 @@ class Reader:
                 value = at.value() if kind == ROW else None
                 if kind == EMPTY and not page.rows and self.writes is not None:
                     self.writes.found_nothing(at.begin, at.end)
+                    known_dead = max(self.writes.dead.begin_of(at.begin), until.end)
+                    if known_dead < at.begin:
+                        at.seek(known_dead)
                 if value is not None:
                     if limits.reached:
                         past_begin += 1
