@@ -98,3 +98,12 @@ class Intervals:
         while at < len(self.begins) and self.begins[at] < end:
             yield max(begin, self.begins[at]), min(end, self.ends[at])
             at += 1
+
+    def gaps(self, begin: bytes, end: bytes) -> Iterator[Range]:
+        """Return what of ``[begin, end)`` is not in the set."""
+        for low, high in self.clip(begin, end):
+            if begin < low:
+                yield begin, low
+            begin = high
+        if begin < end:
+            yield begin, end

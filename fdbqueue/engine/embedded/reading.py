@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 TOP: Final = b"\xff"
 SYSTEM_TOP: Final = b"\xff\xff"
 METADATA_VERSION: Final = b"\xff/metadataVersion"
+MANY_WRITES: Final = 64
+COMPACT_AT: Final = 1024
 READ_KEY_LIMIT: Final = 10_008
 SYSTEM_KEY_LIMIT: Final = 30_000
 
@@ -129,6 +131,8 @@ class Reading(TransactionRead):
     _has_read = False  # a selector or range; `_gets` has the keys
     _read_error = 0  # the first read that failed, which fails the commit too
     _size = 0
+    _covered: Intervals | None = None  # where conflicts were added over many writes
+    _compact_at = COMPACT_AT  # how many conflict ranges are worth merging
     _likely = 0  # how many rows fit in a page, going by the last one
 
     def _blocked(self) -> int:
@@ -406,9 +410,20 @@ class Reading(TransactionRead):
             else:
                 ranges.append((begin, end))
             return
-        for part in writes.undetermined(begin, end):
-            self._size += cost
-            ranges.append(part)
+        anew = [(begin, end)]
+        if writes.count(begin, end) > MANY_WRITES:
+            # Reading on and on over a growing number of own writes must not cost more each time. What was once read
+            # and has been written since can only depend less on the snapshot, so that nothing is missed.
+            covered = self._covered = self._covered or Intervals()
+            anew = list(covered.gaps(begin, end))
+            covered.add(begin, end)
+        for low, high in anew:
+            for part in writes.undetermined(low, high):
+                self._size += cost
+                ranges.append(part)
+        if len(ranges) > self._compact_at:
+            ranges[:] = Intervals(sorted(ranges))
+            self._compact_at = COMPACT_AT + 2 * len(ranges)
 
     # -- sizes ---------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from fdbqueue.engine.embedded.options import (
 from fdbqueue.engine.embedded.pages import Selector
 from fdbqueue.engine.embedded.pauses import FIRST_DELAY, Pause
 from fdbqueue.engine.embedded.ranges import FutureKeyValueArray
-from fdbqueue.engine.embedded.reading import SYSTEM_TOP, TOP, TransactionRead, key_to_bytes
+from fdbqueue.engine.embedded.reading import COMPACT_AT, SYSTEM_TOP, TOP, TransactionRead, key_to_bytes
 from fdbqueue.engine.embedded.values import FutureString, Key, PendingKey, Value
 from fdbqueue.engine.embedded.watches import FailedWatch, Watch
 from fdbqueue.engine.embedded.writes import Writes
@@ -121,6 +121,8 @@ class Transaction(Writing):
         self._synced = 0
         self._known = None
         self._conflict_ranges = []
+        self._covered = None
+        self._compact_at = COMPACT_AT
         self._size = 0
         self._has_read = self._only_looked = False
         self._read_error = 0

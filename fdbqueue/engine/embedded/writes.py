@@ -169,6 +169,11 @@ class Writes:
             or bool(self.edges)
         )
 
+    def count(self, begin: bytes, end: bytes) -> int:
+        """Return how many keys were written in ``[begin, end)``."""
+        keys = self.ordered()
+        return bisect_left(keys, end) - bisect_left(keys, begin)
+
     def undetermined(self, begin: bytes, end: bytes) -> Iterator[Range]:
         """Return the parts of ``[begin, end)`` whose contents depend on the snapshot."""
         keys, points = self.ordered(), self.points
