@@ -350,7 +350,8 @@ class Turns(Crew[Want, list[Got]]):
         watches: list[Future[Any]] = [tr.watch(self._grant_key)]
         if in_front:
             watches.append(tr.watch(in_front[-1].key))
-            seconds = min(seconds, self._pause * random.uniform(0.8, 1.2))
+            # The second in order is the first to look after the first one, and so on.
+            seconds = min(seconds, len(in_front) * self._pause * random.uniform(0.8, 1.2))
             self._pause = min(2 * self._pause, REQUEST_SECONDS)
         else:
             due_us = yield from self._serving.next_due_us(tr)
