@@ -9,13 +9,14 @@ but leaves LMDB a long list of free pages, which it writes anew with every commi
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import Any, Final
 
 from fdbqueue.engine.embedded.layout import WINDOW_SECONDS
-from fdbqueue.engine.embedded.written import Range, Written, decode, encode, time_of
+from fdbqueue.engine.embedded.written import Written, decode, decode_all, encode, time_of
 
 Commit = tuple[int, bytes]
 """A version and its record."""
@@ -24,6 +25,8 @@ WINDOW_US: Final = int((WINDOW_SECONDS + 1) * 1_000_000)
 TRIM_MOST: Final = 256
 CACHE_BYTES: Final = 24 << 20
 BLOCK_BYTES: Final = 32 << 10
+FEW: Final = 8
+"""Commits that are looked at one by one, as others will look at them again."""
 RECORD_OVERHEAD: Final = 90
 """Bytes that Python takes for a record beside its own."""
 
@@ -90,9 +93,11 @@ class Block:
                 self._all = self._whole()
             yield self._all
             return
-        for at in range(len(versions) - 1, -1, -1):
-            if versions[at] <= version:
-                return
+        first = bisect_right(versions, version)
+        if len(versions) - first > FEW:
+            yield Written(*decode_all(self.records[first:]))
+            return
+        for at in range(first, len(versions)):
             written = self._each.get(at)
             if written is None:
                 written = self._each[at] = Written(*decode(self.records[at]))
@@ -100,13 +105,7 @@ class Block:
 
     def _whole(self) -> Written:
         self._each.clear()
-        keys: list[bytes] = []
-        ranges: list[Range] = []
-        for record in self.records:
-            some_keys, some_ranges = decode(record)
-            keys += some_keys
-            ranges += some_ranges
-        return Written(keys, ranges)
+        return Written(*decode_all(self.records))
 
 
 class RecentCommits:
@@ -181,7 +180,4 @@ class RecentCommits:
     def _stored(self, txn: Any, version: int, before: int) -> Iterator[Written]:
         commits = takewhile(lambda commit: commit[0] < before, read_log(txn, self._log, version))
         while some := list(islice(commits, 256)):
-            written = Written([], [])
-            for _, record in some:
-                written.add(*decode(record))
-            yield written
+            yield Written(*decode_all([record for _, record in some]))

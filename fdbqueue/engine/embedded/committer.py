@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, Final, Protocol
 
@@ -22,8 +22,9 @@ from fdbqueue.engine.embedded.commitlog import Commit as LogCommit
 from fdbqueue.engine.embedded.company import Company, Gathering, Turns
 from fdbqueue.engine.embedded.files import Files, explain
 from fdbqueue.engine.embedded.layout import WINDOW_SECONDS
+from fdbqueue.engine.embedded.neighbours import Neighbours
 from fdbqueue.engine.embedded.request import IO_ERROR, CommitRequest, Faults
-from fdbqueue.engine.embedded.written import Range, Written, conflicting, conflicts, encode
+from fdbqueue.engine.embedded.written import Written, conflicting, conflicts, encode
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FUTURE_VERSION, NOT_COMMITTED, TRANSACTION_TOO_OLD
 from fdbqueue.errors import StorageError
 
@@ -61,6 +62,10 @@ class Host(Protocol):
         """Learn of commits, of this and other processes, in order."""
 
 
+class Again(Exception):
+    """Nothing failed; only another attempt is to be made."""
+
+
 class Broken(Exception):
     """A request that can't be applied; it fails alone."""
 
@@ -77,7 +82,10 @@ class Committer:
         self._host = host
         self._pending: list[CommitRequest] = []
         self._batch: list[CommitRequest] = []
-        self._company: Company = Gathering() if host.files.options.durable else Turns()
+        durable = host.files.options.durable
+        self._company: Company = Gathering() if durable else Turns()
+        # Beside the wait for the disk, that for another process is little.
+        self._neighbours = None if durable else Neighbours(host.path)
         self._lead = threading.Lock()
         self._news: list[LogCommit] = []
         self._called: list[CommitRequest] = []
@@ -115,6 +123,11 @@ class Committer:
             if not self._company.sleep(request, self._pending, self._lead):
                 self._serve(request)
 
+    def close(self) -> None:
+        """Let go of what stands beside the files."""
+        if self._neighbours is not None:
+            self._neighbours.close()
+
     def sweep(self) -> None:
         """Commit all that is there, waiting for the lead."""
         while self._pending:
@@ -128,13 +141,16 @@ class Committer:
     def _serve(self, request: CommitRequest | None) -> None:
         """Take the lead until `request` is done (None: until nothing is there), then give it up."""
         pending = self._pending
+        news: list[LogCommit] = []
+        called: list[CommitRequest] = []
         with self._lead:
             try:
                 while pending if request is None else not request.done:
                     self._commit_pending()
             finally:
-                news, self._news = self._news, []
-                called, self._called = self._called, []
+                if self._news or self._called:
+                    news, self._news = self._news, news
+                    called, self._called = self._called, called
         if pending:
             self._company.left(pending)
         # Without the lead: a callback may well commit something itself.
@@ -148,19 +164,22 @@ class Committer:
         pending = self._pending
         count = 1 if len(pending) == 1 else self._fitting()
         # In this order: wherever an interrupt strikes, nobody's request is lost.
-        self._batch = pending[:count]
+        batch = self._batch = pending[:count]
         del pending[:count]
         try:
-            self._commit(self._batch)
+            try:
+                self._attempt(batch)
+            except (Broken, StorageError, lmdb.Error) as error:
+                self._commit_in_spite_of(error, batch)
         finally:
-            for request in self._batch:
+            for request in batch:
                 if request.version < 0 and request.error is None:
                     # Only an exception from outside, such as KeyboardInterrupt, leads here without a failure.
                     request.error = COMMIT_UNKNOWN_RESULT if request.failure is None else IO_ERROR
                 request.done = True
                 if request.has_callbacks:
                     self._called.append(request)
-            self._company.finished(self._batch)
+            self._company.finished(batch)
             self.commits += 1
 
     def _fitting(self) -> int:
@@ -173,31 +192,27 @@ class Committer:
                 break
         return count
 
-    def _commit(self, batch: list[CommitRequest]) -> None:
-        """Settle every request of `batch`."""
-        while batch:
-            try:
-                txn = self._begin(self._dbs.data, None, True)
-                try:
-                    self._in_transaction(txn, batch)
-                except BaseException:
-                    txn.abort()
-                    raise
-                return
-            except Broken as broken:
-                broken.request.failure = broken.cause
-                batch = [request for request in batch if request is not broken.request]
-            except (StorageError, lmdb.Error) as error:
-                failure = self._recover(error)
-                if failure is None:
-                    continue
+    def _commit_in_spite_of(self, error: Exception, batch: list[CommitRequest]) -> None:
+        """Settle every request of `batch`, the first attempt having failed with `error`."""
+        while True:
+            if isinstance(error, Broken):
+                error.request.failure = error.cause
+                batch = [request for request in batch if request is not error.request]
+            elif (failure := self._recover(error)) is not None:
                 if len(batch) == 1:
                     batch[0].failure = failure
                     return
                 # One large transaction must not make the small ones beside it fail.
                 for request in batch:
-                    self._commit([request])
+                    self._commit_in_spite_of(Again(), [request])
                 return
+            if not batch:
+                return
+            try:
+                self._attempt(batch)
+                return
+            except (Broken, StorageError, lmdb.Error) as another:
+                error = another
 
     def _recover(self, error: Exception) -> StorageError | None:
         """Make another attempt possible, or return why none is."""
@@ -209,6 +224,8 @@ class Committer:
             elif isinstance(error, lmdb.PanicError):
                 self._host.reopen()
                 self._attach()
+            elif isinstance(error, Again):
+                return None
             elif isinstance(error, lmdb.Error):
                 raise explain(self._host.path, error)
             else:
@@ -217,32 +234,38 @@ class Committer:
             return StorageError(f"{failure} Nothing of this commit was kept.")
         return None
 
-    def _in_transaction(self, txn: Any, batch: list[CommitRequest]) -> None:
-        recent = self._recent
-        txn_id: int = txn.id()
-        if txn_id != self._last_txn + 1:
-            # Another process has committed. What that was is known from here on, whatever becomes of this transaction.
-            self._news += recent.catch_up(txn)
-            self._last_txn = txn_id - 1
-        now = self._now_us()
-        version = recent.last_version + max(1, now - recent.last_time_us)
-        key = version.to_bytes(8, "big")
-        accepted = self._apply(txn, batch, key, now)
-        if not accepted:
-            txn.abort()
-            return
-        record = encode(now, *_written(accepted))
-        txn.put(key, record, True, True, True, self._dbs.log)
-        self._untrimmed += 1
-        if self._untrimmed >= TRIM_EVERY:
-            self._trim(txn, version, now)
+    def _attempt(self, batch: list[CommitRequest]) -> None:
+        """Commit those requests of `batch` that may commit, in one LMDB transaction."""
+        if self._neighbours is not None:
+            self._neighbours.wait()
+        txn = self._begin(self._dbs.data, None, True)
         try:
-            txn.commit()
-        except lmdb.Error as error:
-            self._lost(txn_id, error)
-            for request in accepted:
-                request.error = COMMIT_UNKNOWN_RESULT
-            return
+            recent = self._recent
+            txn_id = txn.id()
+            if txn_id != self._last_txn + 1:
+                # Another process has committed. That is known from here on, whatever becomes of this transaction.
+                self._news += recent.catch_up(txn)
+                self._last_txn = txn_id - 1
+            now = self._now_us()
+            version = recent.last_version + max(1, now - recent.last_time_us)
+            key = version.to_bytes(8, "big")
+            accepted = self._apply(txn, batch, key, now)
+            if not accepted:
+                txn.abort()
+                return
+            record = encode_requests(now, accepted)
+            txn.put(key, record, True, True, True, self._dbs.log)
+            self._untrimmed += 1
+            if self._untrimmed >= TRIM_EVERY:
+                self._trim(txn, version, now)
+            try:
+                txn.commit()
+            except lmdb.Error as error:
+                self._lost(txn_id, error, accepted)
+                return
+        except BaseException:
+            txn.abort()
+            raise
         self._last_txn = txn_id
         recent.add(version, now, record)
         if self.listening:
@@ -261,15 +284,16 @@ class Committer:
         accepted: list[CommitRequest] = []
         fresh: Written | None = None
         for request in batch:
-            if request.snapshot_version != last_version or fresh or request.report_conflicts or self.faults is not None:
+            if request.snapshot_version != last_version or fresh or self.faults is not None:
                 error = self._refuse(txn, request, fresh)
             else:
                 error = 0  # nothing was committed since its snapshot
-            if not error and request.opened_at is not None and request.opened_at < oldest and request.reads():
-                error = TRANSACTION_TOO_OLD
-            request.error = error or None
+            if request.opened_at is not None and request.opened_at < oldest and request.reads():
+                error = error or TRANSACTION_TOO_OLD
             if error:
+                request.error = error
                 continue
+            request.error = None
             try:
                 request.stamped = apply(txn, dbs, request.mutations, version, len(accepted))
             except (ArithmeticError, LookupError, TypeError, ValueError, lmdb.BadValsizeError) as cause:
@@ -277,15 +301,17 @@ class Committer:
             accepted.append(request)
             if len(batch) > 1:
                 fresh = fresh or Written([], [])
-                fresh.add(*_written([request]))
+                fresh.add([*request.write_keys, *request.stamped], request.write_ranges)
         return accepted
 
-    def _lost(self, txn_id: int, error: lmdb.Error) -> None:
-        """Raise `error` if the commit surely had no effect; return if nobody knows."""
+    def _lost(self, txn_id: int, error: lmdb.Error, accepted: list[CommitRequest]) -> None:
+        """Raise `error` if the commit surely had no effect, else say that nobody knows."""
         if self._host.files.env.info()["last_txnid"] < txn_id:
             raise error
         log.warning("%s: a commit's outcome is unknown: %s", self._host.path, error)
         self._last_txn = -1
+        for request in accepted:
+            request.error = COMMIT_UNKNOWN_RESULT
 
     def _refuse(self, txn: Any, request: CommitRequest, fresh: Written | None) -> int:
         """Return why `request` may not commit after all that did, or 0."""
@@ -315,10 +341,11 @@ class Committer:
         self._host.working()
 
 
-def _written(requests: list[CommitRequest]) -> tuple[list[bytes], list[Range]]:
-    """Return what `requests` write, as the log records it."""
+def encode_requests(now: int, requests: list[CommitRequest]) -> bytes:
+    """Return the log's record of what `requests` write."""
     if len(requests) == 1:
         request = requests[0]
-        return [*request.write_keys, *request.stamped] if request.stamped else request.write_keys, request.write_ranges
+        keys: Sequence[bytes] = request.write_keys
+        return encode(now, [*keys, *request.stamped] if request.stamped else keys, request.write_ranges)
     keys = [key for request in requests for key in chain(request.write_keys, request.stamped)]
-    return keys, [span for request in requests for span in request.write_ranges]
+    return encode(now, keys, [span for request in requests for span in request.write_ranges])

@@ -23,7 +23,7 @@ GATHER_SECONDS: Final = 0.0002
 """How long to wait for others, for each that is about."""
 TURN_SECONDS: Final = 0.002
 """How long one thread commits before the next one's turn."""
-QUIET_SECONDS: Final = 0.002
+QUIET_SECONDS: Final = 0.0005
 """After how long the one whose turn it is has gone away, as far as others can tell."""
 LONGEST_SLEEP: Final = 0.05
 LONGEST_HOLDOFF: Final = 1024
@@ -174,7 +174,9 @@ class Turns:
 
     def finished(self, batch: Sequence[CommitRequest]) -> None:
         asleep = self._asleep
-        asleep.extend([request for request in batch if request.sleeper])
+        for request in batch:
+            if request.sleeper:
+                asleep.append(request)
         if self._over:
             while asleep:
                 request = asleep.popleft()

@@ -18,7 +18,7 @@ MAX_READERS: Final = 4096
 """Transactions of all processes together that may be reading at one time."""
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_OURS: Final = frozenset({"data.mdb", "lock.mdb", "owner", "lost+found"})
+_OURS: Final = frozenset({"data.mdb", "lock.mdb", "owner", "turns", "lost+found"})
 
 
 def explain(path: str, error: lmdb.Error) -> StorageError:

@@ -116,7 +116,11 @@ class Snapshot:
         if not self._closed:
             self._closed = True
             if not self._sharers:
-                self.end()
+                self._forget(self, None)
+                with self._lock:
+                    if self._txn is not None:
+                        self._txn.abort()
+                        self._txn = None
 
     def end(self) -> None:
         """Let the view go for all who share it."""

@@ -125,6 +125,7 @@ class Store:
         with self._gate:
             self._begin = self._refuse
             self._evict_all()
+            self._committer.close()
             self.files.close()
         memory.remove(self.path)
 

@@ -1,0 +1,59 @@
+"""What processes that commit at the same time do about each other: they take turns of two milliseconds.
+
+LMDB's lock goes from one process to another at every commit, if both commit all the time; each time the one sleeps and
+has to be woken, which takes several times as long as the commit. So a process that finds another one in the middle of
+its turn lets it be. Whose turn it is stands in a page that all share, the file ``turns``. It is advice and no lock:
+who dies or stops in the middle of a turn, or has nothing to commit for a moment, has lost it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from typing import Final
+
+TURN_NS: Final = 2_000_000
+QUIET_NS: Final = 200_000
+"""After how long without a commit the turn is lost."""
+PAUSE_SECONDS: Final = 0.0003
+LONGEST_WAIT_NS: Final = 20_000_000
+
+_PAGE: Final = struct.Struct("=QQQ")
+_LAST: Final = struct.Struct("=16xQ")
+_NAME: Final = "turns"
+
+
+class Neighbours:
+    """The processes that commit to one folder without waiting for the disk."""
+
+    __slots__ = ("_me", "_now", "_page")
+
+    def __init__(self, path: str) -> None:
+        self._me = os.getpid()
+        self._now = time.monotonic_ns
+        fd = os.open(os.path.join(path, _NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(fd, _PAGE.size)
+            self._page = mmap.mmap(fd, _PAGE.size)
+        finally:
+            os.close(fd)
+
+    def wait(self) -> None:
+        """Wait while it is another process' turn; then it is this one's."""
+        page, now = self._page, self._now()
+        holder, since, last = _PAGE.unpack_from(page)
+        if holder == self._me:
+            _LAST.pack_into(page, 0, now)
+            return
+        latest = now + LONGEST_WAIT_NS
+        while since <= now < since + TURN_NS and now < last + QUIET_NS and now < latest:
+            time.sleep(PAUSE_SECONDS)
+            now = self._now()
+            holder, since, last = _PAGE.unpack_from(page)
+        _PAGE.pack_into(page, 0, self._me, now, now)
+
+    def close(self) -> None:
+        """Let the page go."""
+        self._page.close()
