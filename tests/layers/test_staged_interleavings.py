@@ -136,7 +136,7 @@ def test_when_the_one_in_front_goes_the_next_one_watches_in_its_place(
     first, second = StagedQueue(leases), StagedQueue(leases)
     counting = FaultyDatabase(db, lambda: None)
     with ThreadPoolExecutor(2) as pool:
-        leaving = pool.submit(first.dequeue, db, timeout=0.5)
+        leaving = pool.submit(first.dequeue, db, timeout=1.0)
         wait_until(lambda: has_requests(first, db, 1))
         staying = pool.submit(second.dequeue, counting, timeout=8)
         wait_until(lambda: counting.commits >= 2)  # it registered, and waits
