@@ -64,7 +64,7 @@ def one_and_one(folder: pathlib.Path) -> None:
                     for threads in (2, 4, 16)
                 ),
                 *(
-                    Contestant(f"{count} processes", partial(in_processes, url, count, TRANSACTIONS), wanted=0.8)
+                    Contestant(f"{count} processes", partial(in_processes, url, count, 4 * TRANSACTIONS), wanted=0.8)
                     for count in (2, 4)
                 ),
             ],
@@ -257,31 +257,28 @@ def in_threads(db: Any, threads: int, count: int) -> Sample:
 
 
 def in_processes(url: str, processes: int, count: int) -> Sample:
+    """Share `count` transactions among `processes`, each of which keeps to keys of its own."""
     each = count // processes
-    started, ended = _spawning.Barrier(processes + 1), _spawning.Barrier(processes + 1)
+    started, told = _spawning.Barrier(processes), _spawning.Queue()
     workers = [
-        _spawning.Process(target=work_in_process, args=(url, started, ended, number, processes, each))
+        _spawning.Process(target=work_in_process, args=(url, started, told, number, processes, each))
         for number in range(processes)
     ]
     for worker in workers:
         worker.start()
-
-    def run() -> None:
-        started.wait()
-        ended.wait()
-
-    sample = timed(processes * each, run)
+    spans = [told.get() for _ in workers]
     for worker in workers:
         worker.join()
-    return sample
+    return Sample(processes * each, max(end for _, end in spans) - min(begin for begin, _ in spans))
 
 
-def work_in_process(url: str, started: Any, ended: Any, number: int, processes: int, count: int) -> None:
+def work_in_process(url: str, started: Any, told: Any, number: int, processes: int, count: int) -> None:
     with fdbqueue.open(url) as db:
-        read_and_write(db, [number])
+        read_and_write(db, [number] * 100)
         started.wait()
+        began = time.monotonic()
         read_and_write(db, [number + processes * random.randrange(KEYS // processes) for _ in range(count)])
-        ended.wait()
+        told.put((began, time.monotonic()))
 
 
 def bare_scan(env: Any) -> Sample:

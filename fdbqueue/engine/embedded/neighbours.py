@@ -15,7 +15,7 @@ import time
 from typing import Final
 
 TURN_NS: Final = 2_000_000
-QUIET_NS: Final = 200_000
+QUIET_NS: Final = 1_000_000
 """After how long without a commit the turn is lost."""
 PAUSE_SECONDS: Final = 0.0003
 LONGEST_WAIT_NS: Final = 20_000_000
