@@ -149,7 +149,7 @@ operations = st.one_of(
 steps = st.tuples(st.integers(0, SLOTS - 1), st.booleans(), operations)
 
 
-@given(program=st.lists(steps, min_size=5, max_size=60))
+@given(program=st.lists(steps, min_size=30, max_size=90))
 def test_interleaved_transactions_answer_as_the_model_does(db: Any, space: Subspace, program: list[Step]) -> None:
     interleaving = Interleaving(db, space)
     for step in program:

@@ -1,0 +1,210 @@
+"""The states of a transaction: used, cancelled, reset, poisoned, timed out, retried; and the options over them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from fdbqueue.engine import FDBError, Subspace, predicates
+
+
+def code_of(call: Any) -> int:
+    """Return the code of the error that `call` raises, 0 for none."""
+    try:
+        call()
+    except FDBError as error:
+        return int(error.code)
+    return 0
+
+
+def test_a_transaction_that_was_committed_is_used_up(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.set(space["a"], b"")
+    tr.commit().wait()
+    assert code_of(tr.get(space["a"]).present) == 2017
+
+
+def test_a_reset_makes_a_used_transaction_new(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.set(space["a"], b"1")
+    tr.commit().wait()
+    tr.reset()
+    assert tr.get(space["a"]) == b"1"
+    tr.set(space["a"], b"2")
+    tr.commit().wait()
+    assert db.get(space["a"]) == b"2"
+
+
+def test_a_reset_forgets_what_was_written_and_read(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.get(space["a"]).present()
+    tr.set(space["b"], b"forgotten")
+    tr.reset()
+    db.set(space["a"], b"")
+    tr.set(space["c"], b"kept")
+    tr.commit().wait()
+    assert (db.get(space["b"]), db.get(space["c"])) == (None, b"kept")
+
+
+def test_everything_of_a_cancelled_transaction_fails_with_1025(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.set(space["a"], b"")
+    tr.cancel()
+    assert code_of(tr.get(space["a"]).present) == 1025
+    assert code_of(lambda: tr.get_range_startswith(space.key()).to_list()) == 1025
+    assert code_of(tr.get_read_version().wait) == 1025
+    assert code_of(tr.commit().wait) == 1025
+    assert code_of(tr.on_error(1020).wait) == 1025
+    assert db.get(space["a"]) is None
+
+
+def test_a_reset_makes_a_cancelled_transaction_new(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.cancel()
+    tr.reset()
+    tr.set(space["a"], b"1")
+    tr.commit().wait()
+    assert db.get(space["a"]) == b"1"
+
+
+@pytest.mark.parametrize("code", [1007, 1009, 1020, 1021, 1037])
+def test_after_a_retryable_error_the_transaction_is_as_new(db: Any, space: Subspace, code: int) -> None:
+    tr = db.create_transaction()
+    tr.set(space["a"], b"forgotten")
+    tr.on_error(code).wait()
+    tr.set(space["b"], b"kept")
+    tr.commit().wait()
+    assert (db.get(space["a"]), db.get(space["b"])) == (None, b"kept")
+
+
+@pytest.mark.parametrize("code", [1025, 1031, 2000, 2004, 2101, 2102])
+def test_an_error_that_no_retry_mends_is_raised_again(db: Any, code: int) -> None:
+    tr = db.create_transaction()
+    assert code_of(tr.on_error(code).wait) == code
+
+
+def test_on_error_takes_the_error_itself(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.get(space["a"]).present()
+    tr.set(space["a"], b"mine")
+    db.set(space["a"], b"theirs")
+    with pytest.raises(FDBError) as raised:
+        tr.commit().wait()
+    tr.on_error(raised.value).wait()
+    assert tr.get(space["a"]) == b"theirs"
+
+
+def test_the_pauses_of_on_error_keep_below_the_longest_that_was_asked_for(db: Any) -> None:
+    tr = db.create_transaction()
+    tr.options.set_max_retry_delay(5)
+    began = time.monotonic()
+    for _ in range(10):
+        tr.on_error(1020).wait()
+    assert time.monotonic() - began < 5.0
+
+
+def test_the_retry_limit_ends_the_retries(db: Any) -> None:
+    tr = db.create_transaction()
+    tr.options.set_retry_limit(2)
+    assert [code_of(tr.on_error(1020).wait) for _ in range(3)] == [0, 0, 1020]
+
+
+def test_a_reset_gives_all_retries_back(db: Any) -> None:
+    tr = db.create_transaction()
+    tr.options.set_retry_limit(1)
+    assert code_of(tr.on_error(1020).wait) == 0
+    tr.reset()
+    tr.options.set_retry_limit(1)
+    assert code_of(tr.on_error(1020).wait) == 0
+
+
+def test_a_transaction_that_took_too_long_fails_with_1031(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.options.set_timeout(1)
+    deadline = time.monotonic() + 10
+    while code_of(tr.get(space["a"]).present) == 0 and time.monotonic() < deadline:
+        pass
+    assert code_of(tr.get(space["a"]).present) == 1031
+    assert code_of(tr.commit().wait) == 1031
+    assert code_of(tr.on_error(1020).wait) == 1031
+
+
+def test_a_timeout_of_zero_is_none(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.options.set_timeout(60_000)
+    tr.options.set_timeout(0)
+    tr.set(space["a"], b"")
+    assert code_of(tr.commit().wait) == 0
+
+
+def test_a_transaction_over_its_size_limit_is_refused_with_2101(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.options.set_size_limit(1000)
+    tr.set(space["a"], bytes(2000))
+    assert code_of(tr.commit().wait) == 2101
+    assert db.get(space["a"]) is None
+
+
+@pytest.mark.parametrize("limit", [0, 31, 10_000_001])
+def test_a_size_limit_out_of_range_is_refused_with_2006(db: Any, space: Subspace, limit: int) -> None:
+    tr = db.create_transaction()
+    tr.options.set_size_limit(limit)
+    assert code_of(tr.get(space["a"]).present) == 2006
+
+
+def test_the_size_grows_with_what_is_written(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    assert tr.get_approximate_size().wait() == 0
+    tr.set(space["a"], bytes(1000))
+    first = tr.get_approximate_size().wait()
+    tr.set(space["b"], bytes(1000))
+    assert 1000 < first < tr.get_approximate_size().wait()
+
+
+def test_a_refused_write_fails_the_reads_and_the_commit_after_it(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.set(b"\xffx", b"")
+    assert code_of(tr.get(space["a"]).present) == 2004
+    tr.set(space["a"], b"")
+    assert code_of(tr.commit().wait) == 2004
+    assert db.get(space["a"]) is None
+
+
+def test_of_two_refused_writes_the_first_is_named(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.clear_range(space["b"], space["a"])
+    tr.set(b"\xffx", b"")
+    assert code_of(tr.commit().wait) == 2005
+
+
+def test_a_transaction_without_own_writes_in_view_reads_what_is_committed(db: Any, space: Subspace) -> None:
+    db.set(space["a"], b"old")
+    tr = db.create_transaction()
+    tr.options.set_read_your_writes_disable()
+    tr.set(space["a"], b"new")
+    assert tr.get(space["a"]) == b"old"
+    tr.commit().wait()
+    assert db.get(space["a"]) == b"new"
+
+
+def test_snapshot_reads_see_own_writes_unless_that_is_turned_off(db: Any, space: Subspace) -> None:
+    db.set(space["a"], b"old")
+    tr = db.create_transaction()
+    tr.set(space["a"], b"new")
+    assert tr.snapshot.get(space["a"]) == b"new"
+    tr.options.set_snapshot_ryw_disable()
+    assert tr.snapshot.get(space["a"]) == b"old"
+    assert tr.get(space["a"]) == b"new"
+
+
+@pytest.mark.parametrize(
+    ("code", "retryable", "maybe"),
+    [(1020, True, False), (1007, True, False), (1021, True, True), (1031, False, False), (2004, False, False)],
+)
+def test_the_predicates_say_what_can_be_tried_again(code: int, retryable: bool, maybe: bool) -> None:
+    error = FDBError(code)
+    assert predicates.retryable(error) is retryable
+    assert predicates.maybe_committed(error) is maybe
+    assert predicates.retryable_not_committed(error) is (retryable and not maybe)
