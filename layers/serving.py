@@ -116,7 +116,8 @@ class Serving:
                 _, all_settled = yield from settle(
                     tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry
                 )
-                served.again = not all_settled or len(overdue) == SETTLE_LIMIT
+                # Timers of items that nobody can read stay; without anything moved, coming again would not end.
+                served.again = moves.any and (not all_settled or len(overdue) == SETTLE_LIMIT)
                 # The head was read before items came back.
                 seen, head = limit, self._leases.head.first(tr, limit=limit)
             if not served.again:
