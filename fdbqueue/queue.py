@@ -167,7 +167,8 @@ class Queue:
         Raises:
             FormatError, CodecError: one of them can't be read; all stay where they are.
 
-        *Conflicts:* as `dequeue`. *Cost:* one range read, two writes; one more read and write per chunked payload.
+        *Conflicts:* as `dequeue`; not with enqueues behind the last item taken. *Cost:* one range read, two writes;
+        one more read and write per chunked payload.
         """
         if limit < 1:
             raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
@@ -330,7 +331,14 @@ class Queue:
         count(tr, self.layout, enqueued=1)
 
     def _dequeue(self, tr: Transaction, limit: int) -> Steps[list[Item]]:
-        found = yield from rows(tr, self.layout.begin, self.layout.end, limit=limit)
+        begin, end = self.layout.begin, self.layout.end
+        if limit == 1:
+            found = yield from rows(tr, begin, end, limit=1)
+        else:
+            # A plain read that finds fewer than it may also says that none follow, and conflicts with every enqueue.
+            # What is taken depends on the items up to the last one only.
+            found = yield from rows(tr.snapshot, begin, end, limit=limit)
+            tr.add_read_conflict_range(begin, found[-1].key + b"\x00" if found else end)
         if not found:
             return []
         items = []

@@ -235,6 +235,24 @@ def test_a_dequeue_that_saw_nothing_conflicts_with_an_enqueue(db: Any, queue: Qu
         tr.commit().wait()
 
 
+def test_a_dequeue_of_all_items_does_not_conflict_with_an_enqueue_behind_them_but_with_one_between(
+    db: Any, queue: Queue
+) -> None:
+    queue.enqueue_many(db, [b"1", b"2"])
+    tr = db.create_transaction()
+    assert len(queue.dequeue_many(tr, limit=10)) == 2
+    queue.enqueue(db, b"3")
+    tr.commit().wait()
+    assert values(queue, db) == [b"3"]
+
+    queue.enqueue(db, b"4")
+    tr = db.create_transaction()
+    assert len(queue.dequeue_many(tr, limit=10)) == 2
+    db[queue.layout.item_key(Position(3, b"\xff" * 9))] = b"\x10between"
+    with pytest.raises(FDBError, match="1020"):
+        tr.commit().wait()
+
+
 def test_an_enqueue_does_not_conflict_with_a_dequeue_of_the_item_before(db: Any, queue: Queue) -> None:
     queue.enqueue(db, b"1")
     tr = db.create_transaction()
