@@ -1,0 +1,169 @@
+"""Reads in all their forms, and the errors of those that are not allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fdbqueue.engine import FDBError, KeySelector, StreamingMode, Subspace, strinc
+
+NAMES = [b"a", b"b", b"b\x00", b"bb", b"c", b"d", b"e"]
+
+
+@pytest.fixture
+def filled(db: Any, space: Subspace) -> bytes:
+    """The prefix of keys with one row each for `NAMES`, whose values are the names."""
+    tr = db.create_transaction()
+    for name in NAMES:
+        tr.set(space.key() + name, name)
+    tr.commit().wait()
+    return bytes(space.key())
+
+
+def names(rows: Any) -> list[bytes]:
+    return [bytes(row.value) for row in rows]
+
+
+def code_of(call: Any) -> int:
+    """Return the code of the error that `call` raises, 0 for none."""
+    try:
+        call()
+    except FDBError as error:
+        return int(error.code)
+    return 0
+
+
+@pytest.fixture(params=["serializable", "snapshot"])
+def view(db: Any, request: pytest.FixtureRequest) -> Any:
+    """A transaction's reads, and its snapshot reads."""
+    tr = db.create_transaction()
+    return tr.snapshot if request.param == "snapshot" else tr
+
+
+def test_a_key_has_its_value_or_none(view: Any, filled: bytes) -> None:
+    assert view.get(filled + b"a") == b"a"
+    assert not view.get(filled + b"nothing").present()
+    assert view[filled + b"a"] == b"a"
+
+
+def test_a_range_goes_from_its_begin_to_before_its_end(view: Any, filled: bytes) -> None:
+    assert names(view.get_range(filled + b"b", filled + b"d")) == [b"b", b"b\x00", b"bb", b"c"]
+    assert names(view[filled + b"b" : filled + b"d"]) == [b"b", b"b\x00", b"bb", b"c"]
+
+
+def test_a_range_can_be_read_backward(view: Any, filled: bytes) -> None:
+    assert names(view.get_range(filled + b"c", strinc(filled), reverse=True)) == [b"e", b"d", b"c"]
+    assert names(view[filled + b"c" : strinc(filled) : -1]) == [b"e", b"d", b"c"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 100])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_limit_ends_a_range(view: Any, filled: bytes, limit: int, reverse: bool) -> None:
+    expected = NAMES[::-1] if reverse else NAMES
+    assert names(view.get_range(filled, strinc(filled), limit=limit, reverse=reverse)) == expected[:limit]
+
+
+def test_an_empty_range_has_no_rows(view: Any, filled: bytes) -> None:
+    assert names(view.get_range(filled + b"b", filled + b"b")) == []
+    assert names(view.get_range(filled + b"x", filled + b"y")) == []
+
+
+def test_a_prefix_names_the_keys_that_start_with_it(view: Any, filled: bytes) -> None:
+    assert names(view.get_range_startswith(filled + b"b")) == [b"b", b"b\x00", b"bb"]
+    assert names(view.get_range_startswith(filled + b"b", limit=1, reverse=True)) == [b"bb"]
+
+
+MODES = ["want_all", "iterator", "small", "medium", "large", "serial"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_every_streaming_mode_reads_the_same_rows(db: Any, space: Subspace, mode: str, reverse: bool) -> None:
+    tr = db.create_transaction()
+    for number in range(200):
+        tr.set(space[number], bytes(100) + b"%d" % number)
+    streaming_mode = getattr(StreamingMode, mode)
+    rows = tr.get_range_startswith(space.key(), reverse=reverse, streaming_mode=streaming_mode)
+    found = [int(bytes(row.value)[100:]) for row in rows]
+    assert found == (list(range(199, -1, -1)) if reverse else list(range(200)))
+
+
+def test_the_exact_mode_wants_a_limit(view: Any, filled: bytes) -> None:
+    def read(limit: int) -> list[bytes]:
+        return names(view.get_range(filled, strinc(filled), limit=limit, streaming_mode=StreamingMode.exact))
+
+    assert read(3) == NAMES[:3]
+    assert code_of(lambda: read(0)) == 2210
+
+
+def test_a_range_can_be_iterated_again(view: Any, filled: bytes) -> None:
+    rows = view.get_range(filled, strinc(filled))
+    assert names(rows) == names(rows) == names(rows.to_list()) == NAMES
+
+
+SELECTED = [
+    (KeySelector.first_greater_or_equal, b"b", b"b"),
+    (KeySelector.first_greater_than, b"b", b"b\x00"),
+    (KeySelector.last_less_than, b"b", b"a"),
+    (KeySelector.last_less_or_equal, b"b", b"b"),
+    (KeySelector.first_greater_or_equal, b"ba", b"bb"),
+    (KeySelector.last_less_or_equal, b"ba", b"b\x00"),
+]
+
+
+@pytest.mark.parametrize(("form", "name", "expected"), SELECTED)
+def test_a_selector_finds_its_key(view: Any, filled: bytes, form: Any, name: bytes, expected: bytes) -> None:
+    assert view.get_key(form(filled + name)) == filled + expected
+
+
+@pytest.mark.parametrize("steps", range(-2, 5))
+def test_an_offset_steps_over_keys(view: Any, filled: bytes, steps: int) -> None:
+    assert view.get_key(KeySelector.first_greater_or_equal(filled + b"b\x00") + steps) == filled + NAMES[2 + steps]
+
+
+def test_selectors_can_be_the_ends_of_a_range(view: Any, filled: bytes) -> None:
+    begin = KeySelector.first_greater_than(filled + b"a") + 1
+    end = KeySelector.last_less_than(filled + b"e")
+    assert names(view.get_range(begin, end)) == [b"b\x00", b"bb", b"c"]
+    assert names(view.get_range(begin, end, reverse=True, limit=2)) == [b"c", b"bb"]
+
+
+def test_selectors_that_cross_each_other_make_an_empty_range(view: Any, filled: bytes) -> None:
+    begin = KeySelector.first_greater_or_equal(filled + b"d")
+    assert names(view.get_range(begin, KeySelector.first_greater_or_equal(filled + b"b"))) == []
+
+
+def test_behind_the_last_key_a_selector_finds_the_end_of_all_keys(view: Any) -> None:
+    assert view.get_key(KeySelector.first_greater_or_equal(b"\xff")) == b"\xff"
+    assert view.get_key(KeySelector.last_less_than(b"")) == b""
+
+
+def test_keys_of_every_length_are_in_order(db: Any, space: Subspace) -> None:
+    most = 10_000 - len(space.key())
+    lengths = sorted({1, 2, 255, 400, 500, 511, 512, 513, 1000, 5000, most - 1, most})
+    keys = sorted(space.key() + fill * length + tail for length in lengths for fill in (b"k",) for tail in (b"",))
+    keys += [space.key() + b"k" * 600 + b"\x00", space.key() + b"k" * 600 + b"\xff", space.key() + b"l"]
+    tr = db.create_transaction()
+    for key in keys:
+        tr.set(key, b"%d" % len(key))
+    tr.commit().wait()
+    rows = db.get_range_startswith(space.key())
+    assert [bytes(row.key) for row in rows] == sorted(keys)
+    assert all(row.value == b"%d" % len(row.key) for row in rows)
+    assert [bytes(row.key) for row in db.get_range_startswith(space.key(), reverse=True)] == sorted(keys, reverse=True)
+
+
+def test_a_range_that_ends_before_it_begins_is_empty(view: Any, filled: bytes) -> None:
+    assert names(view.get_range(filled + b"b", filled + b"a")) == []
+
+
+@pytest.mark.parametrize("key", [b"\xff\x01", b"\xffx"])
+def test_the_systems_keys_are_refused_with_2004(view: Any, key: bytes) -> None:
+    assert code_of(view.get(key).present) == 2004
+    assert code_of(lambda: view.get_range(b"\xff", b"\xff\x02").to_list()) == 2004
+
+
+def test_a_text_is_no_key(view: Any) -> None:
+    with pytest.raises(TypeError):
+        view.get("text")
