@@ -70,16 +70,24 @@ class Commit(Future[None]):
         self._end(request.error or 0)
 
     def _end(self, error: int) -> None:
-        if not self._settle(error):
-            return
-        request = self._request
-        if self._stamp is not None:
+        with _LOCK:
+            if self._done:
+                return
+            self._error = error
+            self._done = True
+        if self._stamp is not None or self._watches or self._callbacks:
+            self._tell(error)
+
+    def _tell(self, error: int) -> None:
+        """Tell all who wait for the end."""
+        stamp, request = self._stamp, self._request
+        if stamp is not None:
             if error:
-                self._stamp.settle(error=NO_VERSION)
+                stamp.settle(error=NO_VERSION)
             elif request is None:
-                self._stamp.settle(error=NOTHING_TO_STAMP)
+                stamp.settle(error=NOTHING_TO_STAMP)
             else:
-                self._stamp.settle(request.version.to_bytes(8, "big") + request.batch.to_bytes(2, "big"))
+                stamp.settle(request.version.to_bytes(8, "big") + request.batch.to_bytes(2, "big"))
         for watch in self._watches:
             if error:
                 watch.abandon(error)
@@ -89,16 +97,12 @@ class Commit(Future[None]):
 
     def fail(self, error: int) -> None:
         """Give the future up with `error`, whatever becomes of the commit."""
-        if self._settle(error):
-            self._call_back()
-
-    def _settle(self, error: int) -> bool:
         with _LOCK:
             if self._done:
-                return False
+                return
             self._error = error
             self._done = True
-            return True
+        self._call_back()
 
     def _call_back(self) -> None:
         callbacks, self._callbacks = self._callbacks, ()
@@ -122,8 +126,10 @@ class Commit(Future[None]):
         return list(self._request.conflicting) if self._request is not None and self._request.done else []
 
     def wait(self) -> None:
-        if not self._done:
-            self.block_until_ready()
+        request = self._request
+        if not self._done and request is not None:
+            self._store.wait(request)
+            self._end(request.error or 0)
         if self._error:
             raise FDBError(self._error)
 

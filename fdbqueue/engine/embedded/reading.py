@@ -144,19 +144,16 @@ class Reading(TransactionRead):
         return self._db
 
     def _opened(self) -> Snapshot:
-        snap = self._snap
-        if snap is None:
-            with self._lock:
-                snap = self._snap
-                if snap is None:
-                    snap = self._snap = self._snapshot()
-        return snap
-
-    def _snapshot(self) -> Snapshot:
-        if self._version is not None:
-            return self._store.snapshot_at(self._version)
-        snap = self._store.snapshot()
-        self._version = snap.version
+        """Return the snapshot, which the first read takes."""
+        with self._lock:
+            snap = self._snap
+            if snap is None:
+                if self._version is None:
+                    snap = self._store.snapshot()
+                    self._version = snap.version
+                else:
+                    snap = self._store.snapshot_at(self._version)
+                self._snap = snap
         return snap
 
     def _top(self) -> bytes:

@@ -63,7 +63,7 @@ class Reader:
         before that, or None if the selector was plain from the start.
         """
         was_plain = selector.offset == 1
-        dead = self.writes.dead if self.writes is not None else None
+        dead = self.writes.settled_dead() if self.writes is not None and self.writes.dead else None
         if was_plain and dead and dead.end_of(selector.key) < self.top:
             selector.key = dead.end_of(selector.key)
         at.seek(selector.key)
@@ -346,7 +346,7 @@ class Reader:
                 value = at.value() if kind == ROW else None
                 if kind == EMPTY and not page.rows and self.writes is not None:
                     self.writes.found_nothing(at.begin, at.end)
-                    known_dead = max(self.writes.dead.begin_of(at.begin), until.end)
+                    known_dead = max(self.writes.settled_dead().begin_of(at.begin), until.end)
                     if known_dead < at.begin:
                         at.seek(known_dead)
                 if value is not None:

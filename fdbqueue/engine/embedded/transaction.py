@@ -147,8 +147,9 @@ class Transaction(Writing):
     def __del__(self) -> None:
         if self._snap is not None:
             self._snap.close()
-        for watch in getattr(self, "_watches", ()):
-            watch.abandon(1025)
+        if self._watches:
+            for watch in self._watches:
+                watch.abandon(1025)
         if self._stamp is not None and self._commit is None:
             self._stamp.settle(error=1025)
 
@@ -365,17 +366,20 @@ class Transaction(Writing):
         The future raises 1020 if something that was read has been written since, 1021 if the outcome is not known.
         A commit happens also when nobody waits for it.
         """
-        code = self._blocked()
-        if code:
-            return FutureVoid(error=code)
+        if self._odd:
+            code = self._blocked()
+            if code:
+                return FutureVoid(error=code)
         with self._lock:
             commit = self._commit = Commit(self._store)
             self._odd = True
-        if self._read_error:
-            commit.fail(self._read_error)
-            return commit
-        commit.begin(self)
-        self._close_snapshot()
+            if self._read_error:
+                commit.fail(self._read_error)
+                return commit
+            commit.begin(self)
+            snap, self._snap = self._snap, None
+        if snap is not None:
+            snap.close()
         return commit
 
     def get_committed_version(self) -> int:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Final
 
 from fdbqueue.engine.embedded.atomics import (
     CLEAR_RANGE,
@@ -126,7 +126,6 @@ class Writes:
     plain = True
     """Whether there were only sets and clears of keys, with write conflicts: a set is one store into `points`."""
     _ranges = False
-    _stale = False
 
     def __init__(self) -> None:
         self.points: dict[bytes, Point] = {}
@@ -143,10 +142,7 @@ class Writes:
     def ordered(self) -> list[bytes]:
         """Return the written keys in order. The list is the map's own."""
         known, points = self._keys, self.points
-        if self._stale:
-            self._keys = sorted(points)
-            self._stale = False
-        elif len(known) != len(points):
+        if len(known) != len(points):
             new = list(islice(points, len(known), None))  # a dictionary keeps the order of insertion
             if len(new) <= _FEW < len(known):
                 for key in new:
@@ -154,7 +150,7 @@ class Writes:
             else:
                 known += new
                 known.sort()
-        return self._keys
+        return known
 
     def touches(self, begin: bytes, end: bytes) -> bool:
         """Say whether any key of ``[begin, end)`` is other than unmodified and readable."""
@@ -223,8 +219,6 @@ class Writes:
         """Apply operation number `op` to `key`, which for a versionstamped key still has its placeholder."""
         if not self._ranges:
             self._prepare()
-        if self.dead:
-            self.dead.remove(key, key + b"\0")
         points = self.points
         point = points.get(key, ABSENT)
         if not conflict and (point is ABSENT or key in self.quiet):
@@ -264,6 +258,8 @@ class Writes:
         """Clear one key."""
         if not self._ranges and not conflict:
             self._prepare()
+        if self.dead:
+            self.settled_dead()
         if conflict:
             if self.quiet:
                 self.quiet.discard(key)
@@ -278,6 +274,8 @@ class Writes:
         if not self._ranges:
             self._prepare()
         self.empty = False
+        if self.dead:
+            self.settled_dead()
         gone = self._take(begin, end)
         self._forget_edges(begin, end)
         if conflict:
@@ -301,7 +299,7 @@ class Writes:
             return
         self.plain = False
         if self.dead:
-            self.dead.remove(begin, end)
+            self.settled_dead().remove(begin, end)
         for at, until in self.clears.clip(begin, end):
             self.early.append((CLEAR_RANGE, at, until))
         gone = self._take(begin, end, self.early)
@@ -335,8 +333,24 @@ class Writes:
         if begin < end:
             if not self.dead:
                 self.dead = Intervals()
-                self.plain = False
-            self.dead.add(begin, end)
+            self.settled_dead().add(begin, end)
+
+    def settled_dead(self) -> Intervals:
+        """Return `dead` without what was written there since: a set need not look at it that way."""
+        dead, points = self.dead, self.points
+        if not dead or not points:
+            return dead
+        keys = self.ordered()
+        left = []
+        for at, end in dead:
+            for key in keys[bisect_left(keys, at) : bisect_left(keys, end)]:
+                if points[key] is not None:
+                    left.append((at, key))
+                    at = key + b"\0"
+            left.append((at, end))
+        if len(left) != len(dead.begins):
+            self.dead = Intervals(left)
+        return self.dead
 
     def _forget_edges(self, begin: bytes, end: bytes) -> None:
         edges = self.edges
@@ -361,9 +375,7 @@ class Writes:
             point = points.pop(key)
             if mutations is not None:
                 emit(key, point, mutations)
-        if gone:
-            del keys[first:last]
-            self._stale = False
+        del keys[first:last]
         return gone
 
     def is_unreadable(self, key: bytes) -> bool:
@@ -379,10 +391,8 @@ class Writes:
         """Return what to apply at commit, in order."""
         points = self.points
         keys = self.ordered()
-        if self.plain and not self._ranges:
-            values: list[Any] = [points[key] for key in keys]
-            if None not in values:
-                return [(SET, key, value) for key, value in zip(keys, values, strict=True)]
+        if self.plain and not self._ranges and None not in points.values():
+            return [(SET, key, points[key]) for key in keys]  # type: ignore[misc]
         out: list[Mutation] = list(self.early)
         out += [(CLEAR_RANGE, begin, end) for begin, end in self.clears]
         for key in keys:
