@@ -144,28 +144,6 @@ def grow(path: str, number: int) -> None:
         put(store, *[(b"%d/%04d" % (number, n), b"x" * 50_000) for n in range(200)])
 
 
-@pytest.mark.parametrize(("first", "second"), [("fsync", "relaxed"), ("relaxed", "fsync")])
-def test_processes_of_different_durability_share_a_file(
-    tmp_path: Path, processes: Processes, first: str, second: str
-) -> None:
-    with opened(tmp_path, durability=first, map_size=str(1 << 20)) as store:
-        mapped = store.files.env.flags()["writemap"]
-        put(store, (b"a", b""))
-        processes.run(share, str(tmp_path), second, mapped)
-        put(store, *[(b"first/%04d" % n, b"x" * 50_000) for n in range(100)])
-        processes.run(share, str(tmp_path), second, mapped)
-        assert len(contents(store)) == 201
-    with opened(tmp_path, durability=second) as store:
-        assert store.files.env.flags()["writemap"] in (second == "relaxed", False), "nobody is there to be followed"
-        assert len(contents(store)) == 201
-
-
-def share(path: str, durability: str, mapped: bool) -> None:
-    with opened(Path(path), durability=durability, map_size=str(1 << 20)) as store:
-        assert store.files.env.flags()["writemap"] == mapped, "who comes later does as those do who are there"
-        put(store, *[(b"second/%04d" % n, b"x" * 50_000) for n in range(100)])
-
-
 # -- watches ---------------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import lmdb
 
-from fdbqueue.engine.embedded import commitlog, datafile, layout, writemap
+from fdbqueue.engine.embedded import commitlog, datafile, layout
 from fdbqueue.engine.embedded.clock import Clock
 from fdbqueue.engine.embedded.longkeys import Databases
 from fdbqueue.engine.embedded.urloptions import StoreOptions
@@ -18,15 +18,16 @@ MAX_READERS: Final = 4096
 """Transactions of all processes together that may be reading at one time."""
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-FORBIDDEN: Final = frozenset({errno.EACCES, errno.EROFS, errno.EPERM})
 _OURS: Final = frozenset({"data.mdb", "lock.mdb", "owner", "turns", "lost+found"})
 
 
 def explain(path: str, error: lmdb.Error) -> StorageError:
     """Make LMDB's error one that says what happened, where, and what to do."""
     code = getattr(error, "code", 0)
-    if code in FULL or code in FORBIDDEN:
-        return explain_os(path, OSError(code, os.strerror(code)))
+    if code in FULL:
+        return StorageError(f"{path}: the disk, or a quota, is full. Make room and try again.")
+    if code in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return StorageError(f"{path}: no right to write there. The folder and its files must be writable.")
     if code == errno.EIO:
         # LMDB's answer, too, to a write that the disk took only the beginning of.
         return StorageError(f"{path}: the disk did not take all: it, or a quota, is full, or it failed ({error}).")
@@ -41,81 +42,41 @@ def explain(path: str, error: lmdb.Error) -> StorageError:
     return StorageError(f"{path}: {error}")
 
 
-def explain_os(path: str, error: OSError) -> StorageError:
-    """Make the system's error one that says what happened, where, and what to do."""
-    if error.errno in FULL:
-        return StorageError(f"{path}: the disk, or a quota, is full. Make room and try again.")
-    if error.errno in FORBIDDEN:
-        return StorageError(f"{path}: no right to write there. The folder and its files must be writable.")
-    return StorageError(f"{path}: {error}")
-
-
 class Files:
     """An open environment and its databases; `map_size` is the address space that it has."""
 
-    __slots__ = ("_identity", "_shared", "dbs", "env", "map_size", "options", "path")
+    __slots__ = ("_identity", "dbs", "env", "map_size", "options", "path")
 
     def __init__(self, path: str, options: StoreOptions, clock: Clock) -> None:
         self.path = path
         self.options = options
         _check_folder(path)
-        strange = not os.path.exists(os.path.join(path, writemap.FILE)) and _file_size(path) > 0
-        self._shared = writemap.WriteMap(path)
+        datafile.check(path)
+        self.map_size = max(options.map_size, _round(_file_size(path)))
         try:
-            with self._shared.sizing():
-                datafile.check(path)
-                self._shared.join(wanted=options.mapped and not strange)
-                self.env = self._open()
-            try:
-                self.env.reader_check()
-                self.dbs = self._prepare(clock)
-                self._identity = _identity(path)
-            except (lmdb.Error, StorageError):
-                self.env.close()
-                raise
+            self.env = lmdb.open(
+                path,
+                map_size=self.map_size,
+                max_dbs=8,
+                max_readers=MAX_READERS,
+                max_spare_txns=64,
+                sync=options.durable,
+                metasync=options.durable,
+                mode=0o644,
+                lib_version=0,
+            )
         except lmdb.Error as error:
-            self._shared.leave()
             raise explain(path, error) from error
-        except OSError as error:
-            self._shared.leave()
-            raise explain_os(path, error) from error
-        except StorageError:
-            self._shared.leave()
-            raise
-
-    def _open(self) -> Any:
-        path, options, size = self.path, self.options, _file_size(self.path)
-        if self._shared.on:
-            self.map_size = max(size, min(options.map_size, writemap.LEAST_SIZE))
-        else:
-            self.map_size = max(options.map_size, _round(size))
-        env = lmdb.open(
-            path,
-            map_size=self.map_size,
-            max_dbs=8,
-            max_readers=MAX_READERS,
-            max_spare_txns=64,
-            sync=options.durable,
-            metasync=options.durable,
-            writemap=self._shared.on,
-            mode=0o644,
-            lib_version=0,
-        )
         try:
-            self._reserve()
-        except OSError:
-            env.close()
+            self.env.reader_check()
+            self.dbs = self._prepare(clock)
+            self._identity = _identity(path)
+        except lmdb.Error as error:
+            self.env.close()
+            raise explain(path, error) from error
+        except StorageError:
+            self.env.close()
             raise
-        return env
-
-    def _reserve(self) -> None:
-        """Give the whole map its blocks, if LMDB writes through it."""
-        if self._shared.on:
-            fd = os.open(os.path.join(self.path, "data.mdb"), os.O_RDWR | os.O_CLOEXEC)
-            try:
-                writemap.reserve(fd, self.map_size)
-            finally:
-                os.close(fd)
 
     def in_place(self) -> bool:
         """Say whether the folder still has these files, and not none or others."""
@@ -125,45 +86,25 @@ class Files:
         """Double the address space. No transaction of this process may be open.
 
         Raises:
-            StorageError: it is at `max_size` already, or the disk is full.
+            StorageError: it is at `max_size` already.
         """
-        with self._shared.sizing():
-            before = self.map_size
-            size = min(2 * before, self.options.max_size)
-            if self._shared.on:
-                # Perhaps another process has been faster.
-                size = max(size, _file_size(self.path))
-            if size <= before:
-                raise StorageError(
-                    f"{self.path}: the database is full at max_size={self.options.max_size}. Clear something,"
-                    " or give a larger max_size in the URL."
-                )
-            self.map_size = size
-            try:
-                self._reserve()
-            except OSError as error:
-                self.map_size = before
-                raise explain_os(self.path, error) from error
-            self._set_map_size(size)
+        size = min(self.map_size * 2, self.options.max_size)
+        if size <= self.map_size:
+            raise StorageError(
+                f"{self.path}: the database is full at max_size={self.options.max_size}. Clear something,"
+                " or give a larger max_size in the URL."
+            )
+        self.env.set_mapsize(size)
+        self.map_size = size
 
     def adopt(self) -> None:
         """Take over the size to which another process has grown the map. No transaction may be open."""
-        with self._shared.sizing():
-            self._set_map_size(_file_size(self.path) if self._shared.on else 0)
-            self.map_size = self.env.info()["map_size"]
-
-    def _set_map_size(self, size: int) -> None:
-        try:
-            self.env.set_mapsize(size)
-        except lmdb.Error as error:
-            # The old map is gone: with this environment nothing can be done any more.
-            self.env.close()
-            raise explain(self.path, error) from error
+        self.env.set_mapsize(0)
+        self.map_size = self.env.info()["map_size"]
 
     def close(self) -> None:
         """Close LMDB's files. No transaction may be open."""
         self.env.close()
-        self._shared.leave()
 
     def _prepare(self, clock: Clock) -> Databases:
         """Make the databases, or check those that are there, and note the boot."""

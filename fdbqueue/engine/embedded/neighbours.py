@@ -14,8 +14,6 @@ import struct
 import time
 from typing import Final
 
-from fdbqueue.engine.embedded.writemap import FILE
-
 TURN_NS: Final = 2_000_000
 QUIET_NS: Final = 1_000_000
 """After how long without a commit the turn is lost."""
@@ -24,6 +22,7 @@ LONGEST_WAIT_NS: Final = 20_000_000
 
 _PAGE: Final = struct.Struct("=QQQ")
 _LAST: Final = struct.Struct("=16xQ")
+_NAME: Final = "turns"
 
 
 class Neighbours:
@@ -34,10 +33,9 @@ class Neighbours:
     def __init__(self, path: str) -> None:
         self._me = os.getpid()
         self._now = time.monotonic_ns
-        fd = os.open(os.path.join(path, FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(os.path.join(path, _NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            if os.fstat(fd).st_size < _PAGE.size:
-                os.ftruncate(fd, _PAGE.size)
+            os.ftruncate(fd, _PAGE.size)
             self._page = mmap.mmap(fd, _PAGE.size)
         finally:
             os.close(fd)

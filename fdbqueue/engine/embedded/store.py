@@ -95,7 +95,7 @@ class Store:
         parsed = urloptions.parse(options)
         if path is None:
             made = memory.make()
-            store = cls(made, replace(parsed, durable=False, mapped=False), clock or Clock())
+            store = cls(made, replace(parsed, durable=False), clock or Clock())
             with _stores_lock:
                 _stores[made] = store
                 store._users = 1

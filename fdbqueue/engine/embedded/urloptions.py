@@ -16,8 +16,6 @@ class StoreOptions:
 
     durable: bool = True
     """A commit is on disk (fsync) before it is acknowledged."""
-    mapped: bool = False
-    """LMDB may write through memory."""
     map_size: int = 1 << 30
     """Bytes of address space to begin with; the file takes what it needs, and the map grows by itself."""
     max_size: int = 1 << 44
@@ -40,8 +38,7 @@ def parse(options: Mapping[str, str]) -> StoreOptions:
     if durability not in ("fsync", "relaxed"):
         raise UrlError(f"durability={durability} is neither fsync (the default) nor relaxed.")
     sizes = {name: _size(name, options[name]) for name in ("map_size", "max_size") if name in options}
-    durable = durability == "fsync"
-    return StoreOptions(durable=durable, mapped=not durable, **sizes)
+    return StoreOptions(durable=durability == "fsync", **sizes)
 
 
 def _size(name: str, text: str) -> int:
