@@ -94,12 +94,19 @@ class Files:
                 f"{self.path}: the database is full at max_size={self.options.max_size}. Clear something,"
                 " or give a larger max_size in the URL."
             )
-        self.env.set_mapsize(size)
-        self.map_size = size
+        self._set_map_size(size)
 
     def adopt(self) -> None:
         """Take over the size to which another process has grown the map. No transaction may be open."""
-        self.env.set_mapsize(0)
+        self._set_map_size(0)
+
+    def _set_map_size(self, size: int) -> None:
+        try:
+            self.env.set_mapsize(size)
+        except lmdb.Error as error:
+            # The old map is gone: with this environment nothing can be done any more.
+            self.env.close()
+            raise explain(self.path, error) from error
         self.map_size = self.env.info()["map_size"]
 
     def close(self) -> None:
