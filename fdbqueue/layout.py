@@ -16,7 +16,8 @@ behind it; all else has a string there, which sorts away from the integers, but 
 | ``("request", versionstamp)`` | who waits for how many items, and until when | `layers/requests.py` |
 | ``("grant", client)`` | the leases that others took for a request | `layers/requests.py` |
 | ``("once", client, slot)`` | mark of the last transaction of that slot (`once.py`) | calls that commit by themselves |
-| ``("job", job, …)`` | header, record and row markers of a bulk job (`fdbqueue/spark`) | Spark's sink |
+| ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
+| ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
 
 >>> layout = Layout("orders")
 >>> position = Position(7, b"random")

@@ -63,6 +63,6 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"{__name__}.{_FROM[name]}"), name)
     except ModuleNotFoundError as error:
-        if error.name not in ("pyspark", "pyarrow"):
+        if (error.name or "").split(".")[0] not in ("pyspark", "pyarrow"):
             raise
         raise ModuleNotFoundError(f"{name} needs Spark: pip install 'fdbqueue[spark]'", name=error.name) from error

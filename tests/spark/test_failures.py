@@ -51,7 +51,7 @@ def test_a_job_that_failed_leaves_its_rows_and_submitting_it_again_adds_the_othe
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException, match="a fault that a test asked for"):
-        # Before the first commit: an attempt that gets further leaves the next one less to do, and the last one nothing.
+        # Before the first commit: an attempt that gets further leaves the next one less to do, the last one nothing.
         write(numbers, url, queue_name, Plan("raise", "rows written", attempts=4, partitions=(2,)))
     before = job_report(db, queue_name, "job")
     assert before is not None

@@ -1,0 +1,91 @@
+"""From Arrow's batches to rows, without Spark."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from fdbqueue.errors import CodecError, ItemTooLarge
+from fdbqueue.items import MAX_ITEM_BYTES, parse
+from fdbqueue.spark.columns import Columns
+from fdbqueue.spark.options import parse as parse_options
+from fdbqueue.spark.rows import Rows
+
+
+def rows_of(batch: Any, names: list[str], **options: str) -> Rows:
+    given = {"url": "fdb:", "queue": "q", "jobId": "j", **options}
+    return Columns(parse_options(given), names).rows(batch)[0]
+
+
+def payloads(rows: Rows) -> list[bytes]:
+    return [parse(stored).payload for stored in rows.stored]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_strings_of_either_size_are_utf8(kind: Any) -> None:
+    batch = pa.record_batch({"value": pa.array(["a", "ü"], kind)})
+    assert payloads(rows_of(batch, ["value"], codec="str")) == [b"a", "ü".encode()]
+
+
+def test_the_session_s_time_zone_changes_no_row() -> None:
+    moment = datetime.datetime(2013, 1, 1, 12, tzinfo=datetime.UTC)
+    found = set()
+    for zone in ("UTC", "Europe/Berlin", "America/New_York"):
+        plain = pa.timestamp("us", zone)
+        nested = pa.struct([("list", pa.list_(plain)), ("map", pa.map_(pa.string(), plain))])
+        columns = [pa.array([moment], plain), pa.array([{"list": [moment], "map": [("k", moment)]}], nested)]
+        batch = pa.record_batch(columns, names=["at", "more"])
+        found.add(rows_of(batch, ["at", "more"], codec="json").stored[0])
+    when = "2013-01-01T12:00:00Z"
+    assert [msgspec.json.decode(stored[1:]) for stored in found] == [
+        {"at": when, "more": {"list": [when], "map": {"k": when}}}
+    ]
+
+
+def test_one_column_can_be_the_value_of_a_record_codec() -> None:
+    batch = pa.record_batch({"value": pa.array([[1, 2], None])})
+    assert payloads(rows_of(batch, ["value"], codec="json", valueColumn="value")) == [b"[1,2]", b"null"]
+
+
+def test_rows_that_differ_in_queue_or_headers_only_have_other_digests() -> None:
+    headers = pa.array([[("k", "v")], [("k", "w")], [("k", "v")], None], pa.map_(pa.string(), pa.string()))
+    batch = pa.record_batch([pa.array([b"v"] * 4), pa.array(["a", "a", "b", "a"]), headers], names=["value", "q", "h"])
+    for options in ({"queueColumn": "q"}, {"headersColumn": "h"}, {"queueColumn": "q", "headersColumn": "h"}):
+        digests = rows_of(batch, ["value"], **options).digests
+        assert len(set(digests)) == {"q": 2, "h": 3, "qh": 4}["".join(options.values())]
+
+
+def test_large_payloads_stand_beside_their_rows() -> None:
+    rows = rows_of(pa.record_batch({"value": [b"small", bytes(100_000)]}), ["value"])
+    assert rows.large == [None, bytes(100_000)]
+    assert parse(rows.stored[1]).chunked is not None
+
+
+def test_a_payload_over_the_limit_is_refused() -> None:
+    with pytest.raises(ItemTooLarge):
+        rows_of(pa.record_batch({"value": [bytes(MAX_ITEM_BYTES + 1)]}), ["value"])
+
+
+def test_what_the_codec_does_not_take_is_refused() -> None:
+    with pytest.raises(CodecError, match="codec tuple does not take a row"):
+        rows_of(pa.record_batch({"n": [datetime.date(2013, 1, 1)]}), ["n"], codec="tuple", valueColumn="n")
+
+
+def test_what_needs_spark_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "pyspark"]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("dataframe", "source", "schema"):
+        monkeypatch.delitem(sys.modules, f"fdbqueue.spark.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    import fdbqueue.spark
+
+    assert fdbqueue.spark.job_report is not None
+    with pytest.raises(ModuleNotFoundError, match=r"register needs Spark: pip install 'fdbqueue\[spark\]'"):
+        _ = fdbqueue.spark.register
+    with pytest.raises(AttributeError):
+        _ = fdbqueue.spark.nothing
