@@ -9,7 +9,7 @@ but leaves LMDB a long list of free pages, which it writes anew with every commi
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice, takewhile
@@ -63,10 +63,10 @@ def trim(txn: Any, log: Any, version: int) -> None:
         return
     kept = cursor.key()
     cursor.first()
-    for _ in range(TRIM_MOST):
-        if cursor.key() == kept:
-            return
-        cursor.delete()
+    old = bisect_left(list(islice(cursor.iternext(values=False), TRIM_MOST)), kept)
+    if old and cursor.first():
+        for _ in range(old):
+            cursor.delete()
 
 
 class Block:
@@ -126,17 +126,17 @@ class RecentCommits:
 
     def add(self, version: int, time_us: int, record: bytes) -> None:
         """Take in the newest commit."""
+        self.last_version = version
+        self.last_time_us = time_us
         block = self._block
-        if block.full:
+        if block.size >= BLOCK_BYTES:
             block = self._next_block()
         block.versions.append(version)
         block.records.append(record)
         block.size += len(record) + RECORD_OVERHEAD
-        block.full = block.size >= BLOCK_BYTES
-        self.last_version = version
-        self.last_time_us = time_us
 
     def _next_block(self) -> Block:
+        self._block.full = True
         self._size += self._block.size
         while self._size > CACHE_BYTES and len(self._blocks) > 1:
             self._drop()

@@ -90,7 +90,7 @@ class Committer:
         self._news: list[LogCommit] = []
         self._called: list[CommitRequest] = []
         self._untrimmed = 0
-        self._now_us = host.clock.now_us
+        self._now_ns = host.clock.now_ns
         self.commits = 0
         self.listening = False
         """Whether the host wants to hear of this process' commits."""
@@ -246,7 +246,7 @@ class Committer:
                 # Another process has committed. That is known from here on, whatever becomes of this transaction.
                 self._news += recent.catch_up(txn)
                 self._last_txn = txn_id - 1
-            now = self._now_us()
+            now = self._now_ns() // 1000
             version = recent.last_version + max(1, now - recent.last_time_us)
             key = version.to_bytes(8, "big")
             accepted = self._apply(txn, batch, key, now)
@@ -345,7 +345,7 @@ def encode_requests(now: int, requests: list[CommitRequest]) -> bytes:
     """Return the log's record of what `requests` write."""
     if len(requests) == 1:
         request = requests[0]
-        keys: Sequence[bytes] = request.write_keys
-        return encode(now, [*keys, *request.stamped] if request.stamped else keys, request.write_ranges)
+        single: Sequence[bytes] = request.write_keys
+        return encode(now, [*single, *request.stamped] if request.stamped else single, request.write_ranges)
     keys = [key for request in requests for key in chain(request.write_keys, request.stamped)]
     return encode(now, keys, [span for request in requests for span in request.write_ranges])

@@ -137,7 +137,7 @@ class Files:
             if found is None or txn.get(layout.BOOT_KEY, db=meta) != boot:
                 # No transaction is left from before the boot, whose clock said nothing of this one's.
                 txn.put(layout.BOOT_KEY, boot, db=meta)
-                commitlog.begin(txn, dbs.log, clock.now_us(), jump=layout.REBOOT_VERSIONS)
+                commitlog.begin(txn, dbs.log, clock.now_ns() // 1000, jump=layout.REBOOT_VERSIONS)
         return dbs
 
     def _open_meta(self) -> Any:
