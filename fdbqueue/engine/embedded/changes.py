@@ -19,7 +19,7 @@ from fdbqueue.errors import StorageError
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS: Final = 0.004
+POLL_SECONDS: Final = 0.006
 LONGEST_JOIN: Final = 5.0
 
 Callback = Callable[[], object]
