@@ -69,7 +69,7 @@ class Files:
             raise explain(path, error) from error
         try:
             self.env.reader_check()
-            self.dbs = self._prepare(clock)
+            self.dbs = self._prepared(clock)
             self._identity = _identity(path)
         except lmdb.Error as error:
             self.env.close()
@@ -112,6 +112,16 @@ class Files:
     def close(self) -> None:
         """Close LMDB's files. No transaction may be open."""
         self.env.close()
+
+    def _prepared(self, clock: Clock) -> Databases:
+        """Do `_prepare`, also if another process makes the map larger meanwhile, or it is full."""
+        while True:
+            try:
+                return self._prepare(clock)
+            except lmdb.MapResizedError:
+                self.adopt()
+            except lmdb.MapFullError:
+                self.grow()
 
     def _prepare(self, clock: Clock) -> Databases:
         """Make the databases, or check those that are there, and note the boot."""
