@@ -86,8 +86,8 @@ class FDBRange:
             rows += page
         return rows
 
-    def __iter__(self) -> Iterator[KeyValue]:
-        return chain.from_iterable(self._pages(self._mode))
+    def __iter__(self, mode: int | None = None) -> Iterator[KeyValue]:
+        return chain.from_iterable(self._pages(self._mode if mode is None else mode))
 
     def _pages(self, mode: int) -> Iterator[list[KeyValue]]:
         begin, end, limit = self._bsel, self._esel, self._limit

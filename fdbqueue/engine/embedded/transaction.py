@@ -386,6 +386,12 @@ class Transaction(Writing):
         """Return the version that the last successful commit got: -1 before one, and if it had nothing to write."""
         if self._commit is not None:
             self._committed = self._commit.version(self._committed)
+            if self._committed > 0:
+                # It may be meant for `set_read_version`: keep that state readable, if it is still the newest.
+                with contextlib.suppress(FDBError):
+                    snap = self._store.snapshot_at(self._committed)
+                    self._store.pin(snap)
+                    snap.close()
         return self._committed
 
     def get_versionstamp(self) -> FutureString:

@@ -49,8 +49,8 @@ class Watch(Pending[None]):
     __slots__ = ("_callback", "_outstanding", "_store", "key", "value")
 
     def __init__(self, store: Store, outstanding: Outstanding, key: bytes, value: bytes | None) -> None:
-        super().__init__()
         outstanding.take()
+        super().__init__()
         self._outstanding = outstanding
         self._store = store
         self._callback: Callable[[], None] | None = None
@@ -95,7 +95,7 @@ class Watch(Pending[None]):
             self.settle()
 
     def __del__(self) -> None:
-        if not self._settled:
+        if not getattr(self, "_settled", True):  # one over the limit was never made
             self.settle(error=1101)
 
 

@@ -1,0 +1,115 @@
+"""The embedded engine has what the official binding has: every method, by name, arguments and defaults, every option.
+
+The binding's source is read as text, as its module can't be imported without the client library.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+from pathlib import Path
+from typing import Any
+
+import fdb.fdboptions
+import pytest
+
+from fdbqueue.engine import StreamingMode
+from fdbqueue.engine.embedded import futures, ranges, transaction, values
+from fdbqueue.engine.embedded.commits import Commit
+from fdbqueue.engine.embedded.database import Database
+from fdbqueue.engine.embedded.options import DatabaseOptions, TransactionOptions
+from fdbqueue.engine.embedded.watches import Watch
+
+CLASSES: dict[str, type] = {
+    "Database": Database,
+    "_TransactionCreator": Database,
+    "Transaction": transaction.Transaction,
+    "TransactionRead": transaction.Snapshot,
+    "Future": futures.Future,
+    "FutureVoid": Commit,
+    "FutureInt64": futures.FutureInt64,
+    "FutureString": values.FutureString,
+    "Value": values.Value,
+    "Key": values.Key,
+    "FDBRange": ranges.FDBRange,
+    "KeyValue": ranges.KeyValue,
+}
+LEFT_OUT = {
+    ("Database", "get_client_status"),  # about the connection to a cluster
+    ("_TransactionCreator", "declare_asynchronous_transactions"),  # of the binding's event models
+}
+
+
+def binding_classes() -> dict[str, ast.ClassDef]:
+    spec = importlib.util.find_spec("fdb")
+    assert spec is not None
+    assert spec.origin is not None
+    tree = ast.parse(Path(spec.origin).with_name("impl.py").read_text("utf-8"))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def methods() -> list[tuple[str, ast.FunctionDef]]:
+    """The binding's public methods, and those special ones that Python calls."""
+    return [
+        (name, node)
+        for name, definition in binding_classes().items()
+        if name in CLASSES
+        for node in definition.body
+        if isinstance(node, ast.FunctionDef) and (name, node.name) not in LEFT_OUT
+        if not node.name.startswith("_") or (node.name.endswith("__") and node.name not in ("__init__", "__del__"))
+        if node.name not in ("getclass", "__nonzero__", "next")  # no part of Python 3's protocols
+    ]
+
+
+@pytest.mark.parametrize(("owner", "node"), methods(), ids=lambda part: getattr(part, "name", part))
+def test_a_method_takes_the_bindings_arguments(owner: str, node: ast.FunctionDef) -> None:
+    ours = getattr(CLASSES[owner], node.name)
+    if not inspect.isfunction(ours) and not inspect.ismethod(ours):
+        return
+    theirs = [argument.arg for argument in node.args.args if argument.arg != "self"]
+    parameters = [p for p in inspect.signature(ours).parameters.values() if p.name != "self"]
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if not node.name.startswith("__"):
+        assert positional == theirs
+    else:
+        assert len(positional) == len(theirs)
+    for default, parameter in zip(reversed(node.args.defaults), reversed(parameters), strict=False):
+        assert parameter.default == default_of(default)
+
+
+def default_of(node: ast.expr) -> Any:
+    if isinstance(node, ast.Attribute):
+        return getattr(StreamingMode, node.attr)
+    return ast.literal_eval(node)
+
+
+@pytest.mark.parametrize("name", sorted(name.lower() for name in fdb.fdboptions.MutationType))
+@pytest.mark.parametrize("owner", [Database, transaction.Transaction])
+def test_every_atomic_operation_is_there(owner: type, name: str) -> None:
+    assert callable(getattr(owner, name))
+    assert callable(getattr(owner, f"bit_{name}"))
+
+
+@pytest.mark.parametrize(
+    ("owner", "scope"), [(TransactionOptions, "TransactionOption"), (DatabaseOptions, "DatabaseOption")]
+)
+def test_every_option_is_there_and_takes_what_it_should(owner: type, scope: str) -> None:
+    for name, (_, _, kind, _) in getattr(fdb.fdboptions, scope).items():
+        parameters = list(inspect.signature(getattr(owner, f"set_{name.lower()}")).parameters)
+        assert len(parameters) == (1 if kind is type(None) else 2), name
+
+
+def test_every_streaming_mode_has_the_bindings_number() -> None:
+    theirs = {name.lower(): mode[0] for name, mode in fdb.fdboptions.StreamingMode.items()}
+    assert {name: int(getattr(StreamingMode, name)) for name in theirs} == theirs
+
+
+@pytest.mark.parametrize("name", [name for name in dir(bytes) if not name.startswith("_")])
+def test_a_lazy_value_has_every_method_of_bytes(name: str) -> None:
+    assert callable(getattr(values.Value, name))
+
+
+def test_a_watch_and_a_commit_are_futures() -> None:
+    assert issubclass(Commit, futures.Future)
+    assert issubclass(Watch, futures.Future)
