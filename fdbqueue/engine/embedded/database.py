@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -44,7 +45,20 @@ class Database:
         self._settings = Settings()
         self._outstanding = Outstanding()
         self._opened: Store | None = None
+        self._new_locks()
+        _databases.add(self)
+
+    def _new_locks(self) -> None:
+        """Make the locks, at the beginning and in a forked child, where another thread may have held the old ones."""
         self._lock = threading.Lock()
+        self._outstanding.lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as where the database is. One in memory lives on only as long as the process that made it."""
+        path, options = self._path, self._url_options
+        if path is None:
+            path, options = self._store().path, {**options, "durability": "relaxed"}
+        return _unpickled, (path, options, self._settings, self._outstanding.limit)
 
     def __repr__(self) -> str:
         query = "&".join(f"{name}={value}" for name, value in self._url_options.items())
@@ -193,6 +207,23 @@ class Database:
 
 
 add_operations(Database)
+
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for db in list(_databases):
+        db._new_locks()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _unpickled(path: str, options: Mapping[str, str], settings: Settings, most_watches: int) -> Database:
+    db = Database(path, options)
+    db._settings = settings
+    db._outstanding.limit = most_watches
+    return db
 
 
 def open_file(path: str, *, options: Mapping[str, str]) -> Database:

@@ -19,12 +19,12 @@ TOO_MANY: Final = 1032
 class Outstanding:
     """How many watches a database has that have not fired, and how many it may have."""
 
-    __slots__ = ("_count", "_lock", "limit")
+    __slots__ = ("_count", "limit", "lock")
 
     def __init__(self, limit: int = 10_000) -> None:
         self.limit = limit
         self._count = 0
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def take(self) -> None:
         """Count one more.
@@ -32,14 +32,14 @@ class Outstanding:
         Raises:
             FDBError: 1032, there are as many as there may be.
         """
-        with self._lock:
+        with self.lock:
             if self._count >= self.limit:
                 raise FDBError(TOO_MANY)
             self._count += 1
 
     def give(self) -> None:
         """Count one less."""
-        with self._lock:
+        with self.lock:
             self._count -= 1
 
 
