@@ -13,7 +13,7 @@ import pytest
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.embedded.store import CommitRequest, Store
 from fdbqueue.errors import StorageError, UrlError
-from tests.helpers.stores import MovableClock, commit, contents, opened, put, sets, view
+from tests.helpers.stores import MovableClock, clear, commit, contents, opened, put, sets, view
 
 
 @pytest.fixture
@@ -117,9 +117,16 @@ def test_versions_grow_over_reopening_and_over_a_boot(tmp_path: Path) -> None:
 
 
 def test_a_versionstamp_is_the_commits_version_and_its_number_in_the_batch(store: Store) -> None:
+    """In a batch of several requests, and in one of a request alone."""
+    for count in (3, 1):
+        check_versionstamps(store, count)
+
+
+def check_versionstamps(store: Store, count: int) -> None:
+    clear(store, b"", b"\xff")
     requests = [
         CommitRequest(mutations=[(14, b"k" + bytes(10) + b"%d" % n + (1).to_bytes(4, "little"), b"v")])
-        for n in range(3)
+        for n in range(count)
     ]
     for request in requests:
         store.submit(request)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue.engine.embedded import commitlog
+from fdbqueue.engine.embedded import commitlog, committer
 from fdbqueue.engine.embedded.store import CommitRequest, Store
 from fdbqueue.engine.embedded.written import Range, Written, decode, encode
 from tests.helpers.stores import MovableClock, commit, opened, put, sets, view
@@ -133,10 +133,8 @@ def test_transactions_of_one_group_commit_conflict_with_each_other_in_their_orde
 
 def test_a_conflict_with_another_process_commit_is_found_in_the_log(store: Store) -> None:
     """A second committer with a memory of its own stands for another process."""
-    from fdbqueue.engine.embedded.committer import Committer
-
     version = put(store, (b"x", b"0")).version
-    other = Committer(store)
+    other = committer.Committer(store)
     stranger = sets((b"x", b"1"))
     other.submit(stranger)
     other.wait(stranger)
@@ -156,12 +154,17 @@ def test_a_snapshot_older_than_five_seconds_is_too_old_to_commit(clock: MovableC
         assert commit(store, request).error == 1007
 
 
-def test_a_fresh_snapshot_of_an_old_state_may_commit(clock: MovableClock, store: Store) -> None:
+def test_a_fresh_snapshot_of_an_old_state_may_commit(
+    clock: MovableClock, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "TRIM_EVERY", 1)
+    monkeypatch.setattr(commitlog, "BLOCK_BYTES", 1)
     put(store, (b"x", b""))
     for _ in range(5):
         clock.ahead += 60
         with view(store) as snapshot:
-            put(store, (b"other", b""))
+            for _ in range(3):
+                put(store, (b"other", b""))
             request = sets((b"y", b""), snapshot_version=snapshot.version, read_keys=[b"x"])
             assert commit(store, request).error is None
 
@@ -169,8 +172,6 @@ def test_a_fresh_snapshot_of_an_old_state_may_commit(clock: MovableClock, store:
 def test_a_version_from_before_the_log_is_too_old_and_one_to_come_is_of_the_future(
     clock: MovableClock, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fdbqueue.engine.embedded import committer
-
     monkeypatch.setattr(committer, "TRIM_EVERY", 1)
     monkeypatch.setattr(commitlog, "BLOCK_BYTES", 1)
     old = put(store, (b"x", b"")).version

@@ -181,7 +181,9 @@ def test_a_commit_whose_outcome_the_disk_hides_is_unknown_and_the_files_are_open
         with pytest.raises(StorageError, match="Nothing of this commit was kept"):
             put(store, (b"b", b""))
         committer._begin = Panicking(store.files.env).begin
+        given_up = store.files
         put(store, (b"c", b""))
+        assert store.files is not given_up
         assert [key for key, _ in contents(store) if len(key) == 1] == [b"a", b"c"]
 
 

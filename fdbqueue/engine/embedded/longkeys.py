@@ -162,7 +162,7 @@ class LongKeys:
             if len(stored) == POINTER_LENGTH:
                 inner = prefix + stored[len(level) : DIRECT_KEY]
                 yield from self._down(self._long, value, inner, begin, end)
-                if inner < begin and not begin.startswith(inner):
+                if inner < begin:
                     return
                 continue
             key = prefix + stored[len(level) :]
