@@ -15,7 +15,7 @@ import fdb.fdboptions
 import pytest
 
 from fdbqueue.engine import StreamingMode
-from fdbqueue.engine.embedded import futures, ranges, transaction, values
+from fdbqueue.engine.embedded import futures, ranges, transaction, values, views
 from fdbqueue.engine.embedded.commits import Commit
 from fdbqueue.engine.embedded.database import Database
 from fdbqueue.engine.embedded.options import DatabaseOptions, TransactionOptions
@@ -25,7 +25,7 @@ CLASSES: dict[str, type] = {
     "Database": Database,
     "_TransactionCreator": Database,
     "Transaction": transaction.Transaction,
-    "TransactionRead": transaction.Snapshot,
+    "TransactionRead": views.Snapshot,
     "Future": futures.Future,
     "FutureVoid": Commit,
     "FutureInt64": futures.FutureInt64,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fdbqueue.engine.embedded.futures import CANCELLED, Future, call
 from fdbqueue.engine.embedded.intervals import Intervals, Range
+from fdbqueue.engine.embedded.stacks import Mutation, emit
 from fdbqueue.engine.embedded.store import CommitRequest
-from fdbqueue.engine.embedded.writes import Mutation, emit
 from fdbqueue.engine.errors import FDBError
 
 if TYPE_CHECKING:

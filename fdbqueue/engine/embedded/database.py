@@ -9,16 +9,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from fdbqueue.engine.embedded.options import (
-    DEFAULT_FOR,
-    MAX_WATCHES,
-    SNAPSHOT_RYW,
-    USE_CONFIG_DATABASE,
-    DatabaseOptions,
-    Settings,
-    Unsupported,
-    number,
-)
+from fdbqueue.engine.embedded.options import DatabaseOptions, Settings, Unsupported, number
+from fdbqueue.engine.embedded.optiontable import DEFAULT_FOR, MAX_WATCHES, SNAPSHOT_RYW, USE_CONFIG_DATABASE
 from fdbqueue.engine.embedded.ranges import KeyValue
 from fdbqueue.engine.embedded.store import Store
 from fdbqueue.engine.embedded.transaction import Transaction

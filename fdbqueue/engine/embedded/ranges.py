@@ -13,7 +13,7 @@ from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.streaming import StreamingMode
 
 if TYPE_CHECKING:
-    from fdbqueue.engine.embedded.reading import TransactionRead
+    from fdbqueue.engine.embedded.views import TransactionRead
 
 
 class KeyValue(msgspec.Struct, frozen=True, gc=False):

@@ -11,12 +11,13 @@ from fdbqueue.engine.embedded.futures import FutureInt64, FutureKeyArray
 from fdbqueue.engine.embedded.intervals import Intervals, Range
 from fdbqueue.engine.embedded.options import Settings
 from fdbqueue.engine.embedded.pages import Limits, Page, Selector
-from fdbqueue.engine.embedded.ranges import FDBRange, FutureKeyValueArray, KeyValue, selector
+from fdbqueue.engine.embedded.ranges import FutureKeyValueArray, KeyValue, selector
 from fdbqueue.engine.embedded.reads import Reader
+from fdbqueue.engine.embedded.stacks import Stack
 from fdbqueue.engine.embedded.values import FailedKey, FailedValue, Key, Value
-from fdbqueue.engine.embedded.writes import ABSENT, Stack, Writes
+from fdbqueue.engine.embedded.views import TransactionRead, key_to_bytes
+from fdbqueue.engine.embedded.writes import ABSENT, Writes
 from fdbqueue.engine.errors import FDBError
-from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.streaming import StreamingMode
 
 if TYPE_CHECKING:
@@ -35,79 +36,9 @@ _PAGE_BYTES: Final = (4096, 6144, 9216, 13824, 20736, 31104, 46656, 69984, 80000
 _MODE_BYTES: Final = {-2: 80000, 0: pages.UNLIMITED, 1: 256, 2: 1000, 3: 4096, 4: 80000}
 
 
-def key_to_bytes(key: Any) -> bytes:
-    """Return the bytes of a key, or of what stands in for one.
-
-    Raises:
-        TypeError: it is no bytes.
-    """
-    if hasattr(key, "as_foundationdb_key"):
-        key = key.as_foundationdb_key()
-    if not isinstance(key, bytes):
-        raise TypeError("Key must be of type bytes")
-    return key
-
-
-def value_to_bytes(value: Any) -> bytes:
-    """Return the bytes of a value, or of what stands in for one.
-
-    Raises:
-        TypeError: it is no bytes.
-    """
-    if hasattr(value, "as_foundationdb_value"):
-        value = value.as_foundationdb_value()
-    if not isinstance(value, bytes):
-        raise TypeError("Value must be of type bytes")
-    return value
-
-
 def cut(key: bytes) -> bytes:
     """Shorten a key that no key of the database can equal to one that sorts the same among those that exist."""
     return key[: (SYSTEM_KEY_LIMIT if key[:1] == TOP else READ_KEY_LIMIT) + 1]
-
-
-class TransactionRead:
-    """What a transaction and its `snapshot` view have in common: the reads."""
-
-    db: Database
-
-    def _get_range(
-        self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool
-    ) -> FutureKeyValueArray:
-        raise NotImplementedError
-
-    def get(self, key: Any) -> Value:
-        """Read the value of `key`."""
-        raise NotImplementedError
-
-    def get_range(
-        self,
-        begin: Any,
-        end: Any,
-        limit: int = 0,
-        reverse: bool = False,
-        streaming_mode: int = StreamingMode.iterator,
-    ) -> FDBRange:
-        """Read the rows from `begin` (a key or selector; None: the first key) to `end`, which is left out.
-
-        *Conflicts:* with writes to what was handed out and what lies between, no further: with a `limit`, or when the
-        iteration stops early, only as far as the pages that were read.
-        """
-        if begin is None:
-            begin = b""
-        if end is None:
-            end = b"\xff"
-        return FDBRange(self, begin, end, limit, reverse, streaming_mode)
-
-    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> FDBRange:
-        """Read the rows whose keys start with `prefix`."""
-        prefix = key_to_bytes(prefix)
-        return self.get_range(prefix, strinc(prefix), *args, **kwargs)
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return self.get_range(key.start, key.stop, reverse=(key.step == -1))
-        return self.get(key)
 
 
 class Reading(TransactionRead):

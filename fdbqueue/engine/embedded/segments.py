@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from fdbqueue.engine.embedded.intervals import Intervals
-from fdbqueue.engine.embedded.writes import Point, Stack, Writes
+from fdbqueue.engine.embedded.stacks import Point, Stack
+from fdbqueue.engine.embedded.writes import Writes
 from fdbqueue.engine.errors import FDBError
 
 if TYPE_CHECKING:

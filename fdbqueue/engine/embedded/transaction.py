@@ -18,17 +18,14 @@ from fdbqueue.engine.embedded import special
 from fdbqueue.engine.embedded.commits import Commit
 from fdbqueue.engine.embedded.futures import Future, FutureInt64, FutureKeyArray, FutureVoid
 from fdbqueue.engine.embedded.intervals import Intervals, Range
-from fdbqueue.engine.embedded.options import (
-    PERSISTENT,
-    READ_YOUR_WRITES_DISABLE,
-    TIMEOUT,
-    TransactionOptions,
-)
+from fdbqueue.engine.embedded.options import TransactionOptions
+from fdbqueue.engine.embedded.optiontable import PERSISTENT, READ_YOUR_WRITES_DISABLE, TIMEOUT
 from fdbqueue.engine.embedded.pages import Selector
 from fdbqueue.engine.embedded.pauses import FIRST_DELAY, Pause
 from fdbqueue.engine.embedded.ranges import FutureKeyValueArray
-from fdbqueue.engine.embedded.reading import COMPACT_AT, SYSTEM_TOP, TOP, TransactionRead, key_to_bytes
+from fdbqueue.engine.embedded.reading import COMPACT_AT, SYSTEM_TOP, TOP
 from fdbqueue.engine.embedded.values import FutureString, Key, PendingKey, Value
+from fdbqueue.engine.embedded.views import Snapshot, key_to_bytes
 from fdbqueue.engine.embedded.watches import FailedWatch, Watch
 from fdbqueue.engine.embedded.writes import Writes
 from fdbqueue.engine.embedded.writing import KEY_LIMIT, Writing
@@ -36,41 +33,6 @@ from fdbqueue.engine.errors import FDBError
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.database import Database
-
-
-class Snapshot(TransactionRead):
-    """A transaction's reads without read conflicts: ``tr.snapshot``."""
-
-    def __init__(self, tr: Transaction) -> None:
-        self._tr = tr
-
-    def __repr__(self) -> str:
-        return f"{self._tr!r}.snapshot"
-
-    @property
-    def db(self) -> Database:  # type: ignore[override]
-        return self._tr._db
-
-    def get(self, key: Any) -> Value:
-        return self._tr._get(key if type(key) is bytes else key_to_bytes(key), True)
-
-    def get_key(self, key_selector: Any) -> Key:
-        key = key_to_bytes(key_selector.key)
-        return self._tr._get_key(key, bool(key_selector.or_equal), key_selector.offset, True)
-
-    def _get_range(
-        self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool
-    ) -> FutureKeyValueArray:
-        return self._tr._page(begin, end, limit, streaming_mode, iteration, reverse, True)
-
-    def get_read_version(self) -> FutureInt64:
-        return self._tr.get_read_version()
-
-    def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> FutureInt64:
-        return self._tr.get_estimated_range_size_bytes(begin_key, end_key)
-
-    def get_range_split_points(self, begin_key: Any, end_key: Any, chunk_size: int) -> FutureKeyArray:
-        return self._tr.get_range_split_points(begin_key, end_key, chunk_size)
 
 
 class Transaction(Writing):

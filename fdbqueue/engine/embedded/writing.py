@@ -36,9 +36,8 @@ from fdbqueue.engine.embedded.reading import (
     TOP,
     Reading,
     cut,
-    key_to_bytes,
-    value_to_bytes,
 )
+from fdbqueue.engine.embedded.views import key_to_bytes, value_to_bytes
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.keys import strinc
 
