@@ -173,15 +173,28 @@ class Position:
             self.below_begin = known.ends[at] if at >= 0 else b""
             self.below_end = known.begins[at + 1] if at + 1 < len(known.begins) else LAST
             return
-        value = self._snap().get(key)
-        if value is not None:
-            self._below, self.below_begin, self.below_end, self.below_value = ROW, key, key + b"\0", value
+        rows = self._snap().rows(key, known.ends[at], 1)
+        if rows and rows[0][0] == key:
+            self._below, self.below_begin, self.below_end, self.below_value = ROW, key, key + b"\0", rows[0][1]
             return
         self._below = EMPTY
-        row = next(iter(self._snap().scan(known.begins[at], key, True)), None)
+        row = self._row_before(known.begins[at], key)
         self.below_begin = known.begins[at] if row is None else row[0] + b"\0"
-        row = next(iter(self._snap().scan(key, known.ends[at])), None)
-        self.below_end = known.ends[at] if row is None else row[0]
+        self.below_end = rows[0][0] if rows else known.ends[at]
+
+    def _row_before(self, begin: bytes, key: bytes) -> tuple[bytes, bytes] | None:
+        rows = self._snap().rows(begin, key, 1, True) if begin < key else None
+        return rows[0] if rows else None
+
+    def _rows(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Give the rows of a range, at first a few at a time."""
+        count = 1
+        while begin < end:
+            rows = self._snap().rows(begin, end, count)
+            yield from rows
+            if len(rows) < count:
+                return
+            begin, count = rows[-1][0] + b"\0", min(4 * count, 256)
 
     def _next_below(self, key: bytes) -> None:
         """Move on to `key`, where the present segment of the snapshot ends."""
@@ -194,7 +207,7 @@ class Position:
             self._seek_below(key)
             return
         if self._ahead is None:
-            self._ahead = iter(self._snap().scan(key, known.ends[at]))
+            self._ahead = self._rows(key, known.ends[at])
             self.below_value = None
         elif self._below == EMPTY and self.below_value is not None:
             # The row at the end of an empty range was seen when the range was.
@@ -220,7 +233,7 @@ class Position:
             self.below_begin = known.ends[at] if at >= 0 else b""
             self.below_end = key
             return
-        row = next(iter(self._snap().scan(known.begins[at], key, True)), None)
+        row = self._row_before(known.begins[at], key)
         if row is not None and row[0] + b"\0" == key:
             self._below, self.below_begin, self.below_end, self.below_value = ROW, row[0], key, row[1]
         else:
