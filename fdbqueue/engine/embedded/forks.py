@@ -8,21 +8,26 @@ files are therefore identified together with the process.
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any, Final
 
-from lmdb import _envid
+try:
+    _envid: Any = importlib.import_module("lmdb._envid")
+except ImportError:  # another version, which may do without
+    _envid = None
 
 _untouched: Final[list[Any]] = []
-_identify: Final = _envid.env_keys
+_identify: Final[Any] = getattr(_envid, "env_keys", None)
 
 
 def keep(parents: list[Any]) -> None:
     """Keep what belongs to the parent process from ever being freed in this child, and let files be opened again."""
     _untouched.extend(parents)
-    _envid.env_keys = _identify_here
+    if _identify is not None:
+        _envid.env_keys = _identify_here
 
 
 def _identify_here(path: str, subdir: bool) -> tuple[Any, ...]:
     process = os.getpid()
-    return tuple((process, key) for key in _identify(path, subdir))  # type: ignore[no-untyped-call]
+    return tuple((process, key) for key in _identify(path, subdir))

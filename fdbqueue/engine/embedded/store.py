@@ -70,7 +70,11 @@ class Store:
         self._forget = self._open.pop
         self._seconds = self.clock.seconds
         self._pins: dict[int, Snapshot] = {}
-        self._committer = Committer(self)
+        try:
+            self._committer = Committer(self)
+        except StorageError:
+            self.files.close()
+            raise
         self._sweeper = Sweeper(self._committer)
         self._changes = Changes(self)
         self._janitor = Janitor(self)
