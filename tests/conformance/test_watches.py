@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.engine import FDBError, Subspace, transactional
 from tests.helpers.processes import Processes
 
 PATIENCE_SECONDS = 20.0
@@ -33,6 +33,31 @@ def fires(future: Any) -> bool:
 def set_from_outside(url: str, key: bytes) -> None:
     with fdbqueue.open(url) as db:
         db.set(key, b"from outside")
+
+
+def set_quietly_from_outside(url: str, key: bytes) -> None:
+    with fdbqueue.open(url) as db:
+        tr = db.create_transaction()
+        tr.options.set_next_write_no_write_conflict_range()
+        tr.set(key, b"from outside")
+        tr.commit().wait()
+
+
+def write_quietly(tr: Any, space: Subspace, write: str) -> None:
+    """Change the key that is watched so that nobody conflicts with it."""
+    tr.options.set_next_write_no_write_conflict_range()
+    if write == "set":
+        tr.set(space["a"], b"new")
+    elif write == "add":
+        tr.add(space["a"], b"\x01")
+    elif write == "clear":
+        tr.clear(space["a"])
+    else:
+        tr.clear_range(space["a"], space["b"])
+    if write == "early_clear_range":  # what comes before it is in the way of a versionstamped key
+        tr.options.set_next_write_no_write_conflict_range()
+        key = space.key() + b"\x02"
+        tr.set_versionstamped_key(key + bytes(10) + len(key).to_bytes(4, "little"), b"")
 
 
 def test_a_watch_fires_when_the_value_changes(db: Any, space: Subspace) -> None:
@@ -124,6 +149,51 @@ def test_a_watch_alone_conflicts_with_nothing_in_a_transaction_that_only_reads(d
     db.set(space["a"], b"new")
     tr.commit().wait()
     assert fires(future)
+
+
+@pytest.mark.parametrize("write", ["set", "add", "clear", "clear_range", "early_clear_range"])
+def test_a_write_that_nobody_conflicts_with_fires_all_the_same(db: Any, space: Subspace, write: str) -> None:
+    db.set(space["a"], b"old")
+    reader = db.create_transaction()
+    reader.get(space["a"]).present()
+    future = watch(db, space["a"])
+    tr = db.create_transaction()
+    write_quietly(tr, space, write)
+    tr.commit().wait()
+    assert fires(future)
+    reader.set(space["b"], b"")
+    reader.commit().wait()
+
+
+@pytest.mark.engines("file", "cluster")
+def test_a_write_of_another_process_that_nobody_conflicts_with_fires_all_the_same(
+    db: Any, url: str, space: Subspace, processes: Processes
+) -> None:
+    db.set(space["a"], b"old")
+    future = watch(db, space["a"])
+    processes.run(set_quietly_from_outside, url, space["a"].key())
+    assert fires(future)
+
+
+def test_thousands_can_be_watched_at_once(db: Any, space: Subspace) -> None:
+    keys = [space[number].key() for number in range(1_500)]
+    futures: list[Any] = []
+
+    @transactional
+    def watch_all(tr: Any) -> None:
+        futures[:] = [tr.watch(key) for key in keys]
+
+    @transactional
+    def write(tr: Any, some: list[bytes]) -> None:
+        for key in some:
+            tr[key] = b"new"
+
+    watch_all(db)
+    write(db, keys[1::2])
+    assert all(fires(future) for future in futures[1::2])
+    assert not any(future.is_ready() for future in futures[::2])
+    write(db, keys)
+    assert all(fires(future) for future in futures)
 
 
 @pytest.mark.engines("file", "cluster")

@@ -98,6 +98,18 @@ def test_what_conflicts_is_reported_range_by_range(
         assert list(request.conflicting) == [span for span in _as_ranges(*reads) if _meet([span], all_written)]
 
 
+def test_a_range_turned_round_is_told_to_watches_and_conflicts_with_nothing() -> None:
+    heard: list[bytes] = []
+    with opened() as store:
+        since = put(store).version
+        for key in (b"a", b"c"):
+            store.watch(key, lambda key=key: heard.append(key))  # type: ignore[misc]
+        commit(store, CommitRequest(write_keys=[b"x"], write_ranges=[(b"c", b"a"), (b"y", b"z")]))
+        assert heard == [b"a"]
+        assert commit(store, CommitRequest(since, read_keys=[b"a"], read_ranges=[(b"", b"x")])).error is None
+        assert commit(store, CommitRequest(since, read_keys=[b"y"])).error == 1020
+
+
 @given(keys=st.lists(st.binary(max_size=300)), ranges=st.lists(st.tuples(st.binary(), st.binary())))
 def test_a_record_of_the_log_holds_what_was_written(keys: list[bytes], ranges: list[Range]) -> None:
     assert decode(encode(17, keys, ranges)) == (keys, ranges)

@@ -128,6 +128,8 @@ class Changes:
             if key in watched:
                 found.update(watched[key])
         for begin, end in ranges:
+            if begin > end:  # written without conflict
+                begin, end = end, begin
             at = bisect_left(keys, begin)
             while at < len(keys) and keys[at] < end:
                 found.update(watched[keys[at]])

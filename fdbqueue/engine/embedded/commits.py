@@ -169,11 +169,12 @@ def _request(tr: Transaction) -> CommitRequest | None:
         read_keys, read_ranges = None, list(tr._read_conflicts())
     else:
         read_keys, read_ranges = tr._conflict_keys(), tr._conflict_ranges
+    mutations = writes.mutations()
     return CommitRequest(
         tr._version,
         read_ranges,
-        list(writes.conflicts) if writes.conflicts else None,
-        writes.mutations(),
+        writes.conflict_ranges(mutations) if writes.conflicts or writes.hushed else None,
+        mutations,
         settings.report_conflicts,
         read_keys,
         writes.conflict_keys(),

@@ -23,7 +23,8 @@ class CommitRequest:
     Args:
         snapshot_version: Read version; None for a transaction that read nothing, which can't conflict.
         read_ranges: Half-open ranges that must not have been written since the read version.
-        write_ranges: Half-open ranges that later commits' reads conflict with.
+        write_ranges: Half-open ranges that later commits' reads conflict with. One that ends before it begins is
+            what lies between the two, written without conflict: only watches hear of it.
         mutations: (FoundationDB's mutation type, key or begin, parameter or end), in the order of their taking effect.
         report_conflicts: Fill `conflicting` when the commit fails with 1020.
         read_keys: Single keys that were read: shorter for ``(key, key + b"\\0")`` in `read_ranges`.

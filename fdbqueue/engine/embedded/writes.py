@@ -57,6 +57,8 @@ class Writes:
     early: list[Mutation]
     """What commits before everything else: see `make_unreadable`."""
     edges, quiet, stamped, early = [], set(), [], []
+    hushed = False
+    """Whether anything was written that nobody conflicts with."""
     empty = True
     plain = True
     """Whether there were only sets and clears of keys, with write conflicts: a set is one store into `points`."""
@@ -156,10 +158,10 @@ class Writes:
             self._prepare()
         points = self.points
         point = points.get(key, ABSENT)
-        if not conflict and (point is ABSENT or key in self.quiet):
-            self.quiet.add(key)
-        else:
+        if conflict:
             self.quiet.discard(key)
+        else:
+            self._hush(key, point)
         self.empty = self.plain = False
         was_unreadable = self.is_unreadable(key)
         unreadable = was_unreadable or op in VERSIONSTAMPED
@@ -198,8 +200,8 @@ class Writes:
         if conflict:
             if self.quiet:
                 self.quiet.discard(key)
-        elif key not in self.points or key in self.quiet:
-            self.quiet.add(key)
+        else:
+            self._hush(key, self.points.get(key, ABSENT))
             self.plain = False
         self.points[key] = None
         self.empty = False
@@ -216,6 +218,7 @@ class Writes:
         if conflict:
             self.conflicts.add(begin, end)
         else:
+            self.hushed = True
             self._keep_conflicts(gone)
         self.quiet.difference_update(gone)
         self.clears.add(begin, end)
@@ -261,6 +264,8 @@ class Writes:
         self.early.append((op, key, param))
         if conflict:
             self.conflicts.add(key, param if op == CLEAR_RANGE else key + b"\0")
+        else:
+            self.hushed = True
         self.empty = False
 
     def found_nothing(self, begin: bytes, end: bytes) -> None:
@@ -286,6 +291,12 @@ class Writes:
         if len(left) != len(dead.begins):
             self.dead = Intervals(left)
         return self.dead
+
+    def _hush(self, key: bytes, point: Point | object) -> None:
+        """Note that `key` is written, `point` so far, without a conflict; one that it has from before stays."""
+        self.hushed = True
+        if point is ABSENT:
+            self.quiet.add(key)
 
     def _forget_edges(self, begin: bytes, end: bytes) -> None:
         edges = self.edges
@@ -338,3 +349,12 @@ class Writes:
         """Return the single keys that readers conflict on; `conflicts` has the ranges."""
         quiet = self.quiet
         return [key for key in self.ordered() if key not in quiet] if quiet else self.ordered()
+
+    def conflict_ranges(self, mutations: list[Mutation]) -> list[Range]:
+        """Return the ranges that readers conflict on, and, turned round, those that only watches are to hear of."""
+        ranges = list(self.conflicts)
+        if self.hushed:
+            for op, key, param in mutations:
+                if op != SET_VERSIONSTAMPED_KEY:
+                    ranges.append((param if op == CLEAR_RANGE else key + b"\0", key))
+        return ranges
