@@ -176,7 +176,10 @@ class Reading(TransactionRead):
         self._has_read = True
         try:
             with self._lock:
-                if self._settings.ryw_disabled:
+                below = None if offset else self._row_below(after)
+                if below is not None:
+                    found = below
+                elif self._settings.ryw_disabled:
                     found = pages.locate(self._opened(), Selector(after, offset))
                 else:
                     found = self._reader(snapshot).key(Selector(after, offset))
@@ -188,6 +191,18 @@ class Reading(TransactionRead):
         except FDBError as error:
             return FailedKey(self._failed(error))
         return Key(min(found, top))
+
+    def _row_below(self, end: bytes) -> bytes | None:
+        """Return the last row's key below `end` where nothing was written or read before; None if it is not so."""
+        if self._gets or self._known or not self._writes.empty or end > TOP or self._settings.ryw_disabled:
+            return None
+        rows = self._opened().rows(b"", end, 1, True)
+        if not rows:
+            return None
+        found = rows[0][0]
+        self._known = Intervals()
+        self._known.add(found, end)
+        return found
 
     # -- ranges --------------------------------------------------------------------------------------------------
 
