@@ -16,8 +16,6 @@ _CLEAR_RANGE: Final = 1
 _STAMPED_KEY: Final = 14
 _STAMPED_VALUE: Final = 15
 _MANY: Final = 16
-_op = itemgetter(0)
-_key = itemgetter(1)
 _item = itemgetter(1, 2)
 
 
@@ -26,9 +24,17 @@ def apply(txn: Any, dbs: Databases, mutations: Sequence[Mutation], version: byte
 
     *Cost:* an LMDB operation each; a cleared range one for each of its keys.
     """
-    if len(mutations) >= _MANY and _all_short_sets(mutations):
-        txn.cursor(dbs.data).putmulti(map(_item, mutations))
-        return ()
+    if len(mutations) < _MANY:
+        return _one_by_one(txn, dbs, mutations, version, batch)
+    sets = _sets_at_the_end(mutations)
+    stamped = _one_by_one(txn, dbs, mutations[:sets], version, batch)
+    txn.cursor(dbs.data).putmulti(map(_item, mutations[sets:]))
+    return stamped
+
+
+def _one_by_one(
+    txn: Any, dbs: Databases, mutations: Sequence[Mutation], version: bytes, batch: int
+) -> tuple[bytes, ...]:
     put = txn.put
     stamped: tuple[bytes, ...] = ()
     for op, key, param in mutations:
@@ -87,8 +93,11 @@ def _change(txn: Any, dbs: Databases, op: int, key: bytes, param: bytes) -> None
         long.delete(key)
 
 
-def _all_short_sets(mutations: Sequence[Mutation]) -> bool:
-    if set(map(_op, mutations)) != {_SET}:
-        return False
-    lengths = list(map(len, map(_key, mutations)))
-    return min(lengths) > 0 and max(lengths) <= DIRECT_KEY
+def _sets_at_the_end(mutations: Sequence[Mutation]) -> int:
+    """Return from where on all mutations are sets of short keys: in a bulk load, all but the first few."""
+    at = len(mutations)
+    for op, key, _ in reversed(mutations):
+        if op != _SET or not 0 < len(key) <= DIRECT_KEY:
+            return at
+        at -= 1
+    return at

@@ -342,7 +342,11 @@ class Writes:
         out: list[Mutation] = list(self.early)
         out += [(CLEAR_RANGE, begin, end) for begin, end in self.clears]
         for key in keys:
-            emit(key, points[key], out)
+            point = points[key]
+            if type(point) is bytes:
+                out.append((SET, key, point))
+            else:
+                emit(key, point, out)
         return out
 
     def conflict_keys(self) -> list[bytes]:
