@@ -22,10 +22,10 @@ from typing import Any
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError, adopt_binding
 from fdbqueue.errors import JobError
-from fdbqueue.spark.appender import Appender
+from fdbqueue.spark.appender import Appender, Part
 from fdbqueue.spark.backlog import MEMORY_BYTES, Backlog
 from fdbqueue.spark.digests import Multiset
-from fdbqueue.spark.partition import JobIsCommitted, Log, NotMine
+from fdbqueue.spark.partition import Guard, JobIsCommitted, Log, NotMine
 from fdbqueue.spark.rows import Rows
 
 BATCH_ROWS = 4_000
@@ -57,7 +57,17 @@ class PartitionReport:
     """Whether it ended early, because the job was committed already."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A batch, and the reads of its transaction on their way."""
+
+    rows: Rows
+    tr: Transaction
+    guard: Guard
+    parts: list[Part]
+
+
+@dataclass(frozen=True, slots=True)
 class _Sent:
     number: int
     rows: Rows
@@ -98,6 +108,7 @@ class Attempt:
         self._ahead = Multiset()
         self._new_backlog = partial(Backlog, memory_bytes=memory_bytes)
         self._backlog = self._new_backlog()
+        self._prepared: _Prepared | None = None
         self._sent: deque[_Sent] = deque()
         self._in_flight = COMMITS_IN_FLIGHT
         self._patience: Any = None
@@ -150,6 +161,7 @@ class Attempt:
             work()
         except JobIsCommitted:
             self._stopped = True
+            self._prepared = None
             self._sent.clear()
 
     def _take(self, rows: Rows) -> None:
@@ -174,32 +186,43 @@ class Attempt:
         return new
 
     def _write_backlog(self, *, rest: bool) -> None:
+        """Write as many full batches as wait, and with `rest` also what is less than one.
+
+        The reads of each transaction are issued before the one in front of it is written, so that nobody waits for
+        them. None is left open at the end.
+        """
         while True:
             while len(self._sent) >= self._in_flight:
                 self._settle()
             if self._ahead:
                 return
-            batch = self._backlog.take(rows=self._batch_rows, size_bytes=BATCH_BYTES, rest=rest)
-            if batch is None:
+            current = self._prepared or self._prepare(rest=rest)
+            if current is None:
                 return
-            self._send(batch)
+            self._prepared = self._prepare(rest=rest)
+            self._send(current)
 
-    def _send(self, batch: Rows) -> None:
+    def _prepare(self, *, rest: bool) -> _Prepared | None:
+        batch = self._backlog.take(rows=self._batch_rows, size_bytes=BATCH_BYTES, rest=rest)
+        if batch is None:
+            return None
         tr = self._db.create_transaction()
+        return _Prepared(batch, tr, self._log.guard(tr), self._appender.prepare(tr, batch))
+
+    def _send(self, prepared: _Prepared) -> None:
+        tr, rows = prepared.tr, prepared.rows
         try:
-            guard = self._log.guard(tr)
-            parts = self._appender.prepare(tr, batch)
-            guard.check()
-            self._appender.write(tr, parts)
+            prepared.guard.check()
+            self._appender.write(tr, prepared.parts)
             self._at("rows written")
-            number = self._log.mark(tr, batch.digests)
+            number = self._log.mark(tr, rows.digests)
             self._at("marked")
-            self._sent.append(_Sent(number, batch, tr, tr.commit()))
+            self._sent.append(_Sent(number, rows, tr, tr.commit()))
             self._at("commit handed in")
         except NotMine:
-            self._recover([batch], NOT_COMMITTED)
+            self._recover([rows], NOT_COMMITTED)
         except FDBError as error:
-            self._recover([batch], error.code)
+            self._recover([rows], error.code)
 
     def _settle(self) -> None:
         """Wait for the oldest transaction under way."""
@@ -229,6 +252,9 @@ class Attempt:
                 own.add(sent.number)
                 self._transactions += 1
         self._retries += len(failed)
+        if self._prepared is not None:
+            failed.append(self._prepared.rows)
+            self._prepared = None
         self._in_flight = 1
         self._wait_after(code, max(map(len, failed)))
         self._catch_up(own)
