@@ -32,10 +32,10 @@ class Source(Protocol):
         """Have this process' commits published, or not."""
 
     def last_transaction(self) -> int:
-        """Return LMDB's number of the last commit."""
+        """Return LMDB's number of the last commit, which readers may not see yet."""
 
-    def entries_after(self, version: int) -> list[Commit]:
-        """Return what was committed after `version` and is still in the log, in order."""
+    def entries_after(self, version: int) -> tuple[int, list[Commit]]:
+        """Return LMDB's number of what readers see, and what was committed after `version`, in order."""
 
     def last_version(self) -> int:
         """Return the version of the last commit."""
@@ -90,11 +90,11 @@ class Changes:
 
     def look(self) -> None:
         """Tell of what was committed since the last look and not published, that is, by other processes."""
-        txn = self._source.last_transaction()
-        if txn == self._seen_txn:
+        if self._source.last_transaction() == self._seen_txn:
             return
-        entries = self._source.entries_after(self._told)
-        self._seen_txn = txn
+        # LMDB counts a commit before it shows it to readers, and waits for the disk in between. What was seen is
+        # therefore what was read: the number from above would have the commit missed that a reader came too early for.
+        self._seen_txn, entries = self._source.entries_after(self._told)
         if not entries:
             return
         self._told = entries[-1][0]
@@ -138,7 +138,7 @@ class Changes:
 
     def _start(self) -> None:
         self._source.listen(True)
-        self._seen_txn = self._source.last_transaction()
+        self._seen_txn = -1
         self._told = self._source.last_version()
         self._thread = threading.Thread(target=self._poll, name="fdbqueue-changes", daemon=True)
         self._thread.start()

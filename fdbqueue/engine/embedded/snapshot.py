@@ -95,12 +95,12 @@ class Snapshot:
                 begin = chunk[-1][0] + b"\0"
             size = _next_chunk(size, chunk[-1])
 
-    def commits_after(self, version: int) -> list[Commit]:
-        """Return the commits after `version` that the log still has, in order."""
+    def commits_after(self, version: int) -> tuple[int, list[Commit]]:
+        """Return LMDB's number of the view, and the commits after `version` that its log still has, in order."""
         with self._lock:
             if self._txn is None:
                 raise FDBError(TRANSACTION_TOO_OLD)
-            return list(read_log(self._txn, self._dbs.log, version))
+            return self._txn.id(), list(read_log(self._txn, self._dbs.log, version))
 
     def share(self) -> Snapshot:
         """Return the same view once more, to be closed for itself."""
@@ -157,7 +157,7 @@ class SharedSnapshot(Snapshot):
     def rows(self, begin: bytes, end: bytes, limit: int = 0, reverse: bool = False) -> list[Row]:
         return self._base.rows(begin, end, limit, reverse)
 
-    def commits_after(self, version: int) -> list[Commit]:
+    def commits_after(self, version: int) -> tuple[int, list[Commit]]:
         return self._base.commits_after(version)
 
     def share(self) -> Snapshot:

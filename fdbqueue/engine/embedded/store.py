@@ -246,7 +246,7 @@ class Store:
             last: int = self.files.env.info()["last_txnid"]
         return last
 
-    def entries_after(self, version: int) -> list[Commit]:
+    def entries_after(self, version: int) -> tuple[int, list[Commit]]:
         snapshot = self.snapshot()
         try:
             return snapshot.commits_after(version)
