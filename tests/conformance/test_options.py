@@ -86,6 +86,16 @@ def test_read_your_writes_can_only_be_turned_off_first(db: Any, space: Subspace)
     assert code_of(tr.get(space["key"].key()).wait) == 2000
 
 
+def test_read_your_writes_can_be_turned_off_again_as_long_as_nothing_was_read(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.options.set_read_your_writes_disable()
+    tr[space["key"]] = b"1"
+    tr.options.set_read_your_writes_disable()
+    assert not tr[space["key"]].present()
+    tr.options.set_read_your_writes_disable()
+    assert code_of(tr.commit().wait) == 2000
+
+
 def test_an_unreadable_key_can_be_read_when_asked_for(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.options.set_bypass_unreadable()

@@ -123,6 +123,16 @@ def test_a_watch_fails_when_its_transaction_is_reset(db: Any, space: Subspace) -
     assert raised.value.code == 1025
 
 
+def test_a_watch_fails_when_its_transaction_is_cancelled(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    future = tr.watch(space["a"])
+    tr.cancel()
+    assert fires(future)
+    with pytest.raises(FDBError) as raised:
+        future.wait()
+    assert raised.value.code == 1025
+
+
 def test_a_cancelled_watch_is_ready_and_fails_with_1101(db: Any, space: Subspace) -> None:
     future = watch(db, space["a"])
     future.cancel()

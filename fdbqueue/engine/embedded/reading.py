@@ -59,7 +59,7 @@ class Reading(TransactionRead):
     _known: Intervals | None = None  # what was read of the snapshot
     _synced = 0  # how many of `_gets` it has
     _only_looked = False  # some of `_gets` do not conflict
-    _has_read = False  # a selector or range; `_gets` has the keys
+    _has_read = False  # a selector or range; `_gets` has the keys, except without own writes in view
     _read_error = 0  # the first read that failed, which fails the commit too
     _size = 0
     _covered: Intervals | None = None  # where conflicts were added over many writes
@@ -91,6 +91,7 @@ class Reading(TransactionRead):
         return SYSTEM_TOP if self._settings.read_system else TOP
 
     def _failed(self, error: FDBError) -> int:
+        """Note that a read failed, and return the code to fail it with."""
         self._read_error = self._read_error or error.code
         return error.code
 
@@ -117,6 +118,7 @@ class Reading(TransactionRead):
         writes = self._writes
         try:
             if settings.ryw_disabled:
+                self._has_read = True
                 if not snapshot:
                     self._conflict_ranges.append((key, key + b"\0"))
                 return Value(self._opened().get(key))

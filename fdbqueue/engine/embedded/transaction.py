@@ -154,6 +154,12 @@ class Transaction(Writing):
         if not self._broken and self._settings.protected:
             self._break(2017)
 
+    def _failed(self, error: FDBError) -> int:
+        if self._commit is not None:  # begun by another thread while this one read, it has closed the snapshot
+            self._used_during_commit()
+            return 2017
+        return super()._failed(error)
+
     def _break(self, code: int) -> None:
         self._broken = code
         self._odd = True
@@ -178,10 +184,12 @@ class Transaction(Writing):
         if self._deferred_error():
             return
         if code == READ_YOUR_WRITES_DISABLE:
-            if self._has_read or self._gets or not self._writes.empty:
+            before = self._settings.ryw_disabled
+            if self._has_read or self._gets or not (before or self._writes.empty):
                 self._defer(2000)
                 return
-            self._conflict_ranges = []  # those added by hand so far are forgotten
+            if not before:
+                self._conflict_ranges = []  # those added by hand so far are forgotten
         if code == TIMEOUT:
             self._broken_error()  # the one so far may be over
         if self._settings is self._db._settings:
@@ -396,6 +404,9 @@ class Transaction(Writing):
         """Fail everything that is asked of the transaction from now on, until `reset`."""
         if not self._broken:
             self._break(1025)
+            # On a cluster those fail whose own read is under way, the others when the transaction goes.
+            for watch in self._watches:
+                watch.abandon(1025)
 
     def _abandon(self, code: int) -> None:
         """Fail what is still on its way."""
