@@ -173,13 +173,23 @@ def with_notes(value: bytes, notes: Notes) -> bytes:
         FormatError: as `notes_of`.
         ItemTooLarge: the notes are over `MAX_NOTES_BYTES`.
     """
-    _, at = _split_notes(value)
     packed = _notes_encoder.encode(notes)
     if len(packed) == 1:  # nothing but defaults
-        return bytes((value[0] & ~_NOTES,)) + value[at:]
+        return envelope_without_notes(value)
+    _, at = _split_notes(value)
     if len(packed) > MAX_NOTES_BYTES:
         raise ItemTooLarge(f"Notes of {len(packed):,} bytes are over the limit of {MAX_NOTES_BYTES:,}.")
     return b"%c%b%b%b" % (value[0] | _NOTES, len(packed).to_bytes(2, "big"), packed, value[at:])
+
+
+def envelope_without_notes(value: bytes) -> bytes:
+    """Return what of a stored value does not change in the item's life.
+
+    Raises:
+        FormatError: as `notes_of`.
+    """
+    _, at = _split_notes(value)
+    return bytes((value[0] & ~_NOTES,)) + value[at:]
 
 
 def has_notes(value: bytes) -> bool:

@@ -19,6 +19,8 @@ behind it; all else has a string there, which sorts away from the integers, but 
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
 | ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
 
+An operation log stands apart from its queue, in a subspace of its own: ``(log, versionstamp)`` (`layers/oplog.py`).
+
 >>> layout = Layout("orders")
 >>> position = Position(7, b"random")
 >>> layout.item_key(position) == fdb_tuple.pack(("orders", 7, b"random"))

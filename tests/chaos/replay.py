@@ -1,0 +1,158 @@
+"""The log replayed: a queue's keys, and where its items stand, after each record."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from fdbqueue import Position
+from fdbqueue.items import Notes
+from fdbqueue.layout import Layout
+from layers.oprecords import STATES, Change, Record, digest, place_of
+
+NEW_STATES = ("gone", *STATES)
+
+
+class Standing(NamedTuple):
+    """Where an item stands, and what is known of it there."""
+
+    state: str
+    notes: Notes
+    content: bytes
+
+
+@dataclass(slots=True)
+class Step:
+    """What one record did to the items."""
+
+    record: Record
+    before: dict[Position, Standing | None]
+    """Of the items that it touched: where they stood; None: nowhere."""
+    after: dict[Position, Standing | None]
+    twice: list[Position]
+    """Those that now stand in two places."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """What it added to the counters."""
+
+
+class Replay:
+    """A queue as the log tells it: a plain dictionary of keys, beside what they mean."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.values: dict[bytes, bytes] = {}
+        """Keys behind the queue's prefix; numbers as they are, all else as digests."""
+        self._keys: list[bytes] = []
+        self.items: dict[Position, dict[str, Standing]] = {}
+        self.available: list[Position] = []
+        self.sizes: Counter[str] = Counter()
+        self.timers: dict[Position, set[tuple[int, str]]] = {}
+        self.counters: Counter[str] = Counter()
+        self.tail = 0
+        self._timer_prefix = layout.timers.key()[len(layout.prefix) :]
+        self._count_prefix = layout.counts.key()[len(layout.prefix) :]
+        self._tail_key = layout.tail_key[len(layout.prefix) :]
+
+    def step(self, record: Record) -> Step:
+        """Apply a record."""
+        before: dict[Position, Standing | None] = {}
+        counts: Counter[str] = Counter()
+        for change in record.changes:
+            self._apply(change, before, counts)
+        after = {position: self.standing(position) for position in before}
+        twice = [position for position in before if len(self.items.get(position, ())) > 1]
+        return Step(record, before, after, twice, counts)
+
+    def standing(self, position: Position) -> Standing | None:
+        """Return where an item stands."""
+        places = self.items.get(position)
+        return next(iter(places.values())) if places else None
+
+    def live_index(self) -> int:
+        """Return the highest index of an item that is available or away for a while."""
+        return max(self.tail, self.available[-1].index if self.available else 0)
+
+    def _apply(self, change: Change, before: dict[Position, Standing | None], counts: Counter[str]) -> None:
+        match change.operation:
+            case "set":
+                self._set(change, before)
+            case "clear":
+                self._clear(change.key, before)
+            case "clear_range":
+                begin = bisect_left(self._keys, change.key)
+                end = bisect_left(self._keys, change.param) if change.param else len(self._keys)
+                for key in self._keys[begin:end]:
+                    self._clear(key, before)
+            case "add":
+                total = int.from_bytes(self.values.get(change.key, bytes(8)), "little", signed=True)
+                by = int.from_bytes(change.param, "little", signed=True)
+                self._put(change.key, (total + by).to_bytes(len(change.param), "little", signed=True))
+                if change.key.startswith(self._count_prefix):
+                    [name] = self.layout.counts.unpack(self.layout.prefix + change.key)
+                    self.counters[name] += by
+                    counts[name] += by
+            case "byte_max":
+                self._put(change.key, max(self.values.get(change.key, b""), change.param))
+                if change.key == self._tail_key:
+                    self.tail = int.from_bytes(self.values[change.key], "big")
+            case "byte_min":
+                self._put(change.key, min(self.values.get(change.key, change.param), change.param))
+            case other:
+                raise NotImplementedError(f"the replay does not know the operation {other}")
+
+    def _set(self, change: Change, before: dict[Position, Standing | None]) -> None:
+        self._put(change.key, change.param)
+        found = place_of(self.layout, change.key)
+        if found is not None:
+            state, position = found
+            before.setdefault(position, self.standing(position))
+            notes = msgspec.msgpack.decode(change.notes, type=Notes) if change.notes else Notes()
+            places = self.items.setdefault(position, {})
+            if state not in places:
+                self.sizes[state] += 1
+                if state == "available":
+                    insort(self.available, position)
+            places[state] = Standing(state, notes, change.content)
+        elif change.key.startswith(self._timer_prefix):
+            at_us, position, kind = self.layout.timer_of(self.layout.prefix + change.key)
+            self.timers.setdefault(position, set()).add((at_us, kind))
+
+    def _clear(self, key: bytes, before: dict[Position, Standing | None]) -> None:
+        if key not in self.values:
+            return
+        del self.values[key]
+        del self._keys[bisect_left(self._keys, key)]
+        found = place_of(self.layout, key)
+        if found is not None:
+            state, position = found
+            before.setdefault(position, self.standing(position))
+            places = self.items[position]
+            del places[state]
+            self.sizes[state] -= 1
+            if state == "available":
+                del self.available[bisect_left(self.available, position)]
+            if not places:
+                del self.items[position]
+        elif key.startswith(self._timer_prefix):
+            at_us, position, kind = self.layout.timer_of(self.layout.prefix + key)
+            self.timers[position].discard((at_us, kind))
+
+    def _put(self, key: bytes, value: bytes) -> None:
+        if key not in self.values:
+            insort(self._keys, key)
+        self.values[key] = value
+
+    def differences(self, rows: list[tuple[bytes, bytes]]) -> list[str]:
+        """Compare with the keys and values as they are stored, read around every interface of the queue."""
+        stored = {key[len(self.layout.prefix) :]: value for key, value in rows}
+        found = [f"{key!r} is stored, and in no record." for key in sorted(stored.keys() - self.values.keys())]
+        found += [f"{key!r} is not stored, though recorded." for key in sorted(self.values.keys() - stored.keys())]
+        for key, told in self.values.items():
+            value = stored.get(key)
+            if value is not None and told not in (value, digest(value)):
+                found.append(f"{key!r} is stored as {value[:40]!r}, and was recorded otherwise.")
+        return found
