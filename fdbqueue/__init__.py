@@ -25,6 +25,7 @@ from fdbqueue.errors import (
     FormatError,
     ItemTooLarge,
     LeaseLost,
+    SelectorError,
     StorageError,
     UrlError,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "MsgpackCodec",
     "Position",
     "Queue",
+    "SelectorError",
     "Stats",
     "StorageError",
     "UrlError",

@@ -56,6 +56,20 @@ class LeaseLost(FdbQueueError):
         self.lost = lost
 
 
+class SelectorError(FdbQueueError, ValueError):
+    """A selector is not what selectors are; nothing was changed.
+
+    Attributes:
+        line: where the fault is, from 1.
+        column: and in which column, from 1.
+    """
+
+    def __init__(self, message: str, *, line: int, column: int) -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
+
+
 class BulkInterrupted(FdbQueueError):
     """A bulk enqueue stopped when some of its values were already in; what stopped it is the cause.
 

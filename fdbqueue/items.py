@@ -166,6 +166,26 @@ def notes_of(value: bytes) -> Notes:
     return _split_notes(value)[0]
 
 
+def headers_of(value: bytes) -> Mapping[str, Any]:
+    """Return the headers in a stored value, without looking at the rest.
+
+    Raises:
+        FormatError: it is not an envelope that this version of the library can read.
+    """
+    if value[:1] == _PLAIN:
+        return _NO_HEADERS
+    _check_first_byte(value)
+    if not value[0] & _HEADERS:
+        return _NO_HEADERS
+    at = 3 + int.from_bytes(value[1:3], "big") if value[0] & _NOTES else 1
+    size = int.from_bytes(value[at : at + 4], "big")
+    try:
+        headers: dict[str, Any] = _headers_decoder.decode(value[at + 4 : at + 4 + size])
+    except msgspec.DecodeError as error:
+        raise FormatError(f"Its headers are damaged: {error}.") from error
+    return headers
+
+
 def with_notes(value: bytes, notes: Notes) -> bytes:
     """Return a stored value with other notes.
 
