@@ -99,7 +99,7 @@ def parse_selector(text: str) -> Tree[Any]:
 def _refusal(text: str, error: UnexpectedInput) -> SelectorError:
     if isinstance(error, UnexpectedToken) and error.token.type == "$END":
         return fault(text, len(text), "The selector ends too early.")
-    at = error.pos_in_stream
+    at: Any = error.pos_in_stream
     if isinstance(error, UnexpectedToken):
         return fault(text, at, f"{str(error.token)!r} can't stand here.")
     if text[at] in "'\"":
