@@ -6,8 +6,9 @@ General layout
 embedded one (`engine/embedded`) or a cluster (`engine/cluster.py`), with the official binding's own interface.
 
 The modules here (LEVEL 1) are the queue. `layout.py` has every key that is ever written, `items.py` what is stored
-under it, `queue.py` the verbs. They are written as generators of futures (`engine/steps.py`), so that blocking and
-asyncio callers run the same code. `once.py` makes calls that commit by themselves exact.
+under it, `queue.py` the verbs, `order.py` what makes another kind of queue of it. They are written as generators of
+futures (`engine/steps.py`), so that blocking and asyncio callers run the same code. `once.py` makes calls that commit
+by themselves exact.
 
 The package `layers` (LEVEL 2) builds on the public names here, one recipe a file. `spark/` and `cli/` (LEVEL 3) stand
 on top. Nothing here imports them.
@@ -25,12 +26,14 @@ from fdbqueue.errors import (
     FormatError,
     ItemTooLarge,
     LeaseLost,
+    OrderError,
     SelectorError,
     StorageError,
     UrlError,
 )
 from fdbqueue.items import Item
 from fdbqueue.layout import Position
+from fdbqueue.order import Order
 from fdbqueue.queue import Queue
 from fdbqueue.stats import Stats
 
@@ -48,6 +51,8 @@ __all__ = [
     "JsonCodec",
     "LeaseLost",
     "MsgpackCodec",
+    "Order",
+    "OrderError",
     "Position",
     "Queue",
     "SelectorError",

@@ -5,15 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fdbqueue.items import INLINE_BYTES, chunks_of, envelope
+from fdbqueue.layout import Position
 
 BATCH_ITEMS = 1_000
 BATCH_BYTES = 1_000_000
 """About what one transaction writes; FoundationDB advises to stay under 1 MB, and refuses over 10 MB."""
 BATCH_SECONDS = 0.5
 """A batch goes out as it is when its first value has waited so long for the next ones."""
+
+
+class Encoding(NamedTuple):
+    """How one queue's values become items."""
+
+    encode: Callable[[Any], bytes]
+    """The codec's."""
+    rank: Callable[[Any], int | None]
+    """The order's; None in a queue that is first in, first out."""
+    order: str | None
+    """The order's name."""
 
 
 @dataclass(slots=True)
@@ -26,6 +38,8 @@ class Batch:
     """Envelopes, in order."""
     large: list[tuple[int, list[bytes]]] = field(default_factory=list)
     """Chunks of payloads over the inline limit, by the value's place in the batch."""
+    ranks: list[int] | None = None
+    """Of each, if the queue has an order."""
     size_bytes: int = 0
     """Bytes of the payloads."""
     index: int = 0
@@ -36,18 +50,27 @@ class Batch:
         """The ordinal behind its last value."""
         return self.start + len(self.stored)
 
-    def add(self, payload: bytes) -> None:
+    def add(self, payload: bytes, rank: int | None) -> None:
         """Append an encoded value."""
+        if rank is not None:
+            self.ranks = self.ranks or []
+            self.ranks.append(rank)
         if len(payload) > INLINE_BYTES:
             self.large.append((len(self.stored), chunks_of(payload)))
         self.stored.append(envelope(payload))
         self.size_bytes += len(payload)
+
+    def position(self, at: int, random: bytes) -> Position:
+        """Return the position of the value at a place in the batch."""
+        return Position(self.index + at, random, rank=None if self.ranks is None else self.ranks[at])
 
     def halves(self) -> tuple[Batch, Batch]:
         """Return two batches with the values of this one, in the same places."""
         middle = len(self.stored) // 2
         first = Batch(self.start, self.stored[:middle])
         second = Batch(self.start + middle, self.stored[middle:])
+        if self.ranks is not None:
+            first.ranks, second.ranks = self.ranks[:middle], self.ranks[middle:]
         first.large = [(at, chunks) for at, chunks in self.large if at < middle]
         second.large = [(at - middle, chunks) for at, chunks in self.large if at >= middle]
         first.size_bytes = self.size_bytes * middle // len(self.stored)
@@ -61,20 +84,20 @@ class Batches:
     """Cuts values into batches as they come.
 
     Args:
-        encode: the codec's.
+        encoding: the queue's.
         values: the input, read one value at a time.
         soon: called when a batch is half full and will probably go out in a moment.
     """
 
-    def __init__(self, encode: Callable[[Any], bytes], values: Iterable[Any], soon: Callable[[], None]) -> None:
-        self._encode = encode
+    def __init__(self, encoding: Encoding, values: Iterable[Any], soon: Callable[[], None]) -> None:
+        self._encoding = encoding
         self._values = values
         self._soon = soon
         self.taken = 0
         """How many values were read from the input."""
 
     def __iter__(self) -> Iterator[Batch]:
-        encode, clock = self._encode, time.monotonic
+        encode, rank_of, clock = self._encoding.encode, self._encoding.rank, time.monotonic
         batch, since = Batch(0), clock()
         for value in self._values:
             self.taken += 1
@@ -82,7 +105,7 @@ class Batches:
             if len(payload) > INLINE_BYTES and batch.size_bytes + len(payload) > BATCH_BYTES and batch.stored:
                 yield batch
                 batch, since = Batch(batch.stop), clock()
-            batch.add(payload)
+            batch.add(payload, rank_of(value))
             amount = len(batch.stored)
             if amount == BATCH_ITEMS // 2:
                 self._soon()

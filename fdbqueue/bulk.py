@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.batches import BATCH_SECONDS, Batch, Batches
+from fdbqueue.batches import BATCH_SECONDS, Batch, Batches, Encoding
 from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.errors import (
     NOT_COMMITTED,
@@ -23,7 +23,7 @@ from fdbqueue.errors import BulkInterrupted
 from fdbqueue.layout import Layout, Position, new_random
 from fdbqueue.once import Claim, Once
 from fdbqueue.stats import count
-from fdbqueue.tail import LastIndex
+from fdbqueue.tail import LastIndex, give_up_to
 
 COMMITS_IN_FLIGHT = 8
 TRANSACTIONS_AHEAD = 3
@@ -65,57 +65,59 @@ class _Ahead:
 
     __slots__ = ("last", "since", "tr")
 
-    def __init__(self, tr: Transaction, layout: Layout) -> None:
+    def __init__(self, tr: Transaction, layout: Layout, order: str | None) -> None:
         self.tr = tr
-        self.last = LastIndex(tr, layout)
+        self.last = LastIndex(tr, layout, order)
         self.since = time.monotonic()
 
 
 def enqueue_in_transaction(
     tr: Transaction,
     layout: Layout,
-    encode: Callable[[Any], bytes],
+    encoding: Encoding,
     values: Iterable[Any],
     next_index: Callable[[Transaction, int], Steps[int]],
 ) -> Steps[BulkReport]:
     """Append all `values` in the caller's transaction. Every value is encoded before any key is touched."""
     batch = Batch(0)
     for value in values:
-        batch.add(encode(value))
+        batch.add(encoding.encode(value), encoding.rank(value))
     if not batch.stored:
         return BulkReport(0, 0, None, None)
     batch.index = yield from next_index(tr, len(batch.stored))
     random = new_random()
-    _write(tr, layout, batch, random)
-    first, last = Position(batch.index, random), Position(batch.index + len(batch.stored) - 1, random)
+    _write(tr, layout, batch, random, encoding.order)
+    first, last = batch.position(0, random), batch.position(len(batch.stored) - 1, random)
     return BulkReport(len(batch.stored), batch.size_bytes, first, last)
 
 
 def enqueue_in_batches(
-    db: Database, layout: Layout, once: Once, encode: Callable[[Any], bytes], values: Iterable[Any]
+    db: Database, layout: Layout, once: Once, encoding: Encoding, values: Iterable[Any]
 ) -> Steps[BulkReport]:
     """Append `values` in transactions of their own."""
-    return (yield from _Load(db, layout, once).run(encode, values))
+    return (yield from _Load(db, layout, once, encoding).run(values))
 
 
 class _Load:
     """One bulk enqueue under way."""
 
-    def __init__(self, db: Database, layout: Layout, once: Once) -> None:
+    def __init__(self, db: Database, layout: Layout, once: Once, encoding: Encoding) -> None:
         self._db = db
         self._layout = layout
+        self._encoding = encoding
         self._once = once
         self._random = new_random()
         self._next_index = 1
-        self._first_index = 0
+        self._first: Position | None = None
+        self._last: Position | None = None
         self._ahead: deque[_Ahead] = deque()
         self._sent: deque[_Sent] = deque()
         self._done: list[tuple[int, int]] = []
         self._items = self._bytes = self._transactions = self._conflicts = self._retries = 0
         self._started = time.monotonic()
 
-    def run(self, encode: Callable[[Any], bytes], values: Iterable[Any]) -> Steps[BulkReport]:
-        source = Batches(encode, values, self._look_ahead)
+    def run(self, values: Iterable[Any]) -> Steps[BulkReport]:
+        source = Batches(self._encoding, values, self._look_ahead)
         adopt_binding()
         yield from self._once.sweep(self._db)
         try:
@@ -141,14 +143,17 @@ class _Load:
         too early are given up: the longer one is open, the more is committed that it does not see.
         """
         while len(self._ahead) < TRANSACTIONS_AHEAD:
-            self._ahead.append(_Ahead(self._db.create_transaction(), self._layout))
+            self._ahead.append(self._new_ahead())
 
     def _begin(self) -> _Ahead:
         while self._ahead:
             ahead = self._ahead.popleft()
             if time.monotonic() - ahead.since < BATCH_SECONDS:
                 return ahead
-        return _Ahead(self._db.create_transaction(), self._layout)
+        return self._new_ahead()
+
+    def _new_ahead(self) -> _Ahead:
+        return _Ahead(self._db.create_transaction(), self._layout, self._encoding.order)
 
     def _send(self, batch: Batch) -> Steps[None]:
         ahead = self._begin()
@@ -158,7 +163,7 @@ class _Load:
             # Commits under way are not seen, so the own last index counts too.
             last = yield from ahead.last.steps()
             self._place(batch, last + 1)
-            _write(tr, self._layout, batch, self._random)
+            _write(tr, self._layout, batch, self._random, self._encoding.order)
             mark = claim.mark(tr)
             self._sent.append(_Sent(batch, tr, claim, mark, tr.commit()))
         except FDBError as error:
@@ -167,7 +172,8 @@ class _Load:
     def _place(self, batch: Batch, index: int) -> None:
         batch.index = max(index, self._next_index)
         self._next_index = batch.index + len(batch.stored)
-        self._first_index = self._first_index or batch.index
+        self._first = self._first or batch.position(0, self._random)
+        self._last = batch.position(len(batch.stored) - 1, self._random)
 
     def _settle(self, sent: _Sent) -> Steps[None]:
         try:
@@ -200,9 +206,9 @@ class _Load:
 
         def body(tr: Transaction) -> Steps[None]:
             if not batch.index:
-                last = yield from LastIndex(tr, self._layout).steps()
+                last = yield from LastIndex(tr, self._layout, self._encoding.order).steps()
                 self._place(batch, last + 1)
-            _write(tr, self._layout, batch, self._random)
+            _write(tr, self._layout, batch, self._random, self._encoding.order)
 
         try:
             yield from claim.transact(tr, body, failed=error, doubt=doubt, on_retry=on_retry)
@@ -232,8 +238,7 @@ class _Load:
         self._transactions += 1
 
     def _report(self) -> BulkReport:
-        first = Position(self._first_index, self._random) if self._items else None
-        last = Position(self._next_index - 1, self._random) if self._items else None
+        first, last = (self._first, self._last) if self._items else (None, None)
         seconds = time.monotonic() - self._started
         return BulkReport(
             self._items, self._bytes, first, last, self._transactions, self._conflicts, self._retries, seconds
@@ -259,12 +264,13 @@ class _Halve(Exception):
     """A batch is to be cut in two."""
 
 
-def _write(tr: Transaction, layout: Layout, batch: Batch, random: bytes) -> None:
-    keys = layout.item_keys(batch.index, len(batch.stored), random)
+def _write(tr: Transaction, layout: Layout, batch: Batch, random: bytes, order: str | None) -> None:
+    keys = layout.item_keys(batch.index, len(batch.stored), random, batch.ranks)
     write = tr.set
     for key, stored in zip(keys, batch.stored, strict=True):
         write(key, stored)
     for at, chunks in batch.large:
         for number, chunk in enumerate(chunks):
-            write(layout.chunk_key(Position(batch.index + at, random), number), chunk)
+            write(layout.chunk_key(batch.position(at, random), number), chunk)
+    give_up_to(tr, layout, batch.index + len(batch.stored) - 1, order)
     count(tr, layout, enqueued=len(batch.stored))

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import TypeVar, cast
 
 from fdbqueue.browse import pages
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.steps import run
+from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.items import Chunked, parse
 from fdbqueue.layout import Layout, Place, Position, pack
+from fdbqueue.ordercheck import OrderCheck
 from fdbqueue.stats import Stats, read_stats
+from fdbqueue.tail import read_tail
+
+T = TypeVar("T")
 
 PLACES = ("available", "leased", "delayed", "dead")
 """The states of an item: where it can stand."""
@@ -40,9 +45,10 @@ class CheckReport:
 
 def check_queue(tr: Transaction | Database, layout: Layout) -> CheckReport:
     """Check keys, envelopes, chunks and counters of one queue, over all places that an item can stand in."""
-    before = _stats(tr, layout)
+    before = _read(tr, partial(read_stats, layout=layout))
     problems: list[str] = []
     twice: list[str] = []
+    order = OrderCheck()
     large: dict[Position, Chunked] = {}
     found = dict.fromkeys(PLACES, 0)
     previous = b""
@@ -55,10 +61,11 @@ def check_queue(tr: Transaction | Database, layout: Layout) -> CheckReport:
         if packed == previous:
             twice.append(f"The item {place.position(row.key)} stands in two places; one of them is {name!r}.")
         previous = packed
-    unsettled = _stats(tr, layout) != before
+        order.see(place.position(row.key))
+    unsettled = _read(tr, partial(read_stats, layout=layout)) != before
     problems += _check_chunks(tr, layout, large, unsettled)
     if not unsettled:
-        problems += twice + _check_counts(before, found)
+        problems += twice + _check_counts(before, found) + order.problems(_read(tr, partial(read_tail, layout=layout)))
     return CheckReport(sum(found.values()), tuple(problems), counted=not unsettled)
 
 
@@ -74,18 +81,14 @@ def items_of_all_places(tr: Transaction | Database, layout: Layout) -> Iterator[
     return heapq.merge(*map(items_in, PLACES), key=itemgetter(0))
 
 
-def _stats(tr: Transaction | Database, layout: Layout) -> Stats:
-    if is_database(tr):
-        db: Any = tr
-        return run(attempts(db, lambda tr: read_stats(tr, layout)))
-    own: Any = tr
-    return run(read_stats(own, layout))
+def _read(tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> T:
+    return run(attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
 
 
 def _check_item(place: Place, row: KeyValue, large: dict[Position, Chunked]) -> str | None:
     position = place.position(row.key)
     if place.key(pack(position)) != row.key:
-        return f"The key {row.key!r} stands among the items, but is no (index, random) tuple."
+        return f"The key {row.key!r} stands among the items, but is no position."
     try:
         chunked = parse(row.value).chunked
     except FormatError as error:
@@ -111,8 +114,7 @@ def _check_chunks(
     span = layout.chunks.range()
     for page in pages(tr, span.start, span.stop):
         for row in page:
-            index, random, _ = layout.chunks.unpack(row.key)
-            position = Position(index, random)
+            position = layout.chunk_of(row.key)
             sizes[position] = sizes.get(position, 0) + len(row.value)
     problems = [
         f"The item {position} has {sizes.get(position, 0):,} of its {chunked.size_bytes:,} bytes in chunks."

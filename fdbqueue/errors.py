@@ -42,6 +42,10 @@ class FormatError(FdbQueueError):
     """Stored bytes are not an item that this version of the library can read; they were left where they are."""
 
 
+class OrderError(FdbQueueError):
+    """A queue's items stand in another order than the one that something was to be enqueued in; nothing was written."""
+
+
 class LeaseLost(FdbQueueError):
     """A lease is no longer its holder's: it was acked or given back, or it expired and another took the item.
 

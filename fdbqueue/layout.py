@@ -3,6 +3,10 @@
 All keys of a queue stand under its subspace, so that clearing the subspace clears the queue. Items have an integer
 behind it; all else has a string there, which sorts away from the integers, but for the tail, which sorts behind them.
 
+An item's position is ``(index, random)`` or, in a queue with an order of its own (`order.py`), ``(rank, index,
+random)``: where the table has the one, the other may stand. A packed position tells by itself which it is, so that
+only who enqueues needs to know. (docs/adr/0060)
+
 | key (a tuple behind the queue's) | value | written by |
 | --- | --- | --- |
 | ``(index, random)`` | item envelope (`items.py`) | enqueue |
@@ -11,7 +15,7 @@ behind it; all else has a string there, which sorts away from the integers, but 
 | ``("dead", index, random)`` | of a dead letter | `layers/leases.py` |
 | ``("timer", at_us, index, random, kind)`` | empty; when its lease, its delay or its life ends | `layers` |
 | ``("chunk", index, random, n)`` | the n-th piece of a payload over 90,000 bytes | enqueue |
-| ``(True,)`` | 8 bytes, big-endian, by `byte_max`: indices up to it are not given again (`tail.py`) | `layers` |
+| ``(True,)`` | by `byte_max`: indices up to it are not given again, and the queue's order (`tail.py`) | `layers` |
 | ``("count", name)`` | 8 bytes, little-endian, by atomic adds | everything that changes an item's state |
 | ``("request", versionstamp)`` | who waits for how many items, and until when | `layers/requests.py` |
 | ``("grant", client)`` | the leases that others took for a request | `layers/requests.py` |
@@ -32,8 +36,8 @@ Position(index=7, random=b'random')
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from fdbqueue.engine.keys import Subspace, strinc
@@ -48,9 +52,12 @@ _FIRST_INTEGER = b"\x14"  # type code of 0, the first integer that is not negati
 _AFTER_INTEGERS = b"\x1d"
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True, order=True, repr=False)
 class Position:
     """An item's identity, given once at its enqueue: where it stands among the queue's items."""
+
+    rank: int | None = field(default=None, kw_only=True)
+    """In a queue with an order of its own: its rank there, smaller is sooner; None in any other queue."""
 
     index: int
     """One more than the last index that the enqueueing transaction saw; starts at 1 on an empty queue."""
@@ -58,12 +65,41 @@ class Position:
     random: bytes
     """What makes the key unique when concurrent producers took the same index."""
 
+    def __repr__(self) -> str:
+        rank = "" if self.rank is None else f"rank={self.rank}, "
+        return f"Position({rank}index={self.index}, random={self.random!r})"
+
+    @property
+    def text(self) -> str:
+        """The position written down: ``INDEX:RANDOM`` or ``RANK:INDEX:RANDOM``, the random part in hexadecimal.
+
+        >>> Position(7, b"random").text, Position(7, b"random", rank=3).text
+        ('7:72616e646f6d', '3:7:72616e646f6d')
+        """
+        rank = "" if self.rank is None else f"{self.rank}:"
+        return f"{rank}{self.index}:{self.random.hex()}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Return the position that `text` writes down.
+
+        Raises:
+            ValueError: it writes down none.
+
+        >>> Position.parse("3:7:72616e646f6d")
+        Position(rank=3, index=7, random=b'random')
+        """
+        *numbers, random = text.split(":")
+        if not 1 <= len(numbers) <= 2 or not all(number.isdecimal() for number in numbers):
+            raise ValueError(f"{text!r} is no position, which looks like INDEX:RANDOM or RANK:INDEX:RANDOM.")
+        return cls(int(numbers[-1]), bytes.fromhex(random), rank=int(numbers[0]) if len(numbers) == 2 else None)
+
 
 class Place:
     """Where the items of one state stand. Two places' keys of an item differ in front of its position only.
 
     Args:
-        prefix: what stands in front of the packed ``(index, random)``.
+        prefix: what stands in front of the packed position.
     """
 
     __slots__ = ("begin", "end", "prefix")
@@ -84,10 +120,28 @@ class Place:
     def position(self, key: bytes) -> Position:
         """Return the position in a key."""
         at = len(self.prefix)
-        size = key[at] - 0x14
-        at += 1
-        random = key[at + size + 1 : -1].replace(b"\x00\xff", b"\x00")
-        return Position(int.from_bytes(key[at : at + size], "big"), random)
+        end = key[at] - 0x13 + at
+        number = int.from_bytes(key[at + 1 : end], "big")
+        if key[end : end + 1] != b"\x01":
+            return _ranked(number, key, end)
+        position: Position = _new(Position)
+        _set_rank(position, None)
+        _set_index(position, number)
+        _set_random(position, key[end + 1 : -1].replace(b"\x00\xff", b"\x00"))
+        return position
+
+
+# Every item that is read gets its position. Through its slots it is made in half the time that the generated
+# `__init__` of a frozen dataclass takes, which sets each attribute by its name.
+_new: Any = object.__new__
+_set_rank, _set_index, _set_random = (vars(Position)[name].__set__ for name in ("rank", "index", "random"))
+
+
+def _ranked(rank: int, key: bytes, at: int) -> Position:
+    """Return the position in a key whose rank has been read up to `at`."""
+    end = at + 1 + max(0, key[at] - 0x14 if at < len(key) else 0)
+    random = key[end + 1 : -1].replace(b"\x00\xff", b"\x00")
+    return Position(int.from_bytes(key[at + 1 : end], "big"), random, rank=rank)
 
 
 class Layout:
@@ -144,16 +198,22 @@ class Layout:
         self.jobs = self.space["job"]
 
     def item_key(self, position: Position) -> bytes:
-        """Return the key of an item: exactly the tuple ``(queue, index, random)``."""
+        """Return the key of an item: exactly the tuple ``(queue, index, random)``, or with its rank in front."""
         return self.prefix + pack(position)
 
-    def item_keys(self, index: int, amount: int, random: bytes) -> Iterator[bytes]:
-        """Yield the keys of `amount` items whose indices follow each other from `index` on."""
+    def item_keys(self, index: int, amount: int, random: bytes, ranks: Sequence[int] | None = None) -> Iterator[bytes]:
+        """Yield the keys of `amount` items whose indices follow each other from `index` on, with or without ranks."""
+        if ranks is None:
+            return self._keys_in_a_row(self.prefix, index, amount, random)
+        rows = self._keys_in_a_row(b"", index, amount, random)
+        return (self.prefix + _pack_integer(rank) + row for rank, row in zip(ranks, rows, strict=True))
+
+    def _keys_in_a_row(self, prefix: bytes, index: int, amount: int, random: bytes) -> Iterator[bytes]:
         tail = b"\x01%b\x00" % random.replace(b"\x00", b"\x00\xff")
         end = index + amount
         while index < end:
             size = (index.bit_length() + 7) // 8
-            head = self.prefix + bytes((0x14 + size,))
+            head = prefix + bytes((0x14 + size,))
             stop = min(end, 1 << 8 * size) if size else 1
             for at in range(index, stop):
                 yield head + at.to_bytes(size, "big") + tail
@@ -163,14 +223,22 @@ class Layout:
         """Return the position in an item's key."""
         return self.available.position(key)
 
-    def index_of(self, key: bytes) -> int:
-        """Return the index in an item's key; 0 for a key that is no item's of this queue."""
-        return self.position_of(key).index if self.begin <= key < self.end else 0
+    def index_of(self, key: bytes) -> int | None:
+        """Return the index in an item's key; 0 for a key that is no item's of this queue, None for one with a rank."""
+        if not self.begin <= key < self.end:
+            return 0
+        at = len(self.prefix)
+        end = key[at] - 0x13 + at
+        return int.from_bytes(key[at + 1 : end], "big") if key[end : end + 1] == b"\x01" else None
+
+    def level(self, rank: int) -> tuple[bytes, bytes]:
+        """Return the begin and end of the keys of the available items of one rank."""
+        begin = self.prefix + _pack_integer(rank)
+        return begin + _FIRST_INTEGER, begin + _AFTER_INTEGERS
 
     def chunk_range(self, position: Position) -> tuple[bytes, bytes]:
         """Return the begin and end of the keys that hold a large item's payload."""
-        prefix: bytes = self.chunks.pack((position.index, position.random))
-        return prefix, strinc(prefix)
+        return self.chunk_range_of(pack(position))
 
     def chunk_range_of(self, packed: bytes) -> tuple[bytes, bytes]:
         """Return what `chunk_range` does, for a packed position."""
@@ -179,21 +247,26 @@ class Layout:
 
     def chunk_key(self, position: Position, number: int) -> bytes:
         """Return the key of the `number`-th piece, from 0, of a large item's payload."""
-        key: bytes = self.chunks.pack((position.index, position.random, number))
-        return key
+        prefix: bytes = self.chunks.key()
+        return prefix + pack(position) + _pack_integer(number)
+
+    def chunk_of(self, key: bytes) -> Position:
+        """Return the position of the item whose payload's piece stands under a key."""
+        *rank, index, random, _ = self.chunks.unpack(key)
+        return Position(index, random, rank=rank[0] if rank else None)
 
     def timer_key(self, at_us: int, packed: bytes, kind: str) -> bytes:
         """Return the key of what is to happen to an item, given its packed position, at a time."""
-        return b"%b%b%b\x02%b\x00" % (self.timers.key(), _pack_index(at_us), packed, kind.encode())
+        return b"%b%b%b\x02%b\x00" % (self.timers.key(), _pack_integer(at_us), packed, kind.encode())
 
     def timer_of(self, key: bytes) -> tuple[int, Position, str]:
         """Return time, position and kind in a timer's key."""
-        at_us, index, random, kind = self.timers.unpack(key)
-        return at_us, Position(index, random), kind
+        at_us, *rank, index, random, kind = self.timers.unpack(key)
+        return at_us, Position(index, random, rank=rank[0] if rank else None), kind
 
     def timers_until(self, at_us: int) -> tuple[bytes, bytes]:
         """Return the begin and end of the timers that are due at a time."""
-        return self.timers.range().start, self.timers.key() + _pack_index(at_us + 1)
+        return self.timers.range().start, self.timers.key() + _pack_integer(at_us + 1)
 
     def count_key(self, name: str) -> bytes:
         """Return the key of a counter."""
@@ -218,13 +291,14 @@ class Layout:
 
 
 def pack(position: Position) -> bytes:
-    """Return a position as the end of a key, packed as the tuple ``(index, random)``."""
-    return b"%b\x01%b\x00" % (_pack_index(position.index), position.random.replace(b"\x00", b"\x00\xff"))
+    """Return a position as the end of a key, packed as the tuple ``(index, random)`` or ``(rank, index, random)``."""
+    in_level = b"%b\x01%b\x00" % (_pack_integer(position.index), position.random.replace(b"\x00", b"\x00\xff"))
+    return in_level if position.rank is None else _pack_integer(position.rank) + in_level
 
 
-def _pack_index(index: int) -> bytes:
-    size = (index.bit_length() + 7) // 8
-    return bytes((0x14 + size,)) + index.to_bytes(size, "big")
+def _pack_integer(number: int) -> bytes:
+    size = (number.bit_length() + 7) // 8
+    return bytes((0x14 + size,)) + number.to_bytes(size, "big")
 
 
 def new_random() -> bytes:

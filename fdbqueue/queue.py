@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
+from fdbqueue.batches import Encoding
 from fdbqueue.browse import pages
 from fdbqueue.bulk import BulkReport, enqueue_in_batches, enqueue_in_transaction
 from fdbqueue.check import CheckReport, check_queue
@@ -40,8 +41,9 @@ from fdbqueue.items import (
 )
 from fdbqueue.layout import TTL, Layout, Name, Position, new_random
 from fdbqueue.once import Once
+from fdbqueue.order import Order, check_name, rank_in
 from fdbqueue.stats import Stats, count, read_stats
-from fdbqueue.tail import LastIndex
+from fdbqueue.tail import LastIndex, give_up_to
 from fdbqueue.verbs import verb
 
 T = TypeVar("T")
@@ -58,6 +60,7 @@ class Queue:
         name: the queue's name (``"orders"`` keeps its items under the tuple ``("orders", index, random)``), a key
             tuple, or a `Subspace`.
         codec: ``"bytes"``, ``"str"``, ``"json"``, ``"msgpack"``, ``"tuple"``, or a `Codec` of one's own.
+        order: another order than first in, first out (`fdbqueue.order`). Who only takes items need not name it.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -69,14 +72,19 @@ class Queue:
     True
     """
 
-    def __init__(self, name: Name, *, codec: str | Codec = "bytes") -> None:
+    def __init__(self, name: Name, *, codec: str | Codec = "bytes", order: Order | None = None) -> None:
+        if order is not None:
+            check_name(order)
         self.layout = Layout(name)
         self.codec = codec_named(codec)
+        self.order = order
+        self.order_name = None if order is None else order.name
         self._once = Once(self.layout)
         self._tails: WeakKeyDictionary[Any, _Tail] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
-        return f"Queue({self.layout.describe()}, codec={self.codec.name!r})"
+        order = "" if self.order_name is None else f", order={self.order_name!r}"
+        return f"Queue({self.layout.describe()}, codec={self.codec.name!r}{order})"
 
     @verb
     def enqueue(
@@ -90,7 +98,8 @@ class Queue:
             headers: a small mapping kept beside the value.
 
         Raises:
-            CodecError: the codec does not take `value`. ItemTooLarge: it is over the limit. In both cases no key was
+            CodecError: the codec does not take `value`. ItemTooLarge: it is over the limit. ValueError: the queue's
+                order has no rank for it. OrderError: the queue's items have another order. In all cases no key was
                 touched.
 
         *Conflicts:* none; the read is a snapshot read, so that another enqueue that commits first does not abort
@@ -105,11 +114,11 @@ class Queue:
         payload = self.encode(value)
         stored = envelope(payload, headers)
         chunks = chunks_of(payload)
+        rank = self.rank(value, headers)
         if is_database(tr):
-            random = new_random()
-            body = partial(self._enqueue, stored=stored, chunks=chunks, random=random)
+            body = partial(self._enqueue, stored=stored, chunks=chunks, rank=rank, random=new_random())
             return (yield from self._once.transact(cast(Database, tr), body))
-        return (yield from self._enqueue_next(cast(Transaction, tr), stored, chunks))
+        return (yield from self._enqueue_next(cast(Transaction, tr), stored, chunks, rank))
 
     @verb
     def enqueue_many(self, tr: Transaction | Database, values: Iterable[Any]) -> Steps[BulkReport]:
@@ -125,15 +134,18 @@ class Queue:
             values: what the queue's codec takes, read as the batches go out; no transaction waits for it.
 
         Raises:
-            CodecError, ItemTooLarge: of a value; given a transaction, no key was touched.
+            CodecError, ItemTooLarge, ValueError, OrderError: as `enqueue`, of a value; given a transaction, no key was
+                touched.
             BulkInterrupted: given a database, something failed when other batches were already in.
 
         *Conflicts:* none. *Cost:* one read and about 1,000 writes per transaction; memory for the batches under way.
         """
         if is_database(tr):
-            return (yield from enqueue_in_batches(cast(Database, tr), self.layout, self._once, self.encode, values))
+            return (
+                yield from enqueue_in_batches(cast(Database, tr), self.layout, self._once, self._encoding(), values)
+            )
         own = cast(Transaction, tr)
-        return (yield from enqueue_in_transaction(own, self.layout, self.encode, values, self.next_index))
+        return (yield from enqueue_in_transaction(own, self.layout, self._encoding(), values, self.next_index))
 
     @verb
     def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
@@ -263,6 +275,14 @@ class Queue:
         except CODEC_ERRORS as error:
             raise CodecError(f"{self!r} can't encode {type(value).__name__}: {error}") from error
 
+    def rank(self, value: Any, headers: Mapping[str, Any] | None) -> int | None:
+        """Return the rank of an item by this queue's order; None: it has none.
+
+        Raises:
+            ValueError: the order has no rank for it.
+        """
+        return None if self.order is None else rank_in(self.order, value, headers)
+
     def transact(
         self,
         tr: Transaction | Database,
@@ -283,14 +303,23 @@ class Queue:
         """Run a `body` that bears being applied twice, in the caller's transaction or in its own."""
         return attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
 
-    def next_index(self, tr: Transaction, wanted: int) -> Steps[int]:
-        """Reserve `wanted` indices in a caller's transaction, reading the last one only once in it."""
+    def next_index(self, tr: Transaction, wanted: int, *, order: str | None = None) -> Steps[int]:
+        """Reserve `wanted` indices in a caller's transaction, reading the last one only once in it.
+
+        Args:
+            order: the name of the order of the items that they are for; None: this queue's own.
+
+        Raises:
+            OrderError: the queue's items have another order.
+        """
+        order = order or self.order_name
         tail = self._tails.get(tr)
         if tail is None or tail.attempt.is_ready():
-            last = yield from LastIndex(tr, self.layout).steps()
+            last = yield from LastIndex(tr, self.layout, order).steps()
             tail = self._tails[tr] = _Tail(tr.get_versionstamp(), last + 1)
         index = tail.next_index
         tail.next_index += wanted
+        give_up_to(tr, self.layout, tail.next_index - 1, order)
         return index
 
     def item(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item]:
@@ -312,15 +341,18 @@ class Queue:
             raise self._unreadable(position, error) from error
         return self._decode(position, opened, payload)
 
-    def _enqueue(self, tr: Transaction, stored: bytes, chunks: list[bytes], random: bytes) -> Steps[Position]:
-        last = yield from LastIndex(tr, self.layout).steps()
-        position = Position(last + 1, random)
+    def _enqueue(
+        self, tr: Transaction, stored: bytes, chunks: list[bytes], rank: int | None, random: bytes
+    ) -> Steps[Position]:
+        last = yield from LastIndex(tr, self.layout, self.order_name).steps()
+        position = Position(last + 1, random, rank=rank)
+        give_up_to(tr, self.layout, last + 1, self.order_name)
         self._put(tr, position, stored, chunks)
         return position
 
-    def _enqueue_next(self, tr: Transaction, stored: bytes, chunks: list[bytes]) -> Steps[Position]:
+    def _enqueue_next(self, tr: Transaction, stored: bytes, chunks: list[bytes], rank: int | None) -> Steps[Position]:
         index = yield from self.next_index(tr, 1)
-        position = Position(index, new_random())
+        position = Position(index, new_random(), rank=rank)
         self._put(tr, position, stored, chunks)
         return position
 
@@ -388,6 +420,9 @@ class Queue:
 
     def _unreadable(self, position: Position, error: FormatError) -> FormatError:
         return FormatError(f"The item {position} of {self!r} can't be read and was left there. {error}")
+
+    def _encoding(self) -> Encoding:
+        return Encoding(self.encode, partial(self.rank, headers=None), self.order_name)
 
     def _clear(self, tr: Transaction) -> Steps[None]:
         yield from ()

@@ -3,14 +3,47 @@
 One more than the last available item's. An item that is away for a while, leased or delayed, must still come before
 all that is enqueued meanwhile, also when no other item is left: who takes one away raises the queue's tail, below
 which no new index is given.
+
+In a queue with an order of its own (`order.py`) the last item of a rank says nothing about the other ranks. There
+every enqueue raises the tail, and reads nothing else: one more than the highest index that was given, whatever the
+rank. The tail says there also which order it is, so that a queue has one order only. (docs/adr/0060)
+
+| value of the tail | in a queue |
+| --- | --- |
+| index (8, big-endian) | that is first in, first out |
+| 0xff index (8, big-endian) name of the order | with an order |
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps
+from fdbqueue.errors import OrderError
 from fdbqueue.layout import Layout
+
+_ORDERED = b"\xff"  # no index begins so; by `byte_max` it stays
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What is stored as a queue's tail."""
+
+    index: int
+    """Up to here indices are not given again; 0: nothing is said."""
+    order: str | None
+    """The name of the queue's order; None: it is first in, first out, or nothing was ever enqueued."""
+
+    @classmethod
+    def parse(cls, value: Any) -> Tail:
+        """Take what was read of the tail's key apart."""
+        stored = bytes(value) if value.present() else b""
+        if stored.startswith(_ORDERED):
+            return cls(int.from_bytes(stored[1:9], "big"), stored[9:].decode("utf-8", "replace"))
+        return cls(int.from_bytes(stored, "big"), None)
 
 
 class LastIndex:
@@ -18,36 +51,94 @@ class LastIndex:
 
     By snapshot: were it a plain read, every enqueue would conflict with each that commits before it.
 
-    *Conflicts:* none. *Cost:* one read where items were never lent; else two, which are issued at once but for the
-    first time in a process.
+    Args:
+        order: the name of the order in which something is to be enqueued; None: first in, first out.
+
+    *Conflicts:* none. *Cost:* one read where items were never lent, and with an order; else two, which are issued at
+    once but for the first time in a process.
     """
 
-    __slots__ = ("_item", "_layout", "_tail", "_tr")
+    __slots__ = ("_item", "_layout", "_order", "_tail", "_tr")
 
-    def __init__(self, tr: Transaction, layout: Layout) -> None:
+    def __init__(self, tr: Transaction, layout: Layout, order: str | None = None) -> None:
         self._tr = tr
         self._layout = layout
-        self._tail = tr.snapshot.get(layout.tail_key) if layout.has_tail else None
-        end = layout.end if layout.has_tail else layout.tail_key + b"\x00"
-        self._item = tr.snapshot.get_key(KeySelector.last_less_than(end))
+        self._order = order
+        has_tail = layout.has_tail or order is not None
+        self._tail = tr.snapshot.get(layout.tail_key) if has_tail else None
+        end = layout.end if has_tail else layout.tail_key + b"\x00"
+        self._item = None if order is not None else tr.snapshot.get_key(KeySelector.last_less_than(end))
 
     def steps(self) -> Steps[int]:
-        """Wait for it."""
+        """Wait for it.
+
+        Raises:
+            OrderError: the queue has another order.
+        """
         layout = self._layout
+        if self._item is None:
+            return (yield from self._in_order())
         key = bytes((yield self._item))
         if self._tail is None:
-            if key != layout.tail_key:
-                return layout.index_of(key)
-            layout.has_tail = True
-            return (yield from LastIndex(self._tr, layout).steps())
+            if key == layout.tail_key:
+                layout.has_tail = True
+                return (yield from LastIndex(self._tr, layout).steps())
+            index = layout.index_of(key)
+            if index is None:
+                raise self._refusal((yield from read_tail(self._tr, layout)).order or "unknown")
+            return index
         index, tail = layout.index_of(key), (yield self._tail)
-        return max(index, int.from_bytes(bytes(tail), "big")) if tail.present() else index
+        if not tail.present() and index is not None:
+            return index
+        lent = Tail.parse(tail)
+        if index is None or lent.order is not None:
+            raise self._refusal(lent.order or "unknown")
+        return max(index, lent.index)
+
+    def _in_order(self) -> Steps[int]:
+        tail = yield self._tail
+        if tail.present():
+            given = Tail.parse(tail)
+            if given.order != self._order:
+                raise self._refusal(given.order)
+            return given.index
+        # Nothing was enqueued in this order yet. By snapshot as all of this: of two that give a new queue two orders
+        # at the same instant neither fails, and `check` tells.
+        key = bytes((yield self._tr.snapshot.get_key(KeySelector.last_less_than(self._layout.end))))
+        if key >= self._layout.begin:
+            raise self._refusal(None)
+        return 0
+
+    def _refusal(self, order: str | None) -> OrderError:
+        def told(name: str | None) -> str:
+            return "first in, first out" if name is None else f"in the order {name!r}"
+
+        return OrderError(
+            f"The items of {self._layout.describe()} stand {told(order)}, and nothing can be enqueued there"
+            f" {told(self._order)}. Use the queue with its own order, or another queue."
+        )
 
 
 def raise_tail(tr: Transaction, layout: Layout, index: int) -> None:
     """Let no later enqueue get an index up to `index`.
 
     Atomically and without a read, so that those who take items away don't conflict with each other here. An enqueue
-    that read the tail before this commits saw the item itself, where it was, or its own index is higher.
+    that read the tail before this commits saw the item itself, where it was, or its own index is higher. Where the
+    queue has an order, every enqueue has raised the tail already, and this changes nothing.
     """
     tr.byte_max(layout.tail_key, index.to_bytes(8, "big"))
+
+
+def give_up_to(tr: Transaction, layout: Layout, index: int, order: str | None) -> None:
+    """Note that the indices up to `index` are given to items that this transaction enqueues.
+
+    First in, first out, the items' own keys say so. Atomically and without a read, so that enqueues don't conflict:
+    of those that run at the same time and read the same tail the items share indices, and their random parts decide.
+    """
+    if order is not None:
+        tr.byte_max(layout.tail_key, _ORDERED + index.to_bytes(8, "big") + order.encode())
+
+
+def read_tail(tr: Transaction, layout: Layout) -> Steps[Tail]:
+    """Read the tail, by snapshot as everybody does."""
+    return Tail.parse((yield tr.snapshot.get(layout.tail_key)))

@@ -16,6 +16,7 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.items import Notes, is_chunked, notes_of
 from fdbqueue.layout import new_random, pack
+from fdbqueue.tail import read_tail
 from fdbqueue.verbs import verb
 
 from .browsing import Kept, browse
@@ -70,8 +71,8 @@ class DeadLetters:
             tr: a transaction, or a database: then in as many transactions as it takes.
             position: this one only; else all, from the first.
             limit: how many at most.
-            to: "place": where they stood, before all that was enqueued after them; "tail": behind the last item,
-                under new positions.
+            to: "place": where they stood, before all that was enqueued after them; "tail": behind the last item
+                (of the same rank, in a queue with an order), under new positions.
 
         *Conflicts:* with whoever redrives or purges the same ones, and with leases of items behind them. *Cost:* one
         read and about two writes each; to the tail, chunks of large ones are copied.
@@ -142,11 +143,14 @@ class DeadLetters:
         return len(row.value)
 
     def _to_tail(self, tr: Transaction, moves: Moves, row: KeyValue, notes: Notes) -> Steps[int]:
-        index = yield from self._queue.next_index(tr, 1)
-        position = Position(index, new_random())
+        old = self._layout.dead.position(row.key)
+        # Whoever redrives need not name the queue's order; the item keeps its rank, behind all others that have it.
+        order = None if old.rank is None else (yield from read_tail(tr, self._layout)).order
+        index = yield from self._queue.next_index(tr, 1, order=order)
+        position = Position(index, new_random(), rank=old.rank)
         size = len(row.value)
         if is_chunked(row.value):
-            size += yield from self._move_chunks(tr, self._layout.dead.position(row.key), position)
+            size += yield from self._move_chunks(tr, old, position)
         moves.leave_dead(self._layout.dead.packed(row.key))
         moves.enter_available(pack(position), row.value, _as_new(notes))
         return size

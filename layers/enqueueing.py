@@ -35,8 +35,8 @@ class _Counted:
 
 @dataclass(slots=True)
 class _Batch:
-    items: list[tuple[bytes, list[bytes]]] = field(default_factory=list)
-    """Envelope and chunks of each."""
+    items: list[tuple[bytes, list[bytes], int | None]] = field(default_factory=list)
+    """Envelope, chunks and rank of each."""
     size_bytes: int = 0
 
 
@@ -75,8 +75,8 @@ def _append(tr: Transaction, queue: Queue, batch: _Batch, notes: Notes) -> Steps
     index = yield from queue.next_index(tr, len(batch.items))
     random = new_random()
     moves = Moves(tr, layout)
-    positions = [Position(index + at, random) for at in range(len(batch.items))]
-    for position, (stored, chunks) in zip(positions, batch.items, strict=True):
+    positions = [Position(index + at, random, rank=rank) for at, (_, _, rank) in enumerate(batch.items)]
+    for position, (stored, chunks, _) in zip(positions, batch.items, strict=True):
         if notes.visible_at_us:
             moves.enter_delayed(pack(position), stored, notes)
         else:
@@ -95,7 +95,7 @@ def _batches(queue: Queue, values: Iterable[Any], headers: Mapping[str, Any] | N
         if cut and batch.items and (len(batch.items) >= BATCH_ITEMS or batch.size_bytes + len(payload) > BATCH_BYTES):
             yield batch
             batch = _Batch()
-        batch.items.append((envelope(payload, headers), chunks_of(payload)))
+        batch.items.append((envelope(payload, headers), chunks_of(payload), queue.rank(value, headers)))
         batch.size_bytes += len(payload)
     if batch.items:
         yield batch

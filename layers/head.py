@@ -1,10 +1,12 @@
 """The head of a queue: which items are next, and what conflicts with taking them.
 
-This is the one place that knows the order in which items are leased. A layer with an order of its own gives `Leases`
-another head.
+This is the one place that knows in which order items are taken. It is the order of their keys, whatever the queue's
+own order (`fdbqueue.order`); a layer that takes them otherwise gives `Leases` another head.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows
@@ -12,7 +14,7 @@ from fdbqueue.layout import Layout
 
 
 class Head:
-    """First in, first out."""
+    """The first items, in the order of the queue."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -26,16 +28,17 @@ class Head:
         begin = self._layout.begin if after is None else after + b"\x00"
         return rows(tr.snapshot, begin, self._layout.end, limit=limit)
 
-    def take(self, tr: Transaction, first: bytes, last: bytes) -> None:
-        """Clear the items from the head to `last`, which `first` read.
+    def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:
+        """Clear items: the first ones of those, at least one, that `first` read.
 
         The conflict range begins at the start of the queue, not at the first item, and ends with the last one: it is
         met by another who takes one of these items, and by what comes to stand in front of one: an item that was
         given back, or fell due, or that a slow producer brings. Then this transaction runs again and takes that one
         first. Nobody else writes there, so that there is no conflict without one item in common, or one in front.
         """
-        tr.add_read_conflict_range(self._layout.begin, last + b"\x00")
-        tr.clear_range(first, last + b"\x00")
+        end = taken[-1].key + b"\x00"
+        tr.add_read_conflict_range(self._layout.begin, end)
+        tr.clear_range(taken[0].key, end)
 
     def found_nothing(self, tr: Transaction) -> None:
         """Make the caller's "there is nothing" true when it commits: conflict with whatever comes to stand here."""

@@ -39,7 +39,7 @@ class LeaseHandle:
     """What the lease has and no other lease of the item."""
 
     def __str__(self) -> str:
-        return f"{self.position.index}:{self.position.random.hex()}:{self.token.hex()}"
+        return f"{self.position.text}:{self.token.hex()}"
 
     @classmethod
     def parse(cls, text: str) -> LeaseHandle:
@@ -49,8 +49,8 @@ class LeaseHandle:
             ValueError: it writes down none.
         """
         try:
-            index, random, token = text.split(":")
-            return cls(Position(int(index), bytes.fromhex(random)), bytes.fromhex(token))
+            position, _, token = text.rpartition(":")
+            return cls(Position.parse(position), bytes.fromhex(token))
         except ValueError as error:
             raise ValueError(f"{text!r} is no handle of a lease, which looks like 7:72616e64:746f6b65.") from error
 

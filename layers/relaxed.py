@@ -25,6 +25,7 @@ Source
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -64,13 +65,14 @@ class RelaxedHead(Head):
         start = self._choose(runs)
         return found[start : start + limit]
 
-    def take(self, tr: Transaction, first: bytes, last: bytes) -> None:
-        """Clear the run from `first` to `last`.
+    def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:
+        """Clear a run.
 
         The conflict range is the run alone: what happens in front of it is of no interest here.
         """
-        tr.add_read_conflict_range(first, last + b"\x00")
-        tr.clear_range(first, last + b"\x00")
+        begin, end = taken[0].key, taken[-1].key + b"\x00"
+        tr.add_read_conflict_range(begin, end)
+        tr.clear_range(begin, end)
 
 
 class RelaxedQueue:

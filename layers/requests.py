@@ -58,9 +58,16 @@ class Request:
     """What is asked for."""
 
 
+class _Granted(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    index: int
+    random: bytes
+    token: bytes
+    rank: int | None = None  # left out where items have none
+
+
 class _Grant(msgspec.Struct, array_like=True, frozen=True, gc=False):
     expires_at_us: int
-    leases: list[tuple[int, bytes, bytes]]
+    leases: list[_Granted]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -143,7 +150,7 @@ class Requests:
             FormatError: it is none.
         """
         leases = self._grant(stored).leases
-        return [LeaseHandle(Position(index, random), token) for index, random, token in leases]
+        return [LeaseHandle(Position(one.index, one.random, rank=one.rank), one.token) for one in leases]
 
     def read_all(self, tr: Transaction) -> Steps[tuple[list[Request], list[LeaseHandle]]]:
         """Read all requests, and the leases in all grants.
@@ -170,8 +177,8 @@ class Requests:
                 tr.clear(row.key)
 
     def _pack_grant(self, leases: Iterable[LeaseHandle], now_us: int) -> bytes:
-        handles = [(lease.position.index, lease.position.random, lease.token) for lease in leases]
-        return _encode(_Grant(now_us + int(GRANT_SECONDS * 1e6), handles))
+        handles = [_granted(lease.position, lease.token) for lease in leases]
+        return _encode((now_us + int(GRANT_SECONDS * 1e6), handles))
 
     def _grant(self, stored: bytes) -> _Grant:
         try:
@@ -184,3 +191,8 @@ class Requests:
             return _wish_decoder.decode(stored)
         except msgspec.DecodeError as error:
             raise FormatError(f"The request {key!r} in {self._layout.describe()} can't be read: {error}.") from error
+
+
+def _granted(position: Position, token: bytes) -> tuple[Any, ...]:
+    handle = (position.index, position.random, token)
+    return handle if position.rank is None else (*handle, position.rank)

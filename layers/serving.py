@@ -196,28 +196,27 @@ class Serving:
     def _give(
         self, tr: Transaction, moves: Moves, found: list[KeyValue], shares: list[Share], served: Served, now_us: int
     ) -> Steps[None]:
-        last = b""
-        size = 0
+        dealt = size = 0
         rows = iter(found)
         for share in shares:
             token = os.urandom(TOKEN_BYTES)
             for row in islice(rows, share.wanted):
                 size += _CHUNKED_BYTES if is_chunked(row.value) else len(row.value)
-                if last and size > BYTES_AT_ONCE:
+                if dealt and size > BYTES_AT_ONCE:
                     break
                 try:
                     alive = yield from self._give_one(tr, moves, row, share, token, now_us)
                 except (CodecError, FormatError) as error:
-                    served.error = None if last else error
+                    served.error = None if dealt else error
                     break
                 served.items += alive
                 served.again = served.again or not alive
-                last = row.key
+                dealt += 1
             else:
                 continue
             break
-        if last:
-            self._leases.head.take(tr, found[0].key, last)
+        if dealt:
+            self._leases.head.take(tr, found[:dealt])
 
     def _give_one(
         self, tr: Transaction, moves: Moves, row: KeyValue, share: Share, token: bytes, now_us: int

@@ -54,7 +54,7 @@ from fdbqueue.engine.steps import Steps, run
 from fdbqueue.items import chunks_of, envelope
 from fdbqueue.layout import new_random
 from fdbqueue.stats import count
-from fdbqueue.tail import LastIndex
+from fdbqueue.tail import LastIndex, give_up_to
 from fdbqueue.verbs import verb
 
 from .combining import Combiner, Ticket, result_of
@@ -128,7 +128,7 @@ class StagedQueue:
         *Conflicts:* none. *Cost:* a share of one read and one commit.
         """
         payload = self.queue.encode(value)
-        argument = (envelope(payload, headers), chunks_of(payload))
+        argument = (envelope(payload, headers), chunks_of(payload), self.queue.rank(value, headers))
         ticket: Ticket[_Stored, Position] = Ticket(db, argument, weight=len(payload) + _OVERHEAD_BYTES)
         return cast(Position, result_of((yield from self._crew().enqueues.call(ticket))))
 
@@ -237,7 +237,8 @@ class StagedQueue:
         return crews
 
 
-_Stored = tuple[bytes, list[bytes]]
+_Stored = tuple[bytes, list[bytes], int | None]
+"""Envelope, chunks and rank."""
 
 
 class _Crews:
@@ -263,13 +264,14 @@ class _Crews:
 
     def _enqueue(self, db: Database, values: list[_Stored]) -> Steps[list[Position | Exception]]:
         random = new_random()
-        layout = self._queue.layout
+        layout, order = self._queue.layout, self._queue.order_name
 
         def body(tr: Transaction) -> Steps[list[Position | Exception]]:
-            last = yield from LastIndex(tr, layout).steps()
+            last = yield from LastIndex(tr, layout, order).steps()
+            give_up_to(tr, layout, last + len(values), order)
             positions: list[Position | Exception] = []
-            for index, (stored, chunks) in enumerate(values, last + 1):
-                position = Position(index, random)
+            for index, (stored, chunks, rank) in enumerate(values, last + 1):
+                position = Position(index, random, rank=rank)
                 tr.set(layout.item_key(position), stored)
                 for number, chunk in enumerate(chunks):
                     tr.set(layout.chunk_key(position, number), chunk)

@@ -87,8 +87,8 @@ class Taking:
             wanted = terms.limit - len(haul.leases)
             lent_before = len(haul.leases)
             yield from self._lend_rows(tr, moves, found, haul, terms, now_us)
-            if haul.last:
-                self._head.take(tr, found[0].key, haul.last)
+            if haul.dealt:
+                self._head.take(tr, found[: haul.dealt])
             if haul.error is not None and not haul.leases and not (terms.strict and moves.any):
                 raise haul.error
             if haul.full or haul.error is not None or haul.expired >= EXPIRED_LIMIT:
@@ -96,14 +96,14 @@ class Taking:
             lent = len(haul.leases) - lent_before
             if lent == len(found) or len(found) < wanted:
                 break
-            found = yield from self._head.first(tr, limit=wanted - lent, after=haul.last)
+            found = yield from self._head.first(tr, limit=wanted - lent, after=found[haul.dealt - 1].key)
         return Taken(haul.leases, again=False)
 
     def _lend_rows(
         self, tr: Transaction, moves: Moves, found: list[KeyValue], haul: _Haul, terms: Terms, now_us: int
     ) -> Steps[None]:
         """Lend what was found, until it is too much for one transaction or can't be read."""
-        haul.last = b""
+        haul.dealt = 0
         for row in found:
             notes = _notes_if_readable(row.value)
             packed = self._layout.available.packed(row.key)
@@ -111,7 +111,7 @@ class Taking:
                 moves.leave_available(packed, notes, cleared=True)
                 moves.vanish(packed, row.value, "expired")
                 haul.expired += 1
-                haul.last = row.key
+                haul.dealt += 1
                 continue
             try:
                 haul.size_bytes += size_of(row.value) + ITEM_BYTES
@@ -123,7 +123,7 @@ class Taking:
                 haul.error = error
                 return
             haul.leases.append(_lend(moves, item, packed, row.value, notes, terms, now_us))
-            haul.last = row.key
+            haul.dealt += 1
 
 
 def _notes_if_readable(stored: bytes) -> Notes:
@@ -142,8 +142,8 @@ class _Haul:
     """Of the payloads."""
     expired: int = 0
     """How many items whose life was over were removed."""
-    last: bytes = b""
-    """The last key that was dealt with of those that were read last; b"" if none."""
+    dealt: int = 0
+    """How many of those that were read last were dealt with: the first ones."""
     full: bool = False
     """Whether the rest is too much for this transaction."""
     error: FormatError | CodecError | None = None

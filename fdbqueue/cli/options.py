@@ -79,13 +79,12 @@ def place(position: Position) -> str:
     >>> place(Position(7, b"random")), position("7:72616e646f6d")
     ('7:72616e646f6d', Position(index=7, random=b'random'))
     """
-    return f"{position.index}:{position.random.hex()}"
+    return position.text
 
 
 def position(text: str) -> Position:
     """Return the position that `text` writes down."""
-    index, _, random = text.partition(":")
     try:
-        return Position(int(index), bytes.fromhex(random))
+        return Position.parse(text)
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is no INDEX:RANDOM, as it is printed") from error

@@ -12,31 +12,62 @@ from fdbqueue.layout import DELAY, LEASE, TTL, Layout, Position, pack
 
 indices = st.one_of(st.integers(0, 300), st.integers(0, 2**62))
 randoms = st.binary(max_size=12)
+plain = st.builds(Position, indices, randoms)
+ranked = st.builds(Position, indices, randoms, rank=indices)
+positions = plain | ranked
 
 
-@given(index=indices, random=randoms)
-def test_an_items_key_is_the_tuple_of_queue_index_and_random(index: int, random: bytes) -> None:
+def parts(position: Position) -> tuple[int | bytes, ...]:
+    rank = () if position.rank is None else (position.rank,)
+    return (*rank, position.index, position.random)
+
+
+@given(position=positions)
+def test_an_items_key_is_the_tuple_of_queue_index_and_random_with_its_rank_in_front_if_it_has_one(
+    position: Position,
+) -> None:
     layout = Layout("q")
-    key = layout.item_key(Position(index, random))
-    assert key == fdb_tuple.pack(("q", index, random))
-    assert layout.position_of(key) == Position(index, random)
+    key = layout.item_key(position)
+    assert key == fdb_tuple.pack(("q", *parts(position)))
+    assert layout.position_of(key) == position
+    assert layout.index_of(key) == (position.index if position.rank is None else None)
+    assert Position.parse(position.text) == position
 
 
-@given(index=indices, amount=st.integers(0, 600), random=randoms)
-def test_keys_made_in_bulk_are_those_made_one_by_one(index: int, amount: int, random: bytes) -> None:
+@given(index=indices, random=randoms, ranks=st.none() | st.lists(indices), amount=st.integers(0, 600))
+def test_keys_made_in_bulk_are_those_made_one_by_one(
+    index: int, amount: int, random: bytes, ranks: list[int] | None
+) -> None:
     layout = Layout(("a", 1))
-    assert list(layout.item_keys(index, amount, random)) == [
-        fdb_tuple.pack(("a", 1, index + n, random)) for n in range(amount)
+    amount = amount if ranks is None else len(ranks)
+    assert list(layout.item_keys(index, amount, random, ranks)) == [
+        layout.item_key(Position(index + n, random, rank=None if ranks is None else ranks[n])) for n in range(amount)
     ]
 
 
-@given(positions=st.lists(st.builds(Position, indices, randoms)))
+@given(positions=st.lists(plain) | st.lists(ranked))
 def test_positions_sort_as_their_keys_do(positions: list[Position]) -> None:
     layout = Layout(b"q")
     assert [layout.item_key(p) for p in sorted(positions)] == sorted(layout.item_key(p) for p in positions)
 
 
-@given(position=st.builds(Position, indices, randoms))
+@given(position=ranked)
+def test_a_level_is_a_standard_queue_in_a_subspace_of_its_own(position: Position) -> None:
+    layout = Layout("q")
+    assert position.rank is not None
+    level = Layout(("q", position.rank))
+    assert layout.item_key(position) == level.item_key(Position(position.index, position.random))
+    assert layout.level(position.rank) == (level.begin, level.end)
+
+
+@given(key=st.binary(max_size=20))
+def test_whatever_stands_among_the_items_has_some_position(key: bytes) -> None:
+    layout = Layout("q")
+    assert layout.position_of(layout.begin + key).index >= 0
+    layout.index_of(layout.begin + key)
+
+
+@given(position=positions)
 def test_everything_stands_in_the_queues_range_and_only_items_in_the_items(position: Position) -> None:
     layout = Layout(Subspace(("q",)))
     begin, end = layout.whole_range()
@@ -46,14 +77,16 @@ def test_everything_stands_in_the_queues_range_and_only_items_in_the_items(posit
     assert all(begin <= key < end and not layout.begin <= key < layout.end for key in others)
     chunk_begin, chunk_end = layout.chunk_range(position)
     assert chunk_begin <= layout.chunk_key(position, 0) < layout.chunk_key(position, 300) < chunk_end
+    assert layout.chunk_key(position, 300) == fdb_tuple.pack(("q", "chunk", *parts(position), 300))
+    assert layout.chunk_of(layout.chunk_key(position, 300)) == position
 
 
-@given(position=st.builds(Position, indices, randoms), name=st.sampled_from(["lease", "delay", "dead"]))
+@given(position=positions, name=st.sampled_from(["lease", "delay", "dead"]))
 def test_an_item_has_the_same_packed_position_in_every_place(position: Position, name: str) -> None:
     layout = Layout("q")
     place = {"lease": layout.leased, "delay": layout.delayed, "dead": layout.dead}[name]
     key = place.key(pack(position))
-    assert key == fdb_tuple.pack(("q", name, position.index, position.random))
+    assert key == fdb_tuple.pack(("q", name, *parts(position)))
     assert place.begin <= key < place.end
     assert place.position(key) == position
     assert layout.available.key(place.packed(key)) == layout.item_key(position)
@@ -61,7 +94,7 @@ def test_an_item_has_the_same_packed_position_in_every_place(position: Position,
 
 
 @given(
-    position=st.builds(Position, indices, randoms),
+    position=positions,
     kind=st.sampled_from([LEASE, DELAY, TTL]),
     at_us=st.integers(1, 2**62),
     now_us=st.integers(0, 2**62),
@@ -71,7 +104,7 @@ def test_timers_sort_by_their_time_and_are_due_when_it_has_come(
 ) -> None:
     layout = Layout(("q", 1))
     key = layout.timer_key(at_us, pack(position), kind)
-    assert key == fdb_tuple.pack(("q", 1, "timer", at_us, position.index, position.random, kind))
+    assert key == fdb_tuple.pack(("q", 1, "timer", at_us, *parts(position), kind))
     assert layout.timer_of(key) == (at_us, position, kind)
     begin, end = layout.timers_until(now_us)
     assert (begin <= key < end) == (at_us <= now_us)
@@ -82,3 +115,9 @@ def test_a_name_that_is_none_is_refused() -> None:
         Layout(7)
     with pytest.raises(ValueError, match="empty prefix"):
         Layout(Subspace())
+
+
+@pytest.mark.parametrize("text", ["", "7", "a:00", "7:zz", "1:2:3:00", "-1:00", "1::00"])
+def test_a_text_that_is_no_position_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"position|hex"):
+        Position.parse(text)

@@ -1,0 +1,67 @@
+"""Orders: what makes a queue another one than first in, first out.
+
+An order gives each item a rank when it is enqueued. Items stand by rank, smaller first, and those of one rank in the
+order in which they came: a queue is then an ordered list of standard queues, one a rank, and one range read runs from
+the last item of a rank into the first of the next.
+
+Nothing else of a queue changes: whoever takes, leases, gives back or looks on need not know the order, since the keys
+have it. A new kind of queue is a new order, and nothing more (docs/adr/0060).
+
+Source: Apache Qpid, "Queue Implementation" design (a list type overrides the order of its entries).
+
+>>> import fdbqueue
+>>> class ShortestFirst:
+...     name = "shortest first"
+...     def rank(self, value, headers):
+...         return len(value)
+>>> with fdbqueue.open("memory:") as db:
+...     words = fdbqueue.Queue("words", codec="str", order=ShortestFirst())
+...     report = words.enqueue_many(db, ["three", "one", "eleven", "two"])
+...     [item.value for item in words.browse(db)]
+['one', 'two', 'three', 'eleven']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+MAX_NAME_BYTES = 100
+MAX_RANK = (1 << 63) - 1
+
+
+class Order(Protocol):
+    """In which order the items of a queue stand."""
+
+    @property
+    def name(self) -> str:
+        """What tells this order from others, at most 100 bytes: it is kept with the queue, which refuses others."""
+
+    def rank(self, value: Any, headers: Mapping[str, Any] | None) -> int:
+        """Return an item's rank, 0 or more: smaller is sooner. It is asked once, at the item's enqueue.
+
+        Raises:
+            ValueError: of an item that has no place in this order; nothing is enqueued then.
+        """
+
+
+def rank_in(order: Order, value: Any, headers: Mapping[str, Any] | None) -> int:
+    """Return an item's rank in an order.
+
+    Raises:
+        ValueError: the order has none for it.
+    """
+    given: object = order.rank(value, headers)  # by whoever wrote the order
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= MAX_RANK:
+        return given
+    raise ValueError(f"A rank is an integer from 0 to {MAX_RANK:,}; the order {order.name!r} gave {given!r}.")
+
+
+def check_name(order: Order) -> None:
+    """Refuse an order whose name can't be kept.
+
+    Raises:
+        ValueError: the name is empty or too long.
+    """
+    if not 1 <= len(order.name.encode()) <= MAX_NAME_BYTES:
+        raise ValueError(f"The name of an order has 1 to {MAX_NAME_BYTES} bytes, not {order.name!r}.")
