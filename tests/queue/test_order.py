@@ -35,6 +35,10 @@ def queue_of(space: Subspace, order: Order | None = None) -> Queue:
     return Queue(space, codec="json", order=order or Tens())
 
 
+def stored(queue: Queue, db: Any) -> dict[bytes, bytes]:
+    return {row.key: row.value for row in db.get_range(*queue.layout.whole_range())}
+
+
 def drain(queue: Queue, db: Any) -> list[Any]:
     return [item.value for item in queue.dequeue_many(db, limit=1_000)]
 
@@ -185,14 +189,14 @@ def test_a_queue_with_an_order_refuses_another_and_none(way: str, left: str, db:
     queue.enqueue(db, 10)
     if left == "nothing":
         drain(queue, db)
-    before = list(db.get_range(*queue.layout.whole_range()))
+    before = stored(queue, db)
 
     with pytest.raises(OrderError, match=r"in the order 'tens'.*there first in, first out"):
         enqueue(Queue(space, codec="json"), db, way)
     with pytest.raises(OrderError, match=r"in the order 'tens'.*there in the order 'other'"):
         enqueue(queue_of(space, Named("other")), db, way)
 
-    assert list(db.get_range(*queue.layout.whole_range())) == before
+    assert stored(queue, db) == before
 
 
 @ways
@@ -203,12 +207,12 @@ def test_a_queue_that_is_first_in_first_out_refuses_an_order(way: str, left: str
     if left == "lent items":
         db.clear_range(plain.layout.begin, plain.layout.end)
         db[plain.layout.tail_key] = (1).to_bytes(8, "big")
-    before = list(db.get_range(*plain.layout.whole_range()))
+    before = stored(plain, db)
 
     with pytest.raises(OrderError, match=r"stand first in, first out.*there in the order 'tens'"):
         enqueue(queue_of(space), db, way)
 
-    assert list(db.get_range(*plain.layout.whole_range())) == before
+    assert stored(plain, db) == before
 
 
 def test_a_cleared_queue_can_have_any_order(db: Any, space: Subspace) -> None:
@@ -234,7 +238,7 @@ def test_a_rank_that_is_none_is_refused_before_any_key_is_touched(rank: Any, db:
     with pytest.raises(ValueError, match="A rank is an integer from 0"):
         queue.enqueue_many(db, [1])
 
-    assert not list(db.get_range(*queue.layout.whole_range()))
+    assert not stored(queue, db)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 101])
@@ -246,9 +250,9 @@ def test_an_order_whose_name_can_not_be_kept_is_refused(name: str) -> None:
 def test_check_finds_items_of_another_order_and_a_tail_that_is_too_low(db: Any, space: Subspace) -> None:
     queue = queue_of(space)
     queue.enqueue_many(db, [10, 20])
-    stored = bytes(db[queue.layout.item_key(next(queue.browse(db)).position)])
-    db[queue.layout.prefix + pack(Position(1, b"plain"))] = stored
-    db[queue.layout.prefix + pack(Position(9, b"high", rank=1))] = stored
+    envelope = bytes(db[queue.layout.item_key(next(queue.browse(db)).position)])
+    db[queue.layout.prefix + pack(Position(1, b"plain"))] = envelope
+    db[queue.layout.prefix + pack(Position(9, b"high", rank=1))] = envelope
 
     problems = " ".join(queue.check(db).problems)
     assert "has the order 'tens', but 1 items without a rank" in problems
