@@ -49,8 +49,10 @@ class PartitionReport:
     """Bytes of the input's encoded values."""
     transactions: int
     """Its commits that took effect."""
+    conflicts: int
+    """Its commits that failed with 1020."""
     retries: int
-    """Its commits that failed and were repeated."""
+    """How often it wrote rows again, after a commit that failed or the loss of its partition to another attempt."""
     seconds: float
     """From the first row to the last commit."""
     stopped: bool = False
@@ -115,7 +117,7 @@ class Attempt:
         self._too_old = 0
         self._begun = self._stopped = False
         self._started = 0.0
-        self._rows = self._skipped = self._bytes = self._transactions = self._retries = 0
+        self._rows = self._skipped = self._bytes = self._transactions = self._conflicts = self._retries = 0
 
     def add(self, rows: Rows, size_bytes: int = 0) -> bool:
         """Take more of the input; return whether there is use for more.
@@ -143,6 +145,7 @@ class Attempt:
             self._skipped,
             self._bytes,
             self._transactions,
+            self._conflicts,
             self._retries,
             time.monotonic() - self._started if self._started else 0.0,
             self._stopped,
@@ -222,6 +225,7 @@ class Attempt:
         except NotMine:
             self._recover([rows], NOT_COMMITTED)
         except FDBError as error:
+            self._note(error)
             self._recover([rows], error.code)
 
     def _settle(self) -> None:
@@ -230,6 +234,7 @@ class Attempt:
         try:
             sent.commit.wait()
         except FDBError as error:
+            self._note(error)
             self._recover([sent.rows], error.code)
             return
         self._log.committed(sent.number)
@@ -246,7 +251,8 @@ class Attempt:
             sent = self._sent.popleft()
             try:
                 sent.commit.wait()
-            except FDBError:
+            except FDBError as error:
+                self._note(error)
                 failed.append(sent.rows)
             else:
                 own.add(sent.number)
@@ -269,6 +275,9 @@ class Attempt:
                 self._backlog.append(self._not_in(rows))
             for rows in waiting.drain():
                 self._backlog.append(self._not_in(rows))
+
+    def _note(self, error: FDBError) -> None:
+        self._conflicts += error.code == NOT_COMMITTED
 
     def _catch_up(self, own: set[int]) -> None:
         """Claim the partition and learn of all rows that are in and not known to be."""

@@ -21,7 +21,7 @@ from fdbqueue.errors import JobError
 from fdbqueue.layout import Layout, Name
 from fdbqueue.spark.attempt import PartitionReport
 from fdbqueue.spark.keys import JOBS_WITHOUT_A_QUEUE, JobKeys, job_ids
-from fdbqueue.spark.partition import counted_rows, owner_attempts
+from fdbqueue.spark.partition import Counted, counted, owner_attempts
 from fdbqueue.spark.record import Header, JobRecord, JobReport, Outcome, decode, encode
 
 Clock = Callable[[], int]
@@ -84,15 +84,15 @@ def commit_job(
         # Not by snapshot: a late transaction that adds rows makes this commit fail, or fails itself.
         counts = yield from rows(tr, *keys.counts_range())
         owners = yield from rows(tr.snapshot, *keys.owners_range())
-        counted = {keys.partition_of(row.key): counted_rows(row.value) for row in counts}
-        problem = _problem(header, by_partition, counted)
+        found = {keys.partition_of(row.key): counted(row.value) for row in counts}
+        problem = _problem(header, by_partition, found)
         if problem:
             raise JobError(f"Job {keys.job_id!r} is not committed: {problem}")
         tried = sum(owner_attempts(row.value) for row in owners)
         record = JobRecord(
             header=record.header,
             started_us=record.started_us,
-            outcome=_outcome(by_partition, max(tried, len(by_partition)), clock()),
+            outcome=_outcome(by_partition, found, max(tried, len(by_partition)), clock()),
         )
         tr.set(keys.record, encode(record))
         return record
@@ -111,7 +111,8 @@ def report_job(
         JobError: the id is that of a job that was to be delivered exactly once.
     """
     by_partition = {report.partition: report for report in reports}
-    outcome = _outcome(by_partition, len(by_partition), now_us())
+    counts = {report.partition: Counted(report.rows, report.transactions) for report in by_partition.values()}
+    outcome = _outcome(by_partition, counts, len(by_partition), now_us())
     record = JobRecord(header=header, started_us=started_us, outcome=outcome)
 
     def body(tr: Transaction) -> Steps[None]:
@@ -175,8 +176,8 @@ def job_report(db: Database, queue: Name | None, job_id: str) -> JobReport | Non
         if record.outcome is None:
             counts = yield from rows(tr.snapshot, *keys.counts_range())
             owners = yield from rows(tr.snapshot, *keys.owners_range())
-        counted = {keys.partition_of(row.key): counted_rows(row.value) for row in counts}
-        return _report(job_id, record, counted, sum(owner_attempts(row.value) for row in owners))
+        found = {keys.partition_of(row.key): counted(row.value) for row in counts}
+        return _report(job_id, record, found, sum(owner_attempts(row.value) for row in owners))
 
     return run(attempts(db, body))
 
@@ -216,14 +217,14 @@ def _home(queue: Name | None) -> Layout:
     return Layout(JOBS_WITHOUT_A_QUEUE if queue is None else queue)
 
 
-def _problem(header: Header, reports: dict[int, PartitionReport], counted: dict[int, int]) -> str | None:
+def _problem(header: Header, reports: dict[int, PartitionReport], counts: dict[int, Counted]) -> str | None:
     total = sum(report.rows for report in reports.values())
-    if header.partitions not in (None, len(reports)) and (total or counted):
+    if header.partitions not in (None, len(reports)) and (total or counts):
         return (
             f"it was to have {header.partitions} partitions, and had {len(reports)}. Adaptive execution may change the"
             " number: repartition the DataFrame by a number and columns of it."
         )
-    foreign = sorted(partition for partition, amount in counted.items() if amount and partition not in reports)
+    foreign = sorted(partition for partition, found in counts.items() if found.rows and partition not in reports)
     if foreign:
         return (
             f"the partitions {foreign} have rows of an earlier run, which had more partitions than this one's"
@@ -232,15 +233,16 @@ def _problem(header: Header, reports: dict[int, PartitionReport], counted: dict[
     for partition, report in reports.items():
         if report.stopped:
             return f"partition {partition} ended early, for a commit that is not there."
-        if report.rows != counted.get(partition, 0):
+        found = counts.get(partition, Counted())
+        if report.rows != found.rows:
             return (
-                f"partition {partition} had {report.rows:,} rows, but {counted.get(partition, 0):,} are in. The rows"
+                f"partition {partition} had {report.rows:,} rows, but {found.rows:,} are in. The rows"
                 " differ between attempts: checkpoint() the DataFrame first, and enqueue that, under a new job id."
             )
     return None
 
 
-def _outcome(reports: dict[int, PartitionReport], tried: int, committed_us: int) -> Outcome:
+def _outcome(reports: dict[int, PartitionReport], counts: dict[int, Counted], tried: int, committed_us: int) -> Outcome:
     return Outcome(
         committed_us=committed_us,
         partitions=len(reports),
@@ -248,23 +250,33 @@ def _outcome(reports: dict[int, PartitionReport], tried: int, committed_us: int)
         skipped=sum(report.skipped for report in reports.values()),
         attempts=tried,
         size_bytes=sum(report.size_bytes for report in reports.values()),
+        transactions=sum(found.transactions for found in counts.values()),
+        conflicts=sum(report.conflicts for report in reports.values()),
+        retries=sum(report.retries for report in reports.values()),
     )
 
 
-def _report(job_id: str, record: JobRecord, counted: dict[int, int], tried: int) -> JobReport:
-    outcome = record.outcome
-    if outcome is None:
-        return JobReport(
-            job_id, False, record.header.delivery, record.header.partitions, sum(counted.values()), 0, tried, 0, 0.0
-        )
+def _report(job_id: str, record: JobRecord, counts: dict[int, Counted], tried: int) -> JobReport:
+    outcome = record.outcome or Outcome(
+        committed_us=record.started_us,
+        partitions=0,
+        rows=sum(found.rows for found in counts.values()),
+        skipped=0,
+        attempts=tried,
+        size_bytes=0,
+        transactions=sum(found.transactions for found in counts.values()),
+    )
     return JobReport(
         job_id,
-        True,
+        record.outcome is not None,
         record.header.delivery,
-        outcome.partitions,
+        outcome.partitions if record.outcome else record.header.partitions,
         outcome.rows,
         outcome.skipped,
         outcome.attempts,
         outcome.size_bytes,
         (outcome.committed_us - record.started_us) / 1e6,
+        outcome.transactions,
+        outcome.conflicts,
+        outcome.retries,
     )

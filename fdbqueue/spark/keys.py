@@ -4,7 +4,8 @@
 | --- | --- |
 | ``("job", id)`` | the job's record (`record.py`): its header, and its report once it is committed |
 | ``("job", id, "owner", partition)`` | which attempt may write the partition's rows now, and how many there were |
-| ``("job", id, "rows", partition)`` | how many rows of the partition are in the queue, 8 bytes little-endian |
+| ``("job", id, "rows", partition)`` | how many rows of the partition are in the queue, and how many transactions wrote
+  them: twice 8 bytes, little-endian, by one atomic add |
 | ``("job", id, "mark", partition, n)`` | the digests of the rows that one transaction wrote, 16 bytes each |
 
 All but the record go once the job is committed.
@@ -53,7 +54,7 @@ class JobKeys:
         return key
 
     def count(self, partition: int) -> bytes:
-        """Return the key that counts the partition's rows."""
+        """Return the key that counts the partition's rows and transactions."""
         key: bytes = self._counts.pack((partition,))
         return key
 

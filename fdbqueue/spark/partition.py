@@ -29,7 +29,7 @@ from fdbqueue.spark.record import decode
 
 _TOKEN_BYTES = 16
 _OWNER = struct.Struct(f">{_TOKEN_BYTES}sQ")  # whose it is, and how many attempts there were
-_COUNT = struct.Struct("<q")
+_COUNT = struct.Struct("<QQ")  # rows and transactions
 _MARKS_A_READ = 16
 """Marks in one read: each has the digests of up to some thousand rows."""
 
@@ -159,11 +159,16 @@ class PartitionLog:
         return _Guard(self._check_record, tr.get(self._keys.record), tr.get(self._owner), self._token)
 
     def mark(self, tr: Transaction, digests: list[bytes]) -> int:
-        """Write the digests of the rows that `tr` writes, and add to their count, by an atomic add."""
+        """Write the digests of the rows that `tr` writes, and add to the partition's counts.
+
+        By one atomic add, of both counts as one number: transactions of a partition are under way side by side, and
+        would conflict if they read what they add to. It takes effect with the rows or not at all, so it is exact for
+        all attempts, the killed ones too.
+        """
         number = self._next
         self._next += 1
         tr.set(self._keys.mark(self._partition, number), b"".join(digests))
-        tr.add(self._keys.count(self._partition), _COUNT.pack(len(digests)))
+        tr.add(self._keys.count(self._partition), _COUNT.pack(len(digests), 1))
         return number
 
     def committed(self, number: int) -> None:
@@ -217,7 +222,14 @@ def owner_attempts(value: bytes) -> int:
     return tried
 
 
-def counted_rows(value: bytes) -> int:
-    """Return how many rows of a partition are in, from its count's value."""
-    count: int = _COUNT.unpack(value)[0]
-    return count
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What was counted of a partition in the transactions that wrote it."""
+
+    rows: int = 0
+    transactions: int = 0
+
+
+def counted(value: bytes) -> Counted:
+    """Return a partition's counts from their value; one by an earlier version has only the rows."""
+    return Counted(*_COUNT.unpack(value.ljust(_COUNT.size, b"\0")))

@@ -56,6 +56,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     skipped: int
     attempts: int
     size_bytes: int
+    # Not in records of earlier versions.
+    transactions: int = 0
+    conflicts: int = 0
+    retries: int = 0
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +92,14 @@ class JobReport:
     """Bytes of the rows' encoded values; 0 until the job is committed."""
     seconds: float
     """From the first submission to the commit, by the clocks of the drivers; 0 until the job is committed."""
+    transactions: int
+    """Transactions that wrote its rows, in all attempts, killed ones too: each counts itself. With ``atLeastOnce``,
+    only those of the attempts that finished."""
+    conflicts: int
+    """Commits that failed with 1020, in the attempts that finished; what an attempt met that failed or was killed is
+    not known. 0 until the job is committed."""
+    retries: int
+    """How often rows were written again, after such and other failed commits; as `conflicts`, which it includes."""
 
 
 def encode(record: JobRecord) -> bytes:

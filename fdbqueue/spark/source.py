@@ -80,7 +80,7 @@ class FdbQueueWriter(DataSourceArrowWriter):
         """Write one partition; Spark may call it again for the same one, and twice at the same time."""
         partition = _partition()
         if self._committed:
-            return PartitionWritten(PartitionReport(partition, 0, 0, 0, 0, 0, 0.0, stopped=True))
+            return PartitionWritten(PartitionReport(partition, 0, 0, 0, 0, 0, 0, 0.0, stopped=True))
         expected = self._header.partitions
         if expected is not None and partition >= expected:
             raise JobError(

@@ -116,6 +116,20 @@ def in_turn(calls: int, call: Callable[[], object]) -> Sample:
     return Sample(calls, time.perf_counter() - started, latencies)
 
 
+def cluster_url() -> str | None:
+    """Return the URL of the cluster to measure; None, said out loud, if there is none."""
+    cluster_file = os.environ.get("FDBQUEUE_TEST_CLUSTER_FILE") or os.environ.get("FDB_CLUSTER_FILE")
+    if not cluster_file:
+        say("\nSkipped: the cluster's half, since FDB_CLUSTER_FILE names none.")
+        return None
+    return f"fdb:{cluster_file}"
+
+
+def seed() -> int:
+    """Return what random choices of benchmarks begin with."""
+    return int(os.environ.get("FDBQUEUE_BENCH_SEED", "1"))
+
+
 def heading(title: str) -> None:
     """Print a benchmark's title with the machine and the versions."""
     versions = ", ".join(f"{name} {_version(name)}" for name in ("fdbqueue", "lmdb", "foundationdb", "pyspark"))

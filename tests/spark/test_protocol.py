@@ -230,7 +230,45 @@ def test_an_unfinished_job_reports_how_far_it_is(job: Job) -> None:
     job.run(VALUES[:30], 1)
     report = job_report(job.db, job.queue.layout.space, "job")
     assert report is not None
-    assert (report.committed, report.rows, report.attempts) == (False, 130, 3)
+    assert (report.committed, report.rows, report.attempts, report.transactions) == (False, 130, 3, 13)
+
+
+def test_transactions_are_counted_over_all_attempts_also_those_that_never_told(job: Job) -> None:
+    job.run(VALUES[:30])
+    before = job_report(job.db, job.queue.layout.space, "job")
+    assert before is not None
+    report = job.run(VALUES)
+    done = job.commit(report)
+    assert done.transactions == before.transactions + report.transactions
+    assert before.transactions == 3
+    assert report.skipped == before.rows
+    assert done == job_report(job.db, job.queue.layout.space, "job")
+
+
+@pytest.mark.engines("memory", "cluster")
+def test_a_transaction_whose_outcome_is_unknown_counts_once_if_it_took_effect(db: Any, space: Subspace) -> None:
+    faults: list[Fault] = [("before", 1021), ("after", 1021)]
+    for number, fault in enumerate(faults):
+        job = Job(db, space[number])
+        report = job.run(VALUES[:60], db=FaultyDatabase.failing_at(db, {2}, fault))
+        done = job.commit(report)
+        assert (done.transactions, done.conflicts) == (6, 0)
+        assert done.retries == report.retries > 0
+
+
+def test_conflicts_of_attempts_that_finished_are_in_the_report(job: Job) -> None:
+    undisturbed = job.run(VALUES, 0)
+    disturbed = job.run(VALUES, 1, db=FaultyDatabase.failing_at(job.db, {2}, ("before", 1020)))
+    done = job.commit(undisturbed, disturbed)
+    assert (undisturbed.conflicts, undisturbed.retries) == (0, 0)
+    assert done.conflicts == disturbed.conflicts > 0
+    assert done.retries == disturbed.retries >= done.conflicts
+
+
+def test_a_job_begun_by_a_version_that_counted_rows_only_goes_on(job: Job) -> None:
+    job.db[job.keys.count(0)] = (0).to_bytes(8, "little")
+    done = job.commit(job.run(VALUES))
+    assert (done.rows, done.transactions) == (100, 10)
 
 
 def test_a_queue_lists_its_jobs(db: Any, space: Subspace) -> None:

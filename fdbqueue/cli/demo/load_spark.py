@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import fdbqueue
 from fdbqueue.cli.demo.flights import COLUMNS, MISSING
-from fdbqueue.cli.demo.results import Results
-from fdbqueue.spark import register
+from fdbqueue.cli.demo.results import Results, Tally
+from fdbqueue.spark import job_report, register
 
 PARENT_LOOK_SECONDS = 0.5
 
@@ -26,7 +26,9 @@ def load(url: str, results: Results, path: Path, job: str, folder: Path, batch: 
     register(spark)
     write(_flights(spark, path), url, results.name, job, batch)
     with fdbqueue.open(url) as db:
-        results.set_loaded(db)
+        report = job_report(db, results.name, job)
+        done = Tally(report.rows, 0, report.transactions, report.conflicts, report.retries) if report else Tally()
+        results.set_loaded(db, done)
     spark.stop()
 
 

@@ -97,9 +97,12 @@ class Results:
         tr.set(self._next_row, row.to_bytes(8, "little"))
 
     @transactional
-    def set_loaded(self, tr: Any) -> None:
-        """Say that everything is in."""
+    def set_loaded(self, tr: Any, tally: Tally | None = None) -> None:
+        """Say that everything is in, and what a loader did that did not tell while it was at work."""
+        if tr[self._loaded].present():
+            return  # after an unknown outcome this very call may be repeated although it had taken effect
         tr[self._loaded] = b""
+        self.add(tr, LOADER, tally or Tally())
 
     @transactional
     def is_loaded(self, tr: Any) -> bool:

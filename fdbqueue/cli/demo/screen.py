@@ -20,7 +20,7 @@ class Stage:
     items: int
     seconds: float
     transactions: int
-    """0 if it is not known: Spark's tasks do not count theirs."""
+    """0 if nobody counted; of a load by Spark, all of its job's, those of an earlier run that was killed too."""
     conflicts: int
     retries: int
     restarts: int
