@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import BulkInterrupted
 from fdbqueue.layout import Layout, Position, new_random
 from fdbqueue.once import Claim, Once
-from fdbqueue.stats import count
+from fdbqueue.stats import count, count_levels
 from fdbqueue.tail import LastIndex, give_up_to
 
 COMMITS_IN_FLIGHT = 8
@@ -274,3 +274,5 @@ def _write(tr: Transaction, layout: Layout, batch: Batch, random: bytes, order: 
             write(layout.chunk_key(batch.position(at, random), number), chunk)
     give_up_to(tr, layout, batch.index + len(batch.stored) - 1, order)
     count(tr, layout, enqueued=len(batch.stored))
+    if batch.ranks is not None:
+        count_levels(tr, layout, Counter(batch.ranks))

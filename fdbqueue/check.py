@@ -17,7 +17,7 @@ from fdbqueue.errors import FormatError
 from fdbqueue.items import Chunked, parse
 from fdbqueue.layout import Layout, Place, Position, pack
 from fdbqueue.ordercheck import OrderCheck
-from fdbqueue.stats import Stats, read_stats
+from fdbqueue.stats import Stats, read_level_counts, read_stats
 from fdbqueue.tail import read_tail
 
 T = TypeVar("T")
@@ -61,11 +61,13 @@ def check_queue(tr: Transaction | Database, layout: Layout) -> CheckReport:
         if packed == previous:
             twice.append(f"The item {place.position(row.key)} stands in two places; one of them is {name!r}.")
         previous = packed
-        order.see(place.position(row.key))
+        order.see(place.position(row.key), name)
     unsettled = _read(tr, partial(read_stats, layout=layout)) != before
     problems += _check_chunks(tr, layout, large, unsettled)
     if not unsettled:
-        problems += twice + _check_counts(before, found) + order.problems(_read(tr, partial(read_tail, layout=layout)))
+        tail = _read(tr, partial(read_tail, layout=layout))
+        levels = _read(tr, partial(read_level_counts, layout=layout))
+        problems += twice + _check_counts(before, found) + order.problems(tail, levels)
     return CheckReport(sum(found.values()), tuple(problems), counted=not unsettled)
 
 

@@ -16,6 +16,7 @@ only who enqueues needs to know. (docs/adr/0060)
 | ``("timer", at_us, index, random, kind)`` | empty; when its lease, its delay or its life ends | `layers` |
 | ``("chunk", index, random, n)`` | the n-th piece of a payload over 90,000 bytes | enqueue |
 | ``(True,)`` | by `byte_max`: indices up to it are not given again, and the queue's order (`tail.py`) | `layers` |
+| ``("level", rank)`` | 8 bytes as a count: available items of a rank below 256 (`stats.py`) | whoever moves items |
 | ``("count", name)`` | 8 bytes, little-endian, by atomic adds | everything that changes an item's state |
 | ``("request", versionstamp)`` | who waits for how many items, and until when | `layers/requests.py` |
 | ``("grant", client)`` | the leases that others took for a request | `layers/requests.py` |
@@ -164,6 +165,7 @@ class Layout:
         "has_tail",
         "jobs",
         "leased",
+        "level_counts",
         "marks",
         "prefix",
         "requests",
@@ -191,6 +193,7 @@ class Layout:
         self.has_tail = False
         self.chunks = self.space["chunk"]
         self.counts = self.space["count"]
+        self.level_counts = self.space["level"]
         self._count_keys: dict[str, bytes] = {}
         self.requests = self.space["request"]
         self.grants = self.space["grant"]
@@ -275,6 +278,11 @@ class Layout:
             key = self._count_keys[name] = self.counts.pack((name,))
         return key
 
+    def level_count_key(self, rank: int) -> bytes:
+        """Return the key of the counter of a rank's available items."""
+        prefix: bytes = self.level_counts.key()
+        return prefix + _pack_integer(rank)
+
     def whole_range(self) -> tuple[bytes, bytes]:
         """Return the begin and end of all that the queue owns."""
         return self.prefix, strinc(self.prefix)
@@ -294,6 +302,16 @@ def pack(position: Position) -> bytes:
     """Return a position as the end of a key, packed as the tuple ``(index, random)`` or ``(rank, index, random)``."""
     in_level = b"%b\x01%b\x00" % (_pack_integer(position.index), position.random.replace(b"\x00", b"\x00\xff"))
     return in_level if position.rank is None else _pack_integer(position.rank) + in_level
+
+
+def rank_of(packed: bytes) -> int | None:
+    """Return the rank in a packed position; None if it has none.
+
+    >>> rank_of(pack(Position(7, b"random"))), rank_of(pack(Position(7, b"random", rank=3)))
+    (None, 3)
+    """
+    end = packed[0] - 0x13
+    return None if packed[end : end + 1] == b"\x01" else int.from_bytes(packed[1:end], "big")
 
 
 def _pack_integer(number: int) -> bytes:

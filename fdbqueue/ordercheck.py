@@ -1,31 +1,38 @@
-"""Checks that a queue has one order, and that its tail is behind all items."""
+"""Checks that a queue has one order, that its tail is behind all items, and that its levels are counted rightly."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 from fdbqueue.layout import Position
+from fdbqueue.stats import COUNTED_RANKS
 from fdbqueue.tail import Tail
 
 
 class OrderCheck:
     """What was seen of the positions of a queue's items."""
 
-    __slots__ = ("_last", "_plain", "_ranked")
+    __slots__ = ("_last", "_levels", "_plain", "_ranked")
 
     def __init__(self) -> None:
         self._plain = 0
         self._ranked = 0
         self._last = 0
+        self._levels: Counter[int] = Counter()
 
-    def see(self, position: Position) -> None:
-        """Note an item's position."""
+    def see(self, position: Position, state: str) -> None:
+        """Note an item's position, and where it stands."""
         if position.rank is None:
             self._plain += 1
         else:
             self._ranked += 1
             self._last = max(self._last, position.index)
+            if state == "available" and position.rank < COUNTED_RANKS:
+                self._levels[position.rank] += 1
 
-    def problems(self, tail: Tail) -> list[str]:
-        """Return what does not fit together, a sentence each, given the tail as it was read afterwards."""
+    def problems(self, tail: Tail, counted: Mapping[int, int]) -> list[str]:
+        """Return what does not fit together, a sentence each, given the tail and the levels' counters."""
         found = []
         if self._plain and tail.order is not None:
             found.append(f"The queue has the order {tail.order!r}, but {self._plain:,} items without a rank.")
@@ -33,4 +40,10 @@ class OrderCheck:
             found.append(f"The queue is first in, first out, but {self._ranked:,} items have a rank.")
         if self._last > tail.index:
             found.append(f"The tail says that index {tail.index} was the last to be given, but there is {self._last}.")
+        for rank in sorted({*self._levels, *counted}):
+            there, said = self._levels[rank], counted.get(rank, 0)
+            if there != said:
+                found.append(
+                    f"The counters say that {said:,} items of rank {rank} are available, but there are {there:,}."
+                )
         return found

@@ -12,6 +12,7 @@ Source: FoundationDB's queue recipe (documentation, "Queues").
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -42,7 +43,7 @@ from fdbqueue.items import (
 from fdbqueue.layout import TTL, Layout, Name, Position, new_random
 from fdbqueue.once import Once
 from fdbqueue.order import Order, check_name, rank_in
-from fdbqueue.stats import Stats, count, read_stats
+from fdbqueue.stats import Stats, count, count_levels, read_stats
 from fdbqueue.tail import LastIndex, give_up_to
 from fdbqueue.verbs import verb
 
@@ -361,6 +362,7 @@ class Queue:
         for number, chunk in enumerate(chunks):
             tr.set(self.layout.chunk_key(position, number), chunk)
         count(tr, self.layout, enqueued=1)
+        count_levels(tr, self.layout, {position.rank: 1})
 
     def _dequeue(self, tr: Transaction, limit: int) -> Steps[list[Item]]:
         begin, end = self.layout.begin, self.layout.end
@@ -380,6 +382,9 @@ class Queue:
         # The range was read, so that nothing but these items can stand in it when this commits.
         tr.clear_range(found[0].key, found[-1].key + b"\x00")
         count(tr, self.layout, dequeued=len(items))
+        if items[-1].position.rank is not None:
+            gone = Counter(item.position.rank for item in items)
+            count_levels(tr, self.layout, {rank: -amount for rank, amount in gone.items()})
         return items
 
     def _clear_beside(self, tr: Transaction, row: KeyValue) -> None:

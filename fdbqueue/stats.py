@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fdbqueue.engine.api import Transaction
@@ -13,6 +14,11 @@ _COUNT = struct.Struct("<q")
 _KEPT = ("leased", "delayed", "dead", "enqueued", "dequeued", "expired", "purged")
 """The counters that are kept. What was enqueued and is in none of the others is available, so that a plain enqueue and
 a plain dequeue write one counter each."""
+
+
+COUNTED_RANKS = 256
+"""Ranks below are taken for levels, and the available items of each are counted. Greater ones, a deadline's for
+instance, may be as many as there are items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,20 @@ def count(tr: Transaction, layout: Layout, **changes: int) -> None:
     """
     for name, change in changes.items():
         tr.add(layout.count_key(name), _COUNT.pack(change))
+
+
+def count_levels(tr: Transaction, layout: Layout, changes: Mapping[int | None, int]) -> None:
+    """Add to the numbers of available items by rank, as far as those are counted."""
+    for rank, change in changes.items():
+        if change and rank is not None and rank < COUNTED_RANKS:
+            tr.add(layout.level_count_key(rank), _COUNT.pack(change))
+
+
+def read_level_counts(tr: Transaction, layout: Layout) -> Steps[dict[int, int]]:
+    """Read how many items of each counted rank are available, by snapshot."""
+    span = layout.level_counts.range()
+    found = yield from rows(tr.snapshot, span.start, span.stop)
+    return {layout.level_counts.unpack(row.key)[0]: _COUNT.unpack(row.value)[0] for row in found}
 
 
 def read_counts(tr: Transaction, layout: Layout) -> Steps[dict[str, int]]:

@@ -13,8 +13,8 @@ from msgspec import structs
 
 from fdbqueue.engine.api import Transaction
 from fdbqueue.items import Notes, is_chunked, with_notes
-from fdbqueue.layout import DELAY, LEASE, TTL, Layout
-from fdbqueue.stats import count
+from fdbqueue.layout import DELAY, LEASE, TTL, Layout, rank_of
+from fdbqueue.stats import count, count_levels
 from fdbqueue.tail import raise_tail
 
 from .backoff import Backoff
@@ -37,12 +37,13 @@ class Retry:
 class Moves:
     """What one transaction moves. Every `leave` wants an `enter` or `vanish`, and all of them a `finish`."""
 
-    __slots__ = ("_away", "_layout", "_tally", "_tr", "any")
+    __slots__ = ("_away", "_layout", "_levels", "_tally", "_tr", "any")
 
     def __init__(self, tr: Transaction, layout: Layout) -> None:
         self._tr = tr
         self._layout = layout
         self._tally: dict[str, int] = {}
+        self._levels: dict[int | None, int] = {}
         self._away = b""
         self.any = False
         """Whether anything was written."""
@@ -51,8 +52,10 @@ class Moves:
         """Write the counters and the tail."""
         changes = {name: change for name, change in self._tally.items() if change}
         count(self._tr, self._layout, **changes)
+        count_levels(self._tr, self._layout, self._levels)
         if self._away:
-            # The packed positions sort as the positions do, so that the last one has the highest index.
+            # The packed positions sort as the positions do, so that the last one has the highest index; but for those
+            # with a rank, whose enqueues have raised the tail already.
             raise_tail(self._tr, self._layout, self._layout.available.position(self._layout.prefix + self._away).index)
 
     def tally(self, counter: str, change: int) -> None:
@@ -66,7 +69,13 @@ class Moves:
             self._tr.clear(self._layout.available.key(packed))
         if notes.ttl_at_us:
             self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, TTL))
+        self._count_level(packed, -1)
         self.any = True
+
+    def _count_level(self, packed: bytes, change: int) -> None:
+        rank = rank_of(packed)
+        if rank is not None:
+            self._levels[rank] = self._levels.get(rank, 0) + change
 
     def leave_leased(self, packed: bytes, notes: Notes) -> None:
         """Take an item from among the leased ones."""
@@ -92,6 +101,7 @@ class Moves:
         self._tr.set(self._layout.available.key(packed), with_notes(stored, notes))
         if notes.ttl_at_us:
             self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
+        self._count_level(packed, 1)
         self.any = True
 
     def enter_leased(self, packed: bytes, stored: bytes, notes: Notes) -> None:

@@ -42,6 +42,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,7 +54,7 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.items import chunks_of, envelope
 from fdbqueue.layout import new_random
-from fdbqueue.stats import count
+from fdbqueue.stats import count, count_levels
 from fdbqueue.tail import LastIndex, give_up_to
 from fdbqueue.verbs import verb
 
@@ -277,6 +278,7 @@ class _Crews:
                     tr.set(layout.chunk_key(position, number), chunk)
                 positions.append(position)
             count(tr, layout, enqueued=len(values))
+            count_levels(tr, layout, Counter(rank for _, _, rank in values))
             return positions
 
         return (yield from self._queue.transact(db, body))
