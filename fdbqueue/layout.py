@@ -20,6 +20,14 @@ only who enqueues needs to know. (docs/adr/0060)
 | ``("count", name)`` | 8 bytes, little-endian, by atomic adds | everything that changes an item's state |
 | ``("request", versionstamp)`` | who waits for how many items, and until when | `layers/requests.py` |
 | ``("grant", client)`` | the leases that others took for a request | `layers/requests.py` |
+| ``(True, "subscribed")`` | there are subscriptions: arrivals are to be noted; whose alone it is, or empty | `layers/subscriptions.py` |
+| ``("subscription", name)`` | what it selects, its credit, whose it is | `layers/subscriptions.py` |
+| ``("pointer", name)`` | what it has yet to look at | `layers/subscriptions.py` |
+| ``("held", name, index, random)`` | bytes of an item that its consumers have | `layers/subscriptions.py` |
+| ``("returned", name)`` | counts the transactions in which some left their hands | `layers/subscriptions.py` |
+| ``("arrival", versionstamp, first, last)`` | empty; items became available there (`arrivals.py`) | all that makes items available |
+| ``("arriving", index, random)`` | never written: conflict ranges only (`arrivals.py`) | the same |
+| ``("trimmed",)`` | the version up to which arrivals may be missing, by `byte_max` | `layers/subscriptions.py` |
 | ``("once", client, slot)`` | mark of the last transaction of that slot (`once.py`) | calls that commit by themselves |
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
 | ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
@@ -154,6 +162,8 @@ class Layout:
 
     __slots__ = (
         "_count_keys",
+        "arrivals",
+        "arriving",
         "available",
         "begin",
         "chunks",
@@ -163,15 +173,21 @@ class Layout:
         "end",
         "grants",
         "has_tail",
+        "held",
         "jobs",
         "leased",
         "level_counts",
         "marks",
+        "pointers",
         "prefix",
         "requests",
+        "returned",
         "space",
+        "subscribed_key",
+        "subscriptions",
         "tail_key",
         "timers",
+        "trimmed_key",
     )
 
     def __init__(self, name: Name) -> None:
@@ -199,6 +215,15 @@ class Layout:
         self.grants = self.space["grant"]
         self.marks = self.space["once"]
         self.jobs = self.space["job"]
+        # Behind the tail: whoever enqueues reads it together with the tail, and nobody does who needs no tail.
+        self.subscribed_key: bytes = self.space.pack((True, "subscribed"))
+        self.subscriptions = self.space["subscription"]
+        self.pointers = self.space["pointer"]
+        self.held = self.space["held"]
+        self.returned = self.space["returned"]
+        self.arrivals = self.space["arrival"]
+        self.arriving: bytes = self.space["arriving"].key()
+        self.trimmed_key: bytes = self.space.pack(("trimmed",))
 
     def item_key(self, position: Position) -> bytes:
         """Return the key of an item: exactly the tuple ``(queue, index, random)``, or with its rank in front."""
@@ -282,6 +307,11 @@ class Layout:
         """Return the key of the counter of a rank's available items."""
         prefix: bytes = self.level_counts.key()
         return prefix + _pack_integer(rank)
+
+    def held_key(self, subscription: str, packed: bytes) -> bytes:
+        """Return the key of what is noted of an item that a subscription's consumers have."""
+        prefix: bytes = self.held[subscription].key()
+        return prefix + packed
 
     def whole_range(self) -> tuple[bytes, bytes]:
         """Return the begin and end of all that the queue owns."""
