@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from fdbqueue.arrivals import announce
 from fdbqueue.batches import BATCH_SECONDS, Batch, Batches, Encoding
 from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.errors import (
@@ -276,3 +277,5 @@ def _write(tr: Transaction, layout: Layout, batch: Batch, random: bytes, order: 
     count(tr, layout, enqueued=len(batch.stored))
     if batch.ranks is not None:
         count_levels(tr, layout, Counter(batch.ranks))
+    if layout.subscribed:
+        announce(tr, layout, batch.spans(random), enqueued=len(batch.stored))

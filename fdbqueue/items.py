@@ -79,6 +79,8 @@ class Notes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     enqueued_at_us: int = msgspec.field(default=0, name="q")
     ttl_at_us: int = msgspec.field(default=0, name="x")
     """When its life ends; 0: never."""
+    subscription: str = msgspec.field(default="", name="s")
+    """For which subscription its present lease is."""
     error: str = msgspec.field(default="", name="m")
     """Why the last attempt failed."""
     died_at_us: int = msgspec.field(default=0, name="d")

@@ -20,13 +20,13 @@ only who enqueues needs to know. (docs/adr/0060)
 | ``("count", name)`` | 8 bytes, little-endian, by atomic adds | everything that changes an item's state |
 | ``("request", versionstamp)`` | who waits for how many items, and until when | `layers/requests.py` |
 | ``("grant", client)`` | the leases that others took for a request | `layers/requests.py` |
-| ``(True, "subscribed")`` | there are subscriptions: arrivals are to be noted; whose alone it is, or empty | `layers/subscriptions.py` |
+| ``(True, "subscribed")`` | there are subscriptions; the name of one that is exclusive | `layers/subscriptions.py` |
 | ``("subscription", name)`` | what it selects, its credit, whose it is | `layers/subscriptions.py` |
 | ``("pointer", name)`` | what it has yet to look at | `layers/subscriptions.py` |
 | ``("held", name, index, random)`` | bytes of an item that its consumers have | `layers/subscriptions.py` |
 | ``("returned", name)`` | counts the transactions in which some left their hands | `layers/subscriptions.py` |
-| ``("arrival", versionstamp, first, last)`` | empty; items became available there (`arrivals.py`) | all that makes items available |
-| ``("arriving", index, random)`` | never written: conflict ranges only (`arrivals.py`) | the same |
+| ``("arrival", versionstamp, first, last)`` | empty; items became available there | `arrivals.py` |
+| ``("arriving", index, random)`` | never written: conflict ranges only | `arrivals.py` |
 | ``("trimmed",)`` | the version up to which arrivals may be missing, by `byte_max` | `layers/subscriptions.py` |
 | ``("once", client, slot)`` | mark of the last transaction of that slot (`once.py`) | calls that commit by themselves |
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
@@ -183,6 +183,7 @@ class Layout:
         "requests",
         "returned",
         "space",
+        "subscribed",
         "subscribed_key",
         "subscriptions",
         "tail_key",
@@ -215,6 +216,8 @@ class Layout:
         self.grants = self.space["grant"]
         self.marks = self.space["once"]
         self.jobs = self.space["job"]
+        self.subscribed = False
+        """Whether the queue had subscriptions when this process last looked for the queue's end."""
         # Behind the tail: whoever enqueues reads it together with the tail, and nobody does who needs no tail.
         self.subscribed_key: bytes = self.space.pack((True, "subscribed"))
         self.subscriptions = self.space["subscription"]

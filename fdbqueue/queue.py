@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
+from fdbqueue.arrivals import announce
 from fdbqueue.batches import Encoding
 from fdbqueue.browse import pages
 from fdbqueue.bulk import BulkReport, enqueue_in_batches, enqueue_in_transaction
@@ -40,7 +41,7 @@ from fdbqueue.items import (
     notes_of,
     parse,
 )
-from fdbqueue.layout import TTL, Layout, Name, Position, new_random
+from fdbqueue.layout import TTL, Layout, Name, Position, new_random, pack
 from fdbqueue.once import Once
 from fdbqueue.order import Order, check_name, rank_in
 from fdbqueue.stats import Stats, count, count_levels, read_stats
@@ -363,6 +364,9 @@ class Queue:
             tr.set(self.layout.chunk_key(position, number), chunk)
         count(tr, self.layout, enqueued=1)
         count_levels(tr, self.layout, {position.rank: 1})
+        if self.layout.subscribed:
+            packed = pack(position)
+            announce(tr, self.layout, [(packed, packed)], enqueued=1)
 
     def _dequeue(self, tr: Transaction, limit: int) -> Steps[list[Item]]:
         begin, end = self.layout.begin, self.layout.end

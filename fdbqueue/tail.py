@@ -58,7 +58,7 @@ class LastIndex:
     once but for the first time in a process.
     """
 
-    __slots__ = ("_item", "_layout", "_order", "_tail", "_tr")
+    __slots__ = ("_item", "_layout", "_order", "_subscribed", "_tail", "_tr")
 
     def __init__(self, tr: Transaction, layout: Layout, order: str | None = None) -> None:
         self._tr = tr
@@ -66,6 +66,9 @@ class LastIndex:
         self._order = order
         has_tail = layout.has_tail or order is not None
         self._tail = tr.snapshot.get(layout.tail_key) if has_tail else None
+        # A queue that has subscriptions has a tail, so that others need not ask. By snapshot: who misses the first
+        # subscription because it comes at the same time notes no arrival, and the counters tell (`arrivals.py`).
+        self._subscribed = tr.snapshot.get(layout.subscribed_key) if has_tail else None
         end = layout.end if has_tail else layout.tail_key + b"\x00"
         self._item = None if order is not None else tr.snapshot.get_key(KeySelector.last_less_than(end))
 
@@ -76,6 +79,7 @@ class LastIndex:
             OrderError: the queue has another order.
         """
         layout = self._layout
+        layout.subscribed = self._subscribed is not None and (yield self._subscribed).present()
         if self._item is None:
             return (yield from self._in_order())
         key = bytes((yield self._item))

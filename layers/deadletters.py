@@ -13,7 +13,7 @@ from msgspec import structs
 
 from fdbqueue import Position, Queue
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.items import Notes, is_chunked, notes_of
 from fdbqueue.layout import new_random, pack
 from fdbqueue.tail import read_tail
@@ -120,8 +120,10 @@ class DeadLetters:
     def _batch(self, tr: Transaction, begin: bytes, end: bytes, limit: int, deal: _Deal) -> Steps[tuple[int, bytes]]:
         """Deal with some; return how many, and where those that are left begin."""
         # By snapshot, and a conflict for each that is dealt with: those that die meanwhile disturb nobody.
-        found = yield from rows(tr.snapshot, begin, end, limit=limit)
         moves = Moves(tr, self._layout)
+        asked = started(moves.ask())
+        found = yield from rows(tr.snapshot, begin, end, limit=limit)
+        yield from asked
         dealt = size = 0
         for row in found:
             if size > BATCH_BYTES:

@@ -28,6 +28,9 @@ class Head:
         begin = self._layout.begin if after is None else after + b"\x00"
         return rows(tr.snapshot, begin, self._layout.end, limit=limit)
 
+    def came_back(self, packed: Sequence[bytes]) -> None:
+        """Note which items this transaction itself has put back before it reads again."""
+
     def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:
         """Clear items: the first ones of those, at least one, that `first` read.
 

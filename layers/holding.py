@@ -8,7 +8,7 @@ from msgspec import structs
 
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.items import Notes, notes_of
 from fdbqueue.layout import pack
 
@@ -40,8 +40,10 @@ class Holding:
 
     def nack(self, tr: Transaction, lease: Held, *, now_us: int, delay_us: int | None, error: str) -> Steps[Fate]:
         """Give an item back, whose attempt has failed."""
-        [(packed, stored, notes)] = yield from self._held(tr, [lease])
         moves = Moves(tr, self._layout)
+        asked = started(moves.ask())
+        [(packed, stored, notes)] = yield from self._held(tr, [lease])
+        yield from asked
         moves.leave_leased(packed, notes)
         fate = moves.fail(packed, stored, notes, self._retry, now_us=now_us, delay_us=delay_us, error=error)
         moves.finish()
@@ -49,8 +51,10 @@ class Holding:
 
     def snooze(self, tr: Transaction, leases: list[Held], *, now_us: int, delay_us: int) -> Steps[list[Fate]]:
         """Give items back, without counting an attempt."""
-        held = yield from self._held(tr, leases)
         moves = Moves(tr, self._layout)
+        asked = started(moves.ask())
+        held = yield from self._held(tr, leases)
+        yield from asked
         fates = []
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)

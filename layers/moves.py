@@ -11,8 +11,10 @@ from typing import Any
 
 from msgspec import structs
 
+from fdbqueue.arrivals import announce
 from fdbqueue.engine.api import Transaction
-from fdbqueue.items import Notes, is_chunked, with_notes
+from fdbqueue.engine.steps import Steps
+from fdbqueue.items import Notes, is_chunked, size_of, with_notes
 from fdbqueue.layout import DELAY, LEASE, TTL, Layout, rank_of
 from fdbqueue.stats import count, count_levels
 from fdbqueue.tail import raise_tail
@@ -20,6 +22,7 @@ from fdbqueue.tail import raise_tail
 from .backoff import Backoff
 from .lease import Fate
 
+_ONE = (1).to_bytes(8, "little")
 ERROR_BYTES = 1_200
 """How much of an error's text is kept."""
 
@@ -37,7 +40,7 @@ class Retry:
 class Moves:
     """What one transaction moves. Every `leave` wants an `enter` or `vanish`, and all of them a `finish`."""
 
-    __slots__ = ("_away", "_layout", "_levels", "_tally", "_tr", "any")
+    __slots__ = ("_away", "_layout", "_levels", "_returned", "_tally", "_tr", "any", "arrived", "subscribed")
 
     def __init__(self, tr: Transaction, layout: Layout) -> None:
         self._tr = tr
@@ -45,14 +48,33 @@ class Moves:
         self._tally: dict[str, int] = {}
         self._levels: dict[int | None, int] = {}
         self._away = b""
+        self._returned: set[str] = set()
+        self.subscribed = layout.subscribed
+        """Whether to announce what becomes available; `ask` makes sure. A guess is good enough for what is enqueued."""
+        self.arrived: list[bytes] = []
+        """The packed positions of what became available."""
         self.any = False
         """Whether anything was written."""
 
+    def ask(self) -> Steps[None]:
+        """Find out whether the queue has subscriptions, before items come back.
+
+        A plain read: of the first subscription and a release at the same time one fails, and then sees the other.
+        Without it the release would tell nobody, and the subscription might have passed the item's place.
+        """
+        self.subscribed = (yield self._tr.get(self._layout.subscribed_key)).present()
+
     def finish(self) -> None:
-        """Write the counters and the tail."""
+        """Write the counters, the tail, and what subscriptions want to know."""
         changes = {name: change for name, change in self._tally.items() if change}
         count(self._tr, self._layout, **changes)
         count_levels(self._tr, self._layout, self._levels)
+        if self.subscribed and (self.arrived or "enqueued" in changes):
+            spans = [(packed, packed) for packed in self.arrived]
+            announce(self._tr, self._layout, spans, enqueued=changes.get("enqueued", 0))
+        for subscription in self._returned:
+            # Wakes those who wait for credit. Nobody reads it, so that returns don't conflict.
+            self._tr.add(self._layout.returned.pack((subscription,)), _ONE)
         if self._away:
             # The packed positions sort as the positions do, so that the last one has the highest index; but for those
             # with a rank, whose enqueues have raised the tail already.
@@ -82,6 +104,9 @@ class Moves:
         self._tr.clear(self._layout.leased.key(packed))
         self._tr.clear(self._layout.timer_key(notes.expires_at_us, packed, LEASE))
         self.tally("leased", -1)
+        if notes.subscription:
+            self._tr.clear(self._layout.held_key(notes.subscription, packed))
+            self._returned.add(notes.subscription)
 
     def leave_delayed(self, packed: bytes, notes: Notes) -> None:
         """Take an item from among the delayed ones."""
@@ -103,12 +128,16 @@ class Moves:
             self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
         self._count_level(packed, 1)
         self.any = True
+        self.arrived.append(packed)
 
     def enter_leased(self, packed: bytes, stored: bytes, notes: Notes) -> None:
         """Put an item among the leased ones."""
         self._tr.set(self._layout.leased.key(packed), with_notes(stored, notes))
         self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, LEASE), b"")
         self.tally("leased", 1)
+        if notes.subscription:
+            size = size_of(stored).to_bytes(8, "little")
+            self._tr.set(self._layout.held_key(notes.subscription, packed), size)
         self._away = max(self._away, packed)
 
     def enter_delayed(self, packed: bytes, stored: bytes, notes: Notes) -> None:
@@ -155,9 +184,12 @@ class Moves:
         return self.put_back(packed, stored, at_rest(notes, error=error), now_us=now_us, delay_us=delay_us)
 
 
+_AT_REST: dict[str, Any] = {"token": b"", "expires_at_us": 0, "visible_at_us": 0, "died_at_us": 0, "subscription": ""}
+
+
 def at_rest(notes: Notes, **changes: Any) -> Notes:
     """Return the notes of an item that nobody has, with changes."""
-    return structs.replace(notes, **{"token": b"", "expires_at_us": 0, "visible_at_us": 0, "died_at_us": 0, **changes})
+    return structs.replace(notes, **{**_AT_REST, **changes})
 
 
 def cut(text: str, size_bytes: int) -> str:

@@ -139,6 +139,7 @@ class Serving:
         # Plain reads: of a reclaim and this, only one commits.
         reads = [(lease, tr.get(self._layout.leased.key(pack(lease.position)))) for lease in granted]
         moves = Moves(tr, self._layout)
+        yield from moves.ask()
         got: list[Got] = []
         readable = True
         for lease, read in reads:
@@ -171,6 +172,7 @@ class Serving:
         """
         now_us = self._leases.now_us()
         moves = Moves(tr, self._layout)
+        yield from moves.ask()
         leased = []
         for got in unclaimed:
             if isinstance(got.given, Lease):

@@ -50,10 +50,11 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from fdbqueue import CheckReport, FormatError, Item, LeaseLost, Position, Queue
+from fdbqueue.arrivals import announce
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.items import chunks_of, envelope
-from fdbqueue.layout import new_random
+from fdbqueue.layout import new_random, pack
 from fdbqueue.stats import count, count_levels
 from fdbqueue.tail import LastIndex, give_up_to
 from fdbqueue.verbs import verb
@@ -271,14 +272,18 @@ class _Crews:
             last = yield from LastIndex(tr, layout, order).steps()
             give_up_to(tr, layout, last + len(values), order)
             positions: list[Position | Exception] = []
+            spans = []
             for index, (stored, chunks, rank) in enumerate(values, last + 1):
                 position = Position(index, random, rank=rank)
                 tr.set(layout.item_key(position), stored)
                 for number, chunk in enumerate(chunks):
                     tr.set(layout.chunk_key(position, number), chunk)
                 positions.append(position)
+                spans.append((pack(position), pack(position)))
             count(tr, layout, enqueued=len(values))
             count_levels(tr, layout, Counter(rank for _, _, rank in values))
+            if layout.subscribed:
+                announce(tr, layout, spans, enqueued=len(values))
             return positions
 
         return (yield from self._queue.transact(db, body))

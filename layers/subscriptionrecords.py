@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -10,7 +10,6 @@ from fdbqueue import FormatError
 from fdbqueue.layout import Layout
 
 VERSION = 1
-S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Registration(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -63,7 +62,8 @@ def read_registration(layout: Layout, name: str, stored: bytes) -> Registration:
     Raises:
         FormatError: it can't be read.
     """
-    return _decoded(_registrations, layout, name, stored)
+    found: Registration = _decoded(_registrations, layout, name, stored)
+    return found
 
 
 def read_pointer(layout: Layout, name: str, stored: bytes) -> Pointer:
@@ -72,7 +72,8 @@ def read_pointer(layout: Layout, name: str, stored: bytes) -> Pointer:
     Raises:
         FormatError: it can't be read.
     """
-    return _decoded(_pointers, layout, name, stored)
+    found: Pointer = _decoded(_pointers, layout, name, stored)
+    return found
 
 
 def _decoded(decoder: Any, layout: Layout, name: str, stored: bytes) -> Any:

@@ -32,6 +32,8 @@ class Terms:
     duration_us: int
     consumer: str
     token: bytes
+    subscription: str = field(default="", kw_only=True)
+    """For which subscription."""
     strict: bool
     """Whether to come again, rather than to take items while more timers are due."""
 
@@ -73,6 +75,7 @@ class Taking:
                 if terms.strict and moves.any and not (all_settled and len(overdue) < SETTLE_LIMIT):
                     return Taken([], again=True), True
                 # The head was read before items came back; a new read sees them, though nothing is committed yet.
+                self._head.came_back(moves.arrived)
                 head = self._head.first(tr, limit=terms.limit)
             found = yield from head
             return (yield from self._lend_first(tr, moves, found, terms, now_us)), moves.any
@@ -157,6 +160,7 @@ def _lend(moves: Moves, item: Item, packed: bytes, stored: bytes, notes: Notes, 
         token=terms.token,
         expires_at_us=now_us + terms.duration_us,
         consumer=terms.consumer,
+        subscription=terms.subscription,
     )
     moves.leave_available(packed, notes, cleared=True)
     moves.enter_leased(packed, stored, lent)

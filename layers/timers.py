@@ -58,6 +58,8 @@ def settle(
     wins. *Cost:* a read, in parallel, and about four writes each.
     """
     reads = [(row.key, *_reads(tr, layout, row.key)) for row in due]
+    if due:
+        yield from moves.ask()
     reclaimed: list[Reclaimed] = []
     seen: set[bytes] = set()
     written = 0

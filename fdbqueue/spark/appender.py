@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fdbqueue.arrivals import announce
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
 from fdbqueue.items import chunks_of
-from fdbqueue.layout import Layout, Position, new_random
+from fdbqueue.layout import Layout, Position, new_random, pack
 from fdbqueue.spark.rows import Rows
 from fdbqueue.stats import count
 from fdbqueue.tail import LastIndex
@@ -62,6 +63,9 @@ class Appender:
                 for number, chunk in enumerate(chunks_of(payload or b"")):
                     write(layout.chunk_key(Position(index + at, self._random), number), chunk)
             count(tr, layout, enqueued=len(rows))
+            if layout.subscribed:
+                first, last = Position(index, self._random), Position(index + len(rows) - 1, self._random)
+                announce(tr, layout, [(pack(first), pack(last))], enqueued=len(rows))
 
     def _by_queue(self, rows: Rows) -> list[tuple[_Tail, Rows]]:
         if rows.queues is None:
