@@ -6,10 +6,12 @@ BIN      := $(VENV)/bin
 STAMP    := $(VENV)/.set-up
 URL      ?=
 PROGRAMS ?= 1000
+SECONDS  ?= 60
+SEED     ?=
 ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench differential check format clean
+.PHONY: help setup demo test bench differential chaos check format clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +42,9 @@ $(STAMP)-bench: $(STAMP)
 differential: setup ## Run random programs on memory: and on URL, which is cleared again and again, and compare every answer
 	@test -n "$(URL)" || { echo "Name a database that holds nothing of worth: make differential URL=fdb:PATH PROGRAMS=5000" >&2; exit 2; }
 	$(BIN)/python -m tests.conformance.differential memory: '$(URL)' --programs $(PROGRAMS) $(ARGS)
+
+chaos: setup ## Kill, stop and fail what works on a queue for SECONDS, and check every promise (SEED=7, URL=fdb:PATH)
+	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --url '$(or $(URL),file:)' $(if $(SEED),--seed '$(SEED)') $(ARGS)
 
 check: setup ## Check format, lint, types and who imports whom
 	$(BIN)/ruff format --check .

@@ -7,11 +7,26 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from fdbqueue import Queue
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts
+from layers import requests, turns
 from layers.requests import REQUEST_SECONDS, Requests, Wish
 from layers.staged import StagedQueue
+
+GRANT_S = 0.5
+"""How long grants live when tests are in a hurry, in all processes."""
+_HURRY = {"GRANT_SECONDS": GRANT_S, "REQUEST_SECONDS": 2 * GRANT_S, "TAKEOVER_SECONDS": 0.05}
+
+
+def hurry(patch: pytest.MonkeyPatch) -> None:
+    """Let requests and grants expire soon."""
+    for name, seconds in _HURRY.items():
+        for module in (requests, turns):
+            if hasattr(module, name):
+                patch.setattr(module, name, seconds)
 
 
 class Clock:

@@ -13,26 +13,11 @@ import pytest
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from layers import requests, turns
 from layers.leases import Leases
 from layers.staged import StagedQueue
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.processes import Processes
-from tests.helpers.staging import left_behind
-
-GRANT_S = 0.5
-"""How long grants live in these tests, in all processes."""
-
-
-HURRY = {"GRANT_SECONDS": GRANT_S, "REQUEST_SECONDS": 2 * GRANT_S, "TAKEOVER_SECONDS": 0.05}
-
-
-def hurry(patch: pytest.MonkeyPatch) -> None:
-    """Let requests and grants expire soon."""
-    for name, seconds in HURRY.items():
-        for module in (requests, turns):
-            if hasattr(module, name):
-                patch.setattr(module, name, seconds)
+from tests.helpers.staging import GRANT_S, hurry, left_behind
 
 
 class Dying(FaultyDatabase):

@@ -1,0 +1,31 @@
+"""``python -m tests.chaos --seconds 60 --seed 7 --url file:``: see CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+
+from tests.chaos.report import lines
+from tests.chaos.run import run
+
+
+def main() -> int:
+    """Run, print what happened, and say by the exit code whether all is well."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Break things, and look what breaks.")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", default=secrets.token_hex(4), help="what goes wrong, and when; printed")
+    parser.add_argument("--url", default="file:", help="file: for a temporary folder, file:PATH, or fdb:CLUSTER_FILE")
+    options = parser.parse_args()
+    # A killed process leaves semaphores of the cluster's client to be cleaned up, which needs no warning.
+    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker:UserWarning"
+    print(f"seed {options.seed}", flush=True)
+    report = run(options.url, options.seed, options.seconds, lambda text: print(text, flush=True))
+    for line in lines(report):
+        print(line)
+    return 0 if report.ok() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""What a record's changes mean: which items moved, why one is gone, which were taken from the head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fdbqueue import Position
+from fdbqueue.layout import DELAY, LEASE, TTL
+from layers.oprecords import Record
+from tests.chaos.claims import Claims
+from tests.chaos.replay import Standing, Step
+
+
+def moves(step: Step) -> Iterator[tuple[Position, Standing | None, Standing | None]]:
+    """Yield the items that a record touched: where they stood, and where they stand."""
+    for position, before in step.before.items():
+        yield position, before, step.after[position]
+
+
+def now_us(record: Record) -> int:
+    """Return the latest time that the record's transaction can have taken for the present one, by its own clock."""
+    return max(record.began_at_us, record.at_us)
+
+
+def is_sharing(call: str) -> bool:
+    """Say whether a call may give back or extend leases of its process of its own accord.
+
+    Staged calls and consumers do; also in a thread that finishes what a cancelled call began, and that has no name.
+    """
+    return call.startswith(("staged lease", "staged dequeue", "consume")) or not call
+
+
+def timers_of(standing: Standing | None) -> Iterator[tuple[int, str]]:
+    """Yield the timers that an item is to have where it stands."""
+    if standing is None:
+        return
+    if standing.state == "leased":
+        yield standing.notes.expires_at_us, LEASE
+    if standing.state == "delayed":
+        yield standing.notes.visible_at_us, DELAY
+    if standing.state in ("available", "delayed") and standing.notes.ttl_at_us:
+        yield standing.notes.ttl_at_us, TTL
+
+
+def is_taken(step: Step, position: Position, before: Standing | None, after: Standing | None) -> bool:
+    """Say whether an item was taken from the head."""
+    if before is None or before.state == "dead":
+        return False
+    if after is None:
+        return before.state == "available" and not is_expired(step, before)
+    if after.state != "leased":
+        return False
+    return before.state != "leased" or before.notes.token != after.notes.token
+
+
+def is_expired(step: Step, before: Standing) -> bool:
+    return step.counts["expired"] > 0 and 0 < before.notes.ttl_at_us <= now_us(step.record)
+
+
+def from_the_dead(step: Step, content: bytes) -> bool:
+    """Say whether a dead letter of that content got a new position."""
+    return any(
+        before is not None and before.state == "dead" and before.content == content and after is None
+        for _, before, after in moves(step)
+    )
+
+
+def cause_of(step: Step, position: Position, before: Standing, claims: Claims) -> str:
+    """Say why an item is gone."""
+    if before.state == "dead":
+        again = any(b is None and a is not None and a.content == before.content for _, b, a in moves(step))
+        return "redriven to the tail" if again else "purged" if step.counts["purged"] > 0 else "vanished"
+    acked = (position, before.notes.token) in claims.used.get(step.record.by, {}).get("ack", ())
+    if before.state == "leased" and acked:
+        return "acked"
+    if is_expired(step, before):
+        return "expired"
+    return "taken out" if step.counts["dequeued"] > 0 else "vanished"

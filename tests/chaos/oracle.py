@@ -1,0 +1,81 @@
+"""The oracle: replays the operation log against a plain model, beside what the callers were told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from fdbqueue.layout import Layout
+from layers.oplog import OperationLog
+from tests.chaos.claims import read_claims
+from tests.chaos.history import Told
+from tests.chaos.invariants import INVARIANTS, Invariant
+from tests.chaos.replay import Replay
+
+REBUILT = "log"
+"""The name under which it is told that what is stored is not what the log says."""
+NOT_HERE = {
+    "I6": "one running item per session: there are no sessions",
+    "I7": "fairness among sessions: there are no sessions",
+    "I8": "a smart put's decision: there are no smart checks",
+    "I12": "credit within its grant: there are no subscriptions",
+}
+"""Promises of layers that this run does not compose; they are neither kept nor broken."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the oracle found."""
+
+    records: int = 0
+    """Transactions that changed the queue."""
+    calls: Counter[str] = field(default_factory=Counter)
+    """Calls, by how they ended."""
+    violations: dict[str, list[str]] = field(default_factory=dict)
+    """By the promise's name."""
+    tallies: dict[str, Counter[str]] = field(default_factory=dict)
+    """By the promise's name, what there was to see."""
+
+    def add(self, other: Verdict) -> None:
+        """Take over what another round found."""
+        self.records += other.records
+        self.calls.update(other.calls)
+        for name, found in other.violations.items():
+            self.violations.setdefault(name, []).extend(found)
+        for name, tally in other.tallies.items():
+            self.tallies.setdefault(name, Counter()).update(tally)
+
+    def count(self) -> int:
+        """Return how many violations there are."""
+        return sum(map(len, self.violations.values()))
+
+
+def judge(db: Any, layout: Layout, log: OperationLog, calls: list[Told], *, max_attempts: int) -> Verdict:
+    """Replay the log of a queue that was drained, and judge what happened.
+
+    Args:
+        db: the database itself, without faults.
+        layout: of the queue.
+        log: of the queue.
+        calls: of all processes.
+        max_attempts: of the queue's leases.
+    """
+    claims = read_claims(calls)
+    invariants: list[Invariant] = [invariant(claims, max_attempts) for invariant in INVARIANTS]
+    replay = Replay(layout)
+    verdict = Verdict()
+    for record in log.records(db):
+        step = replay.step(record)
+        verdict.records += 1
+        for invariant in invariants:
+            invariant.see(step, replay)
+    for invariant in invariants:
+        invariant.end(replay)
+        verdict.violations[invariant.name] = invariant.violations
+        verdict.tallies[invariant.name] = invariant.tally
+    # Read around every interface of the queue, so that no bug can hide itself.
+    rows = [(bytes(row.key), bytes(row.value)) for row in db.get_range_startswith(layout.prefix)]
+    verdict.violations[REBUILT] = replay.differences(rows)
+    verdict.calls = Counter(told.outcome for told in calls)
+    return verdict

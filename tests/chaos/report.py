@@ -1,0 +1,50 @@
+"""A chaos run's report, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.chaos.invariants import INVARIANTS
+from tests.chaos.oracle import NOT_HERE, REBUILT
+from tests.chaos.run import SAME, Report
+
+MOST_TOLD = 5
+OTHERS = {
+    SAME: "both engines answer the same to the same program",
+    REBUILT: "the log rebuilds every key that is stored",
+    "check": "the queue's own check finds nothing",
+    "processes": "every process ends as it should",
+}
+
+
+def lines(report: Report) -> Iterator[str]:
+    """Yield a report's lines."""
+    verdict = report.verdict
+    yield f"seed {report.seed}, {report.url}, {report.seconds:.0f} s, {report.rounds} rounds"
+    yield f"{verdict.records:,} transactions logged; calls: " + _counts(dict(verdict.calls))
+    yield "faults that happened: " + _counts(dict(report.faults))
+    for kind in report.never():
+        yield f"NEVER HAPPENED, though asked for: {kind}"
+    promises = {one.name: one.says for one in INVARIANTS} | OTHERS
+    for name, says in promises.items():
+        if name == SAME and not report.programs:
+            yield f"{name}: not applicable: {says}: there is one engine here"
+            continue
+        yield from _promise(name, says, report)
+    for name, why in NOT_HERE.items():
+        yield f"{name}: not applicable: {why}"
+    yield f"{verdict.count()} violations" + ("" if report.ok() else "; NOT OK")
+
+
+def _promise(name: str, says: str, report: Report) -> Iterator[str]:
+    found = report.verdict.violations.get(name, [])
+    tally = report.verdict.tallies.get(name)
+    seen = f" ({_counts(dict(tally))})" if tally else ""
+    if name == SAME:
+        seen = f" ({report.programs} programs)"
+    yield f"{name}: {'BROKEN ' + format(len(found), ',') + ' times' if found else 'kept'}: {says}{seen}"
+    yield from (f"    {one}" for one in found[:MOST_TOLD])
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items(), key=lambda one: -one[1]) if count)

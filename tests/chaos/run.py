@@ -1,0 +1,115 @@
+"""A chaos run: rounds, one after the other, until the time is over; what went wrong, and what that broke."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fdbqueue
+from fdbqueue.engine import Subspace
+from tests.chaos.faults import COMMIT_FAULTS, DEATHS, JUMP, Odds
+from tests.chaos.oracle import Verdict
+from tests.chaos.same import answered_differently
+from tests.chaos.stage import KILLED, STOPPED, Round, Wanted
+
+ROUND_SECONDS = 12.0
+PROGRAM_STEPS = 120
+SAME = "I13"
+ASKED_FOR = (*COMMIT_FAULTS, *DEATHS, JUMP, KILLED, STOPPED)
+"""What is asked for in every run, and has to happen."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run did, and found."""
+
+    seed: str
+    url: str
+    rounds: int = 0
+    seconds: float = 0.0
+    verdict: Verdict = field(default_factory=Verdict)
+    faults: Counter[str] = field(default_factory=Counter)
+    asked_for: tuple[str, ...] = ASKED_FOR
+    programs: int = 0
+    """Programs whose answers were compared between the engines."""
+
+    def never(self) -> list[str]:
+        """Return the faults that were asked for and never happened."""
+        return [kind for kind in self.asked_for if not self.faults[kind]]
+
+    def ok(self) -> bool:
+        """Say whether all that was to go wrong did, and broke nothing."""
+        return not self.never() and not self.verdict.count()
+
+
+def odds_of(number: int) -> Odds:
+    """Return what goes wrong in the round of that number: quiet ones, and stormy ones, so that work gets done too."""
+    return (
+        Odds(commit=0.05, death=0.0015, skew=True),
+        Odds(commit=0.25, death=0.003, skew=False),
+        Odds(commit=0.02, death=0.0005, skew=True),
+    )[number % 3]
+
+
+def run(url: str, seed: str, seconds: float, tell: Callable[[str], None] = print) -> Report:
+    """Run rounds on the database of a URL until `seconds` have passed; at least one.
+
+    Args:
+        url: of any engine that several processes can open; "file:" is a temporary folder.
+        seed: what processes do and what goes wrong; the order of what they do at the same time is not in it.
+        seconds: how long it may take, but for the last round's end.
+        tell: told after every round.
+    """
+    started = time.monotonic()
+    with _url(url) as own_url, fdbqueue.open(own_url) as db:
+        report = Report(seed, own_url)
+        if own_url.startswith("fdb:"):
+            _compare(db, report, seed)
+        while not report.rounds or time.monotonic() - started < seconds - ROUND_SECONDS:
+            left = seconds - (time.monotonic() - started)
+            one = Round(
+                db,
+                own_url,
+                f"{seed}/{report.rounds}",
+                max(4.0, min(ROUND_SECONDS, left * 0.7)),
+                Wanted(odds_of(report.rounds), kills=True),
+                Subspace(("fdbqueue chaos", secrets.token_hex(6))),
+            )
+            found = one.run()
+            report.verdict.add(found)
+            report.faults.update(one.faults)
+            report.rounds += 1
+            tell(f"round {report.rounds} ({one.seed}): {found.records:,} records, {found.count()} violations")
+            if own_url.startswith("fdb:"):
+                _compare(db, report, one.seed)
+        report.seconds = time.monotonic() - started
+    return report
+
+
+def _compare(db: Any, report: Report, seed: str) -> None:
+    """Run a program on this database and on one in memory, and compare what they answer."""
+    with fdbqueue.open("memory:") as memory:
+        space = Subspace(("fdbqueue chaos", secrets.token_hex(6)))
+        found = answered_differently([memory, db], space, seed, steps=PROGRAM_STEPS)
+    report.programs += 1
+    report.verdict.violations.setdefault(SAME, []).extend(found)
+
+
+@contextmanager
+def _url(url: str) -> Iterator[str]:
+    if url != "file:":
+        yield url
+        return
+    folder = tempfile.mkdtemp(prefix="fdbqueue-chaos-")
+    try:
+        yield f"file:{Path(folder) / 'db'}"
+    finally:
+        shutil.rmtree(folder)

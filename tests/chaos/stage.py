@@ -1,0 +1,190 @@
+"""One round: processes at work on a fresh queue, disturbed for some seconds, then a drain and the oracle."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from fdbqueue.engine import Subspace
+from layers.leases import Leases
+from layers.staged import StagedQueue
+from tests.chaos.faults import Odds
+from tests.chaos.history import OK, History, read_histories, told_claims, told_leases
+from tests.chaos.oracle import Verdict, judge
+from tests.chaos.worker import MAX_ATTEMPTS, Part, log_of, play, queue_of
+from tests.helpers.processes import Processes, kill_9
+
+CAST = ("producer", "loader", "consumer", "consumer", "consumer", "keeper")
+STOPPED_SECONDS = (1.1, 2.0)
+"""For how long a process is stopped: longer than its leases last."""
+ENDED_WITHIN_SECONDS = 60.0
+FAR_AHEAD_S = 7_200.0
+"""How far the drain's clock is ahead, so that whatever waits for its time is due."""
+
+KILLED, STOPPED = "killed at a random point", "stopped beyond its leases and continued"
+BUGGIFIED = "client with buggify"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to go wrong."""
+
+    odds: Odds
+    kills: bool
+    """Processes are killed, and stopped, from outside."""
+    buggify: bool = False
+    machines: tuple[Callable[[random.Random], str], ...] = ()
+    """What can be done to the server and its connections; each says what it did."""
+
+
+@dataclass(slots=True)
+class Actor:
+    """A process of the round, and its successors."""
+
+    role: str
+    name: str
+    process: BaseProcess | None = None
+    lives: int = 0
+
+
+@dataclass(slots=True)
+class Round:
+    """One round on a database.
+
+    Args:
+        db: the database itself, without faults.
+        url: of it, for the processes.
+        seed: decides what the processes do and what goes wrong.
+        seconds: for how long.
+    """
+
+    db: Any
+    url: str
+    seed: str
+    seconds: float
+    wanted: Wanted
+    space: Subspace
+    cast: tuple[str, ...] = CAST
+    faults: Counter[str] = field(default_factory=Counter)
+
+    def run(self) -> Verdict:
+        """Play, drain and judge; what the round wrote is gone afterwards."""
+        with tempfile.TemporaryDirectory(prefix="fdbqueue-chaos-") as folder:
+            try:
+                return self._run(Path(folder))
+            finally:
+                self.db.clear_range_startswith(self.space.key())
+
+    def _run(self, folder: Path) -> Verdict:
+        until = time.monotonic() + self.seconds
+        with Processes() as processes:
+            actors = [Actor(role, f"{role}-{number}") for number, role in enumerate(self.cast)]
+            self._disturb(processes, actors, folder, until)
+            stuck = self._wait(actors)
+        self._drain(folder)
+        calls, notes = read_histories(folder)
+        self.faults.update(notes)
+        queue = queue_of(self.space)
+        verdict = judge(self.db, queue.layout, log_of(self.space), calls, max_attempts=MAX_ATTEMPTS)
+        verdict.violations["processes"] = stuck + [path.read_text() for path in sorted(folder.glob("*.failed"))]
+        check = StagedQueue(queue).check(self.db)
+        verdict.violations["check"] = list(check.problems)
+        return verdict
+
+    def _disturb(self, processes: Processes, actors: list[Actor], folder: Path, until: float) -> None:
+        dice = random.Random(f"{self.seed}/disturb")
+        stopped: list[tuple[float, BaseProcess]] = []
+        while time.monotonic() < until:
+            for actor in actors:
+                if actor.process is None or actor.process.exitcode == -signal.SIGKILL:
+                    self._start(processes, actor, folder, until)
+            time.sleep(dice.uniform(0.05, 0.4))
+            while stopped and stopped[0][0] < time.monotonic():
+                _signal(stopped.pop(0)[1], signal.SIGCONT)
+            if self.wanted.machines and dice.random() < 0.15:
+                self.faults[dice.choice(self.wanted.machines)(dice)] += 1
+            if not self.wanted.kills:
+                continue
+            victim = dice.choice(actors).process
+            if victim is None or not victim.is_alive() or any(victim is process for _, process in stopped):
+                continue
+            if dice.random() < 0.12:
+                kill_9(victim)
+                self.faults[KILLED] += 1
+            elif dice.random() < 0.12:
+                _signal(victim, signal.SIGSTOP)
+                stopped.append((time.monotonic() + dice.uniform(*STOPPED_SECONDS), victim))
+                stopped.sort(key=lambda one: one[0])
+                self.faults[STOPPED] += 1
+        for _, process in stopped:
+            _signal(process, signal.SIGCONT)
+
+    def _start(self, processes: Processes, actor: Actor, folder: Path, until: float) -> None:
+        actor.lives += 1
+        by = f"{actor.name}.{actor.lives}"
+        buggify = self.wanted.buggify and actor.lives % 2 == 1
+        self.faults[BUGGIFIED] += buggify
+        part = Part(
+            self.url,
+            self.space.key(),
+            folder,
+            by,
+            actor.role,
+            f"{self.seed}/{by}",
+            until,
+            self.wanted.odds,
+            buggify,
+        )
+        actor.process = processes.start(play, part)
+
+    def _wait(self, actors: list[Actor]) -> list[str]:
+        stuck = []
+        deadline = time.monotonic() + ENDED_WITHIN_SECONDS
+        for actor in actors:
+            if actor.process is None:
+                continue
+            actor.process.join(max(0.1, deadline - time.monotonic()))
+            if actor.process.exitcode is None:
+                stuck.append(f"{actor.name}.{actor.lives} did not come back within {ENDED_WITHIN_SECONDS:.0f} s.")
+                kill_9(actor.process)
+            elif actor.process.exitcode not in (0, -signal.SIGKILL):
+                stuck.append(f"{actor.name}.{actor.lives} ended with {actor.process.exitcode}.")
+        return stuck
+
+    def _drain(self, folder: Path) -> None:
+        """Take everything out that is there, as a consumer whose clock says that all times have come."""
+        history = History(folder, "drain")
+        queue = queue_of(self.space)
+
+        def ahead() -> float:
+            return time.time() + FAR_AHEAD_S
+
+        leases = Leases(queue, max_attempts=MAX_ATTEMPTS, clock=ahead)
+        staged = StagedQueue(leases, consumer="drain")
+        db = log_of(self.space).of(self.db, by="drain", clock=ahead)
+        while True:
+            while leases.reclaim(db).more:
+                continue
+            leases.dead.redrive(db)
+            number = history.begin("staged lease many", {})
+            taken = staged.lease_many(db, limit=200)
+            history.end(number, OK, {"leases": told_leases(taken)})
+            if not taken:
+                return
+            number = history.begin("staged ack", {"claims": told_claims(taken)})
+            leases.ack_many(db, taken)
+            history.end(number, OK, {})
+
+
+def _signal(process: BaseProcess, number: signal.Signals) -> None:
+    if process.pid is not None and process.is_alive():
+        os.kill(process.pid, number)

@@ -1,0 +1,24 @@
+"""A short chaos run on each engine that several processes can share; `make chaos` makes longer ones."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+
+from tests.chaos.report import lines
+from tests.chaos.run import run
+
+SECONDS = 15.0
+
+
+@pytest.mark.slow
+@pytest.mark.engines("file", "cluster")
+def test_nothing_that_is_promised_is_broken_by_what_goes_wrong(url: str) -> None:
+    report = run(url, secrets.token_hex(4), SECONDS)
+
+    told = "\n".join(lines(report))
+    print(told)
+    assert report.verdict.count() == 0, told
+    assert report.verdict.records > 100, told
+    assert sum(report.faults.values()) > 10, told

@@ -1,0 +1,106 @@
+"""A process of a chaos run."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from layers.backoff import constant, immediately
+from layers.leases import Leases
+from layers.oplog import OperationLog
+from layers.staged import StagedQueue
+from tests.chaos.faults import ChaosClock, ChaosDatabase, Odds
+from tests.chaos.hands import Hand, Tools
+from tests.chaos.history import History
+from tests.helpers.staging import hurry
+
+THREADS = 2
+MAX_ATTEMPTS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one process is to do."""
+
+    url: str
+    space: bytes
+    """The round's subspace: a queue, its log, and things of the processes' own."""
+    folder: Path
+    by: str
+    role: str
+    seed: str
+    until: float
+    """A time of the machine's monotonic clock."""
+    odds: Odds
+    buggify: bool = False
+    """Whether the client library is to do odd things by itself."""
+
+
+def queue_of(space: Subspace) -> Queue:
+    return Queue(space["queue"])
+
+
+def log_of(space: Subspace) -> OperationLog:
+    return OperationLog(space["log"], queue_of(space))
+
+
+def play(part: Part) -> None:
+    """Play a part, to the end or until killed."""
+    history = History(part.folder, part.by)
+    failed: list[str] = []
+    try:
+        hurry(pytest.MonkeyPatch())
+        if part.buggify:
+            buggify(part.seed)
+        tools = _tools(part, history)
+        hands = [Hand(tools, number, f"{part.seed}/{number}") for number in range(THREADS)]
+        threads = [threading.Thread(target=_work, args=(hand, part, failed)) for hand in hands]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException:  # noqa: BLE001 - whatever it is, the run is to report it
+        failed.append(traceback.format_exc())
+    if failed:
+        (part.folder / f"{part.by}.failed").write_text("\n".join(failed))
+    sys.stdout.flush()
+    os._exit(1 if failed else 0)  # a network thread that waits for a server that is down must not hold it up
+
+
+def _work(hand: Hand, part: Part, failed: list[str]) -> None:
+    try:
+        hand.work(part.role, part.until)
+    except BaseException:  # noqa: BLE001 - as above
+        failed.append(traceback.format_exc())
+
+
+def _tools(part: Part, history: History) -> Tools:
+    space = Subspace(rawPrefix=part.space)
+    queue = queue_of(space)
+    clock = ChaosClock(part.odds, history, f"{part.seed}/clock")
+    db = ChaosDatabase(fdbqueue.open(part.url), part.odds, history, f"{part.seed}/faults")
+    backoff = random.Random(part.seed).choice([immediately, constant(0.1)])
+    leases = Leases(queue, max_attempts=MAX_ATTEMPTS, backoff=backoff, clock=clock)
+    staged = StagedQueue(leases, consumer=part.by)
+    logged = log_of(space).of(db, by=part.by, clock=clock)
+    return Tools(logged, space["own"], queue, leases, staged, history, clock)
+
+
+def buggify(seed: str) -> None:
+    """Let the client library of this process fail now and then of its own accord."""
+    import fdb
+
+    fdb.api_version(730)
+    fdb.options.set_client_buggify_enable()
+    fdb.options.set_client_buggify_section_activated_probability(40)
+    fdb.options.set_client_buggify_section_fired_probability(10)
