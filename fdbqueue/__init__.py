@@ -20,6 +20,7 @@ from fdbqueue.codecs import Codec, JsonCodec, MsgpackCodec
 from fdbqueue.engine import open, transactional
 from fdbqueue.errors import (
     BulkInterrupted,
+    CheckFailed,
     ClusterError,
     CodecError,
     FdbQueueError,
@@ -27,6 +28,8 @@ from fdbqueue.errors import (
     ItemTooLarge,
     LeaseLost,
     OrderError,
+    QueueFull,
+    ScanTooLarge,
     SelectorError,
     StorageError,
     UrlError,
@@ -40,6 +43,7 @@ from fdbqueue.stats import Stats
 __all__ = [
     "BulkInterrupted",
     "BulkReport",
+    "CheckFailed",
     "CheckReport",
     "ClusterError",
     "Codec",
@@ -55,6 +59,8 @@ __all__ = [
     "OrderError",
     "Position",
     "Queue",
+    "QueueFull",
+    "ScanTooLarge",
     "SelectorError",
     "Stats",
     "StorageError",

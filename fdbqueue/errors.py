@@ -74,6 +74,38 @@ class SelectorError(FdbQueueError, ValueError):
         self.column = column
 
 
+class CheckFailed(FdbQueueError):
+    """A queued item's check raised, did not return in time, changed what it may not or returned no decision.
+
+    The newcomer was not enqueued, nothing was written, and the item stands as it was: mend its type's check.
+
+    Attributes:
+        type: the type of the item whose check it is.
+        position: that item.
+    """
+
+    def __init__(self, message: str, *, type: str, position: Position) -> None:
+        super().__init__(message)
+        self.type = type
+        self.position = position
+
+
+class QueueFull(FdbQueueError):
+    """A limit on how many items there may be was reached; nothing was written. Come again when some have gone.
+
+    Attributes:
+        limit: which one, as it was declared.
+    """
+
+    def __init__(self, message: str, *, limit: object) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
+class ScanTooLarge(FdbQueueError):
+    """A newcomer would have to be compared with more items than one transaction may read; nothing was written."""
+
+
 class BulkInterrupted(FdbQueueError):
     """A bulk enqueue stopped when some of its values were already in; what stopped it is the cause.
 

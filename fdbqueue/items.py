@@ -85,6 +85,9 @@ class Notes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """Why the last attempt failed."""
     died_at_us: int = msgspec.field(default=0, name="d")
     """When it became a dead letter."""
+    beside: tuple[bytes, ...] = msgspec.field(default=(), name="b")
+    """What stands beside the item under keys of its own, and goes when it goes: each is what comes between the queue's
+    prefix and the item's packed position (`Layout.beside_keys`)."""
 
 
 NO_NOTES = Notes()

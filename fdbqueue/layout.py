@@ -29,6 +29,13 @@ only who enqueues needs to know. (docs/adr/0060)
 | ``("arriving", index, random)`` | never written: conflict ranges only | `arrivals.py` |
 | ``("trimmed",)`` | the version up to which arrivals may be missing, by `byte_max` | `layers/subscriptions.py` |
 | ``("once", client, slot)`` | mark of the last transaction of that slot (`once.py`) | calls that commit by themselves |
+| ``("smart", type, key, index, random)`` | empty; an item of this type and relation key is there | `layers/smart.py` |
+| ``("deadline", stage, at_us, index, random)`` | empty; when it should be gone; a stage is "near" or "missed" | same |
+| ``("missed", until_us, at_us, index, random)`` | empty; a missed deadline while its handler runs | same |
+| ``("alarm",)`` | 8 bytes, by atomic adds: changes with each deadline that is set; watched | same |
+| ``("recipients",)`` | names and numbers of those who fetch copies | `layers/resend.py` |
+| ``("copy", number, index, random)`` | empty; an item that the recipient has still to confirm | `layers/resend.py` |
+| ``("unsent", number, index, random)`` | empty; one that it has still to fetch | `layers/resend.py` |
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
 | ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
 
@@ -162,13 +169,16 @@ class Layout:
 
     __slots__ = (
         "_count_keys",
+        "alarm_key",
         "arrivals",
         "arriving",
         "available",
         "begin",
         "chunks",
+        "copies",
         "counts",
         "dead",
+        "deadlines",
         "delayed",
         "end",
         "grants",
@@ -178,10 +188,13 @@ class Layout:
         "leased",
         "level_counts",
         "marks",
+        "missed",
         "pointers",
         "prefix",
+        "recipients_key",
         "requests",
         "returned",
+        "smart",
         "space",
         "subscribed",
         "subscribed_key",
@@ -189,6 +202,7 @@ class Layout:
         "tail_key",
         "timers",
         "trimmed_key",
+        "unsent",
     )
 
     def __init__(self, name: Name) -> None:
@@ -227,6 +241,13 @@ class Layout:
         self.arrivals = self.space["arrival"]
         self.arriving: bytes = self.space["arriving"].key()
         self.trimmed_key: bytes = self.space.pack(("trimmed",))
+        self.smart = self.space["smart"]
+        self.deadlines = self.space["deadline"]
+        self.missed = self.space["missed"]
+        self.alarm_key: bytes = self.space.pack(("alarm",))
+        self.recipients_key: bytes = self.space.pack(("recipients",))
+        self.copies = self.space["copy"]
+        self.unsent = self.space["unsent"]
 
     def item_key(self, position: Position) -> bytes:
         """Return the key of an item: exactly the tuple ``(queue, index, random)``, or with its rank in front."""
@@ -285,6 +306,16 @@ class Layout:
         """Return the position of the item whose payload's piece stands under a key."""
         *rank, index, random, _ = self.chunks.unpack(key)
         return Position(index, random, rank=rank[0] if rank else None)
+
+    def part_of(self, space: Subspace) -> bytes:
+        """Return what comes between the queue's prefix and a packed position in the keys of one of its subspaces."""
+        key: bytes = space.key()
+        return key[len(self.prefix) :]
+
+    def beside_keys(self, parts: tuple[bytes, ...], packed: bytes) -> Iterator[bytes]:
+        """Yield the keys beside an item, from its notes and its packed position."""
+        for part in parts:
+            yield b"%b%b%b" % (self.prefix, part, packed)
 
     def timer_key(self, at_us: int, packed: bytes, kind: str) -> bytes:
         """Return the key of what is to happen to an item, given its packed position, at a time."""

@@ -395,8 +395,12 @@ class Queue:
         """Clear what an item that is taken out has beside its key."""
         if is_chunked(row.value):
             tr.clear_range(*self.layout.chunk_range(self.layout.position_of(row.key)))
-        if has_notes(row.value) and (ttl_at_us := notes_of(row.value).ttl_at_us):
-            tr.clear(self.layout.timer_key(ttl_at_us, self.layout.available.packed(row.key), TTL))
+        if has_notes(row.value):
+            notes, packed = notes_of(row.value), self.layout.available.packed(row.key)
+            if notes.ttl_at_us:
+                tr.clear(self.layout.timer_key(notes.ttl_at_us, packed, TTL))
+            for key in self.layout.beside_keys(notes.beside, packed):
+                tr.clear(key)
 
     def _first(self, tr: Transaction) -> Steps[Item | None]:
         found = yield from rows(tr, self.layout.begin, self.layout.end, limit=1)

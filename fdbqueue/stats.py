@@ -11,7 +11,7 @@ from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.layout import Layout
 
 _COUNT = struct.Struct("<q")
-_KEPT = ("leased", "delayed", "dead", "enqueued", "dequeued", "expired", "purged")
+_KEPT = ("leased", "delayed", "dead", "enqueued", "dequeued", "expired", "purged", "deleted")
 """The counters that are kept. What was enqueued and is in none of the others is available, so that a plain enqueue and
 a plain dequeue write one counter each."""
 
@@ -41,6 +41,8 @@ class Stats:
     """Items removed in total because their time to live was over."""
     purged: int
     """Dead letters removed in total."""
+    deleted: int
+    """Items removed in total by a decision about a newcomer, or to make room for one."""
 
 
 def count(tr: Transaction, layout: Layout, **changes: int) -> None:

@@ -142,6 +142,7 @@ class DeadLetters:
         packed = self._layout.dead.packed(row.key)
         moves.leave_dead(packed)
         moves.enter_available(packed, row.value, _as_new(notes))
+        moves.set_beside(packed, notes)
         return len(row.value)
 
     def _to_tail(self, tr: Transaction, moves: Moves, row: KeyValue, notes: Notes) -> Steps[int]:
@@ -155,6 +156,7 @@ class DeadLetters:
             size += yield from self._move_chunks(tr, old, position)
         moves.leave_dead(self._layout.dead.packed(row.key))
         moves.enter_available(pack(position), row.value, _as_new(notes))
+        moves.set_beside(pack(position), notes)
         return size
 
     def _move_chunks(self, tr: Transaction, old: Position, new: Position) -> Steps[int]:

@@ -14,8 +14,8 @@ from msgspec import structs
 from fdbqueue.arrivals import announce
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps
-from fdbqueue.items import Notes, is_chunked, size_of, with_notes
-from fdbqueue.layout import DELAY, LEASE, TTL, Layout, rank_of
+from fdbqueue.items import Notes, has_notes, is_chunked, notes_of, size_of, with_notes
+from fdbqueue.layout import DELAY, LEASE, TTL, Layout, Place, rank_of
 from fdbqueue.stats import count, count_levels
 from fdbqueue.tail import raise_tail
 
@@ -150,14 +150,34 @@ class Moves:
         self._away = max(self._away, packed)
 
     def enter_dead(self, packed: bytes, stored: bytes, notes: Notes) -> None:
-        """Put an item among the dead letters."""
+        """Put an item among the dead letters. What stood beside it goes: for others it is out of the queue."""
         self._tr.set(self._layout.dead.key(packed), with_notes(stored, notes))
+        self._clear_beside(packed, notes)
         self.tally("dead", 1)
 
+    def rewrite(self, place: Place, packed: bytes, stored: bytes, was: Notes, notes: Notes) -> None:
+        """Let an item that stays where it is, available or delayed, be stored anew: it does not arrive again."""
+        if was.ttl_at_us:
+            self._tr.clear(self._layout.timer_key(was.ttl_at_us, packed, TTL))
+        if notes.ttl_at_us:
+            self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
+        self._tr.set(place.key(packed), with_notes(stored, notes))
+
+    def set_beside(self, packed: bytes, notes: Notes) -> None:
+        """Write what stands beside an item that comes into the queue, new or again."""
+        for key in self._layout.beside_keys(notes.beside, packed):
+            self._tr.set(key, b"")
+
+    def _clear_beside(self, packed: bytes, notes: Notes) -> None:
+        for key in self._layout.beside_keys(notes.beside, packed):
+            self._tr.clear(key)
+
     def vanish(self, packed: bytes, stored: bytes, counter: str) -> None:
-        """Let an item be gone, and count it as "dequeued", "expired" or "purged"."""
+        """Let an item be gone, and count it as "dequeued", "expired", "purged" or "deleted"."""
         if is_chunked(stored):
             self._tr.clear_range(*self._layout.chunk_range_of(packed))
+        if has_notes(stored):
+            self._clear_beside(packed, notes_of(stored))
         self.tally(counter, 1)
 
     def put_back(self, packed: bytes, stored: bytes, notes: Notes, *, now_us: int, delay_us: int) -> Fate:
@@ -175,7 +195,8 @@ class Moves:
         self, packed: bytes, stored: bytes, notes: Notes, retry: Retry, *, now_us: int, delay_us: int | None, error: str
     ) -> Fate:
         """Put an item whose attempt failed back, or among the dead letters if it was the last one."""
-        error = cut(error, ERROR_BYTES)
+        # What stands beside the item is noted as well, and the notes have a limit.
+        error = cut(error, ERROR_BYTES - sum(map(len, notes.beside)))
         if retry.max_attempts is not None and notes.attempt >= retry.max_attempts:
             self.enter_dead(packed, stored, at_rest(notes, error=error, died_at_us=now_us))
             return Fate.dead

@@ -38,7 +38,7 @@ from fdbqueue.verbs import verb
 
 from .head import Head
 from .leases import Leases
-from .serving import Serving, Share
+from .serving import Serving
 
 WINDOW = 32
 
@@ -119,16 +119,7 @@ class RelaxedQueue:
         """Take a run of up to `limit` of the first items out, in order; otherwise as `dequeue`."""
         if limit < 1:
             raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
-        items = yield from self.queue.transact(tr, partial(self._take, limit=limit))
+        items = yield from self.queue.transact(tr, partial(self._serving.take_out, limit=limit))
         if not items and not is_database(tr):
             self.leases.head.found_nothing(cast(Transaction, tr))
         return items
-
-    def _take(self, tr: Transaction, limit: int) -> Steps[list[Item]]:
-        while True:
-            share = Share(limit, 0, "", own=True)
-            served = yield from self._serving.take(tr, self._serving.look(tr, limit=limit), [share])
-            if served.error is not None:
-                raise served.error
-            if share.got or not served.again:
-                return [got.given for got in share.got if isinstance(got.given, Item)]

@@ -18,7 +18,7 @@ from fdbqueue.engine.steps import Steps, started
 from fdbqueue.items import Notes, chunks_of, envelope, is_chunked, notes_of
 from fdbqueue.layout import pack
 
-from .lease import Lease, LeaseHandle
+from .lease import Fate, Lease, LeaseHandle
 from .leases import Leases
 from .moves import Moves, at_rest
 from .timers import SETTLE_LIMIT, due_timers, settle
@@ -130,6 +130,16 @@ class Serving:
         served.wrote = moves.any
         return served
 
+    def take_out(self, tr: Transaction, *, limit: int) -> Steps[list[Item]]:
+        """Take up to `limit` first items out, after what was due is settled, however much that is."""
+        while True:
+            share = Share(limit, 0, "", own=True)
+            served = yield from self.take(tr, self.look(tr, limit=limit), [share])
+            if served.error is not None:
+                raise served.error
+            if share.got or not served.again:
+                return [got.given for got in share.got if isinstance(got.given, Item)]
+
     def collect(self, tr: Transaction, granted: list[LeaseHandle], share: Share) -> Steps[list[Got]]:
         """Make granted leases this process' own: as many as are wanted, the others go back; lost ones are left out.
 
@@ -179,7 +189,9 @@ class Serving:
                 leased.append((got, tr.get(self._layout.leased.key(got.packed))))
             else:
                 stored = self._write_chunks(tr, got) if is_chunked(got.stored) else got.stored
-                moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
+                fate = moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
+                if fate is not Fate.expired:
+                    moves.set_beside(got.packed, got.notes)
                 moves.tally("dequeued", -1)
         for got, read in leased:
             value = yield read

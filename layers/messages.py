@@ -1,0 +1,237 @@
+"""Messages: which types of values a smart queue knows, how they are stored, and whom each has to see.
+
+A registry is the queue's codec, so that every way out of the queue, plain, leased, staged or browsed, gives messages.
+A message is stored as one JSON or MessagePack object with its type's name under ``"type"``: readable by anybody.
+
+>>> from dataclasses import dataclass
+>>> @dataclass
+... class Progress:
+...     file: str
+...     percent: int
+>>> messages = Messages(MessageType("progress", Progress, key=lambda progress: progress.file))
+>>> messages.encode(Progress("a.txt", 10))
+b'{"type":"progress","file":"a.txt","percent":10}'
+>>> messages.decode(messages.encode(Progress("a.txt", 10)))
+Progress(file='a.txt', percent=10)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from fdbqueue import CodecError
+from fdbqueue.codecs import CODEC_ERRORS
+
+from .limits import Limit
+
+Key: TypeAlias = str | bytes | int | tuple[Any, ...] | None
+"""What relates messages of one type, and of others, to each other."""
+Seconds: TypeAlias = float | Callable[[Any], float | None] | None
+"""A duration from the enqueue on, or a function of the message that gives a time of the clock, or None for never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sees:
+    """Which queued items a newcomer is compared with, always in queue order."""
+
+    types: tuple[str, ...] | None = None
+    """Of these types; None: of its own."""
+    same_key: bool = False
+    """Only those that have the newcomer's key."""
+    all: bool = False
+    """Every item, of whichever type."""
+
+
+EVERYTHING = Sees(all=True)
+"""The pattern as it was written: every queued item is asked. Reads the whole queue, and conflicts with everybody."""
+OWN_TYPE = Sees()
+"""Items of the newcomer's type."""
+OWN_KEY = Sees(same_key=True)
+"""Items of its type with its key."""
+NOTHING = Sees(types=())
+"""Nobody is asked: it is appended."""
+
+
+def types(*names: str) -> Sees:
+    """Return the scope of all items of some types."""
+    return Sees(names)
+
+
+def keyed(*names: str) -> Sees:
+    """Return the scope of the items of some types that have the newcomer's key."""
+    return Sees(names, same_key=True)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageType:
+    """A type of messages, and its rules."""
+
+    name: str
+    """What it is stored under."""
+    cls: type[Any] | None = None
+    """Its class, a dataclass or a msgspec Struct; None: plain data, dicts whose "type" is `name`."""
+    check: Callable[..., Any] | None = None
+    """``check(queued, new)`` or ``check(queued, new, asked)`` gives a queued message's `Decision` about a newcomer;
+    None: the class's method `check`, or "don't care" where there is none. It has to be a function of its arguments
+    only, since a transaction is repeated. One without `asked` is not asked while its item is leased."""
+    key: Callable[[Any], Key] | None = None
+    """Gives a message's relation key; None: all of the type are related."""
+    sees: Sees = EVERYTHING
+    """Which items a newcomer of this type is compared with."""
+    expires: Seconds = None
+    """After how long, or when, it is outdated, and removed unless it is leased."""
+    deadline: Seconds = None
+    """After how long, or when, it must have left the queue; see `layers.deadlines`."""
+    limit: Limit | None = None
+    """How many of this type there may be."""
+    key_limit: Limit | None = None
+    """How many of this type there may be with one key."""
+    confirms: Callable[[Any], str] | None = None
+    """Makes it a confirmation: gives the recipient that it is from. See `layers.resend`."""
+
+    def check_of(self) -> Callable[..., Any] | None:
+        """Return what answers for its items."""
+        return self.check or getattr(self.cls, "check", None)
+
+
+class Messages:
+    """A registry of message types, and the codec of their queue.
+
+    Args:
+        types: the types.
+        format: "json" or "msgpack".
+
+    Raises:
+        ValueError, TypeError: the types do not go together; the message says why.
+    """
+
+    def __init__(self, *types: MessageType, format: Literal["json", "msgpack"] = "json") -> None:
+        if format not in ("json", "msgpack"):
+            raise ValueError(f"The format is 'json' or 'msgpack', not {format!r}.")
+        self.name = f"{format} messages"
+        self.types: dict[str, MessageType] = {}
+        self._by_class: dict[type[Any], MessageType] = {}
+        self._decoders: dict[str, Any] = {}
+        self._json = format == "json"
+        module: Any = msgspec.json if self._json else msgspec.msgpack
+        self._encoder = module.Encoder()
+        self._tag_decoder = module.Decoder(_Tagged)
+        for given in types:
+            self._add(given, module)
+        for given in types:
+            self._check_scope(given)
+
+    def __repr__(self) -> str:
+        return f"Messages({', '.join(self.types)})"
+
+    def type_of(self, message: Any) -> MessageType:
+        """Return a message's type.
+
+        Raises:
+            CodecError: it has none that is registered.
+        """
+        found = self._by_class.get(type(message))
+        if found is None and isinstance(message, dict):
+            found = self.types.get(message.get("type", ""))
+            found = None if found is None or found.cls is not None else found
+        if found is None:
+            raise CodecError(
+                f"{type(message).__name__} is no message of a registered type: {', '.join(self.types)}."
+                " A message is an object of a registered class, or a dict whose 'type' is that of a type without one."
+            )
+        return found
+
+    def encode(self, value: Any) -> bytes:
+        """Encode a message."""
+        found = self.type_of(value)
+        if found.cls is None:
+            encoded: bytes = self._encoder.encode(value)
+        elif self._json:
+            body: bytes = self._encoder.encode(value)
+            encoded = b'{"type":%b%b' % (self._encoder.encode(found.name), b"," + body[1:] if len(body) > 2 else b"}")
+        else:
+            encoded = self._encoder.encode({"type": found.name, **msgspec.to_builtins(value, builtin_types=(bytes,))})
+        return encoded
+
+    def decode(self, data: bytes) -> Any:
+        """Decode a message into its class, or plain data into a dict."""
+        name = self._tag_decoder.decode(data).type
+        decoder = self._decoders.get(name)
+        if decoder is None:
+            raise CodecError(f"The message is of type {name!r}, which is not registered: {', '.join(self.types)} are.")
+        return decoder.decode(data)
+
+    def _add(self, given: MessageType, module: Any) -> None:
+        if not given.name or given.name in self.types:
+            raise ValueError(f"Message types have names, each its own; {given.name!r} is empty or there twice.")
+        if given.cls is None:
+            self._decoders[given.name] = module.Decoder(dict[str, Any])
+        else:
+            self._check_class(given.name, given.cls)
+            self._by_class[given.cls] = given
+            self._decoders[given.name] = module.Decoder(given.cls)
+        self.types[given.name] = given
+
+    def _check_class(self, name: str, cls: type[Any]) -> None:
+        if cls in self._by_class:
+            raise ValueError(f"{cls.__name__} is the class of two types, {self._by_class[cls].name!r} and {name!r}.")
+        is_struct = issubclass(cls, msgspec.Struct)
+        if not is_struct and not dataclasses.is_dataclass(cls):
+            raise TypeError(f"{cls.__name__} is neither a dataclass nor a msgspec.Struct.")
+        if is_struct and (cls.__struct_config__.array_like or cls.__struct_config__.tag_field == "type"):
+            raise TypeError(f"{cls.__name__} is array_like, or tagged as 'type': its type's name has no place.")
+        if is_struct and cls.__struct_config__.forbid_unknown_fields:
+            raise TypeError(f"{cls.__name__} forbids unknown fields; its type's name is stored beside its own.")
+        if "type" in (cls.__struct_encode_fields__ if is_struct else [field.name for field in dataclasses.fields(cls)]):
+            raise TypeError(f"{cls.__name__} has a field 'type', where its type's name is stored.")
+
+    def _check_scope(self, given: MessageType) -> None:
+        for name in given.sees.types or ():
+            if name not in self.types:
+                raise ValueError(f"The type {given.name!r} sees the type {name!r}, which is not registered.")
+        if given.key is None and (given.sees.same_key or given.key_limit is not None):
+            raise ValueError(f"The type {given.name!r} has no key, by which it could see, or be limited.")
+
+
+class _Tagged(msgspec.Struct):
+    type: str
+
+
+def takes_asked(check: Callable[..., Any]) -> bool:
+    """Say whether a check takes the queued message, the newcomer and what is known of the item.
+
+    Raises:
+        TypeError: it takes neither two arguments nor three.
+    """
+    try:
+        inspect.signature(check).bind(None, None, None)
+    except TypeError:
+        inspect.signature(check).bind(None, None)
+        return False
+    return True
+
+
+def time_us(seconds: Seconds, message: Any, now_us: int) -> int:
+    """Return when something ends, in microseconds; 0: never."""
+    if seconds is None:
+        return 0
+    if callable(seconds):
+        at = seconds(message)
+        return 0 if at is None else max(1, int(at * 1e6))
+    return now_us + int(seconds * 1e6)
+
+
+MESSAGE_ERRORS = CODEC_ERRORS
+"""What makes stored bytes no message."""
+
+
+def plain(message: Any) -> Mapping[str, Any]:
+    """Return a message as plain data, for those who show it."""
+    data: Mapping[str, Any] = msgspec.to_builtins(message)
+    return data

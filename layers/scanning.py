@@ -1,0 +1,237 @@
+"""Scanning: the queued items that a newcomer has to be compared with, in queue order, a window at a time.
+
+Everything is read by snapshot, and `decided` then declares what the answer depends on and nothing else: the entries, or
+items, up to the one that decided, phantoms included, and the items that were met. A plain read would also conflict with
+what happens behind the deciding item, which was read only because reads come in windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from fdbqueue import FormatError, Position, Queue, ScanTooLarge
+from fdbqueue.engine.api import KeyValue, Transaction
+from fdbqueue.engine.steps import Steps, rows, started
+from fdbqueue.items import Envelope, join_chunks, parse, size_of
+from fdbqueue.layout import Layout, Place
+
+from .smartindex import Span
+
+WINDOW = 1_000
+"""Items that are read at once."""
+RANGE_READ_ITEMS = 16
+"""From how many items on it is tried to read them by one range."""
+State: TypeAlias = Literal["available", "leased", "delayed"]
+STATES: tuple[State, ...] = ("available", "leased", "delayed")
+"""Where an item can stand that is in the queue; a dead letter has left it."""
+
+
+class Standing(NamedTuple):
+    """An item that was found, and where."""
+
+    packed: bytes
+    """Its packed position."""
+    state: State
+    stored: bytes
+
+
+class Found(NamedTuple):
+    """One that was opened."""
+
+    packed: bytes
+    state: State
+    stored: bytes
+    opened: Envelope
+    payload: bytes
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(self.packed, self.state, self.stored)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much one newcomer may be compared with."""
+
+    items: int
+    size_bytes: int
+
+
+class Scan:
+    """One newcomer's look at the queue; `windows` gives what is found, `decided` ends it.
+
+    Args:
+        spans: the index entries that it has to see; None: all items.
+        remedy: what to do if it is too much, for the error.
+    """
+
+    def __init__(self, tr: Transaction, queue: Queue, spans: list[Span] | None, bounds: Bounds, remedy: str) -> None:
+        self._tr = tr
+        self._queue = queue
+        self._layout = queue.layout
+        self._spans = spans
+        self._bounds = bounds
+        self._remedy = remedy
+        self._met: list[Found] = []
+        self._entries: list[bytes] = []
+        self._at = 0
+        self._after: bytes | None = b""
+        self._reads: list[Steps[list[KeyValue]]] = []
+        if spans is not None:
+            limit = bounds.items + 1
+            self._reads = [started(rows(tr.snapshot, span.begin, span.end, limit=limit)) for span in spans]
+        self.items = 0
+        self.size_bytes = 0
+
+    def next_window(self) -> Steps[list[Found]]:
+        """Return the next items in queue order, none at the end.
+
+        Raises:
+            ScanTooLarge: there are more, or larger ones, than the bounds allow.
+            FormatError: one of them can't be read.
+        """
+        found = yield from (self._all_items() if self._spans is None else self._indexed_items(self._spans))
+        self.items += len(found)
+        self._check(self.items, self.size_bytes + sum(size_of(stored) for _, _, stored in found))
+        window = []
+        for packed, state, stored in found:
+            opened = self._open(packed, stored)
+            payload = opened.payload
+            if opened.chunked is not None:
+                chunks = yield from rows(self._tr.snapshot, *self._layout.chunk_range_of(packed))
+                payload = join_chunks(opened.chunked, [row.value for row in chunks])
+            self.size_bytes += len(payload)
+            window.append(Found(packed, state, stored, opened, payload))
+        self._met += window
+        return window
+
+    def decided(self, last: Found | None) -> None:
+        """Declare what the decision depends on: all up to and including `last`; None: everything there was to see.
+
+        Whoever commits first of two that would have decided otherwise, had they seen each other, makes the other one
+        fail and look again: an entry that was not there is a key in a range that was read.
+        """
+        if self._spans is None:
+            for state in STATES:
+                place: Place = getattr(self._layout, state)
+                end = place.end if last is None else place.key(last.packed) + b"\x00"
+                self._tr.add_read_conflict_range(place.begin, end)
+            return
+        for span in self._spans:
+            # Entries of a whole type stand in the order of their keys first: what is in front is not known.
+            ordered = last is not None and span.at
+            end = span.begin + last.packed + b"\x00" if last is not None and ordered else span.end
+            self._tr.add_read_conflict_range(span.begin, end)
+        for found in self._met:
+            # An entry stays where it is while its item is leased or comes back: that is seen at the item itself.
+            self._tr.add_read_conflict_key(place_of(self._layout, found.state).key(found.packed))
+            if found is last:
+                break
+
+    def _all_items(self) -> Steps[list[Standing]]:
+        """Read the next window of all places together."""
+        if self._after is None:
+            return []
+        places: list[tuple[State, Place]] = [(state, place_of(self._layout, state)) for state in STATES]
+        reads = []
+        for state, place in places:
+            begin = place.key(self._after) + b"\x00" if self._after else place.begin
+            reads.append((state, place, started(rows(self._tr.snapshot, begin, place.end, limit=WINDOW))))
+        merged: list[Standing] = []
+        ends = []
+        for state, place, read in reads:
+            found = yield from read
+            cut = len(place.prefix)
+            merged += [Standing(row.key[cut:], state, row.value) for row in found]
+            if len(found) == WINDOW:
+                ends.append(found[-1].key[cut:])
+        merged.sort()
+        self._after = min(ends) if ends else None
+        if ends:
+            merged = [one for one in merged if one[0] <= min(ends)]
+        return merged
+
+    def _indexed_items(self, spans: list[Span]) -> Steps[list[Standing]]:
+        """Read the next window of the items that the index names."""
+        for span, read in zip(spans, self._reads, strict=True) if self._reads else ():
+            self._entries += map(span.packed, [row.key for row in (yield from read)])
+        if self._reads:
+            self._reads = []
+            self._entries.sort()
+            self._check(len(self._entries), 0)
+        wanted = self._entries[self._at : self._at + WINDOW]
+        self._at += len(wanted)
+        return (yield from locate(self._tr, self._layout, wanted)) if wanted else []
+
+    def _open(self, packed: bytes, stored: bytes) -> Envelope:
+        try:
+            return parse(stored)
+        except FormatError as error:
+            position = position_of(self._layout, packed)
+            raise FormatError(
+                f"The item {position} of {self._queue!r} can't be read, so not be asked. {error}"
+            ) from error
+
+    def _check(self, items: int, size_bytes: int) -> None:
+        if items > self._bounds.items or size_bytes > self._bounds.size_bytes:
+            self.decided(None)
+            raise ScanTooLarge(
+                f"The newcomer to {self._queue!r} has to be compared with more than {self._bounds.items:,} items or"
+                f" {self._bounds.size_bytes:,} bytes, which is too much for one transaction. {self._remedy}"
+            )
+
+
+def locate(tr: Transaction, layout: Layout, wanted: list[bytes]) -> Steps[list[Standing]]:
+    """Find items by their packed positions, wherever they stand; by snapshot. Those that stand nowhere are left out."""
+    found = yield from _available(tr, layout, wanted)
+    missing = [packed for packed in wanted if packed not in found]
+    reads = [
+        (packed, state, tr.snapshot.get(place_of(layout, state).key(packed)))
+        for packed in missing
+        for state in STATES[1:]
+    ]
+    elsewhere: dict[bytes, tuple[State, bytes]] = {}
+    for packed, state, read in reads:
+        value = yield read
+        if value.present():
+            elsewhere[packed] = (state, bytes(value))
+    return list(_in_order(wanted, found, elsewhere))
+
+
+def _in_order(
+    wanted: list[bytes], available: dict[bytes, bytes], elsewhere: dict[bytes, tuple[State, bytes]]
+) -> Iterator[Standing]:
+    for packed in wanted:
+        if packed in available:
+            yield Standing(packed, "available", available[packed])
+        elif packed in elsewhere:
+            yield Standing(packed, *elsewhere[packed])
+
+
+def _available(tr: Transaction, layout: Layout, wanted: list[bytes]) -> Steps[dict[bytes, bytes]]:
+    place = layout.available
+    if len(wanted) >= RANGE_READ_ITEMS:
+        # Related items mostly stand near each other, and one read of a range costs less than many of keys.
+        limit = 2 * len(wanted)
+        near = yield from rows(tr.snapshot, place.key(wanted[0]), place.key(wanted[-1]) + b"\x00", limit=limit)
+        if len(near) < limit:
+            return {place.packed(row.key): row.value for row in near}
+    reads = [(packed, tr.snapshot.get(place.key(packed))) for packed in wanted]
+    found = {}
+    for packed, read in reads:
+        value = yield read
+        if value.present():
+            found[packed] = bytes(value)
+    return found
+
+
+def position_of(layout: Layout, packed: bytes) -> Position:
+    """Return a position that was packed."""
+    return layout.available.position(layout.prefix + packed)
+
+
+def place_of(layout: Layout, state: State) -> Place:
+    place: Place = getattr(layout, state)
+    return place

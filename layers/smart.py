@@ -1,0 +1,268 @@
+"""Smart checks: a newcomer is compared with what is queued already, in the transaction that enqueues it.
+
+Challenge
+    A report of progress is outdated by the next one, a confirmation neutralizes what it confirms, a repeated alarm is
+    no news. Whoever sorts that out behind the queue does it too late, or for a state that the queue is not in any more.
+
+Keys
+    A smart item is an item like any other. Beside it (behind the queue's own tuple):
+
+    ============================================  ===================================================
+    ``("smart", type, key, index, random)``       its entry in the index of types and relation keys
+    ``("deadline", stage, at_us, index, random)``  when it should have left the queue
+    ============================================  ===================================================
+
+    Its notes name these keys, so that whoever takes it out (a plain dequeue, an ack, a purge) clears them in the
+    same transaction. A dead letter has none: it has left the queue until it is redriven.
+
+Ordering
+    Queued items are asked in queue order; the first that answers anything but "don't care" decides. What is appended
+    stands behind all that its transaction saw. An item that takes over values keeps its place.
+
+Guarantees
+    The decision is the one that the serial state at the commit gives, phantoms included: everything that it depends on,
+    and nothing else, is read with a conflict. Newcomers whose relations are disjoint do not conflict. What fails has
+    written nothing. Given a database, each call takes effect exactly once.
+
+Limits
+    A type that sees everything conflicts with every enqueue and every dequeue; see `MessageType.sees`. What a plain
+    `Queue.enqueue`, or Spark, appends has no entry in the index: only types that see everything meet it. A redriven
+    dead letter comes back without being compared. A leased item is asked only if its check takes `asked`, and can't
+    take over values; if it is deleted, its holder's ack raises `LeaseLost`. A check's own time is limited, not its
+    calls into C (`layers/overrun.py`).
+
+Source
+    W. Herzner, M. Thuswald: "Smart Queue – A Pattern for Message Handling in Distributed Environments".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, cast
+
+from fdbqueue import CheckReport, Item, Queue, QueueFull
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.transactional import is_database
+from fdbqueue.verbs import verb
+
+from .admitting import Admitting, Terms
+from .asking import Asking, Newcomer
+from .decisions import Decision, Outcome
+from .leases import Leases
+from .limits import Limit
+from .messages import Messages
+from .recipients import Recipients
+from .resend import Resend
+from .room import Room
+from .scanning import Bounds
+from .serving import Serving
+from .smartbatches import Batches, admit_all
+from .smartcheck import SmartStats, check_smart, read_smart_stats
+from .smartindex import SmartIndex
+from .times import visible_at
+
+MAX_SCAN_ITEMS = 10_000
+MAX_SCAN_BYTES = 20_000_000
+CHECK_SECONDS = 1.0
+_AT_ONCE = Terms(0, None)
+
+
+class SmartQueue:
+    """A queue whose items are asked about newcomers.
+
+    As everywhere, a verb takes a transaction, composes and commits nothing, or a database, and then commits by itself,
+    exactly once; every verb has an awaitable form, ``await smart.enqueue.aio(db, message)``.
+
+    Args:
+        queue: a queue whose codec is a `Messages`, or the `Leases` of one.
+        limit: how many items there may be in all.
+        max_items: how many queued items a newcomer may be compared with.
+        max_bytes: how large they may be together.
+        check_seconds: how long the checks of up to 1,000 items may take together.
+        debug: ask everybody twice, and refuse checks that do not answer the same.
+
+    >>> import fdbqueue
+    >>> from dataclasses import dataclass
+    >>> from layers.messages import OWN_KEY, Messages, MessageType
+    >>> @dataclass
+    ... class Progress:
+    ...     file: str
+    ...     percent: int
+    ...     def check(self, new):
+    ...         self.percent = new.percent
+    ...         return Decision.ignore
+    >>> messages = Messages(MessageType("progress", Progress, key=lambda progress: progress.file, sees=OWN_KEY))
+    >>> display = SmartQueue(fdbqueue.Queue("display", codec=messages))
+    >>> with fdbqueue.open("memory:") as db:
+    ...     for message in Progress("a", 10), Progress("b", 5), Progress("a", 20):
+    ...         print(display.enqueue(db, message).decision)
+    ...     print(*(item.value for item in display.dequeue_many(db)))
+    queue
+    queue
+    ignore
+    Progress(file='a', percent=20) Progress(file='b', percent=5)
+    """
+
+    def __init__(
+        self,
+        queue: Queue | Leases,
+        *,
+        limit: Limit | None = None,
+        max_items: int = MAX_SCAN_ITEMS,
+        max_bytes: int = MAX_SCAN_BYTES,
+        check_seconds: float = CHECK_SECONDS,
+        debug: bool = False,
+    ) -> None:
+        self.leases = Leases(queue) if isinstance(queue, Queue) else queue
+        self.queue = self.leases.queue
+        if not isinstance(self.queue.codec, Messages):
+            raise TypeError(f"A smart queue's codec is a Messages, not {self.queue.codec.name!r}: Queue(…, codec=…).")
+        self.messages = self.queue.codec
+        if max_items < 1 or max_bytes < 1 or check_seconds <= 0:
+            raise ValueError("max_items, max_bytes and check_seconds are bounds, each more than 0.")
+        self.resend = Resend(self.leases)
+        """Recipients that fetch copies, and confirm."""
+        self._index = SmartIndex(self.queue.layout)
+        self._room = Room(self.leases, self._index, limit)
+        self._asking = Asking(self.queue, self.messages, seconds=check_seconds, debug=debug)
+        self._admitting = Admitting(
+            self.queue,
+            self._index,
+            self._asking,
+            self._room,
+            Recipients(self.queue.layout),
+            Bounds(max_items, max_bytes),
+        )
+        self._serving = Serving(self.leases)
+
+    def __repr__(self) -> str:
+        return f"SmartQueue({self.queue.layout.describe()}, {self.messages!r})"
+
+    @verb
+    def enqueue(
+        self,
+        tr: Transaction | Database,
+        message: Any,
+        *,
+        delay: float | None = None,
+        at: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Steps[Outcome]:
+        """Compare a message with those queued items that its type sees, and append it, or not.
+
+        Args:
+            tr: a transaction to enqueue in, or a database.
+            message: of a registered type.
+            delay: seconds until it becomes available, if it is appended.
+            at: the same as a time of the clock.
+            headers: a small mapping kept beside it.
+            timeout: given a database, how many seconds to wait for room where a limit says "wait"; None: as long as
+                it takes.
+
+        Raises:
+            CodecError, ItemTooLarge: the message does not fit. CheckFailed: a queued item's check is at fault.
+            QueueFull: a limit is reached. ScanTooLarge: it has to see too much; the message says which index would
+            help. In all cases nothing was written.
+
+        *Conflicts:* with newcomers that it would have to be compared with, with whatever happens to the items that were
+        asked, and with those who come and go within its limits; with nobody else. *Cost:* two rounds of parallel reads,
+        of as many keys and items as it sees; a plain enqueue's writes and one for the index.
+        """
+        new = self._asking.newcomer(message)
+        terms = Terms(visible_at(self.leases.now_us(), delay, at), headers)
+        return (yield from self._enqueue(tr, new, terms, timeout))
+
+    @verb
+    def enqueue_many(
+        self, tr: Transaction | Database, messages: Iterable[Any], *, timeout: float | None = None
+    ) -> Steps[list[Outcome]]:
+        """Enqueue messages one after the other, each compared with those before it too.
+
+        Given a transaction, all of them in it; given a database, in transactions of up to 100, each exactly once.
+
+        Args, errors, *Conflicts* and *Cost:* as `enqueue`, of each message, but for the commit. Given a transaction, a
+        message that fails fails the call, and those before it are written: roll it back.
+
+        Raises:
+            BulkInterrupted: given a database, a message failed when others were already in.
+        """
+        if is_database(tr):
+            alone = partial(self._enqueue, tr, terms=_AT_ONCE, timeout=timeout)
+            batches = Batches(self.queue, self._asking.newcomer, partial(self._admit, terms=_AT_ONCE), alone)
+            return (yield from batches.enqueue(cast(Database, tr), messages))
+        newcomers = [self._asking.newcomer(message) for message in messages]
+        return (yield from admit_all(cast(Transaction, tr), newcomers, partial(self._admit, terms=_AT_ONCE)))
+
+    @verb
+    def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
+        """Take the first item out; None if there is none. Items whose life is over are removed, not returned.
+
+        Raises:
+            FormatError, CodecError: the first item can't be read; it stays where it is.
+
+        *Conflicts:* with another taker of the same item, with what comes to stand in front of it, and with newcomers
+        that ask it. *Cost:* two reads in parallel, and a write each for all that the item had.
+        """
+        items = yield from self.dequeue_many.steps(tr, limit=1)
+        return items[0] if items else None
+
+    @verb
+    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item]]:
+        """Take up to `limit` first items out, in order; otherwise as `dequeue`."""
+        if limit < 1:
+            raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
+        items = yield from self.queue.transact(tr, partial(self._serving.take_out, limit=limit))
+        if not items and not is_database(tr):
+            self.leases.head.found_nothing(cast(Transaction, tr))
+        return items
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[SmartStats]:
+        """Return what there is in each state, of each type, and for each recipient.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* a few reads, and up to 1,000 keys per type and recipient.
+        """
+        items = yield from self.leases.stats.steps(tr)
+        body = partial(
+            read_smart_stats, layout=self.queue.layout, index=self._index, messages=self.messages, items=items
+        )
+        return (yield from self.queue.read(tr, body))
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Read everything that the queue owns and compare: what `Leases.check` does, and the index with a rescan.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue three times, a page at a time; memory for
+        the keys beside items.
+        """
+        return check_smart(tr, self.leases, self._index, self.messages)
+
+    def _enqueue(
+        self, tr: Transaction | Database, new: Newcomer, terms: Terms, timeout: float | None
+    ) -> Steps[Outcome]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                return (yield from self.queue.transact(tr, partial(self._admit, new=new, terms=terms)))
+            except QueueFull as error:
+                left = None if deadline is None else deadline - time.monotonic()
+                limit = cast(Limit, error.limit)
+                if limit.when_full != "wait" or not is_database(tr) or (left is not None and left <= 0):
+                    raise
+                yield from self._room.wait(cast(Database, tr), new, limit, left)
+
+    def _admit(self, tr: Transaction, new: Newcomer, terms: Terms) -> Steps[Outcome]:
+        if new.type.confirms is not None:
+            return (yield from self._confirm(tr, new))
+        return (yield from self._admitting.admit(tr, new, terms, self.leases.now_us()))
+
+    def _confirm(self, tr: Transaction, new: Newcomer) -> Steps[Outcome]:
+        """Let the oldest item that its sender has fetched answer "ignore and delete"; nobody else is asked."""
+        confirms = cast(Any, new.type.confirms)
+        by, gone = yield from self.resend.confirm_in(tr, recipient=confirms(new.message))
+        decision = Decision.ignore if by is None else Decision.ignore_and_delete
+        deleted = (by,) if by is not None and gone else ()
+        return Outcome(decision, by, None, None, deleted, (), False, int(by is not None), int(by is not None), 0)

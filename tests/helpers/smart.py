@@ -1,0 +1,126 @@
+"""Messages that tests of smart checks share, and how to look at what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue import Position
+from fdbqueue.engine import FDBError
+from layers.decisions import Answer, Asked, Decision
+from layers.leases import Leases
+from layers.messages import EVERYTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed
+from layers.smart import SmartQueue
+
+
+class Clock:
+    """A clock that stands still until a test moves it."""
+
+    now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Note:
+    """A message whose answer a test writes into it: what it says to whom."""
+
+    text: str
+    to: dict[str, str]
+    """By the newcomer's text: "ignore", "take over", …; don't care for others."""
+
+    def check(self, new: Any) -> Answer:
+        answer = self.to.get(getattr(new, "text", ""), "don't care")
+        if answer == "take over":
+            self.text = new.text
+            answer = "ignore"
+        return Decision(answer)
+
+
+@dataclass
+class Progress:
+    """How far a file is copied: the newest report is enough."""
+
+    file: str
+    percent: int
+
+    def check(self, new: Any) -> Answer:
+        self.percent = new.percent
+        return Decision.ignore
+
+
+@dataclass
+class Order:
+    """Is confirmed by its number, also while somebody works on it."""
+
+    number: int
+    text: str = ""
+
+    def check(self, new: Any, asked: Asked) -> Answer:
+        if isinstance(new, Confirmation):
+            return Decision.ignore_and_delete
+        return Decision.queue if asked.state == "leased" else Decision.dont_care
+
+
+@dataclass
+class Confirmation:
+    """Of an order."""
+
+    number: int
+
+
+def number_of(message: Any) -> int:
+    number: int = message.number
+    return number
+
+
+def file_of(message: Any) -> str:
+    file: str = message.file
+    return file
+
+
+NOTE = MessageType("note", Note, sees=EVERYTHING)
+PROGRESS = MessageType("progress", Progress, key=file_of, sees=OWN_KEY)
+ORDER = MessageType("order", Order, key=number_of, sees=OWN_TYPE)
+CONFIRMATION = MessageType("confirmation", Confirmation, key=number_of, sees=keyed("order"))
+ALL = (NOTE, PROGRESS, ORDER, CONFIRMATION)
+
+
+def smart_queue(space: Any, *given: MessageType, clock: Callable[[], float] | None = None, **terms: Any) -> SmartQueue:
+    """Return a smart queue of some types, all of the above by default."""
+    from fdbqueue import Queue
+
+    queue = Queue(space, codec=Messages(*(given or ALL)))
+    return SmartQueue(Leases(queue, clock=clock or Clock()), **terms)
+
+
+def contents(smart: SmartQueue, db: Any) -> list[Any]:
+    """Return the messages that are available, and that nothing is wrong."""
+    assert smart.check(db).problems == ()
+    return [item.value for item in smart.queue.browse(db)]
+
+
+def conflicts(tr: Any) -> bool:
+    """Commit, and say whether that failed with a conflict."""
+    try:
+        tr.commit().wait()
+    except FDBError as error:
+        if error.code != 1020:
+            raise
+        return True
+    return False
+
+
+def rows_of(smart: SmartQueue, db: Any) -> list[tuple[bytes, bytes]]:
+    """Return all that the queue owns, to compare."""
+    begin, end = smart.queue.layout.whole_range()
+    return [(bytes(row.key), bytes(row.value)) for row in db.get_range(begin, end)]
+
+
+def position_of(smart: SmartQueue, db: Any, message: Any) -> Position:
+    """Enqueue a message that nobody minds, and return its position."""
+    position = smart.enqueue(db, message).position
+    assert position is not None
+    return position

@@ -1,0 +1,204 @@
+"""Two at once, laid out by hand: who would have decided otherwise, had it seen the other, conflicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue import FdbQueueError
+from fdbqueue.engine import Subspace
+from layers.decisions import Decision
+from layers.limits import Limit
+from layers.messages import MessageType
+from layers.smart import SmartQueue
+from tests.helpers.smart import (
+    CONFIRMATION,
+    Confirmation,
+    Note,
+    Order,
+    Progress,
+    conflicts,
+    contents,
+    position_of,
+    smart_queue,
+)
+
+
+@pytest.fixture
+def smart(space: Subspace) -> SmartQueue:
+    return smart_queue(space)
+
+
+def both(db: Any, one: Callable[[Any], Any], other: Callable[[Any], Any]) -> bool:
+    """Do both in transactions that don't see each other, and say whether the second to commit conflicts."""
+    first, second = db.create_transaction(), db.create_transaction()
+    second.get_read_version().wait()
+    one(first)
+    other(second)
+    assert not conflicts(first)
+    return conflicts(second)
+
+
+def test_of_two_reports_of_progress_at_once_never_both_stay(db: Any, smart: SmartQueue) -> None:
+    assert both(db, lambda tr: smart.enqueue(tr, Progress("a", 1)), lambda tr: smart.enqueue(tr, Progress("a", 2)))
+    smart.enqueue(db, Progress("a", 2))
+    assert contents(smart, db) == [Progress("a", 2)]
+
+
+def test_of_two_that_take_over_the_same_item_one_conflicts(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue(db, Progress("a", 0))
+    assert both(db, lambda tr: smart.enqueue(tr, Progress("a", 1)), lambda tr: smart.enqueue(tr, Progress("a", 2)))
+
+
+def test_newcomers_whose_relations_are_disjoint_do_not_conflict(db: Any, smart: SmartQueue) -> None:
+    for message in (Progress("a", 0), Progress("b", 0), Order(1)):
+        smart.enqueue(db, message)
+    transactions = [db.create_transaction() for _ in range(5)]
+    for tr in transactions:
+        tr.get_read_version().wait()
+    smart.enqueue(transactions[0], Progress("a", 1))
+    smart.enqueue(transactions[1], Progress("b", 1))
+    smart.enqueue(transactions[2], Progress("c", 1))
+    smart.enqueue(transactions[3], Confirmation(1))
+    smart.enqueue(transactions[4], Order(2))
+    assert [conflicts(tr) for tr in transactions[:4]] == [False] * 4
+    assert conflicts(transactions[4]), "it saw the order that was confirmed meanwhile"
+    assert contents(smart, db) == [Progress("a", 1), Progress("b", 1), Progress("c", 1)]
+
+
+def test_a_confirmation_that_races_a_dequeue_has_one_winner(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue(db, Order(1))
+    assert both(db, lambda tr: smart.queue.dequeue(tr), lambda tr: smart.enqueue(tr, Confirmation(1)))
+    assert smart.enqueue(db, Confirmation(1)).decision is Decision.queue
+    assert contents(smart, db) == [Confirmation(1)]
+    smart.queue.clear(db)
+    smart.enqueue(db, Order(1))
+    assert both(db, lambda tr: smart.enqueue(tr, Confirmation(1)), lambda tr: smart.queue.dequeue(tr))
+    assert contents(smart, db) == []
+
+
+ends: dict[str, Callable[[SmartQueue, Any, Any], Any]] = {
+    "ack": lambda smart, tr, lease: smart.leases.ack(tr, lease),
+    "nack": lambda smart, tr, lease: smart.leases.nack(tr, lease),
+    "extend": lambda smart, tr, lease: smart.leases.extend(tr, lease),
+}
+
+
+@pytest.mark.parametrize("end", ends)
+@pytest.mark.parametrize("confirmed_first", [True, False])
+def test_a_confirmation_that_races_the_end_of_a_lease_has_one_winner(
+    db: Any, smart: SmartQueue, end: str, confirmed_first: bool
+) -> None:
+    smart.enqueue(db, Order(1))
+    lease = smart.leases.lease(db)
+    calls = [lambda tr: smart.enqueue(tr, Confirmation(1)), lambda tr: ends[end](smart, tr, lease)]
+    assert both(db, *(calls if confirmed_first else calls[::-1]))
+    assert smart.check(db).ok
+
+
+def test_a_lease_of_an_item_that_takes_over_values_at_that_moment_conflicts(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue(db, Progress("a", 1))
+    assert both(db, lambda tr: smart.enqueue(tr, Progress("a", 2)), lambda tr: smart.leases.lease(tr))
+    lease = smart.leases.lease(db)
+    assert lease is not None
+    assert lease.value == Progress("a", 2)
+    smart.leases.ack(db, lease)
+    smart.enqueue(db, Progress("a", 1))
+    assert both(db, lambda tr: smart.leases.lease(tr), lambda tr: smart.enqueue(tr, Progress("a", 2)))
+
+
+def test_an_item_that_was_met_leased_and_comes_back_meanwhile_conflicts(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue(db, Progress("a", 1))
+    lease = smart.leases.lease(db)
+    assert lease is not None
+    assert both(db, lambda tr: smart.leases.nack(tr, lease), lambda tr: smart.enqueue(tr, Progress("a", 2)))
+
+
+def test_an_enqueue_behind_the_item_that_decided_does_not_conflict(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue(db, Note("a", {"new": "ignore"}))
+    smart.enqueue(db, Note("b", {}))
+
+    def left_out(tr: Any) -> None:
+        assert smart.enqueue(tr, Note("new", {})).decision is Decision.ignore
+        tr.set(smart.queue.layout.space.pack(("left out",)), b"")
+
+    assert not both(db, lambda tr: smart.enqueue(tr, Note("other", {})), left_out)
+    assert both(db, lambda tr: smart.queue.dequeue(tr), left_out)
+
+
+def test_an_item_that_comes_to_stand_in_front_of_the_one_that_decided_conflicts(db: Any, smart: SmartQueue) -> None:
+    slow = db.create_transaction()
+    smart.enqueue(slow, Progress("a", 1))
+    for n in range(3):
+        smart.queue.enqueue(db, Note(f"{n}", {"new": "ignore"}))
+    tr = db.create_transaction()
+    smart.queue.dequeue(db)
+    assert smart.enqueue(tr, Note("new", {})).decision is Decision.ignore
+    tr.set(smart.queue.layout.space.pack(("decided",)), b"")
+    assert not conflicts(slow)
+    assert conflicts(tr)
+
+
+def test_who_sees_everything_conflicts_with_every_enqueue_that_it_did_not_see(db: Any, smart: SmartQueue) -> None:
+    assert both(db, lambda tr: smart.enqueue(tr, Progress("a", 1)), lambda tr: smart.enqueue(tr, Note("new", {})))
+
+
+def test_a_failure_that_is_caught_depends_on_what_was_seen(db: Any, space: Subspace) -> None:
+    def check(queued: dict[str, Any], new: dict[str, Any]) -> Decision:
+        raise RuntimeError("broken")
+
+    smart = smart_queue(space, MessageType("x", check=check))
+    smart.enqueue(db, {"type": "x"})
+    tr = db.create_transaction()
+    with pytest.raises(FdbQueueError):
+        smart.enqueue(tr, {"type": "x"})
+    tr.set(space.pack(("gave up",)), b"")
+    smart.dequeue(db)
+    assert conflicts(tr)
+
+
+def test_of_two_newcomers_for_one_free_place_one_conflicts(db: Any, space: Subspace) -> None:
+    limited = MessageType("x", sees=CONFIRMATION.sees, key=lambda data: data["number"], key_limit=Limit(2))
+    smart = smart_queue(space, limited, *(given for given in (MessageType("order"),)))
+    smart.enqueue(db, {"type": "x", "number": 1})
+    one = {"type": "x", "number": 1}
+    assert both(db, lambda tr: smart.enqueue(tr, one), lambda tr: smart.enqueue(tr, one))
+    assert not both(
+        db,
+        lambda tr: smart.enqueue(tr, {"type": "x", "number": 2}),
+        lambda tr: smart.enqueue(tr, {"type": "x", "number": 3}),
+    )
+
+
+def test_of_two_newcomers_for_the_queues_last_place_one_conflicts(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space, limit=Limit(2))
+    smart.enqueue(db, Order(1))
+    assert both(db, lambda tr: smart.enqueue(tr, Progress("a", 1)), lambda tr: smart.enqueue(tr, Progress("b", 1)))
+
+
+def test_a_registration_and_an_enqueue_that_does_not_know_of_it_conflict(db: Any, smart: SmartQueue) -> None:
+    assert both(db, lambda tr: smart.resend.register(tr, "B"), lambda tr: smart.enqueue(tr, Progress("a", 1)))
+
+
+def test_of_the_two_last_confirmations_one_sees_that_it_is_the_last(db: Any, smart: SmartQueue) -> None:
+    for name in ("B", "C"):
+        smart.resend.register(db, name)
+    position_of(smart, db, Order(1))
+    for name in ("B", "C"):
+        smart.resend.fetch(db, name)
+    assert both(db, lambda tr: smart.resend.confirm(tr, "B"), lambda tr: smart.resend.confirm(tr, "C"))
+    assert smart.resend.confirm(db, "C")[1]
+    assert contents(smart, db) == []
+
+
+def test_fetches_of_different_recipients_do_not_conflict_and_of_the_same_do(db: Any, smart: SmartQueue) -> None:
+    for name in ("B", "C"):
+        smart.resend.register(db, name)
+    smart.enqueue(db, Order(1))
+    assert not both(db, lambda tr: smart.resend.fetch(tr, "B"), lambda tr: smart.resend.fetch(tr, "C"))
+    smart.enqueue(db, Progress("a", 1))
+    assert both(db, lambda tr: smart.resend.fetch(tr, "B"), lambda tr: smart.resend.fetch(tr, "B"))
+    smart.enqueue(db, Progress("b", 1))
+    assert not both(db, lambda tr: smart.enqueue(tr, Progress("c", 1)), lambda tr: smart.resend.fetch(tr, "C"))

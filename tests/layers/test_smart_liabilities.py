@@ -1,0 +1,401 @@
+"""Checks that go wrong cost an error that names type and item, and nothing is written."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from fdbqueue import CheckFailed, CodecError, FormatError, QueueFull, ScanTooLarge
+from fdbqueue.engine import Subspace
+from layers.decisions import Asked, Decision, TakeOver
+from layers.limits import Limit
+from layers.messages import NOTHING, OWN_KEY, OWN_TYPE, MessageType, types
+from layers.overrun import Overrun, TimeLimit
+from layers.smart import SmartQueue
+from tests.helpers.smart import Clock, contents, rows_of, smart_queue
+
+Data = dict[str, Any]
+
+
+def forever(queued: Data, new: Data) -> Decision:
+    while True:
+        pass
+
+
+def forever_and_stubborn(queued: Data, new: Data) -> Decision:
+    while True:
+        try:
+            forever(queued, new)
+        except Exception:  # noqa: BLE001 - that is what the stubborn do
+            continue
+
+
+def raises(queued: Data, new: Data) -> Decision:
+    raise KeyError("percent")
+
+
+def changes_the_newcomer(queued: Data, new: Data) -> Decision:
+    new["more"] = 1
+    return Decision.dont_care
+
+
+def changes_itself_and_lets_it_in(queued: Data, new: Data) -> Decision:
+    queued["more"] = 1
+    return Decision.queue
+
+
+def changes_itself_and_does_not_care(queued: Data, new: Data) -> Decision:
+    queued["more"] = 1
+    return Decision.dont_care
+
+
+def changes_itself_and_deletes_itself(queued: Data, new: Data) -> Decision:
+    queued["more"] = 1
+    return Decision.ignore_and_delete
+
+
+def changes_its_key(queued: Data, new: Data) -> Decision:
+    queued["key"] = "another"
+    return Decision.ignore
+
+
+def changes_its_type(queued: Data, new: Data) -> Decision:
+    queued["type"] = "y"
+    return Decision.ignore
+
+
+def becomes_nothing_that_can_be_stored(queued: Data, new: Data) -> Decision:
+    queued["key"] = object()
+    return Decision.ignore
+
+
+def becomes_no_message(queued: Data, new: Data) -> TakeOver:
+    return TakeOver("text")
+
+
+bad: dict[str, tuple[Callable[[Data, Data], Any], str]] = {
+    "raises": (raises, "raised KeyError"),
+    "never returns": (forever, "did not return within"),
+    "never returns and catches all": (forever_and_stubborn, "did not return within"),
+    "changes the newcomer": (changes_the_newcomer, "changed the newcomer"),
+    "changes itself and lets it in": (changes_itself_and_lets_it_in, "did not answer 'ignore'|answered 'queue'"),
+    "changes itself, not caring": (changes_itself_and_does_not_care, "did not answer 'ignore'"),
+    "changes itself and deletes itself": (changes_itself_and_deletes_itself, "answered 'ignore and delete'"),
+    "changes its key": (changes_its_key, "changed the key"),
+    "changes its type": (changes_its_type, "type 'y'"),
+    "can't be stored": (becomes_nothing_that_can_be_stored, "can't be stored"),
+    "is no message": (becomes_no_message, "can't be stored"),
+    "returns None": (lambda queued, new: None, "returned None"),
+    "returns True": (lambda queued, new: True, "returned True"),
+    "returns text": (lambda queued, new: "maybe", "returned 'maybe'"),
+}
+
+
+@pytest.mark.parametrize("fault", bad)
+@pytest.mark.parametrize("own", [True, False], ids=["own transaction", "caller's"])
+def test_a_bad_check_is_named_with_its_item_and_nothing_is_written(
+    db: Any, space: Subspace, fault: str, own: bool
+) -> None:
+    check, why = bad[fault]
+
+    def sometimes(queued: Data, new: Data) -> Any:
+        return check(queued, new) if queued.get("bad") else Decision.dont_care
+
+    def key(message: Data) -> str:
+        return str(message.get("key", ""))
+
+    clock = Clock()
+    smart = smart_queue(
+        space,
+        MessageType("x", check=sometimes, key=key, sees=types("x", "y")),
+        MessageType("y", expires=5.0, sees=NOTHING),
+        clock=clock,
+        check_seconds=0.1,
+    )
+    smart.enqueue_many(db, [{"type": "y"}, {"type": "x"}])
+    broken = smart.enqueue(db, {"type": "x", "bad": True}).position
+    smart.enqueue(db, {"type": "y", "n": 2})
+    clock.now += 6
+    before = rows_of(smart, db)
+    tr = db if own else db.create_transaction()
+    with pytest.raises(CheckFailed, match=why) as failed:
+        smart.enqueue(tr, {"type": "x"})
+    assert (failed.value.type, failed.value.position) == ("x", broken)
+    assert "'x'" in str(failed.value)
+    assert str(broken) in str(failed.value)
+    if not own:
+        tr.set(space.pack(("mine",)), b"")
+        tr.commit().wait()
+        assert [row for row in rows_of(smart, db) if row[0] != space.pack(("mine",))] == before
+    else:
+        assert rows_of(smart, db) == before
+
+
+def test_a_leased_item_can_not_take_over_values(db: Any, space: Subspace) -> None:
+    def check(queued: Data, new: Data, asked: Asked) -> Any:
+        return TakeOver(new)
+
+    smart = smart_queue(space, MessageType("x", check=check))
+    smart.enqueue(db, {"type": "x", "n": 1})
+    smart.leases.lease(db)
+    with pytest.raises(CheckFailed, match="leased"):
+        smart.enqueue(db, {"type": "x", "n": 2})
+    assert smart.enqueue(db, {"type": "x", "n": 1}).decision is Decision.ignore
+
+
+def test_a_check_that_is_not_deterministic_is_found_by_the_debug_mode(db: Any, space: Subspace) -> None:
+    counter = itertools.count()
+
+    def counts(queued: Data, new: Data) -> Any:
+        return TakeOver({"type": "x", "n": next(counter)})
+
+    def wavers(queued: Data, new: Data) -> Decision:
+        return Decision.queue if next(counter) % 2 else Decision.dont_care
+
+    for check in (counts, wavers):
+        smart = smart_queue(space[check.__name__], MessageType("x", check=check), debug=True)
+        smart.enqueue(db, {"type": "x"})
+        with pytest.raises(CheckFailed, match="asked twice"):
+            smart.enqueue(db, {"type": "x"})
+    steady = smart_queue(space["steady"], MessageType("x", check=lambda old, new: TakeOver(new)), debug=True)
+    steady.enqueue_many(db, [{"type": "x", "n": n} for n in range(3)])
+    assert contents(steady, db) == [{"type": "x", "n": 2}]
+
+
+def test_an_event_loop_and_a_thread_go_on_after_a_check_that_never_returns(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space, MessageType("x", check=forever), check_seconds=0.1)
+    smart.enqueue(db, {"type": "x"})
+    failures = []
+
+    def enqueue() -> None:
+        try:
+            smart.enqueue(db, {"type": "x"})
+        except CheckFailed as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=enqueue) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(failures) == 3
+
+    async def main() -> None:
+        with pytest.raises(CheckFailed):
+            await smart.enqueue.aio(db, {"type": "x"})
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def wait_busily(done: threading.Event, limit: TimeLimit) -> None:
+    with limit:
+        while not done.is_set():
+            pass
+
+
+def test_a_time_limit_that_is_not_reached_stops_nobody_later() -> None:
+    for _ in range(100):
+        with TimeLimit(0.06):
+            sum(range(100))
+    done = threading.Event()
+    with pytest.raises(Overrun):
+        wait_busily(done, TimeLimit(0.05))
+    assert sum(range(2_000_000)) == 1_999_999_000_000
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        (MessageType("x"), "OWN_TYPE"),
+        (MessageType("x", sees=OWN_TYPE), "give the type 'x' a key"),
+        (MessageType("x", sees=OWN_TYPE, key=lambda data: 1), "OWN_KEY"),
+        (MessageType("x", sees=OWN_KEY, key=lambda data: 1), "finer key"),
+    ],
+)
+def test_a_queue_too_large_to_scan_is_refused_with_the_index_that_would_help(
+    db: Any, space: Subspace, given: MessageType, remedy: str
+) -> None:
+    given = dataclasses.replace(given, check=lambda queued, new: Decision.dont_care)
+    smart = smart_queue(space, given, max_items=20)
+    for _ in range(21):
+        smart.enqueue(db, {"type": "x"})
+    before = rows_of(smart, db)
+    with pytest.raises(ScanTooLarge, match=remedy):
+        smart.enqueue(db, {"type": "x"})
+    assert rows_of(smart, db) == before
+    smaller = SmartQueue(smart.leases, max_bytes=100)
+    with pytest.raises(ScanTooLarge, match="100 bytes"):
+        smaller.enqueue(db, {"type": "x"})
+
+
+def test_an_item_that_can_not_be_read_stops_whoever_has_to_see_it(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space, MessageType("x"), MessageType("y", sees=OWN_TYPE))
+    position = smart.queue.enqueue(db, {"type": "x"})
+    key = smart.queue.layout.item_key(position)
+    db.set(key, b"\xf0from the future")
+    with pytest.raises(FormatError, match="newer version"):
+        smart.enqueue(db, {"type": "x"})
+    db.set(key, b'\x10{"type":"z"}')
+    with pytest.raises(CodecError, match="not registered"):
+        smart.enqueue(db, {"type": "x"})
+    assert smart.enqueue(db, {"type": "y"}).position is not None
+
+
+def test_what_others_wrote_in_another_order_is_no_change(db: Any, space: Subspace) -> None:
+    class Struct(msgspec.Struct):
+        a: int
+        b: float
+
+        def check(self, new: Any) -> Decision:
+            return Decision.dont_care
+
+    smart = smart_queue(space, MessageType("s", Struct))
+    position = smart.queue.enqueue(db, Struct(1, 2.0))
+    db.set(smart.queue.layout.item_key(position), b'\x10{ "b": 2, "a": 1, "type": "s" }')
+    assert smart.enqueue(db, Struct(1, 2)).by is None
+    assert contents_of(smart, db) == [Struct(1, 2.0), Struct(1, 2.0)]
+
+
+def contents_of(smart: SmartQueue, db: Any) -> list[Any]:
+    return [item.value for item in smart.queue.browse(db)]
+
+
+def limited(space: Subspace, when_full: Any, **terms: Any) -> SmartQueue:
+    return smart_queue(
+        space,
+        MessageType("x", key=lambda data: data["of"], sees=OWN_KEY, key_limit=Limit(2, when_full), expires=100.0),
+        **terms,
+    )
+
+
+def x(of: str, n: int) -> Data:
+    return {"type": "x", "of": of, "n": n}
+
+
+def numbers(smart: SmartQueue, db: Any) -> list[tuple[str, int]]:
+    return [(message["of"], message["n"]) for message in contents(smart, db)]
+
+
+def test_a_limit_refuses(db: Any, space: Subspace) -> None:
+    smart = limited(space, "refuse")
+    smart.enqueue_many(db, [x("a", 1), x("a", 2), x("b", 1)])
+    before = rows_of(smart, db)
+    with pytest.raises(QueueFull, match="most=2") as full:
+        smart.enqueue(db, x("a", 3))
+    assert full.value.limit == Limit(2)
+    assert rows_of(smart, db) == before
+    smart.enqueue(db, x("b", 2))
+
+
+def test_a_limit_drops_the_newest(db: Any, space: Subspace) -> None:
+    smart = limited(space, "drop newest")
+    outcomes = smart.enqueue_many(db, [x("a", n) for n in range(4)])
+    assert [outcome.full for outcome in outcomes] == [False, False, True, True]
+    assert numbers(smart, db) == [("a", 0), ("a", 1)]
+
+
+def test_a_limit_drops_the_oldest_that_nobody_has_leased(db: Any, space: Subspace) -> None:
+    smart = limited(space, "drop oldest")
+    smart.enqueue_many(db, [x("a", 0), x("b", 0), x("a", 1)])
+    assert smart.leases.lease(db) is not None
+    outcome = smart.enqueue(db, x("a", 2))
+    assert len(outcome.deleted) == 1
+    assert numbers(smart, db) == [("b", 0), ("a", 2)]
+    smart.leases.lease_many(db)
+    with pytest.raises(QueueFull, match="leased"):
+        smart.enqueue(db, x("a", 3))
+
+
+def test_items_whose_life_is_over_make_room(db: Any, space: Subspace) -> None:
+    clock = Clock()
+    for at, smart in enumerate(
+        (
+            limited(space["key"], "refuse", clock=clock),
+            smart_queue(space["queue"], MessageType("x", expires=100.0), clock=clock, limit=Limit(2)),
+        )
+    ):
+        smart.enqueue_many(db, [x("a", 1), x("a", 2)])
+        clock.now += 101
+        assert len(smart.enqueue(db, x("a", 3)).expired) == 2, at
+        assert numbers(smart, db) == [("a", 3)]
+
+
+@pytest.mark.parametrize("when_full", ["refuse", "drop newest", "drop oldest"])
+def test_a_limit_of_the_queue_counts_every_item_and_no_dead_letter(db: Any, space: Subspace, when_full: Any) -> None:
+    smart = smart_queue(space, MessageType("x"), MessageType("y"), limit=Limit(3, when_full))
+    smart.enqueue(db, {"type": "y"})
+    smart.queue.enqueue(db, {"type": "x", "n": 0})
+    smart.enqueue(db, {"type": "x", "n": 1}, delay=9)
+    if when_full == "refuse":
+        with pytest.raises(QueueFull):
+            smart.enqueue(db, {"type": "x", "n": 2})
+    else:
+        outcome = smart.enqueue(db, {"type": "x", "n": 2})
+        assert (outcome.full, len(outcome.deleted)) == ((True, 0) if when_full == "drop newest" else (False, 1))
+    stats = smart.queue.stats(db)
+    assert stats.available + stats.delayed == 3
+    smart.dequeue(db)
+    assert smart.enqueue(db, {"type": "x", "n": 3}).position is not None
+
+
+def test_a_limit_that_was_lowered_drops_as_many_as_it_takes(db: Any, space: Subspace) -> None:
+    smart_queue(space, MessageType("x")).enqueue_many(db, [{"type": "x", "n": n} for n in range(9)])
+    smart = smart_queue(space, MessageType("x", limit=Limit(3, "drop oldest")))
+    assert len(smart.enqueue(db, {"type": "x", "n": 9}).deleted) == 7
+    assert [message["n"] for message in contents(smart, db)] == [7, 8, 9]
+
+
+def test_one_that_waits_for_room_comes_in_when_there_is_some_and_refuses_in_time(db: Any, space: Subspace) -> None:
+    for at, smart in enumerate(
+        (limited(space["key"], "wait"), smart_queue(space["all"], MessageType("x"), limit=Limit(2, "wait")))
+    ):
+        smart.enqueue_many(db, [x("a", 1), x("a", 2)])
+        with pytest.raises(QueueFull):
+            smart.enqueue(db, x("a", 3), timeout=0.05)
+        with pytest.raises(QueueFull):
+            smart.enqueue(db.create_transaction(), x("a", 3))
+        waiting = threading.Thread(target=smart.enqueue, args=(db, x("a", 3)), kwargs={"timeout": 30})
+        waiting.start()
+        smart.queue.dequeue(db)
+        waiting.join()
+        assert numbers(smart, db) == [("a", 2), ("a", 3)], at
+
+
+def test_one_that_waits_comes_in_when_a_life_ends_that_nobody_settles(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space, MessageType("x", limit=Limit(1, "wait"), expires=0.1), clock=time.time)
+    smart.enqueue(db, {"type": "x", "n": 1})
+    smart.enqueue(db, {"type": "x", "n": 2}, timeout=30)
+    assert smart.queue.stats(db).expired == 1
+
+
+def test_many_that_wait_for_room_come_in_one_by_one_without_an_event_loop_being_blocked(
+    db: Any, space: Subspace
+) -> None:
+    smart = limited(space, "wait")
+
+    async def main() -> None:
+        coming = asyncio.gather(*(smart.enqueue.aio(db, x("a", n), timeout=30) for n in range(8)))
+        taken = 0
+        while taken < 8:
+            taken += len(await smart.dequeue_many.aio(db))
+            await asyncio.sleep(0)
+        await coming
+
+    asyncio.run(main())
+    assert smart.queue.stats(db).dequeued == 8
+
+
+def test_limits_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError):
+        Limit(0)
+    with pytest.raises(ValueError):
+        Limit(1, "panic")  # type: ignore[arg-type]
