@@ -11,7 +11,7 @@ SEED     ?=
 ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench differential chaos check format clean
+.PHONY: help setup demo test bench differential chaos mutations check format clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ differential: setup ## Run random programs on memory: and on URL, which is clear
 
 chaos: setup ## Kill, stop and fail what works on a queue for SECONDS, and check every promise (SEED=7, URL=fdb:PATH)
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --url '$(or $(URL),file:)' $(if $(SEED),--seed '$(SEED)') $(ARGS)
+
+mutations: setup ## Take guards out of copies of the library, one by one, and see that chaos finds each (URL=fdb:PATH)
+	$(BIN)/python -m tests.chaos.mutations --url '$(or $(URL),file:)' $(ARGS)
 
 check: setup ## Check format, lint, types and who imports whom
 	$(BIN)/ruff format --check .

@@ -40,7 +40,11 @@ class Tail:
     @classmethod
     def parse(cls, value: Any) -> Tail:
         """Take what was read of the tail's key apart."""
-        stored = bytes(value) if value.present() else b""
+        return cls.stored(bytes(value) if value.present() else b"")
+
+    @classmethod
+    def stored(cls, stored: bytes) -> Tail:
+        """Take a stored tail apart; b"" for none."""
         if stored.startswith(_ORDERED):
             return cls(int.from_bytes(stored[1:9], "big"), stored[9:].decode("utf-8", "replace"))
         return cls(int.from_bytes(stored, "big"), None)

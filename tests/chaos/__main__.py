@@ -6,6 +6,7 @@ import argparse
 import os
 import secrets
 import sys
+from functools import partial
 
 from tests.chaos.report import lines
 from tests.chaos.run import run
@@ -17,11 +18,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", default=secrets.token_hex(4), help="what goes wrong, and when; printed")
     parser.add_argument("--url", default="file:", help="file: for a temporary folder, file:PATH, or fdb:CLUSTER_FILE")
+    parser.add_argument("--until-broken", action="store_true", help="end after the first round that broke a promise")
     options = parser.parse_args()
     # A killed process leaves semaphores of the cluster's client to be cleaned up, which needs no warning.
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker:UserWarning"
     print(f"seed {options.seed}", flush=True)
-    report = run(options.url, options.seed, options.seconds, lambda text: print(text, flush=True))
+    tell = partial(print, flush=True)
+    report = run(options.url, options.seed, options.seconds, tell, until_broken=options.until_broken)
     for line in lines(report):
         print(line)
     return 0 if report.ok() else 1

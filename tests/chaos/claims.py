@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fdbqueue import Position
-from tests.chaos.history import KILLED, OK, REFUSED, Told, position_of
+from tests.chaos.history import KILLED, OK, REFUSED, Told
 
 LeaseOf = tuple[Position, bytes]
 """A position and the token of one lease of it."""
@@ -77,7 +77,7 @@ def read_claims(calls: list[Told]) -> Claims:
         _used(claims, told)
         claims.leased.update(_leases(told.answer))
         for position, _ in told.answer.get("items", ()):
-            claims.taken_out[told.by, position_of(position)] += 1
+            claims.taken_out[told.by, Position.parse(position)] += 1
         if told.verb in TAKES_OUT and told.outcome != OK:
             claims.in_doubt.add(told.by)
     return claims
@@ -117,11 +117,11 @@ def _used(claims: Claims, told: Told) -> None:
     kind = kind_of(told.verb)
     if not kind or told.outcome == REFUSED or told.outcome in NOT_COMMITTED:
         return
-    leases = [(position_of(position), bytes.fromhex(token)) for position, token in told.asked["claims"]]
+    leases = [(Position.parse(position), bytes.fromhex(token)) for position, token in told.asked["claims"]]
     of_process[kind].update(leases)
     if told.outcome == OK:
         claims.told_used[kind].update(leases)
 
 
 def _leases(told: dict[str, Any]) -> list[LeaseOf]:
-    return [(position_of(position), bytes.fromhex(token)) for position, token, _ in told.get("leases", ())]
+    return [(Position.parse(position), bytes.fromhex(token)) for position, token, _ in told.get("leases", ())]

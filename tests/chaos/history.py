@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fdbqueue import Item, Position
+from fdbqueue import Item
 from fdbqueue.items import envelope
 from layers.lease import Held, Lease
 from layers.oprecords import digest
@@ -40,28 +40,16 @@ def content(value: bytes, headers: Any = None) -> bytes:
     return digest(envelope(value, dict(headers) if headers else None))
 
 
-def told_position(position: Position) -> str:
-    return f"{position.index}:{position.random.hex()}"
-
-
-def position_of(told: str) -> Position:
-    index, random = told.split(":")
-    return Position(int(index), bytes.fromhex(random))
-
-
 def told_claims(leases: Iterable[Held]) -> list[tuple[str, str]]:
-    return [(told_position(lease.position), lease.token.hex()) for lease in leases]
+    return [(lease.position.text, lease.token.hex()) for lease in leases]
 
 
 def told_leases(leases: Iterable[Lease]) -> list[tuple[str, str, str]]:
-    return [
-        (told_position(lease.position), lease.token.hex(), content(lease.value, lease.headers).hex())
-        for lease in leases
-    ]
+    return [(lease.position.text, lease.token.hex(), content(lease.value, lease.headers).hex()) for lease in leases]
 
 
 def told_items(items: Iterable[Item]) -> list[tuple[str, str]]:
-    return [(told_position(item.position), content(item.value, item.headers).hex()) for item in items]
+    return [(item.position.text, content(item.value, item.headers).hex()) for item in items]
 
 
 @dataclass(slots=True)

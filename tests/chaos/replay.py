@@ -12,6 +12,7 @@ import msgspec
 from fdbqueue import Position
 from fdbqueue.items import Notes
 from fdbqueue.layout import Layout
+from fdbqueue.tail import Tail
 from layers.oprecords import STATES, Change, Record, digest, place_of
 
 NEW_STATES = ("gone", *STATES)
@@ -53,6 +54,8 @@ class Replay:
         self.timers: dict[Position, set[tuple[int, str]]] = {}
         self.counters: Counter[str] = Counter()
         self.tail = 0
+        self.ordered = False
+        """Whether the queue has an order of its own, in which every enqueue raises the tail."""
         self._timer_prefix = layout.timers.key()[len(layout.prefix) :]
         self._count_prefix = layout.counts.key()[len(layout.prefix) :]
         self._tail_key = layout.tail_key[len(layout.prefix) :]
@@ -74,7 +77,7 @@ class Replay:
 
     def live_index(self) -> int:
         """Return the highest index of an item that is available or away for a while."""
-        return max(self.tail, self.available[-1].index if self.available else 0)
+        return max(self.tail, self.available[-1].index if self.available and not self.ordered else 0)
 
     def _apply(self, change: Change, before: dict[Position, Standing | None], counts: Counter[str]) -> None:
         match change.operation:
@@ -98,7 +101,8 @@ class Replay:
             case "byte_max":
                 self._put(change.key, max(self.values.get(change.key, b""), change.param))
                 if change.key == self._tail_key:
-                    self.tail = int.from_bytes(self.values[change.key], "big")
+                    tail = Tail.stored(self.values[change.key])
+                    self.tail, self.ordered = tail.index, tail.order is not None
             case "byte_min":
                 self._put(change.key, min(self.values.get(change.key, change.param), change.param))
             case other:

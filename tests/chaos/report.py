@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from tests.chaos.invariants import INVARIANTS
 from tests.chaos.oracle import NOT_HERE, REBUILT
-from tests.chaos.run import SAME, Report
+from tests.chaos.run import SAME, WOKEN, Report
 
 MOST_TOLD = 5
 OTHERS = {
     SAME: "both engines answer the same to the same program",
+    WOKEN: "who waits for an item is woken by it",
     REBUILT: "the log rebuilds every key that is stored",
     "check": "the queue's own check finds nothing",
     "processes": "every process ends as it should",

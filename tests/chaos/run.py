@@ -19,10 +19,11 @@ from tests.chaos.faults import COMMIT_FAULTS, DEATHS, JUMP, Odds
 from tests.chaos.oracle import Verdict
 from tests.chaos.same import answered_differently
 from tests.chaos.stage import KILLED, STOPPED, Round, Wanted
+from tests.chaos.waking import not_woken
 
 ROUND_SECONDS = 12.0
 PROGRAM_STEPS = 120
-SAME = "I13"
+SAME, WOKEN = "I13", "woken"
 ASKED_FOR = (*COMMIT_FAULTS, *DEATHS, JUMP, KILLED, STOPPED)
 """What is asked for in every run, and has to happen."""
 
@@ -59,7 +60,9 @@ def odds_of(number: int) -> Odds:
     )[number % 3]
 
 
-def run(url: str, seed: str, seconds: float, tell: Callable[[str], None] = print) -> Report:
+def run(
+    url: str, seed: str, seconds: float, tell: Callable[[str], None] = print, *, until_broken: bool = False
+) -> Report:
     """Run rounds on the database of a URL until `seconds` have passed; at least one.
 
     Args:
@@ -67,12 +70,12 @@ def run(url: str, seed: str, seconds: float, tell: Callable[[str], None] = print
         seed: what processes do and what goes wrong; the order of what they do at the same time is not in it.
         seconds: how long it may take, but for the last round's end.
         tell: told after every round.
+        until_broken: end after the first round that broke a promise.
     """
     started = time.monotonic()
     with _url(url) as own_url, fdbqueue.open(own_url) as db:
         report = Report(seed, own_url)
-        if own_url.startswith("fdb:"):
-            _compare(db, report, seed)
+        _ask(db, report, seed)
         while not report.rounds or time.monotonic() - started < seconds - ROUND_SECONDS:
             left = seconds - (time.monotonic() - started)
             one = Round(
@@ -88,14 +91,19 @@ def run(url: str, seed: str, seconds: float, tell: Callable[[str], None] = print
             report.faults.update(one.faults)
             report.rounds += 1
             tell(f"round {report.rounds} ({one.seed}): {found.records:,} records, {found.count()} violations")
-            if own_url.startswith("fdb:"):
-                _compare(db, report, one.seed)
+            _ask(db, report, one.seed)
+            if until_broken and report.verdict.count():
+                break
         report.seconds = time.monotonic() - started
     return report
 
 
-def _compare(db: Any, report: Report, seed: str) -> None:
-    """Run a program on this database and on one in memory, and compare what they answer."""
+def _ask(db: Any, report: Report, seed: str) -> None:
+    """Ask what is to be asked when nothing goes wrong."""
+    waiting = not_woken(db, Subspace(("fdbqueue chaos", secrets.token_hex(6))))
+    report.verdict.violations.setdefault(WOKEN, []).extend(waiting)
+    if not report.url.startswith("fdb:"):
+        return  # one in memory has the same engine
     with fdbqueue.open("memory:") as memory:
         space = Subspace(("fdbqueue chaos", secrets.token_hex(6)))
         found = answered_differently([memory, db], space, seed, steps=PROGRAM_STEPS)

@@ -1,0 +1,107 @@
+"""Guards of the library, and what it looks like without each: strings of the source, and what stands in their place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """The library without one of its guards."""
+
+    name: str
+    file: str
+    changes: tuple[tuple[str, str], ...]
+    """What is replaced, each of which stands in the file exactly once, by what."""
+
+
+MUTANTS = (
+    Mutant(
+        "a lease does not conflict with who takes the same items",
+        "layers/head.py",
+        (("        tr.add_read_conflict_range(self._layout.begin, end)\n        tr.clear", "        tr.clear"),),
+    ),
+    Mutant(
+        "a lease's token is not looked at",
+        "layers/holding.py",
+        (("if notes is None or notes.token != lease.token:", "if notes is None:"),),
+    ),
+    Mutant(
+        "acks read the leased item by snapshot",
+        "layers/holding.py",
+        (
+            ("(packed, tr.get(leased.key(packed)))", "(packed, tr.snapshot.get(leased.key(packed)))"),
+            ("                    tr.add_read_conflict_key(leased.key(packed))\n", "                    pass\n"),
+        ),
+    ),
+    Mutant(
+        "the tail is not raised",
+        "fdbqueue/tail.py",
+        (('    tr.byte_max(layout.tail_key, index.to_bytes(8, "big"))\n', "    return\n"),),
+    ),
+    Mutant(
+        "the index is that of the last item, not one more",
+        "fdbqueue/queue.py",
+        (
+            (
+                "        position = Position(last + 1, random, rank=rank)\n",
+                "        position = Position(last or 1, random, rank=rank)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "the mark is not looked at after an unknown outcome",
+        "fdbqueue/once.py",
+        (("if value.present() and bytes(value) == doubt[0]:", "if value is None:"),),
+    ),
+    Mutant(
+        "a bulk load does not look whether a batch of unknown outcome is in",
+        "fdbqueue/bulk.py",
+        (("doubt = (sent.mark, None) if predicates.maybe_committed(error) else None", "doubt = None"),),
+    ),
+    Mutant(
+        "the timer of a lease is forgotten",
+        "layers/moves.py",
+        (('        self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, LEASE), b"")\n', ""),),
+    ),
+    Mutant(
+        "timers are settled a minute early",
+        "layers/timers.py",
+        (("*layout.timers_until(now_us), limit=limit", "*layout.timers_until(now_us + 60_000_000), limit=limit"),),
+    ),
+    Mutant(
+        "dead letters that leave are not counted",
+        "layers/moves.py",
+        (('        self.tally("dead", -1)\n', ""),),
+    ),
+    Mutant(
+        "an item dies one attempt too early",
+        "layers/moves.py",
+        (("notes.attempt >= retry.max_attempts:", "notes.attempt + 1 >= retry.max_attempts:"),),
+    ),
+    Mutant(
+        "the chunks of an item that is gone stay",
+        "layers/moves.py",
+        (("            self._tr.clear_range(*self._layout.chunk_range_of(packed))\n", "            pass\n"),),
+    ),
+    Mutant(
+        "who collects a grant does not look whether the leases are still its own",
+        "layers/serving.py",
+        (("if notes is None or notes.token != lease.token:", "if notes is None:"),),
+    ),
+    Mutant(
+        "an item whose delay is over also stays among those delayed",
+        "layers/moves.py",
+        (("        self._tr.clear(self._layout.delayed.key(packed))\n", ""),),
+    ),
+    Mutant(
+        "nobody is woken",
+        "layers/turns.py",
+        (
+            (
+                "watches += [tr.watch(self._leases.layout.count_key(name)) for name in _WATCHED]",
+                "watches += []",
+            ),
+        ),
+    ),
+)
