@@ -43,7 +43,5 @@ class OrderCheck:
         for rank in sorted({*self._levels, *counted}):
             there, said = self._levels[rank], counted.get(rank, 0)
             if there != said:
-                found.append(
-                    f"The counters say that {said:,} items of rank {rank} are available, but there are {there:,}."
-                )
+                found.append(f"The counters say that {said:,} items of rank {rank} are available, not {there:,}.")
         return found

@@ -12,6 +12,7 @@ from fdbqueue.engine import Subspace, predicates
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import run
 from fdbqueue.layout import pack
+from fdbqueue.stats import read_level_counts
 from fdbqueue.tail import LastIndex, read_tail
 
 
@@ -215,6 +216,20 @@ def test_a_queue_that_is_first_in_first_out_refuses_an_order(way: str, left: str
     assert stored(plain, db) == before
 
 
+def test_the_available_items_of_every_level_are_counted_and_those_of_ranks_without_end_are_not(
+    db: Any, space: Subspace
+) -> None:
+    queue = queue_of(space)
+    queue.enqueue_many(db, [10, 2_559, 11, 2_560, 30])
+    queue.enqueue(db, 31)
+    tr = db.create_transaction()
+    assert run(read_level_counts(tr, queue.layout)) == {1: 2, 3: 2, 255: 1}
+    assert [item.value for item in queue.dequeue_many(tr, limit=3)] == [10, 11, 30]
+    assert run(read_level_counts(tr, queue.layout)) == {1: 0, 3: 1, 255: 1}
+    tr.commit().wait()
+    assert queue.check(db).ok
+
+
 def test_a_cleared_queue_can_have_any_order(db: Any, space: Subspace) -> None:
     queue, plain = queue_of(space), Queue(space, codec="json")
     queue.enqueue(db, 50)
@@ -258,7 +273,10 @@ def test_check_finds_items_of_another_order_and_a_tail_that_is_too_low(db: Any, 
     assert "has the order 'tens', but 1 items without a rank" in problems
     assert "index 2 was the last to be given, but there is 9" in problems
     db[queue.layout.tail_key] = (9).to_bytes(8, "big")
-    assert "first in, first out, but 3 items have a rank" in " ".join(queue.check(db).problems)
+    db.add(queue.layout.level_count_key(2), (5).to_bytes(8, "little"))
+    problems = " ".join(queue.check(db).problems)
+    assert "first in, first out, but 3 items have a rank" in problems
+    assert "6 items of rank 2 are available, not 1" in problems
 
 
 def test_the_tail_says_which_order_a_queue_has(db: Any, space: Subspace) -> None:
