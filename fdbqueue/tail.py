@@ -104,12 +104,11 @@ class LastIndex:
         return max(index, lent.index)
 
     def _in_order(self) -> Steps[int]:
-        tail = yield self._tail
-        if tail.present():
-            given = Tail.parse(tail)
-            if given.order != self._order:
-                raise self._refusal(given.order)
+        given = Tail.parse((yield self._tail))
+        if given.order == self._order:
             return given.index
+        if given.order is not None or given.index:
+            raise self._refusal(given.order)
         # Nothing was enqueued in this order yet. By snapshot as all of this: of two that give a new queue two orders
         # at the same instant neither fails, and `check` tells.
         key = bytes((yield self._tr.snapshot.get_key(KeySelector.last_less_than(self._layout.end))))

@@ -26,19 +26,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from fdbqueue import Item, Queue
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps
-from fdbqueue.engine.transactional import is_database
 from fdbqueue.layout import Layout
 from fdbqueue.verbs import verb
 
+from .dequeueing import Dequeueing
 from .head import Head
 from .leases import Leases
-from .serving import Serving
 
 WINDOW = 32
 
@@ -97,7 +95,7 @@ class RelaxedQueue:
         self.leases = Leases(queue, head=RelaxedHead(queue.layout, window=window))
         """Leases of items that are picked so: lease, ack, nack and the rest."""
         self._window = window
-        self._serving = Serving(self.leases)
+        self._dequeueing = Dequeueing(self.leases)
 
     def __repr__(self) -> str:
         return f"RelaxedQueue({self.queue.layout.describe()}, window={self._window})"
@@ -117,9 +115,4 @@ class RelaxedQueue:
     @verb
     def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item]]:
         """Take a run of up to `limit` of the first items out, in order; otherwise as `dequeue`."""
-        if limit < 1:
-            raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
-        items = yield from self.queue.transact(tr, partial(self._serving.take_out, limit=limit))
-        if not items and not is_database(tr):
-            self.leases.head.found_nothing(cast(Transaction, tr))
-        return items
+        return (yield from self._dequeueing.take_out(tr, limit=limit))

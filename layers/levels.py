@@ -1,0 +1,120 @@
+"""Levels: orders that give an item one of a few ranks, by its priority.
+
+Inside, everywhere, a smaller rank is sooner. `Levels` takes priorities as such integers. `AmqpLevels` takes those of
+AMQP and JMS, 0 to 9 where larger is higher, and turns them at this boundary.
+
+Source: AMQP 0-10, message class, rules "priority levels": of n < 10 distinct priorities, 0 to 5 - ceiling(n/2) are one
+and the lowest, 4 + floor(n/2) and above are one and the highest, and those between are distinct. JMS 2.0, 3.4.10: ten
+priorities, 0 to 4 are gradations of normal and 5 to 9 of expedited priority; 4 is the default.
+
+>>> [AmqpLevels(3).rank_of(priority) for priority in range(10)]
+[2, 2, 2, 2, 1, 0, 0, 0, 0, 0]
+>>> [Levels(3).rank_of(priority) for priority in range(3)]
+[0, 1, 2]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fdbqueue.stats import COUNTED_RANKS
+
+PRIORITY = "priority"
+"""The header that an item's priority stands in, for its consumers to see too."""
+MAX_LEVELS = COUNTED_RANKS
+AMQP_PRIORITIES = 10
+AMQP_DEFAULT = 4
+
+
+class Levels:
+    """Priorities 0, the soonest, to `count` - 1. An `fdbqueue.Order`.
+
+    Args:
+        count: how many levels, 1 to 256.
+        default: the priority of an item that names none; by default the last.
+        of: where a value has its priority, for items without the header.
+    """
+
+    def __init__(self, count: int = 10, *, default: int | None = None, of: Callable[[Any], int] | None = None) -> None:
+        if not 1 <= count <= MAX_LEVELS:
+            raise ValueError(f"A priority queue has 1 to {MAX_LEVELS} levels, not {count}.")
+        self.count = count
+        self._of = of
+        self._default = self.rank_of(count - 1 if default is None else default)
+
+    @property
+    def name(self) -> str:
+        """What tells this order from others; it is kept with the queue."""
+        return f"levels/{self.count}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.count})"
+
+    def rank(self, value: Any, headers: Mapping[str, Any] | None) -> int:
+        """Return the rank of an item by its header or its value.
+
+        Raises:
+            ValueError: its priority is none of this order's.
+        """
+        if headers is not None and PRIORITY in headers:
+            return self.rank_of(headers[PRIORITY])
+        return self._default if self._of is None else self.rank_of(self._of(value))
+
+    def rank_of(self, priority: int) -> int:
+        """Return the rank of a priority.
+
+        Raises:
+            ValueError: it is none of this order's.
+        """
+        return _checked(priority, self.count)
+
+
+class AmqpLevels(Levels):
+    """Priorities 0 to 9 as AMQP and JMS have them, larger is higher, told apart as far as there are levels.
+
+    Args:
+        count: how many levels, 1 to 10.
+        default: the priority of an item that names none.
+        of: where a value has its priority, for items without the header.
+    """
+
+    def __init__(
+        self, count: int = AMQP_PRIORITIES, *, default: int = AMQP_DEFAULT, of: Callable[[Any], int] | None = None
+    ) -> None:
+        if not 1 <= count <= AMQP_PRIORITIES:
+            raise ValueError(f"AMQP tells 1 to {AMQP_PRIORITIES} priorities apart, not {count}.")
+        self._highest = 4 + count // 2
+        self._lowest = 5 - (count + 1) // 2
+        super().__init__(count, default=default, of=of)
+
+    @property
+    def name(self) -> str:
+        """What tells this order from others; it is kept with the queue."""
+        return f"amqp/{self.count}"
+
+    def rank_of(self, priority: int) -> int:
+        """Return the rank of a priority.
+
+        Raises:
+            ValueError: it is not from 0 to 9.
+        """
+        return self._highest - min(self._highest, max(self._lowest, _checked(priority, AMQP_PRIORITIES)))
+
+
+def levels_named(name: str) -> Levels | None:
+    """Return the levels that the name of an order tells of; None if it is another one's.
+
+    >>> levels_named("amqp/5"), levels_named("tens")
+    (AmqpLevels(5), None)
+    """
+    kind, _, count = name.partition("/")
+    if not count.isdecimal():
+        return None
+    return AmqpLevels(int(count)) if kind == "amqp" else Levels(int(count)) if kind == "levels" else None
+
+
+def _checked(priority: Any, count: int) -> int:
+    if isinstance(priority, int) and not isinstance(priority, bool) and 0 <= priority < count:
+        return priority
+    raise ValueError(f"A priority of this queue is an integer from 0 to {count - 1}, not {priority!r}.")
