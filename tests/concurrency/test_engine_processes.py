@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import statistics
@@ -84,6 +85,21 @@ def test_a_child_leaves_its_parents_memory_in_place() -> None:
         put(store, (b"a", b"1"))
         forked(lambda: store.close())
         assert contents(store) == [(b"a", b"1")]
+
+
+def test_a_child_does_not_keep_others_out_when_its_parent_has_closed_the_folder(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, (b"a", b"1"))
+        ready, done = _forking.Event(), _forking.Event()
+        child = _forking.Process(target=lambda: (ready.set(), done.wait(60)))
+        child.start()
+        assert ready.wait(60)
+    try:
+        with (tmp_path / "synced").open() as guard:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        done.set()
+        child.join(60)
 
 
 def test_what_a_killed_process_left_in_memory_is_removed_by_the_next(processes: Processes) -> None:

@@ -104,6 +104,7 @@ class Committer:
         files = self._host.files
         self._begin = files.env.begin
         self._dbs = files.dbs
+        self._disk = files.disk
         self._recent = RecentCommits(files.dbs.log)
         self._last_txn = -1
 
@@ -242,6 +243,7 @@ class Committer:
         try:
             recent = self._recent
             txn_id = txn.id()
+            self._disk.begun(txn_id)
             if txn_id != self._last_txn + 1:
                 # Another process has committed. That is known from here on, whatever becomes of this transaction.
                 self._news += recent.catch_up(txn)
@@ -258,10 +260,16 @@ class Committer:
             self._untrimmed += 1
             if self._untrimmed >= TRIM_EVERY:
                 self._trim(txn, version, now)
+            self._disk.mark(txn_id, key, now, accepted)
             try:
                 txn.commit()
             except lmdb.Error as error:
                 self._lost(txn_id, error, accepted)
+                return
+            try:
+                self._kept(txn_id)
+            except StorageError as error:
+                self._unknown(error, accepted)
                 return
         except BaseException:
             txn.abort()
@@ -308,6 +316,18 @@ class Committer:
         """Raise `error` if the commit surely had no effect, else say that nobody knows."""
         if self._host.files.env.info()["last_txnid"] < txn_id:
             raise error
+        self._unknown(error, accepted)
+
+    def _kept(self, txn_id: int) -> None:
+        """Wait until a commit is on the disk."""
+        while True:
+            try:
+                self._disk.ensure(txn_id)
+                return
+            except lmdb.MapResizedError:
+                self._host.adopt()
+
+    def _unknown(self, error: Exception, accepted: list[CommitRequest]) -> None:
         log.warning("%s: a commit's outcome is unknown: %s", self._host.path, error)
         self._last_txn = -1
         for request in accepted:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import BinaryIO, Final
+from dataclasses import dataclass
+from typing import Final
 
 from fdbqueue.errors import StorageError
 
 # Of LMDB 0.9's meta page: a page header of 16 bytes, then magic, format, address, map size, two databases of 48 bytes
 # each, of which the first begins with the page size, last page used, number of the transaction.
-_META: Final = struct.Struct("<16xII16xI44x48xQQ")
+META_AT: Final = 16
+_META: Final = struct.Struct("<II16xI44x48xQQ")
 _MAGIC: Final = 0xBEEFC0DE
 _FORMAT: Final = 1
 _UNWRITTEN: Final = 16
@@ -28,9 +30,8 @@ def check(path: str) -> None:
         StorageError: it was cut off, or may not be written.
     """
     try:
-        # Unbuffered: the second meta page is read where the first one says it is.
         with open(os.path.join(path, "data.mdb"), "r+b", buffering=0) as file:
-            needed = _needed(file)
+            needed = _needed(file.fileno())
             size = os.fstat(file.fileno()).st_size
             if size >= needed:
                 return
@@ -48,22 +49,32 @@ def check(path: str) -> None:
         ) from error
 
 
-def _needed(file: BinaryIO) -> int:
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """One of the two pages that say what the database is: the one with the larger number does."""
+
+    page_size: int
+    last_page: int
+    txn: int
+    """The number of the transaction that wrote it."""
+    content: bytes
+    """All that LMDB keeps there, behind the page's header."""
+
+
+def meta(fd: int, at: int) -> Meta | None:
+    """Read the meta page at that place; None where there is none."""
+    content = os.pread(fd, _META.size, at + META_AT)
+    if len(content) < _META.size:
+        return None
+    magic, version, page_size, last, txn = _META.unpack(content)
+    return Meta(page_size, last, txn, content) if magic == _MAGIC and version == _FORMAT else None
+
+
+def _needed(fd: int) -> int:
     """Return how long the file has to be; 0 where LMDB itself will say that it is none."""
-    first = _meta(file, 0)
+    first = meta(fd, 0)
     if first is None:
         return 0
-    page_size, last, txn = first
-    second = _meta(file, page_size)
-    if second is not None and second[2] > txn:
-        last = second[1]
-    return (last + 1) * page_size
-
-
-def _meta(file: BinaryIO, at: int) -> tuple[int, int, int] | None:
-    file.seek(at)
-    page = file.read(_META.size)
-    if len(page) < _META.size:
-        return None
-    magic, version, page_size, last, txn = _META.unpack(page)
-    return (page_size, last, txn) if magic == _MAGIC and version == _FORMAT else None
+    second = meta(fd, first.page_size)
+    newest = second if second is not None and second.txn > first.txn else first
+    return (newest.last_page + 1) * first.page_size

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from typing import Any, Final
 
 import lmdb
 
-from fdbqueue.engine.embedded import commitlog, datafile, layout
+from fdbqueue.engine.embedded import commitlog, datafile, layout, redo, written
+from fdbqueue.engine.embedded.applying import apply
 from fdbqueue.engine.embedded.clock import Clock
+from fdbqueue.engine.embedded.disk import Disk, Durable, Relaxed
+from fdbqueue.engine.embedded.guard import Guard
 from fdbqueue.engine.embedded.longkeys import Databases
 from fdbqueue.engine.embedded.urloptions import StoreOptions
 from fdbqueue.errors import StorageError
+
+log = logging.getLogger(__name__)
 
 MAX_READERS: Final = 4096
 """Transactions of all processes together that may be reading at one time."""
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_OURS: Final = frozenset({"data.mdb", "lock.mdb", "owner", "turns", "lost+found"})
+_OURS: Final = frozenset({"data.mdb", "lock.mdb", "owner", "turns", "synced", "lost+found"})
 
 
 def explain(path: str, error: lmdb.Error) -> StorageError:
@@ -45,14 +51,28 @@ def explain(path: str, error: lmdb.Error) -> StorageError:
 class Files:
     """An open environment and its databases; `map_size` is the address space that it has."""
 
-    __slots__ = ("_identity", "dbs", "env", "map_size", "options", "path")
+    __slots__ = ("_guard", "_identity", "_redo", "dbs", "disk", "env", "map_size", "options", "path")
 
     def __init__(self, path: str, options: StoreOptions, clock: Clock) -> None:
         self.path = path
         self.options = options
         _check_folder(path)
-        datafile.check(path)
-        self.map_size = max(options.map_size, _round(_file_size(path)))
+        self._guard = Guard(path, clock.boot())
+        try:
+            self._redo: bytes | None = None
+            if self._guard.alone and not self._guard.in_order:
+                self._guard.begin_anew()
+                self._redo = redo.roll_back(path)
+            datafile.check(path)
+            self._open(clock)
+        except BaseException:
+            self._guard.close()
+            raise
+        self._guard.opened()
+
+    def _open(self, clock: Clock) -> None:
+        path = self.path
+        self.map_size = max(self.options.map_size, _round(_file_size(path)))
         try:
             self.env = lmdb.open(
                 path,
@@ -60,23 +80,29 @@ class Files:
                 max_dbs=8,
                 max_readers=MAX_READERS,
                 max_spare_txns=64,
-                sync=options.durable,
-                metasync=options.durable,
+                sync=False,  # that is done by `disk`, with one wait
+                metasync=False,
                 mode=0o644,
                 lib_version=0,
             )
         except lmdb.Error as error:
             raise explain(path, error) from error
         try:
-            self.env.reader_check()
-            self.dbs = self._prepared(clock)
+            disk = Durable(path, self.env, self._guard)
+            self.disk: Disk = disk
+            try:
+                self.env.reader_check()
+                self.dbs = self._prepared(disk, clock)
+                if not self.options.durable:
+                    self.disk = Relaxed(path, self.env, self._guard)
+                    disk.close()
+            except BaseException:
+                disk.close()
+                raise
             self._identity = _identity(path)
-        except lmdb.Error as error:
+        except (lmdb.Error, StorageError) as error:
             self.env.close()
-            raise explain(path, error) from error
-        except StorageError:
-            self.env.close()
-            raise
+            raise (explain(path, error) if isinstance(error, lmdb.Error) else error) from error
 
     def in_place(self) -> bool:
         """Say whether the folder still has these files, and not none or others."""
@@ -111,56 +137,89 @@ class Files:
 
     def close(self) -> None:
         """Close LMDB's files. No transaction may be open."""
+        try:
+            if self._guard.last_one():
+                self.disk.release()
+        except (StorageError, lmdb.Error) as error:
+            log.warning("%s: will be brought in order when it is opened again: %s", self.path, error)
+        self.disk.close()
         self.env.close()
+        self._guard.close()
 
-    def _prepared(self, clock: Clock) -> Databases:
+    def _prepared(self, disk: Durable, clock: Clock) -> Databases:
         """Do `_prepare`, also if another process makes the map larger meanwhile, or it is full."""
         while True:
             try:
-                return self._prepare(clock)
+                return self._prepare(disk, clock)
             except lmdb.MapResizedError:
                 self.adopt()
             except lmdb.MapFullError:
                 self.grow()
 
-    def _prepare(self, clock: Clock) -> Databases:
+    def _prepare(self, disk: Durable, clock: Clock) -> Databases:
         """Make the databases, or check those that are there, and note the boot."""
-        env = self.env
-        meta = self._open_meta()
-        with env.begin(write=True) as txn:
-            found = txn.get(layout.FORMAT_KEY, db=meta)
+        with self.env.begin(write=True) as txn:
+            found, meta = self._format(txn)
+            number = txn.id()
             if found is None:
+                disk.begun(number)
+                disk.mark_other(number, None)
                 txn.put(layout.FORMAT_KEY, layout.FORMAT, db=meta)
-            elif found != layout.FORMAT:
-                raise StorageError(
-                    f"{self.path}: its format is {found.decode('latin-1')!r} and this version of fdbqueue reads"
-                    f" {layout.FORMAT.decode()!r}. Use the version that made it."
-                )
             dbs = Databases(
                 path=self.path,
-                data=env.open_db(layout.DATA, txn=txn),
-                long=env.open_db(layout.LONG, txn=txn),
-                log=env.open_db(layout.LOG, txn=txn),
+                data=self.env.open_db(layout.DATA, txn=txn),
+                long=self.env.open_db(layout.LONG, txn=txn),
+                log=self.env.open_db(layout.LOG, txn=txn),
                 meta=meta,
             )
-            boot = clock.boot()
-            if found is None or txn.get(layout.BOOT_KEY, db=meta) != boot:
-                # No transaction is left from before the boot, whose clock said nothing of this one's.
-                txn.put(layout.BOOT_KEY, boot, db=meta)
-                commitlog.begin(txn, dbs.log, clock.now_ns() // 1000, jump=layout.REBOOT_VERSIONS)
+        if found is None:
+            disk.ensure(number)
+        self._make_again(dbs, disk)
+        self._note_boot(dbs, disk, clock)
         return dbs
 
-    def _open_meta(self) -> Any:
-        """Open our mark in a new environment or one of ours; never write into another program's."""
-        env = self.env
-        with env.begin() as txn:
-            entries = txn.stat()["entries"]
-        if not entries:
-            return env.open_db(layout.META)
+    def _format(self, txn: Any) -> tuple[bytes | None, Any]:
+        """Return our mark in an environment of ours, or None in a new one; never write into another program's."""
+        entries = txn.stat()["entries"]
         try:
-            return env.open_db(layout.META, create=False)
+            meta = self.env.open_db(layout.META, txn=txn, create=not entries)
         except lmdb.NotFoundError:
             raise StorageError(f"{self.path}: the LMDB database there is not fdbqueue's.") from None
+        found: bytes | None = txn.get(layout.FORMAT_KEY, db=meta)
+        if found not in (None, layout.FORMAT):
+            raise StorageError(
+                f"{self.path}: its format is {found.decode('latin-1')!r} and this version of fdbqueue reads"
+                f" {layout.FORMAT.decode()!r}. Use the version that made it."
+            )
+        return found, meta
+
+    def _make_again(self, dbs: Databases, disk: Durable) -> None:
+        """Make the commit again that a power cut may have left in parts."""
+        if self._redo is None:
+            return
+        commit = redo.decode(self._redo)
+        with self.env.begin(dbs.data, write=True) as txn:
+            number = txn.id()
+            disk.begun(number)
+            disk.mark_other(number, self._redo)
+            for batch, mutations in enumerate(commit.requests):
+                apply(txn, dbs, mutations, commit.version, batch)
+            txn.put(commit.version, written.encode(commit.time_us, [], []), db=dbs.log)
+        self._redo = None
+        disk.ensure(number)
+
+    def _note_boot(self, dbs: Databases, disk: Durable, clock: Clock) -> None:
+        boot = clock.boot()
+        with self.env.begin(write=True) as txn:
+            if txn.get(layout.BOOT_KEY, db=dbs.meta) == boot:
+                return
+            # No transaction is left from before the boot, whose clock said nothing of this one's.
+            number = txn.id()
+            disk.begun(number)
+            disk.mark_other(number, None)
+            txn.put(layout.BOOT_KEY, boot, db=dbs.meta)
+            commitlog.begin(txn, dbs.log, clock.now_ns() // 1000, jump=layout.REBOOT_VERSIONS)
+        disk.ensure(number)
 
 
 def _check_folder(path: str) -> None:

@@ -12,7 +12,8 @@ database  key                                     value
 ``meta``  ``boot``                                the boot in which the last process opened the folder
 ========  ======================================  ================================================================
 
-All numbers are big-endian, so that LMDB's order of bytes is theirs.
+All numbers are big-endian, so that LMDB's order of bytes is theirs. Beside LMDB's two meta pages, in what it leaves of
+them, stands how the last commits are made again after a power cut (`redo`).
 """
 
 from __future__ import annotations

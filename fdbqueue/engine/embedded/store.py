@@ -3,7 +3,8 @@
 General layout of the store side::
 
     Store            one open folder of this process, shared by all who open it   store.py
-      Files          LMDB's environment: open, check, grow                         files.py, layout.py
+      Files          LMDB's environment: open, check, grow                         files.py, layout.py, datafile.py
+        Disk         durable with one wait, and in order after a power cut         disk.py, redo.py, guard.py
       Snapshot       a consistent view, taken away when it gets too old            snapshot.py, janitor.py
       Committer      group commit                                                  committer.py, request.py
         RecentCommits  which commit wrote what, for conflict checks                commitlog.py
@@ -87,6 +88,7 @@ class Store:
         self._dbs = files.dbs
         self._data = files.dbs.data
         self._last: tuple[int, int] = (-1, -1)
+        self._ensure = files.disk.ensure
 
     @classmethod
     def open(cls, path: str | None, options: Mapping[str, str], clock: Clock | None = None) -> Store:
@@ -144,20 +146,29 @@ class Store:
         with self._gate:
             try:
                 txn = self._begin(self._data)
-            except lmdb.Error as error:
-                trouble = error
-            else:
                 txn_id = txn.id()
                 last_id, version = self._last
                 if txn_id != last_id:
+                    self._keep(txn, txn_id)
                     version = last_version(txn, self._dbs.log)
                     self._last = (txn_id, version)
+            except lmdb.Error as error:
+                trouble = error
+            else:
                 snapshot = Snapshot(txn, self._dbs, version, self._seconds(), self._forget)
                 self._open[snapshot] = None
                 if not self._janitor.awake:
                     self._janitor.wake()
                 return snapshot
         return self._snapshot_in_spite_of(trouble)
+
+    def _keep(self, txn: Any, txn_id: int) -> None:
+        """Wait until a view is on the disk: nobody may act on what a power cut could still take back."""
+        try:
+            self._ensure(txn_id)
+        except BaseException:
+            txn.abort()
+            raise
 
     def snapshot_at(self, version: int) -> Snapshot:
         """Take the view of `version`: the newest, or one that a transaction of this process has or has pinned.
@@ -345,7 +356,7 @@ class Store:
 
 
 _WORK = (
-    *("files", "_begin", "_dbs", "_data", "_gate", "_open", "_forget", "_seconds", "_pins", "_last"),
+    *("files", "_begin", "_dbs", "_data", "_gate", "_open", "_forget", "_seconds", "_pins", "_last", "_ensure"),
     *("_committer", "_sweeper", "_changes", "_janitor"),
 )  # fmt: skip
 

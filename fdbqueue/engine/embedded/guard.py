@@ -1,0 +1,119 @@
+"""What the processes that have a folder open tell each other of the disk: the file ``synced``.
+
+Each holds a lock on it (flock) as long as it has the folder open: whoever gets it alone may bring the data file in
+order (`redo.roll_back`). In the file stand the boot in which that was done last, the last LMDB transaction that surely
+is on the disk, and whether the disk has failed since.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import time
+from typing import Final
+
+from fdbqueue.errors import StorageError
+
+NAME: Final = "synced"
+_SIZE: Final = 4096
+_MAGIC: Final = b"fdbqsync"
+_BOOT_BYTES: Final = 48
+_HEAD: Final = len(_MAGIC) + _BOOT_BYTES
+_SYNCED: Final = _HEAD // 8
+_FAILED: Final = _SYNCED + 1
+_RETRY_SECONDS: Final = 0.001
+
+
+class Guard:
+    """The lock, and the page that all share. Numbers are read and written as a whole (8 bytes in their own place)."""
+
+    __slots__ = ("_boot", "_fd", "_numbers", "_page", "_path", "alone")
+
+    def __init__(self, path: str, boot: bytes) -> None:
+        self._path = path
+        self._boot = _MAGIC + boot[:_BOOT_BYTES].ljust(_BOOT_BYTES, b"\0")
+        try:
+            self._fd = os.open(os.path.join(path, NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StorageError(
+                f"{path}: no right to write there ({error.strerror}). The folder and its files must be writable."
+            ) from error
+        try:
+            self._page = _mapped(self._fd)
+            self._numbers = memoryview(self._page).cast("Q")
+            self.alone = self._lock()
+        except OSError as error:
+            os.close(self._fd)
+            raise StorageError(f"{path}: its file {NAME!r} can't be used ({error.strerror}).") from error
+
+    @property
+    def synced(self) -> int:
+        """The last LMDB transaction that surely is on the disk, with all before it."""
+        return self._numbers[_SYNCED]
+
+    @synced.setter
+    def synced(self, txn: int) -> None:
+        self._numbers[_SYNCED] = txn
+
+    @property
+    def failed(self) -> bool:
+        """Whether the disk has failed to keep what LMDB takes for granted."""
+        return bool(self._numbers[_FAILED])
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the data file was brought in order in this boot, and nothing has failed since."""
+        return self._page[:_HEAD] == self._boot and self._boot.strip(b"\0") != _MAGIC and not self.failed
+
+    def fail(self) -> None:
+        """Note that the disk has failed. No process commits any more until one that is alone has opened the folder."""
+        self._numbers[_FAILED] = 1
+
+    def begin_anew(self) -> None:
+        """Forget what was known of the disk, as the data file is being brought in order."""
+        self._page[:_HEAD] = bytes(_HEAD)
+        self._numbers[_SYNCED] = self._numbers[_FAILED] = 0
+
+    def opened(self) -> None:
+        """Let the others in, as the data file is in order."""
+        if self.alone:
+            self._page[:_HEAD] = self._boot
+            fcntl.flock(self._fd, fcntl.LOCK_SH)
+
+    def last_one(self) -> bool:
+        """Say whether no other process has the folder open; nobody can open it then before `close`."""
+        return self._try_alone()
+
+    def close(self) -> None:
+        """Give the lock up."""
+        self._numbers.release()
+        self._page.close()
+        fcntl.flock(self._fd, fcntl.LOCK_UN)  # a forked child has this file open too, and would keep the lock
+        os.close(self._fd)
+
+    def _lock(self) -> bool:
+        """Take the lock, alone if nobody else has it, else together with others who have brought the file in order."""
+        while not self._try_alone():
+            fcntl.flock(self._fd, fcntl.LOCK_SH)  # waits while somebody who is alone opens the folder
+            if self._page[:_HEAD] == self._boot:
+                return False
+            # Whoever was alone died on the way.
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            time.sleep(_RETRY_SECONDS)
+        return True
+
+    def _try_alone(self) -> bool:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def _mapped(fd: int) -> mmap.mmap:
+    found = os.fstat(fd)
+    if found.st_size < _SIZE or not found.st_blocks:
+        # Written, not only made longer: a page without a block would end the process when the disk is full.
+        os.pwrite(fd, bytes(_SIZE - found.st_size), found.st_size)
+    return mmap.mmap(fd, _SIZE)
