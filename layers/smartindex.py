@@ -98,6 +98,24 @@ def deadline_parts(layout: Layout, at_us: int) -> tuple[bytes, ...]:
     return tuple(layout.part_of(layout.deadlines[stage][at_us]) for stage in (NEAR, MISSED))
 
 
+def deadline_key(layout: Layout, stage: str, at_us: int, packed: bytes) -> bytes:
+    """Return the key of a stage of a deadline."""
+    prefix: bytes = layout.deadlines[stage][at_us].key()
+    return prefix + packed
+
+
+def deadlines_until(layout: Layout, stage: str, at_us: int) -> tuple[bytes, bytes]:
+    """Return the begin and end of the deadlines up to a time."""
+    space = layout.deadlines[stage]
+    return space.range().start, space.pack((at_us + 1,))
+
+
+def deadline_of(layout: Layout, stage: str, key: bytes) -> tuple[int, bytes]:
+    """Return the time, and the packed position, in a deadline's key."""
+    at_us: int = layout.deadlines.unpack(key)[1]
+    return at_us, key[len(layout.deadlines[stage][at_us].key()) :]
+
+
 def is_deadline(layout: Layout, part: bytes) -> bool:
     """Say whether a part of an item's notes is of a deadline."""
     return part.startswith(layout.part_of(layout.deadlines))
