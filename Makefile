@@ -32,12 +32,8 @@ demo: setup ## Load 336,776 flights by Spark, drain them by several processes, c
 test: setup ## Run the tests (ARGS='tests/cli -k clear' for some, FAST=1 without the slow ones)
 	$(BIN)/python -m pytest $(if $(FAST),-m 'not slow') $(ARGS)
 
-bench: $(STAMP)-bench ## Measure against bounds and peers, as Markdown (ARGS=queue for one; FDB_CLUSTER_FILE adds the cluster)
-	$(BIN)/python -m tests.benchmarks $(ARGS)
-
-$(STAMP)-bench: $(STAMP)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
-	@touch $@
+bench: setup ## Measure, into docs/benchmarks (FULL=1: an hour; FDB_CLUSTER_FILE adds the cluster; ARGS=queue: one, printed)
+	$(BIN)/python -m tests.benchmarks $(if $(FULL),--full) $(if $(ARGS),$(ARGS),--out docs/benchmarks)
 
 differential: setup ## Run random programs on memory: and on URL, which is cleared again and again, and compare every answer
 	@test -n "$(URL)" || { echo "Name a database that holds nothing of worth: make differential URL=fdb:PATH PROGRAMS=5000" >&2; exit 2; }

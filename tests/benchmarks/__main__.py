@@ -1,31 +1,62 @@
-"""Run the benchmarks: ``python -m tests.benchmarks [NAME …]``, all of them without a name.
+"""Run the benchmarks: ``python -m tests.benchmarks [NAME …] [--out FOLDER] [--quick | --full]``.
 
-Each module ``bench_NAME`` has a ``main()`` that prints Markdown. FDB_CLUSTER_FILE, or FDBQUEUE_TEST_CLUSTER_FILE, adds
-the cluster's half; without it that half is skipped and says so.
+Each module ``bench_NAME`` has a ``main()`` that prints Markdown. With ``--out`` that becomes a page with a chart for
+each question, ``FOLDER/README.md``. FDB_CLUSTER_FILE, or FDBQUEUE_TEST_CLUSTER_FILE, adds the cluster's half; without
+it that half is skipped and says so.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
-import pathlib
+import os
+import secrets
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-from tests.benchmarks.harness import say
-
-BY_HAND = {"spark_scale"}
+FIRST = ("scale_consumers", "scale_length", "scale_item_size")
+BY_HAND = ("spark_scale",)
 """What takes long and runs only when it is named."""
+QUICK = {"FDBQUEUE_BENCH_PASSED": "100000", "FDBQUEUE_BENCH_SPARK_ROWS": "100000"}
 
 
-def main(names: list[str]) -> int:
-    folder = pathlib.Path(__file__).parent
-    known = sorted(path.stem.removeprefix("bench_") for path in folder.glob("bench_*.py"))
-    unknown = set(names) - set(known)
+def names() -> list[str]:
+    """Return the names of all benchmarks, in the document's order."""
+    found = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
+    return [*FIRST, *(name for name in found if name not in FIRST)]
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Run benchmarks.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names())}; none: all but {BY_HAND[0]}")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write a page with charts there")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="see whether they run: the figures are worth nothing")
+    size.add_argument("--full", action="store_true", help="more rounds, more points, longer: about an hour")
+    given = parser.parse_args(arguments)
+    unknown = set(given.names) - set(names())
     if unknown:
-        say(f"There is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(known)}.")
-        return 2
-    for name in names or sorted(set(known) - BY_HAND):
-        importlib.import_module(f"tests.benchmarks.bench_{name}").main()
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(names())}")
+    # By the environment, since processes that benchmarks start need them too, and before any benchmark is imported.
+    os.environ["FDBQUEUE_BENCH_SIZE"] = "quick" if given.quick else "full" if given.full else "normal"
+    os.environ.update({"FDBQUEUE_BENCH_RUN": secrets.token_hex(4)} | (QUICK if given.quick else {}))
+    chosen = given.names or [name for name in names() if name not in BY_HAND]
+    if given.out is None:
+        _run(chosen)
+        return 0
+    from tests.benchmarks import page
+    from tests.benchmarks.preface import preface
+
+    with page.writing(given.out):
+        preface()
+        _run(chosen)
     return 0
+
+
+def _run(chosen: Sequence[str]) -> None:
+    for name in chosen:
+        importlib.import_module(f"tests.benchmarks.bench_{name}").main()
 
 
 if __name__ == "__main__":

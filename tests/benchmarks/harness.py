@@ -7,31 +7,38 @@ the rounds of the ratio to the first one, the bound or the peer.
 from __future__ import annotations
 
 import os
-import platform
 import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from importlib import metadata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
-ROUNDS = int(os.environ.get("FDBQUEUE_BENCH_ROUNDS", "5"))
+from tests.benchmarks import page
+from tests.benchmarks.machine import described
+from tests.benchmarks.samples import Figures, Sample, figures, for_seconds, in_threads, in_turn, quantile
 
+__all__ = [
+    "ROUNDS",
+    "SIZE",
+    "Contestant",
+    "Entrant",
+    "Sample",
+    "by_size",
+    "cluster_url",
+    "compare",
+    "for_seconds",
+    "heading",
+    "in_threads",
+    "in_turn",
+    "quantile",
+    "say",
+    "seed",
+    "sweep",
+]
 
-@dataclass(slots=True)
-class Sample:
-    """What one round of one contestant did."""
-
-    items: int
-    seconds: float
-    latencies: list[float] = field(default_factory=list)
-    """Seconds of single calls, where calls are what is measured."""
-    conflicts: int = 0
-
-    @property
-    def rate(self) -> float:
-        return self.items / self.seconds
+SIZE = os.environ.get("FDBQUEUE_BENCH_SIZE", "normal")
+"""``quick`` to see whether it runs, ``normal``, or ``full``."""
+ROUNDS = int(os.environ.get("FDBQUEUE_BENCH_ROUNDS", {"quick": "1", "full": "9"}.get(SIZE, "5")))
+SWEEP_ROUNDS = min(ROUNDS, {"full": 5}.get(SIZE, 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,14 @@ class Contestant:
     run: Callable[[], Sample]
     wanted: float | None = None
     """The ratio to the first contestant that is to be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A way of doing the same work at every point of an axis."""
+
+    name: str
+    run: Callable[[int], Sample]
 
 
 def compare(question: str, contestants: Sequence[Contestant], *, rounds: int = ROUNDS) -> dict[str, float]:
@@ -55,31 +70,59 @@ def compare(question: str, contestants: Sequence[Contestant], *, rounds: int = R
         name: statistics.median(sample.rate / bound for sample, bound in zip(taken, first, strict=True))
         for name, taken in samples.items()
     }
+    found = [
+        figures(contestant.name, samples[contestant.name], ratio=ratios[contestant.name], wanted=contestant.wanted)
+        for contestant in contestants
+    ]
     say(f"\n### {question}\n")
-    say("| contestant | items/s, median | lowest | call median | call P99 | conflicts/item | ratio | wanted |")
-    say("|---|---:|---:|---:|---:|---:|---:|---:|")
-    for contestant in contestants:
-        say(_row(contestant, samples[contestant.name], ratios[contestant.name]))
+    page.chart(question, found)
+    _table(found)
     return ratios
 
 
-def _row(contestant: Contestant, samples: list[Sample], ratio: float) -> str:
-    rates = [sample.rate for sample in samples]
-    latencies = [latency for sample in samples for latency in sample.latencies]
-    conflicts = sum(sample.conflicts for sample in samples) / max(1, sum(sample.items for sample in samples))
-    return (
-        f"| {contestant.name} | {statistics.median(rates):,.0f} | {min(rates):,.0f} | {_time(quantile(latencies, 0.5))}"
-        f" | {_time(quantile(latencies, 0.99))} | {conflicts:.4f} | {ratio:.2f}"
-        f" | {'' if contestant.wanted is None else f'>= {contestant.wanted:.2f}'} |"
-    )
+def sweep(question: str, axis: str, points: Sequence[int], entrants: Sequence[Entrant]) -> list[Figures]:
+    """Let `entrants` take turns at each of `points`, print their table, and return what it has.
+
+    Args:
+        question: what is asked.
+        axis: what the points count.
+        points: in order; every entrant is at one of them, in all rounds, before any is at the next one.
+        entrants: who takes part.
+    """
+    samples: dict[tuple[str, int], list[Sample]] = {}
+    for point in points:
+        for _ in range(SWEEP_ROUNDS):
+            for entrant in entrants:
+                samples.setdefault((entrant.name, point), []).append(entrant.run(point))
+    found = [figures(entrant.name, samples[entrant.name, point], at=point) for entrant in entrants for point in points]
+    say(f"\n### {question}\n")
+    page.chart(question, found, axis)
+    _table(found, axis)
+    return found
 
 
-def quantile(values: Sequence[float], share: float) -> float | None:
-    """Return the value below which `share` of `values` lie; None of none."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+def _table(found: Sequence[Figures], axis: str | None = None) -> None:
+    """Print a table: one row per contestant and point; what nobody measured has no column."""
+    columns: list[tuple[str, Iterable[str]]] = [
+        ("contestant", (row.name for row in found)),
+        *([(axis, (f"{row.at:,.0f}" for row in found))] if axis else []),
+        ("items/s, median", (f"{row.rate:,.0f}" for row in found)),
+        ("lowest", (f"{row.lowest:,.0f}" for row in found)),
+        ("call median", (_time(row.call) for row in found)),
+        ("call P99", (_time(row.slow_call) for row in found)),
+        ("conflicts/item", (f"{row.conflicts:.4f}" for row in found)),
+        ("CPU/item", (_time(row.cpu) for row in found)),
+        ("the server's", (_time(row.server_cpu) for row in found)),
+    ]
+    if axis is None:
+        columns.append(("ratio", ("" if row.ratio is None else f"{row.ratio:.2f}" for row in found)))
+        columns.append(("wanted", ("" if row.wanted is None else f">= {row.wanted:.2f}" for row in found)))
+    filled = [(title, list(cells)) for title, cells in columns]
+    filled = [(title, cells) for title, cells in filled if title in ("ratio", "wanted") or any(cells)]
+    say("| " + " | ".join(title for title, _ in filled) + " |")
+    say("|---|" + "---:|" * (len(filled) - 1))
+    for row in zip(*(cells for _, cells in filled), strict=True):
+        say("| " + " | ".join(row) + " |")
 
 
 def _time(seconds: float | None) -> str:
@@ -88,32 +131,9 @@ def _time(seconds: float | None) -> str:
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"
 
 
-def in_threads(threads: int, calls: int, call: Callable[[int], object]) -> Sample:
-    """Make `calls` calls from each of `threads` threads, and time each."""
-
-    def work(number: int) -> list[float]:
-        latencies = []
-        for n in range(calls):
-            started = time.perf_counter()
-            call(number * calls + n)
-            latencies.append(time.perf_counter() - started)
-        return latencies
-
-    started = time.perf_counter()
-    with ThreadPoolExecutor(threads) as pool:
-        latencies = [latency for taken in pool.map(work, range(threads)) for latency in taken]
-    return Sample(threads * calls, time.perf_counter() - started, latencies)
-
-
-def in_turn(calls: int, call: Callable[[], object]) -> Sample:
-    """Make `calls` calls one after the other in this thread, and time each."""
-    latencies = []
-    started = time.perf_counter()
-    for _ in range(calls):
-        before = time.perf_counter()
-        call()
-        latencies.append(time.perf_counter() - before)
-    return Sample(calls, time.perf_counter() - started, latencies)
+def by_size(*, quick: int, normal: int, full: int) -> int:
+    """Return the number that goes with the run's size."""
+    return {"quick": quick, "full": full}.get(SIZE, normal)
 
 
 def cluster_url() -> str | None:
@@ -131,18 +151,10 @@ def seed() -> int:
 
 
 def heading(title: str) -> None:
-    """Print a benchmark's title with the machine and the versions."""
-    versions = ", ".join(f"{name} {_version(name)}" for name in ("fdbqueue", "lmdb", "foundationdb", "pyspark"))
+    """Print a benchmark's title, and, where they don't stand on top of a page, the machine and the versions."""
     say(f"\n## {title}\n")
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-    say(f"{machine}, {versions}; {ROUNDS} rounds.")
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "absent"
+    if not page.is_open():
+        say(f"{described()}; {ROUNDS} rounds.")
 
 
 def say(text: str) -> None:
