@@ -32,6 +32,7 @@ from fdbqueue.errors import (
     ScanTooLarge,
     SelectorError,
     StorageError,
+    SubscriptionError,
     UrlError,
 )
 from fdbqueue.items import Item
@@ -64,6 +65,7 @@ __all__ = [
     "SelectorError",
     "Stats",
     "StorageError",
+    "SubscriptionError",
     "UrlError",
     "open",
     "transactional",

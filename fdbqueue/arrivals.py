@@ -18,6 +18,8 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.layout import Layout
 from fdbqueue.stats import count
 
@@ -26,6 +28,7 @@ Span: TypeAlias = tuple[bytes, bytes]
 
 MAX_SPANS = 16
 """More spans of one transaction than these are noted as one, from the first to the last of all."""
+_WRITE_CONFLICTS = b"\xff\xff/transaction/write_conflict_range/"  # the special keys of a transaction's own
 _STAMPED = b"\x33"  # type code of a versionstamp in a tuple
 _NO_STAMP = b"\xff" * 10 + b"\x00\x00"
 
@@ -52,6 +55,16 @@ def announce(tr: Transaction, layout: Layout, spans: Iterable[Span], *, enqueued
         tr.add_write_conflict_range(layout.arriving + first, layout.arriving + last + b"\x00")
     if enqueued:
         count(tr, layout, announced=enqueued)
+
+
+def announces(tr: Transaction, layout: Layout) -> Steps[bool]:
+    """Say whether this transaction itself has announced something, so that it can't read arrivals any more.
+
+    Its own notes have no versionstamps yet. To read where they might stand fails, and then its commit fails too (1036,
+    accessed_unreadable); its own write conflict ranges can be read.
+    """
+    own = _WRITE_CONFLICTS + layout.arriving
+    return bool((yield from rows(tr.snapshot, own, strinc(own), limit=1)))
 
 
 def arrivals_since(layout: Layout, version: int) -> tuple[bytes, bytes]:

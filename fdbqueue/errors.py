@@ -106,6 +106,10 @@ class ScanTooLarge(FdbQueueError):
     """A newcomer would have to be compared with more items than one transaction may read; nothing was written."""
 
 
+class SubscriptionError(FdbQueueError):
+    """A subscription is not there, or is another's exclusively; nothing was changed."""
+
+
 class BulkInterrupted(FdbQueueError):
     """A bulk enqueue stopped when some of its values were already in; what stopped it is the cause.
 

@@ -235,6 +235,13 @@ def size_of(value: bytes) -> int:
     return len(value)
 
 
+def kept_size_of(value: bytes) -> int:
+    """Return what `size_of` does, without the notes: the same number wherever the item stands."""
+    if not has_notes(value) or is_chunked(value):
+        return size_of(value)
+    return len(value) - 2 - int.from_bytes(value[1:3], "big")
+
+
 def join_chunks(chunked: Chunked, chunks: list[bytes]) -> bytes:
     """Put a chunked payload together.
 

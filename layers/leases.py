@@ -255,7 +255,7 @@ class Leases:
         terms = Terms(
             limit,
             positive(duration, "duration"),
-            _this_process() if consumer is None else cut(consumer, CONSUMER_BYTES),
+            this_consumer(consumer),
             os.urandom(TOKEN_BYTES),
             strict=is_database(tr),
         )
@@ -270,7 +270,7 @@ class Leases:
                 self.head.found_nothing(own)
             return taken.leases
         while True:
-            taken = yield from self._commit_if_written(cast(Database, tr), take)
+            taken = yield from self.commit_if_written(cast(Database, tr), take)
             if not taken.again:
                 return taken.leases
 
@@ -379,7 +379,7 @@ class Leases:
         read and about four writes per timer.
         """
         if is_database(tr):
-            return (yield from self._commit_if_written(cast(Database, tr), partial(self._reclaim, limit=limit)))
+            return (yield from self.commit_if_written(cast(Database, tr), partial(self._reclaim, limit=limit)))
         report, _ = yield from self._reclaim(cast(Transaction, tr), limit=limit)
         return report
 
@@ -425,8 +425,11 @@ class Leases:
         """Return the time by this object's clock, in microseconds."""
         return int(self.clock() * 1e6)
 
-    def _commit_if_written(self, db: Database, body: Callable[[Transaction], Steps[tuple[T, bool]]]) -> Steps[T]:
-        """Run a `body` that also says whether it wrote; one that only looked needs no commit, and no mark."""
+    def commit_if_written(self, db: Database, body: Callable[[Transaction], Steps[tuple[T, bool]]]) -> Steps[T]:
+        """Run a `body` that also says whether it wrote; one that only looked needs no commit, and no mark.
+
+        For layers, as `Queue.transact` is.
+        """
 
         def commit_or_leave(tr: Transaction) -> Steps[T]:
             result, written = yield from body(tr)
@@ -452,5 +455,6 @@ class Leases:
         return ReclaimReport(tuple(reclaimed), more), moves.any
 
 
-def _this_process() -> str:
-    return cut(f"{socket.gethostname()}:{os.getpid()}", CONSUMER_BYTES)
+def this_consumer(name: str | None) -> str:
+    """Return what a consumer is called: host name and process id by default."""
+    return cut(f"{socket.gethostname()}:{os.getpid()}" if name is None else name, CONSUMER_BYTES)

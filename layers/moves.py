@@ -14,7 +14,7 @@ from msgspec import structs
 from fdbqueue.arrivals import announce
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps
-from fdbqueue.items import Notes, has_notes, is_chunked, notes_of, size_of, with_notes
+from fdbqueue.items import Notes, has_notes, is_chunked, kept_size_of, notes_of, with_notes
 from fdbqueue.layout import DELAY, LEASE, TTL, Layout, Place, rank_of
 from fdbqueue.stats import count, count_levels
 from fdbqueue.tail import raise_tail
@@ -136,7 +136,7 @@ class Moves:
         self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, LEASE), b"")
         self.tally("leased", 1)
         if notes.subscription:
-            size = size_of(stored).to_bytes(8, "little")
+            size = kept_size_of(stored).to_bytes(8, "little")
             self._tr.set(self._layout.held_key(notes.subscription, packed), size)
         self._away = max(self._away, packed)
 

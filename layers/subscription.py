@@ -1,0 +1,245 @@
+"""One subscription, in the hands of a process that serves it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from msgspec.structs import replace
+
+from fdbqueue import SubscriptionError
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.transactional import is_database
+from fdbqueue.verbs import verb
+
+from .lease import Held, Lease
+from .leases import Leases, this_consumer
+from .pointing import Habit, Pointing
+from .selectors import ItemTest, Selector, Selects
+from .subscriptionrecords import Registration, pack_record, read_registration
+from .taking import Taken, Taking, Terms
+from .times import positive
+
+T = TypeVar("T")
+TOKEN_BYTES = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Credit:
+    """How many more items, and bytes, a subscription may deliver; None: any number."""
+
+    items: int | None
+    size_bytes: int | None
+
+
+class Subscription:
+    """A registered subscription of one queue; `Subscriptions` makes it.
+
+    What its consumers have is leased: ack it, give it back and extend it by `Leases`, as any lease.
+
+    Args:
+        leases: of the queue.
+        name: the subscription's.
+        function: its selector, if that is a function.
+        owner: what this process proves with that an exclusive subscription is its own.
+        ownership_us: for how long it is, without being renewed.
+    """
+
+    def __init__(self, leases: Leases, name: str, *, function: Selects | None, owner: bytes, ownership_us: int) -> None:
+        self.leases = leases
+        self.name = name
+        self._layout = leases.layout
+        self._function = function
+        self._owner = owner
+        self._ownership_us = ownership_us
+        self._habit = Habit()
+
+    def __repr__(self) -> str:
+        return f"Subscription({self._layout.describe()}, {self.name!r})"
+
+    @verb
+    def lease(
+        self, tr: Transaction | Database, *, duration: float = 30.0, consumer: str | None = None
+    ) -> Steps[Lease | None]:
+        """Lease the next available item that the selector accepts; None if there is none, or no credit for it.
+
+        Args:
+            tr: a transaction, or a database.
+            duration: after how many seconds it is anybody's again, unless it is extended.
+            consumer: who takes it, for those who look on; host name and process id by default.
+
+        Raises:
+            SubscriptionError: it was unsubscribed, or is another's exclusively.
+            FormatError, CodecError: the next item can't be read; it stays where it is.
+
+        *Conflicts:* with other consumers of this subscription, with another who takes the same item, and with what
+        comes to stand in front of it; in a caller's transaction that finds nothing, with whatever comes. *Cost:* two
+        rounds of parallel reads, one more for each 1,000 items or so that are passed by; four writes, and five per
+        item. Given a transaction, it passes by at most 10,000 items, and notes how far it came.
+        """
+        leases = yield from self.lease_many.steps(tr, limit=1, duration=duration, consumer=consumer)
+        return leases[0] if leases else None
+
+    @verb
+    def lease_many(
+        self,
+        tr: Transaction | Database,
+        *,
+        limit: int = 100,
+        duration: float = 30.0,
+        consumer: str | None = None,
+    ) -> Steps[list[Lease]]:
+        """Lease up to `limit` next items, in order, as far as there are some and credit lasts; otherwise as `lease`."""
+        if limit < 1:
+            raise ValueError(f"limit is how many items to lease, at least 1, not {limit}.")
+        terms = Terms(
+            limit,
+            positive(duration, "duration"),
+            this_consumer(consumer),
+            os.urandom(TOKEN_BYTES),
+            strict=is_database(tr),
+            subscription=self.name,
+        )
+        if not is_database(tr):
+            return (yield from self._take(cast(Transaction, tr), terms))[0].leases
+        while True:
+            taken = yield from self.leases.commit_if_written(cast(Database, tr), partial(self._take, terms=terms))
+            if not taken.again:
+                return taken.leases
+
+    @verb
+    def ack(self, tr: Transaction | Database, lease: Held) -> Steps[None]:
+        """Let an item be gone, as `Leases.ack`; its credit comes back."""
+        yield from self.leases.ack.steps(tr, lease)
+
+    @verb
+    def suspend(self, tr: Transaction | Database) -> Steps[None]:
+        """Deliver nothing until `resume`; what is leased stays leased.
+
+        Raises:
+            SubscriptionError: as `lease`.
+
+        *Conflicts:* with this subscription's leases at the same time. *Cost:* one read, one write.
+        """
+        yield from self._change(tr, lambda registration: replace(registration, suspended=True))
+
+    @verb
+    def resume(self, tr: Transaction | Database) -> Steps[None]:
+        """Deliver again; otherwise as `suspend`."""
+        yield from self._change(tr, lambda registration: replace(registration, suspended=False))
+
+    @verb
+    def grant(self, tr: Transaction | Database, *, items: int | None, size_bytes: int | None = None) -> Steps[None]:
+        """Say how many items, and how many bytes of payload, its consumers may have at the same time.
+
+        Whatever ends a lease gives its credit back. What is leased already counts; if that is more than is granted,
+        nothing is delivered until enough of it has come back.
+
+        Args:
+            tr: a transaction, or a database.
+            items: at most so many; None: any number.
+            size_bytes: at most so many; None: any number. An item that is larger by itself is not delivered, nor
+                what stands behind it.
+
+        Raises, *Conflicts*, *Cost:* as `suspend`.
+        """
+        if min(items or 0, size_bytes or 0) < 0:
+            raise ValueError(f"Credit is 0 or more, or None for no limit, not {items} items and {size_bytes} bytes.")
+        yield from self._change(tr, lambda registration: replace(registration, credit=items, credit_bytes=size_bytes))
+
+    @verb
+    def credit(self, tr: Transaction | Database) -> Steps[Credit]:
+        """Return what may still be delivered.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* two reads; the second grows with what consumers have.
+        """
+        return (yield from self.leases.queue.read(tr, self._credit_now))
+
+    @verb
+    def close(self, tr: Transaction | Database) -> Steps[None]:
+        """Give up an exclusive subscription: it stays registered, and anybody may take it over.
+
+        *Conflicts:* as `suspend`. *Cost:* one read, one write.
+        """
+        yield from self._change(tr, lambda registration: replace(registration, owned_until_us=0))
+
+    def _take(self, tr: Transaction, terms: Terms) -> Steps[tuple[Taken, bool]]:
+        now_us = self.leases.now_us()
+        head = Pointing(self._layout, self.name, now_us=now_us, habit=self._habit)
+        registration = yield from head.prepare(tr, alone=terms.strict)
+        renewed = self._hold(tr, registration, now_us)
+        left = yield from self._left(tr, registration)
+        limit = terms.limit if left.items is None else min(terms.limit, left.items)
+        if registration.suspended or not limit:
+            return Taken([], again=False), renewed
+        head.accepts, head.bytes_left = self._test(registration), left.size_bytes
+        taking = Taking(self.leases.queue, head, self.leases.retry)
+        taken, wrote = yield from taking.take(tr, dataclasses.replace(terms, limit=limit), now_us)
+        noted = yield from head.finish(tr)
+        if not taken.leases and not terms.strict:
+            head.found_nothing(tr)
+        again = taken.again or (head.more and not taken.leases)
+        return Taken(taken.leases, again), wrote or noted or renewed
+
+    def _left(self, tr: Transaction, registration: Registration) -> Steps[Credit]:
+        """Return what its consumers may still get.
+
+        By snapshot: who takes for this subscription at the same time conflicts anyway, and what comes back at the same
+        time only makes more of it.
+        """
+        if registration.credit is None and registration.credit_bytes is None:
+            return Credit(None, None)
+        span = self._layout.held[self.name].range()
+        held = yield from rows(tr.snapshot, span.start, span.stop)
+        items, size_bytes = registration.credit, registration.credit_bytes
+        held_bytes = sum(int.from_bytes(row.value, "little") for row in held)
+        return Credit(
+            None if items is None else max(0, items - len(held)),
+            None if size_bytes is None else max(0, size_bytes - held_bytes),
+        )
+
+    def _credit_now(self, tr: Transaction) -> Steps[Credit]:
+        stored = yield tr.snapshot.get(self._layout.subscriptions.pack((self.name,)))
+        return (yield from self._left(tr, self._registration(stored)))
+
+    def _test(self, registration: Registration) -> Callable[[bytes, bytes], bool]:
+        if registration.selector is None:
+            if self._function is None:
+                raise SubscriptionError(
+                    f"The selector of {self!r} is a function, which is not stored: name it when you subscribe."
+                )
+            return ItemTest(self._layout, self._function)
+        if not registration.selector:
+            return lambda key, stored: True
+        return ItemTest(self._layout, Selector(registration.selector))
+
+    def _hold(self, tr: Transaction, registration: Registration, now_us: int) -> bool:
+        """Make sure that an exclusive subscription is this process' own; renew that in time, and say whether."""
+        if registration.owner != self._owner:
+            raise SubscriptionError(
+                f"{self!r} is exclusive, and another's, or was: this process does not own it, or was silent for too"
+                " long. Subscribe again; an exclusive one can be taken over when its owner is gone."
+            )
+        if not registration.owner or registration.owned_until_us - now_us > self._ownership_us / 2:
+            return False
+        owned = replace(registration, owned_until_us=now_us + self._ownership_us)
+        tr.set(self._layout.subscriptions.pack((self.name,)), pack_record(owned))
+        return True
+
+    def _change(self, tr: Transaction | Database, change: Callable[[Registration], Registration]) -> Steps[None]:
+        def body(tr: Transaction) -> Steps[None]:
+            key = self._layout.subscriptions.pack((self.name,))
+            registration = self._registration((yield tr.get(key)))
+            self._hold(tr, registration, self.leases.now_us())
+            tr.set(key, pack_record(change(registration)))
+
+        yield from self.leases.queue.transact(tr, body)
+
+    def _registration(self, stored: Any) -> Registration:
+        if not stored.present():
+            raise SubscriptionError(f"{self!r} was unsubscribed. Subscribe again.")
+        return read_registration(self._layout, self.name, bytes(stored))

@@ -1,0 +1,287 @@
+"""Subscriptions: named consumers of one queue, each with a selector, a pointer and credit.
+
+Challenge
+    Consumers that want different items of one queue, in its order, without reading again and again what they do not
+    want, and without disturbing each other.
+
+Keys
+    Beside those of the queue and its leases (behind the queue's own tuple):
+
+    ==========================================  =======================================================
+    ``(True, "subscribed")``                    there are subscriptions
+    ``("subscription", name)``                  selector, credit, owner
+    ``("pointer", name)``                       what it has yet to look at
+    ``("held", name, index, random)``           size of an item that its consumers have
+    ``("returned", name)``                      changes whenever one of those leaves their hands
+    ``("arrival", versionstamp, first, last)``  items became available between these places
+    ``("trimmed",)``                            the version up to which such notes may be gone
+    ==========================================  =======================================================
+
+Ordering
+    The queue's. A subscription delivers the next available item that its selector accepts; one that comes back, falls
+    due, has a smaller rank, or comes from a slow producer is delivered before all that stands behind it, for everybody
+    who wants it: every transaction that makes items available notes where, in commit order, and a subscription reads
+    those notes together with its pointer.
+
+Guarantees
+    An item is leased to one consumer at most: acquiring it moves its key, and of two who do so one conflicts.
+    Producers conflict with nobody. Subscriptions that take different items do not conflict with each other, those of
+    one subscription's consumers that run at the same time do. What a selector does not accept is passed by once, and
+    stays for others. Credit counts what is leased in the subscription's name, so that it is never below zero, and
+    whatever ends a lease (ack, nack, expiry) returns it.
+
+    An exclusive subscription has one owner, and no other subscription beside it. Ownership ends some seconds after its
+    owner was last heard of, judged by the clock of whoever wants it; a former owner is refused in the same transaction.
+
+Limits
+    A selector that is a function is not stored; every process that serves the subscription must bring the same.
+    Whoever enqueues with a version of this library that knows no subscriptions is noticed, but then every subscription
+    looks at the whole queue again. Subscriptions follow the order of the keys, not one of `Leases(head=…)`. There are
+    no message groups and no "no-local": items do not name their producers.
+
+Source
+    Apache Qpid, "Queue Implementation" design (subscriptions, their pointers, immediate delivery); AMQP 0-10 for
+    credit, here as a window.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from msgspec.structs import replace
+
+from fdbqueue import CheckReport, Item, Position, Queue, SubscriptionError
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.tail import give_up_to, raise_tail
+from fdbqueue.verbs import verb
+
+from .leases import Leases
+from .selectors import Selector, Selects
+from .spans import everything
+from .subscription import Subscription
+from .subscriptioncheck import check_subscriptions
+from .subscriptionrecords import Pointer, Registration, pack_record, read_registration
+from .times import positive
+
+NAME_BYTES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStats:
+    """What is known of one subscription."""
+
+    name: str
+    selector: str | None
+    """Its condition, "" for none; None: a function."""
+    suspended: bool
+    credit: int | None
+    """How many items its consumers may have at once; None: any number."""
+    credit_bytes: int | None
+    """How many bytes."""
+    held: int
+    """How many they have."""
+    held_bytes: int
+    """Bytes of those."""
+    exclusive: bool
+    """Whether somebody owns it now."""
+
+
+class Subscriptions:
+    """The subscriptions of one queue.
+
+    Args:
+        queue: the queue, or the `Leases` of one, with their own rules for attempts and clock.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> subscriptions = Subscriptions(Queue("paints", codec="str"))
+    >>> red = subscriptions.subscribe(db, "red", selector="color = 'red'")
+    >>> rest = subscriptions.subscribe(db, "rest", selector="color <> 'red' OR color IS NULL")
+    >>> for value, color in [("sky", "blue"), ("rose", "red"), ("blood", "red")]:
+    ...     position = subscriptions.leases.enqueue(db, value, headers={"color": color})
+    >>> [lease.value for lease in red.lease_many(db)], rest.lease(db).value
+    (['rose', 'blood'], 'sky')
+    """
+
+    def __init__(self, queue: Queue | Leases) -> None:
+        self.leases = Leases(queue) if isinstance(queue, Queue) else queue
+        self._queue = self.leases.queue
+        self._layout = self.leases.layout
+
+    def __repr__(self) -> str:
+        return f"Subscriptions({self._layout.describe()})"
+
+    @verb
+    def subscribe(
+        self,
+        tr: Transaction | Database,
+        name: str,
+        *,
+        selector: str | Selects = "",
+        exclusive: bool = False,
+        ownership: float = 30.0,
+    ) -> Steps[Subscription]:
+        """Register a subscription, or find the one of this name: any number of processes can serve one.
+
+        A new one begins at the head of the queue; one whose selector is another than before begins there anew.
+
+        Args:
+            tr: a transaction, or a database.
+            name: what it is called.
+            selector: which items it wants, in the syntax of `layers.selectors`, or as a function of their headers; ""
+                for all.
+            exclusive: whether it is to be this process' alone, and the queue's only one.
+            ownership: after how many seconds without a call by its owner an exclusive one can be taken over.
+
+        Raises:
+            SelectorError: the selector is none; line and column say where.
+            SubscriptionError: there is an exclusive one, whose owner lives; or this is to be, and there are others.
+
+        *Conflicts:* with other changes of subscriptions, and with leases of the same one. *Cost:* one range read, which
+        grows with the number of subscriptions; four writes.
+        """
+        if not 1 <= len(name.encode()) <= NAME_BYTES:
+            raise ValueError(f"The name of a subscription has 1 to {NAME_BYTES} bytes, not {len(name.encode())}.")
+        text = Selector(selector).text if isinstance(selector, str) else None
+        function = None if isinstance(selector, str) else selector
+        ownership_us = positive(ownership, "ownership")
+        owner = os.urandom(8) if exclusive else b""
+        until_us = self.leases.now_us() + ownership_us if exclusive else 0
+        new = Registration(selector=text, owner=owner, owned_until_us=until_us, since_us=self.leases.now_us())
+        yield from self._queue.transact(tr, partial(self._subscribe, name=name, new=new))
+        return Subscription(self.leases, name, function=function, owner=owner, ownership_us=ownership_us)
+
+    @verb
+    def unsubscribe(self, tr: Transaction | Database, name: str) -> Steps[bool]:
+        """Remove a subscription; False if there was none. What its consumers have stays leased to them.
+
+        *Conflicts:* as `subscribe`. *Cost:* one range read, four writes.
+        """
+        return (yield from self._queue.transact(tr, partial(self._unsubscribe, name=name)))
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[list[SubscriptionStats]]:
+        """Return what is known of each subscription, by name.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one range read, and one for each.
+        """
+        return (yield from self._queue.read(tr, self._stats))
+
+    def browse(
+        self,
+        tr: Transaction | Database,
+        *,
+        selector: str | Selects = "",
+        after: Position | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Item]:
+        """Look at the available items that a selector accepts, in order, and take none: a browser.
+
+        Lazily, as `Queue.browse`, with which it shares what it sees of items that come and go.
+
+        Args:
+            tr: a transaction, or a database.
+            selector: as `subscribe`.
+            after: only items behind this position.
+            limit: how many at most; None: all.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* as `Queue.browse` of all items that it passes by.
+        """
+        wants = Selector(selector).accepts if isinstance(selector, str) else selector
+        found = 0
+        for item in self._queue.browse(tr, after=after):
+            if limit is not None and found >= limit:
+                return
+            if wants(item.headers):
+                found += 1
+                yield item
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Read everything that the queue owns and compare: what `Leases.check` does, and subscriptions.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* as `Leases.check`, and the available items once more for each
+        subscription.
+        """
+        report = self.leases.check(tr)
+        return dataclasses.replace(report, problems=(*report.problems, *check_subscriptions(tr, self.leases)))
+
+    def _subscribe(self, tr: Transaction, name: str, new: Registration) -> Steps[None]:
+        layout, now_us = self._layout, self.leases.now_us()
+        registered = yield from self._registered(tr)
+        for other, registration in registered.items():
+            if registration.owner and registration.owned_until_us > now_us:
+                raise SubscriptionError(
+                    f"The subscription {other!r} of {layout.describe()} is exclusive until"
+                    f" {registration.owned_until_us / 1e6:.0f}, or longer. Try again then."
+                )
+            if other != name and new.owner:
+                raise SubscriptionError(
+                    f"{layout.describe()} has the subscription {other!r}, so that {name!r} can't be exclusive there."
+                )
+            if other != name and registration.owner:
+                tr.set(layout.subscriptions.pack((other,)), pack_record(replace(registration, owner=b"")))
+        old = registered.get(name)
+        if old is not None:
+            new = replace(old, selector=new.selector, owner=new.owner, owned_until_us=new.owned_until_us)
+        tr.set(layout.subscriptions.pack((name,)), pack_record(new))
+        if old is None or old.selector != new.selector:
+            # -1 is no number of unannounced items: the first look is at everything.
+            pointer = Pointer(everything(), 0, -1, now_us)
+            tr.set(layout.pointers.pack((name,)), pack_record(pointer))
+        # From now on arrivals are noted. The tail is what makes enqueues look for that.
+        tr.set(layout.subscribed_key, name.encode() if new.owner else b"")
+        if self._queue.order_name is None:
+            raise_tail(tr, layout, 0)
+        else:
+            give_up_to(tr, layout, 0, self._queue.order_name)
+
+    def _unsubscribe(self, tr: Transaction, name: str) -> Steps[bool]:
+        layout = self._layout
+        registered = yield from self._registered(tr)
+        if name not in registered:
+            return False
+        tr.clear(layout.subscriptions.pack((name,)))
+        tr.clear(layout.pointers.pack((name,)))
+        tr.clear(layout.returned.pack((name,)))
+        if len(registered) == 1:
+            span = layout.arrivals.range()
+            tr.clear_range(span.start, span.stop)
+            tr.clear(layout.subscribed_key)
+        return True
+
+    def _registered(self, tr: Transaction) -> Steps[dict[str, Registration]]:
+        """Read all registrations; plainly, so that two who register at the same time see each other."""
+        span = self._layout.subscriptions.range()
+        found = {}
+        for row in (yield from rows(tr, span.start, span.stop)):
+            name = self._layout.subscriptions.unpack(row.key)[0]
+            found[name] = read_registration(self._layout, name, row.value)
+        return found
+
+    def _stats(self, tr: Transaction) -> Steps[list[SubscriptionStats]]:
+        now_us = self.leases.now_us()
+        span = self._layout.subscriptions.range()
+        found = []
+        for row in (yield from rows(tr.snapshot, span.start, span.stop)):
+            name = self._layout.subscriptions.unpack(row.key)[0]
+            registration = read_registration(self._layout, name, row.value)
+            span = self._layout.held[name].range()
+            held = yield from rows(tr.snapshot, span.start, span.stop)
+            found.append(
+                SubscriptionStats(
+                    name,
+                    registration.selector,
+                    registration.suspended,
+                    registration.credit,
+                    registration.credit_bytes,
+                    len(held),
+                    sum(int.from_bytes(one.value, "little") for one in held),
+                    exclusive=bool(registration.owner) and registration.owned_until_us > now_us,
+                )
+            )
+        return found

@@ -1,0 +1,463 @@
+"""Subscriptions: who gets what, from where on, and on whose credit."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fdbqueue import FormatError, Position, Queue, SelectorError, SubscriptionError
+from fdbqueue.engine import Subspace
+from fdbqueue.layout import pack
+from layers.lease import Lease
+from layers.leases import Leases
+from layers.staged import StagedQueue
+from layers.subscription import Credit, Subscription
+from layers.subscriptions import Subscriptions
+
+
+class Clock:
+    now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def leases(space: Subspace, clock: Clock) -> Leases:
+    return Leases(Queue(space, codec="str"), clock=clock)
+
+
+@pytest.fixture
+def subscriptions(leases: Leases) -> Subscriptions:
+    return Subscriptions(leases)
+
+
+def fill(leases: Leases, db: Any, *colors: str) -> list[Position]:
+    """Enqueue an item of each color, called by its color and its number."""
+    return [leases.enqueue(db, f"{color}{n}", headers={"color": color}) for n, color in enumerate(colors)]
+
+
+def of_color(subscriptions: Subscriptions, db: Any, color: str, **terms: Any) -> Subscription:
+    return subscriptions.subscribe(db, color, selector=f"color = '{color}'", **terms)
+
+
+def values(taken: list[Lease]) -> list[str]:
+    return [lease.value for lease in taken]
+
+
+def test_each_subscription_gets_what_it_selects_in_order(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
+    red, blue = of_color(subscriptions, db, "red"), of_color(subscriptions, db, "blue")
+    fill(leases, db, "red", "blue", "green", "red", "blue")
+    assert values(red.lease_many(db, limit=1)) == ["red0"]
+    assert values(blue.lease_many(db)) == ["blue1", "blue4"]
+    assert values(red.lease_many(db)) == ["red3"]
+    assert red.lease(db) is None
+    assert values(leases.lease_many(db)) == ["green2"]
+    assert subscriptions.check(db).problems == ()
+
+
+def test_a_new_subscription_begins_at_the_head(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
+    fill(leases, db, "red", "red")
+    assert values(of_color(subscriptions, db, "red").lease_many(db)) == ["red0", "red1"]
+
+
+def test_an_item_that_comes_back_is_delivered_before_what_stands_behind_it(
+    db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
+) -> None:
+    red = of_color(subscriptions, db, "red")
+    fill(leases, db, "red", "blue", "red", "red", "red")
+    first, second, third = red.lease_many(db, limit=3, duration=10)
+    leases.nack(db, second)
+    assert values(red.lease_many(db, limit=2)) == ["red2", "red4"]
+    leases.snooze(db, first, delay=5)
+    clock.now += 6
+    assert values(red.lease_many(db)) == ["red0"]
+    clock.now += 5
+    assert values(red.lease_many(db)) == ["red3"]
+    assert third.attempt == 1
+    assert subscriptions.check(db).problems == ()
+
+
+def test_what_one_subscription_gives_back_another_may_take(
+    db: Any, subscriptions: Subscriptions, leases: Leases
+) -> None:
+    red, all_ = of_color(subscriptions, db, "red"), subscriptions.subscribe(db, "all")
+    fill(leases, db, "red", "red")
+    lease = red.lease(db)
+    assert lease is not None
+    assert values(all_.lease_many(db)) == ["red1"]
+    leases.nack(db, lease)
+    assert values(all_.lease_many(db)) == ["red0"]
+    assert red.lease(db) is None
+
+
+def test_a_pointer_survives_that_indices_begin_anew(db: Any, space: Subspace) -> None:
+    subscriptions = Subscriptions(Queue(space, codec="str"))
+    queue = subscriptions.leases.queue
+    subscription = subscriptions.subscribe(db, "odd", selector="n IN (1, 3)")
+    for n in range(5):
+        queue.enqueue(db, f"{n}", headers={"n": n})
+    while (item := queue.dequeue(db)) is not None:
+        assert item.position.index <= 5
+    assert subscription.lease(db) is None
+    for n in range(5):
+        assert queue.enqueue(db, f"again {n}", headers={"n": n}).index == n + 1
+    assert values(subscription.lease_many(db)) == ["again 1", "again 3"]
+
+
+def test_a_slow_producer_behind_the_pointer_is_not_missed(
+    db: Any, subscriptions: Subscriptions, leases: Leases
+) -> None:
+    red = of_color(subscriptions, db, "red")
+    slow = db.create_transaction()
+    leases.enqueue(slow, "slow", headers={"color": "red"})
+    fill(leases, db, "red", "red", "red", "red")
+    assert values(red.lease_many(db, limit=3)) == ["red0", "red1", "red2"]
+    slow.commit().wait()
+    assert values(red.lease_many(db)) == ["slow", "red3"]
+
+
+def test_a_producer_from_before_the_first_subscription_is_not_missed(
+    db: Any, subscriptions: Subscriptions, leases: Leases
+) -> None:
+    slow = db.create_transaction()
+    leases.queue.enqueue(slow, "slow")
+    everything = subscriptions.subscribe(db, "all")
+    fill(leases, db, "red", "red", "red")
+    assert values(everything.lease_many(db, limit=2)) == ["red0", "red1"]
+    slow.commit().wait()
+    assert values(everything.lease_many(db)) == ["slow", "red2"]
+    assert subscriptions.check(db).problems == ()
+
+
+def test_bulk_loads_and_staged_enqueues_are_delivered(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
+    subscription = subscriptions.subscribe(db, "all")
+    leases.queue.enqueue_many(db, ["0", "1"])
+    assert values(subscription.lease_many(db)) == ["0", "1"]
+    StagedQueue(leases).enqueue(db, "2")
+    leases.enqueue_many(db, ["3", "4"])
+    tr = db.create_transaction()
+    leases.queue.enqueue(tr, "5")
+    leases.queue.enqueue_many(tr, ["6", "7"])
+    tr.commit().wait()
+    assert values(subscription.lease_many(db)) == ["2", "3", "4", "5", "6", "7"]
+
+
+class ByUrgency:
+    """An order whose ranks the headers name."""
+
+    name = "by urgency"
+
+    def rank(self, value: Any, headers: Any) -> int:
+        return int(headers["urgency"])
+
+
+def test_what_has_a_smaller_rank_is_delivered_first_whatever_was_passed(db: Any, space: Subspace, clock: Clock) -> None:
+    leases = Leases(Queue(space, codec="str", order=ByUrgency()), clock=clock)
+    subscriptions = Subscriptions(leases)
+    red = of_color(subscriptions, db, "red")
+    for n, (color, urgency) in enumerate([("red", 1), ("blue", 2), ("red", 2), ("red", 1)]):
+        leases.enqueue(db, f"{color}{n}", headers={"color": color, "urgency": urgency})
+    assert values(red.lease_many(db, limit=2)) == ["red0", "red3"]
+    leases.enqueue(db, "first", headers={"color": "red", "urgency": 0})
+    leases.queue.enqueue(db, "not mine", headers={"color": "blue", "urgency": 0})
+    assert values(red.lease_many(db)) == ["first", "red2"]
+    assert subscriptions.check(db).problems == ()
+    ranked = subscriptions.subscribe(db, "by rank", selector="fdbqueue_rank = 2 OR JMSPriority > 8")
+    assert values(ranked.lease_many(db)) == ["not mine", "blue1"]
+
+
+def test_a_selector_may_be_a_function(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
+    short = subscriptions.subscribe(db, "short", selector=lambda headers: len(headers["color"]) <= 3)
+    fill(leases, db, "blue", "red")
+    assert values(short.lease_many(db)) == ["red1"]
+    other = subscriptions.subscribe(db, "other", selector="")
+    other.name = "short"
+    with pytest.raises(SubscriptionError, match="is a function"):
+        other.lease(db)
+
+
+def test_a_selector_that_changes_begins_at_the_head(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
+    subscription = subscriptions.subscribe(db, "s", selector="color = 'red'")
+    fill(leases, db, "blue", *["green"] * 40, "red")
+    assert values(subscription.lease_many(db)) == ["red41"]
+    same = subscriptions.subscribe(db, "s", selector="color = 'red'")
+    assert same.lease(db) is None
+    changed = subscriptions.subscribe(db, "s", selector="color = 'blue'")
+    assert values(changed.lease_many(db)) == ["blue0"]
+
+
+def test_a_bad_selector_is_refused_at_subscription_and_nothing_is_written(
+    db: Any, subscriptions: Subscriptions
+) -> None:
+    with pytest.raises(SelectorError) as refused:
+        subscriptions.subscribe(db, "bad", selector="color = ")
+    assert (refused.value.line, refused.value.column) == (1, 9)
+    assert subscriptions.stats(db) == []
+
+
+def test_a_suspended_subscription_delivers_nothing_until_it_resumes(
+    db: Any, subscriptions: Subscriptions, leases: Leases
+) -> None:
+    red = of_color(subscriptions, db, "red")
+    fill(leases, db, "red")
+    red.suspend(db)
+    assert red.lease(db) is None
+    assert subscriptions.stats(db)[0].suspended
+    red.resume(db)
+    assert values(red.lease_many(db)) == ["red0"]
+
+
+def test_who_is_unsubscribed_is_told_so_and_items_stay(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
+    red = of_color(subscriptions, db, "red")
+    fill(leases, db, "red", "red")
+    lease = red.lease(db)
+    assert lease is not None
+    assert subscriptions.unsubscribe(db, "red")
+    assert not subscriptions.unsubscribe(db, "red")
+    for refused in (red.lease, red.suspend, red.credit):
+        with pytest.raises(SubscriptionError, match="ubscribe"):
+            refused(db)
+    leases.ack(db, lease)
+    assert [item.value for item in leases.queue.browse(db)] == ["red1"]
+    assert subscriptions.check(db).problems == ()
+
+
+def test_the_last_one_who_unsubscribes_leaves_no_notes_behind(
+    db: Any, subscriptions: Subscriptions, leases: Leases
+) -> None:
+    of_color(subscriptions, db, "red")
+    fill(leases, db, "red")
+    subscriptions.unsubscribe(db, "red")
+    fill(leases, db, "red")
+    space = leases.layout.space
+    left = {space.unpack(row.key)[0] for row in db.get_range_startswith(space.key())}
+    assert not left & {"arrival", "subscription", "pointer", "held"}
+    assert db.get(leases.layout.subscribed_key) is None
+
+
+def test_credit_is_never_below_zero_and_comes_back_when_leases_end(
+    db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
+) -> None:
+    red = of_color(subscriptions, db, "red")
+    fill(leases, db, *["red"] * 8)
+    red.grant(db, items=3)
+    taken = red.lease_many(db, duration=10)
+    assert values(taken) == ["red0", "red1", "red2"]
+    assert red.credit(db) == Credit(0, None)
+    assert red.lease(db) is None
+    red.ack(db, taken[0])
+    leases.nack(db, taken[1])
+    assert red.credit(db) == Credit(2, None)
+    assert values(red.lease_many(db, duration=5)) == ["red1", "red3"]
+    clock.now += 20
+    leases.reclaim(db)
+    assert red.credit(db) == Credit(3, None)
+    red.grant(db, items=0)
+    assert red.lease(db) is None
+    red.grant(db, items=None)
+    assert values(red.lease_many(db)) == ["red1", "red2", "red3", "red4", "red5", "red6", "red7"]
+    red.grant(db, items=2)
+    assert red.credit(db) == Credit(0, None)
+    assert subscriptions.check(db).problems == ()
+
+
+def test_credit_in_bytes_ends_before_the_item_that_is_too_much(
+    db: Any, subscriptions: Subscriptions, leases: Leases
+) -> None:
+    subscription = subscriptions.subscribe(db, "all")
+    for size in (100, 100, 100, 10):
+        leases.enqueue(db, "x" * size)
+    subscription.grant(db, items=None, size_bytes=250)
+    taken = subscription.lease_many(db)
+    assert [len(lease.value) for lease in taken] == [100, 100]
+    assert subscription.lease(db) is None  # the small one stands behind
+    left = subscription.credit(db)
+    assert left.size_bytes is not None
+    assert 0 <= left.size_bytes < 50
+    leases.extend(db, taken[0], duration=50)
+    assert subscription.credit(db) == left
+    subscription.ack(db, taken[0])
+    assert [len(lease.value) for lease in subscription.lease_many(db)] == [100, 10]
+    assert subscriptions.check(db).problems == ()
+
+
+def test_who_has_no_credit_keeps_nobody_from_items(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
+    poor, other = subscriptions.subscribe(db, "poor"), subscriptions.subscribe(db, "other")
+    poor.grant(db, items=0)
+    fill(leases, db, "red")
+    assert poor.lease(db) is None
+    assert values(other.lease_many(db)) == ["red0"]
+
+
+def test_an_exclusive_subscription_has_one_owner_while_it_lives(
+    db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
+) -> None:
+    mine = subscriptions.subscribe(db, "one", exclusive=True, ownership=10)
+    fill(leases, db, "red", "red", "red")
+    for name, exclusive in (("one", True), ("one", False), ("two", False), ("two", True)):
+        with pytest.raises(SubscriptionError, match="exclusive"):
+            subscriptions.subscribe(db, name, exclusive=exclusive)
+    clock.now += 6
+    assert values(mine.lease_many(db, limit=1, duration=100)) == ["red0"]  # renewed by the way
+    clock.now += 6
+    with pytest.raises(SubscriptionError, match="exclusive"):
+        subscriptions.subscribe(db, "one", exclusive=True)
+    clock.now += 6
+    heir = subscriptions.subscribe(db, "one", exclusive=True)
+    with pytest.raises(SubscriptionError, match="another's"):
+        mine.lease(db)
+    assert values(heir.lease_many(db)) == ["red1", "red2"]
+    assert subscriptions.stats(db)[0].exclusive
+    heir.close(db)
+    assert not subscriptions.stats(db)[0].exclusive
+    subscriptions.subscribe(db, "two")
+    with pytest.raises(SubscriptionError, match="another's"):
+        mine.lease(db)
+
+
+def test_none_can_be_exclusive_beside_others(db: Any, subscriptions: Subscriptions) -> None:
+    subscriptions.subscribe(db, "shared")
+    with pytest.raises(SubscriptionError, match="'shared'"):
+        subscriptions.subscribe(db, "mine", exclusive=True)
+
+
+def test_a_browser_sees_what_it_selects_and_takes_nothing(
+    db: Any, subscriptions: Subscriptions, leases: Leases
+) -> None:
+    fill(leases, db, "red", "blue", "red", "red")
+    seen = [item.value for item in subscriptions.browse(db, selector="color = 'red'", limit=2)]
+    assert seen == ["red0", "red2"]
+    browser = subscriptions.browse(db, selector=lambda headers: headers["color"] == "red")
+    first = next(browser)
+    red = of_color(subscriptions, db, "red")
+    assert values(red.lease_many(db, limit=1)) == ["red0"]
+    assert [item.value for item in browser] == ["red2", "red3"]
+    after = subscriptions.browse(db, selector="color = 'red'", after=first.position)
+    assert [item.value for item in after] == ["red2", "red3"]
+
+
+def test_items_that_nobody_wants_are_passed_by_once(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
+    red = of_color(subscriptions, db, "red")
+    leases.queue.enqueue_many(db, (str(n) for n in range(25_000)))
+    asked = 0
+
+    def wants(headers: Any) -> bool:
+        nonlocal asked
+        asked += 1
+        return bool(headers)
+
+    counting = subscriptions.subscribe(db, "counting", selector=wants)
+    assert counting.lease(db) is None
+    assert asked == 25_000
+    position = leases.enqueue(db, "red", headers={"color": "red"})
+    lease = counting.lease(db)
+    assert lease is not None
+    assert (lease.position, asked) == (position, 25_001)
+    leases.nack(db, lease)
+    assert values(red.lease_many(db)) == ["red"]
+
+
+def test_in_a_callers_transaction_it_sees_what_that_enqueued_and_gave_back(
+    db: Any, subscriptions: Subscriptions, leases: Leases
+) -> None:
+    red = of_color(subscriptions, db, "red")
+    fill(leases, db, "red", "blue", "red")
+    lease = red.lease(db)
+    assert lease is not None
+    tr = db.create_transaction()
+    leases.nack(tr, lease)
+    leases.enqueue(tr, "own", headers={"color": "red"})
+    assert values(red.lease_many(tr, limit=2)) == ["red0", "red2"]
+    assert values(red.lease_many(tr)) == ["own"]
+    tr.commit().wait()
+    assert red.lease(db) is None
+    assert subscriptions.check(db).problems == ()
+
+
+def test_an_item_whose_life_is_over_is_passed_by(
+    db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
+) -> None:
+    red = of_color(subscriptions, db, "red")
+    for ttl in (5, 100, 5):
+        leases.enqueue(db, f"{ttl}", ttl=ttl, headers={"color": "red"})
+    clock.now += 10
+    assert values(red.lease_many(db)) == ["100"]
+    assert leases.stats(db).expired == 2
+
+
+def test_an_item_that_cannot_be_read_stands_in_nobodys_way_but_those_who_take_all(
+    db: Any, subscriptions: Subscriptions, leases: Leases
+) -> None:
+    red, everything = of_color(subscriptions, db, "red"), subscriptions.subscribe(db, "all")
+    db[leases.layout.item_key(leases.queue.enqueue(db, "x"))] = b"\xf0"
+    fill(leases, db, "red")
+    with pytest.raises(FormatError, match="can't be read"):
+        everything.lease(db)
+    assert values(red.lease_many(db)) == ["red0"]
+
+
+def test_who_has_not_looked_for_long_looks_at_everything(
+    db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
+) -> None:
+    lazy, busy = of_color(subscriptions, db, "red"), of_color(subscriptions, db, "blue")
+    assert lazy.lease(db) is None
+    clock.now += 100
+    for _ in range(80):
+        leases.enqueue(db, "blue", headers={"color": "blue"})
+    first = leases.lease(db)
+    assert first is not None
+    leases.enqueue(db, "red", headers={"color": "red"})
+    assert len(busy.lease_many(db)) == 79
+    assert db.get(leases.layout.trimmed_key) is not None, "arrivals were forgotten"
+    leases.nack(db, first)
+    assert values(lazy.lease_many(db)) == ["red"]
+    assert values(busy.lease_many(db)) == ["blue"]
+    assert subscriptions.check(db).problems == ()
+
+
+def test_the_check_finds_what_was_passed_by_and_credit_that_is_wrong(
+    db: Any, subscriptions: Subscriptions, leases: Leases
+) -> None:
+    red = of_color(subscriptions, db, "red")
+    fill(leases, db, "red", "red", "red")
+    lease = red.lease(db)
+    assert lease is not None
+    layout = leases.layout
+    hidden = Position(0, b"hidden")
+    db[layout.item_key(hidden)] = db[layout.item_key(next(iter(leases.queue.browse(db))).position)]
+    db.clear(layout.held_key("red", pack(lease.position)))
+    db[layout.pointers.pack(("stray",))] = b""
+    problems = "\n".join(subscriptions.check(db).problems)
+    for told in ("was passed by", "whose credit does not know", "belongs to no subscription"):
+        assert told in problems
+
+
+def test_it_can_be_awaited(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
+    async def session() -> list[str]:
+        red = await subscriptions.subscribe.aio(db, "red", selector="color = 'red'")
+        await leases.enqueue.aio(db, "x", headers={"color": "red"})
+        taken = await red.lease_many.aio(db)
+        await red.ack.aio(db, taken[0])
+        return values(taken)
+
+    assert asyncio.run(session()) == ["x"]
+
+
+def test_names_and_limits_are_checked_before_any_key_is_touched(db: Any, subscriptions: Subscriptions) -> None:
+    for name in ("", "x" * 201):
+        with pytest.raises(ValueError, match="name of a subscription"):
+            subscriptions.subscribe(db, name)
+    subscription = subscriptions.subscribe(db, "s")
+    with pytest.raises(ValueError, match="limit"):
+        subscription.lease_many(db, limit=0)
+    with pytest.raises(ValueError, match="Credit"):
+        subscription.grant(db, items=-1)
+    assert "'s'" in repr(subscription)
