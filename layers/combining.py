@@ -116,8 +116,12 @@ class Line(Generic[A, R]):
         self._gathering = None
 
     def served(self, calls: int) -> None:
-        """Note how many calls were served together."""
-        self._recent = calls
+        """Note how many calls were served together.
+
+        One turn with fewer is not believed at once: else those who came too late for a turn would be served apart from
+        the others ever after.
+        """
+        self._recent = max(calls, self._recent * 3 // 4)
 
     def waiting(self) -> list[Ticket[A, R]]:
         """Return those who are not served yet, in order."""

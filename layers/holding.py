@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -10,13 +12,25 @@ from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.items import Notes, notes_of
-from fdbqueue.layout import pack
+from fdbqueue.layout import Place, pack
 
 from .lease import Fate, Held, Lease
 from .moves import Moves, Retry
 
-RANGE_READ_ITEMS = 16
+RANGE_READ_ITEMS = 4
 """From how many leases on it is tried to read them all at once."""
+
+
+class Live(NamedTuple):
+    """A lease that was live at a version."""
+
+    version: int
+    packed: bytes
+    """The item's packed position."""
+    stored: bytes
+    """The item, as of before or during the lease."""
+    notes: Notes
+    """The item's notes during the lease."""
 
 
 class Holding:
@@ -36,6 +50,18 @@ class Holding:
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)
             moves.vanish(packed, stored, "dequeued")
+        moves.finish()
+
+    def ack_unchanged(self, tr: Transaction, live: Iterable[Live]) -> None:
+        """Let items be gone whose leases were live at the version that the transaction begins at.
+
+        The conflict on each leased item's key is met by whoever ended or took away its lease since that version.
+        """
+        moves = Moves(tr, self._layout)
+        for one in live:
+            tr.add_read_conflict_key(self._layout.leased.key(one.packed))
+            moves.leave_leased(one.packed, one.notes)
+            moves.vanish(one.packed, one.stored, "dequeued")
         moves.finish()
 
     def nack(self, tr: Transaction, lease: Held, *, now_us: int, delay_us: int | None, error: str) -> Steps[Fate]:
@@ -76,7 +102,7 @@ class Holding:
     def _held(self, tr: Transaction, leases: list[Held]) -> Steps[list[tuple[bytes, bytes, Notes]]]:
         """Return packed position, stored value and notes of leased items, or raise if one of the leases is lost."""
         by_place = {pack(lease.position): lease for lease in leases}
-        found = yield from self._read(tr, sorted(by_place))
+        found = yield from read_leased(tr, self._layout.leased, sorted(by_place))
         held = []
         lost = []
         for packed, lease in by_place.items():
@@ -95,25 +121,32 @@ class Holding:
             )
         return held
 
-    def _read(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, bytes]]:
-        """Read leased items by their packed positions, with a conflict on each of them and on nothing else.
 
-        Whoever ends one of these leases, or takes it away, meanwhile, makes this transaction fail.
-        """
-        leased = self._layout.leased
-        if len(places) >= RANGE_READ_ITEMS:
-            # Leases of one consumer mostly stand side by side, and one read of a range costs less than many of keys.
-            # By snapshot: what stands between them is others'.
-            limit = 2 * len(places)
-            near = yield from rows(tr.snapshot, leased.key(places[0]), leased.key(places[-1]) + b"\x00", limit=limit)
-            if len(near) < limit:
-                for packed in places:
-                    tr.add_read_conflict_key(leased.key(packed))
-                return {leased.packed(row.key): row.value for row in near}
-        reads = [(packed, tr.get(leased.key(packed))) for packed in places]
-        found = {}
-        for packed, read in reads:
-            value = yield read
-            if value.present():
-                found[packed] = bytes(value)
-        return found
+def read_leased(
+    tr: Transaction, leased: Place, places: list[bytes], *, keeps: bool = True
+) -> Steps[dict[bytes, bytes]]:
+    """Read leased items by their packed positions, sorted.
+
+    Args:
+        leased: where they stand.
+        places: which.
+        keeps: whether to conflict with whoever ends one of these leases, or takes it away, meanwhile: on each of these
+            keys and on nothing else.
+    """
+    if len(places) >= RANGE_READ_ITEMS:
+        # Leases of one consumer mostly stand side by side, and one read of a range costs less than many of keys.
+        # By snapshot: what stands between them is others'.
+        limit = 2 * len(places)
+        near = yield from rows(tr.snapshot, leased.key(places[0]), leased.key(places[-1]) + b"\x00", limit=limit)
+        if len(near) < limit:
+            for packed in places if keeps else ():
+                tr.add_read_conflict_key(leased.key(packed))
+            return {leased.packed(row.key): row.value for row in near}
+    reader = tr if keeps else tr.snapshot
+    reads = [(packed, reader.get(leased.key(packed))) for packed in places]
+    found = {}
+    for packed, read in reads:
+        value = yield read
+        if value.present():
+            found[packed] = bytes(value)
+    return found

@@ -63,7 +63,7 @@ from .browsing import Kept, State, browse
 from .deadletters import DeadLetters
 from .enqueueing import enqueue_with_notes
 from .head import Head
-from .holding import Holding
+from .holding import Holding, Live
 from .lease import Fate, Held, Lease
 from .leasestats import LeaseStats, read_lease_stats
 from .moves import Moves, Retry, cut
@@ -302,6 +302,15 @@ class Leases:
         """
         held = list(leases)
         yield from self.queue.transact(tr, lambda tr: self._holding.ack(tr, held))
+
+    def ack_unchanged(self, tr: Transaction, live: Iterable[Live]) -> None:
+        """Ack leases without reading them, in a transaction that begins at the version at which they were live.
+
+        It can't be committed if somebody has ended or taken away one of them since. For layers.
+
+        *Conflicts:* as `ack`, of each. *Cost:* four writes each.
+        """
+        self._holding.ack_unchanged(tr, live)
 
     @verb
     def nack(

@@ -28,6 +28,8 @@ REQUEST_SECONDS = 30.0
 """A request lives so long without being renewed, and is renewed at half of it."""
 GRANT_SECONDS = 10.0
 """Granted items that nobody collects are anybody's again after so long."""
+LONGEST_GRANT_SECONDS = 30.0
+"""A lease of up to so long is granted as it is wanted, and needs no collecting; a longer one begins as a short one."""
 _SWEEP_LIMIT = 16
 _STAMPED = b"\x33"  # type code of a versionstamp in a tuple
 _NO_STAMP = b"\xff" * 10
@@ -117,12 +119,15 @@ class Requests:
         found = yield from rows(tr.snapshot, self._begin, self._end, limit=limit)
         return [Request(row.key, self._wish(row.key, row.value)) for row in found]
 
-    def of_client(self, tr: Transaction, client: bytes) -> Steps[Request | None]:
-        """Find a client's request among all; for one whose registration came through without an answer."""
+    def find(self, tr: Transaction, wish: Wish) -> Steps[Request]:
+        """Find a request among all; for one whose registration came through without an answer.
+
+        If it is not there it was granted already, and is returned with a key that no request ever has.
+        """
         for request in (yield from self.first(tr, limit=0)):
-            if request.wish.client == client:
+            if request.wish.client == wish.client:
                 return request
-        return None
+        return Request(self.key(_NO_STAMP), wish)
 
     def fulfill(self, tr: Transaction, request: Request, leases: list[LeaseHandle], *, now_us: int) -> None:
         """Let a request be gone and, if there are `leases`, grant them.
@@ -196,3 +201,8 @@ class Requests:
 def _granted(position: Position, token: bytes) -> tuple[Any, ...]:
     handle = (position.index, position.random, token)
     return handle if position.rank is None else (*handle, position.rank)
+
+
+def granted_us(duration_us: int) -> int:
+    """Return how long granted leases live, given how long the leases are to be; 0: the items are to be taken out."""
+    return duration_us if 0 < duration_us <= LONGEST_GRANT_SECONDS * 1e6 else int(GRANT_SECONDS * 1e6)

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from fdbqueue import CodecError, FormatError, Item
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, started
-from fdbqueue.items import Notes, chunks_of, envelope, is_chunked, notes_of
+from fdbqueue.items import NO_NOTES, Notes, chunks_of, envelope, is_chunked, notes_of
 from fdbqueue.layout import pack
 
+from .holding import read_leased
 from .lease import Fate, Lease, LeaseHandle
 from .leases import Leases
 from .moves import Moves, at_rest
@@ -43,6 +44,8 @@ class Got:
     """What was stored for it when it was available."""
     notes: Notes
     """Its notes then."""
+    lent: Notes = NO_NOTES
+    """Its notes now, if it is leased."""
 
 
 @dataclass(slots=True)
@@ -78,6 +81,8 @@ class Served:
     """How many items were taken."""
     wrote: bool = False
     """Whether anything was written."""
+    drained: bool = False
+    """Whether no item is left behind those."""
     again: bool = False
     """Whether there was more to clear away than one transaction does, so that another one is to look again."""
     error: CodecError | FormatError | None = None
@@ -124,7 +129,8 @@ class Serving:
                 found = yield from head
                 if len(found) == seen < limit:
                     found += yield from self._leases.head.first(tr, limit=limit - seen, after=found[-1].key)
-                yield from self._give(tr, moves, found, shares, served, now_us)
+                dealt = yield from self._give(tr, moves, found, shares, served, now_us)
+                served.drained = len(found) < limit and dealt == len(found)
         finally:
             moves.finish()
         served.wrote = moves.any
@@ -143,22 +149,22 @@ class Serving:
     def collect(self, tr: Transaction, granted: list[LeaseHandle], share: Share) -> Steps[list[Got]]:
         """Make granted leases this process' own: as many as are wanted, the others go back; lost ones are left out.
 
-        *Conflicts:* with whoever reclaims one of them. *Cost:* one read each, in parallel, and about five writes.
+        *Conflicts:* with whoever reclaims one of them. *Cost:* one read each, in parallel, or one of all, and
+        about five writes each; one more read if any go back.
         """
         now_us = self._leases.now_us()
-        # Plain reads: of a reclaim and this, only one commits.
-        reads = [(lease, tr.get(self._layout.leased.key(pack(lease.position)))) for lease in granted]
+        # With conflicts: of a reclaim and this, only one commits.
+        by_place = {pack(lease.position): lease for lease in granted}
+        found = yield from read_leased(tr, self._layout.leased, sorted(by_place))
         moves = Moves(tr, self._layout)
-        yield from moves.ask()
+        asked = False
         got: list[Got] = []
         readable = True
-        for lease, read in reads:
-            value = yield read
-            stored = bytes(value) if value.present() else b""
+        for packed, lease in by_place.items():
+            stored = found.get(packed, b"")
             notes = notes_of(stored) if stored else None
             if notes is None or notes.token != lease.token:
                 continue
-            packed = pack(lease.position)
             before = at_rest(replace(notes, attempt=notes.attempt - 1))
             moves.leave_leased(packed, notes)
             item = None
@@ -168,11 +174,41 @@ class Serving:
                 except (CodecError, FormatError):
                     # It goes back, and then it is the first one: who takes it next is told why it can't be read.
                     readable = False
-            if item is None:
-                moves.put_back(packed, stored, before, now_us=now_us, delay_us=0)
-            else:
+            if item is not None:
                 got.append(self._own(moves, item, packed, stored, before, share, lease.token, now_us))
+                continue
+            if not asked:
+                asked = True
+                yield from moves.ask()
+            moves.put_back(packed, stored, before, now_us=now_us, delay_us=0)
         moves.finish()
+        return got
+
+    def accept(self, tr: Transaction, granted: list[LeaseHandle], duration_us: int) -> Steps[list[Got] | None]:
+        """Read granted leases, that are good as they are; lost ones are left out. None if one is not good as it is.
+
+        By snapshot: nothing is written. A lease that was live at the version of this transaction is its holder's from
+        then on, as one that an ack or an extension will find lost if somebody reclaims it.
+
+        *Conflicts:* none. *Cost:* one read each, in parallel.
+        """
+        now_us = self._leases.now_us()
+        by_place = {pack(lease.position): lease for lease in granted}
+        found = yield from read_leased(tr, self._layout.leased, sorted(by_place), keeps=False)
+        got: list[Got] = []
+        for packed, lease in by_place.items():
+            stored = found.get(packed, b"")
+            notes = notes_of(stored) if stored else None
+            if notes is None or notes.token != lease.token:
+                continue
+            if notes.expires_at_us - now_us < duration_us // 2:
+                return None
+            try:
+                item = yield from self._queue.item(tr, lease.position, stored)
+            except (CodecError, FormatError):
+                return None
+            before = at_rest(replace(notes, attempt=notes.attempt - 1))
+            got.append(Got(_lease(item, notes), packed, stored, before, notes))
         return got
 
     def put_back(self, tr: Transaction, unclaimed: list[Got]) -> Steps[None]:
@@ -209,7 +245,8 @@ class Serving:
 
     def _give(
         self, tr: Transaction, moves: Moves, found: list[KeyValue], shares: list[Share], served: Served, now_us: int
-    ) -> Steps[None]:
+    ) -> Steps[int]:
+        """Give items to shares; return how many rows were dealt with."""
         dealt = size = 0
         rows = iter(found)
         for share in shares:
@@ -231,6 +268,7 @@ class Serving:
             break
         if dealt:
             self._leases.head.take(tr, found[:dealt])
+        return dealt
 
     def _give_one(
         self, tr: Transaction, moves: Moves, row: KeyValue, share: Share, token: bytes, now_us: int
@@ -268,17 +306,7 @@ class Serving:
             moves.vanish(packed, stored, "dequeued")
             return Got(item, packed, stored, notes)
         lent = self._lend(moves, packed, stored, notes, share, token, now_us)
-        lease = Lease(
-            item.position,
-            item.value,
-            item.headers,
-            token,
-            lent.expires_at_us / 1e6,
-            lent.attempt,
-            lent.consumer,
-            notes.error,
-        )
-        return Got(lease, packed, stored, notes)
+        return Got(_lease(item, lent), packed, stored, notes, lent)
 
     def _lend(
         self, moves: Moves, packed: bytes, stored: bytes, notes: Notes, share: Share, token: bytes, now_us: int
@@ -296,3 +324,16 @@ class Serving:
         for number, chunk in enumerate(chunks_of(payload)):
             tr.set(self._layout.chunk_key(got.given.position, number), chunk)
         return envelope(payload, got.given.headers)
+
+
+def _lease(item: Item, notes: Notes) -> Lease:
+    return Lease(
+        item.position,
+        item.value,
+        item.headers,
+        notes.token,
+        notes.expires_at_us / 1e6,
+        notes.attempt,
+        notes.consumer,
+        notes.error,
+    )

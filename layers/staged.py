@@ -19,9 +19,9 @@ Ordering
 
 Guarantees
     A call takes effect once or not at all, also when a commit's outcome is unknown. A consumer that dies strands
-    nothing: its request expires after 30 seconds and is passed over after a quarter of one, and what was granted to it
-    is a lease of 10 seconds, after which the item stands where it stood. A call that times out or is cancelled leaves
-    no request and takes nothing: what it got at that moment goes back to its place, in front of what came after it.
+    nothing: its request expires after 30 seconds, and what was granted to it is a lease of 10 seconds, or of as many,
+    up to 30, as a lease was to have, after which the item stands where it stood. A call that times out or is cancelled
+    leaves no request and takes nothing: what it got at that moment goes back to its place, in front of what came after.
     Waiting is a watch. One enqueue wakes the first in order, who serves all, and then the next in order.
 
     Expiries are judged by the clock of whoever comes by. A clock that is s seconds ahead passes a request over, or
@@ -63,9 +63,11 @@ from .combining import Combiner, Ticket, result_of
 from .lease import Held, Lease
 from .leases import Leases
 from .leasestats import LeaseStats
+from .remembered import Remembered
 from .requests import Requests
 from .times import positive
-from .turns import Meetings, Turns, Want
+from .turn import Meetings, Want
+from .turns import Turns
 
 BATCH_BYTES = 1_000_000
 """About how much the enqueues that share a transaction write."""
@@ -188,7 +190,8 @@ class StagedQueue:
         Raises:
             LeaseLost: of this lease; the others are not concerned.
 
-        *Conflicts:* as `Leases.ack`. *Cost:* one read, in parallel with the others', and a share of one commit.
+        *Conflicts:* as `Leases.ack`. *Cost:* a share of one commit; a lease that was not taken here within the last
+        seconds is also read, in parallel with the others.
         """
         ticket: Ticket[Held, None] = Ticket(db, lease)
         result_of((yield from self._crew().acks.call(ticket)))
@@ -251,6 +254,7 @@ class _Crews:
         self._queue = leases.queue
         self._consumer = consumer
         self.meetings = Meetings()
+        self._remembered = Remembered()
         self._turns: WeakKeyDictionary[Any, dict[int, Turns]] = WeakKeyDictionary()
         self.enqueues: Combiner[_Stored, Position] = Combiner(self._enqueue, weight=BATCH_BYTES)
         self.acks: Combiner[Held, None] = Combiner(self._ack, weight=_ACKS_AT_ONCE)
@@ -260,7 +264,13 @@ class _Crews:
         by_terms = self._turns.setdefault(db, {})
         turns = by_terms.get(duration_us)
         if turns is None:
-            new = Turns(self._leases, duration_us=duration_us, consumer=self._consumer, meetings=self.meetings)
+            new = Turns(
+                self._leases,
+                duration_us=duration_us,
+                consumer=self._consumer,
+                meetings=self.meetings,
+                remembered=self._remembered,
+            )
             turns = by_terms.setdefault(duration_us, new)  # atomic: of two threads, one wins
         return turns
 
@@ -289,7 +299,21 @@ class _Crews:
         return (yield from self._queue.transact(db, body))
 
     def _ack(self, db: Database, leases: list[Held]) -> Steps[list[Exception | None]]:
-        return (yield from self._queue.transact(db, partial(self._ack_each, leases=leases)))
+        old_grants: list[bytes] = []
+
+        def body(tr: Transaction) -> Steps[list[Exception | None]]:
+            # What is remembered is forgotten with it, so that an attempt after one that failed reads.
+            live = self._remembered.take(leases)
+            old_grants[:] = self._remembered.clear_grants(tr)
+            if not live:
+                return (yield from self._ack_each(tr, leases))
+            tr.set_read_version(live[0].version)
+            self._leases.ack_unchanged(tr, live)
+            return [None] * len(leases)
+
+        results = yield from self._queue.transact(db, body)
+        self._remembered.forget_grants(old_grants)
+        return results
 
     def _ack_each(self, tr: Transaction, leases: list[Held]) -> Steps[list[Exception | None]]:
         first_of_each = {lease.position: lease for lease in reversed(leases)}

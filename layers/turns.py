@@ -1,9 +1,14 @@
 """Turns: how processes that want items from one head do not fight over it.
 
-A process that finds nobody waiting takes its items directly. One that meets a conflict, or finds others waiting, or
-finds nothing, registers a request. The first in request order fulfills the requests behind it together with its own,
-in one transaction; the others wait by a watch on their own grant and on the request in front of them. Whoever is first
-on an empty queue watches the counters, which every enqueue touches, and the timers; it alone.
+A process that comes fulfills the requests that stand there, in their order, and takes its own items behind them, in
+one transaction. One that meets a conflict, or finds nothing, registers a request and waits by a watch on its own grant
+and on the request in front of it. Whoever is first on an empty queue watches the counters, which every enqueue touches,
+and the timers; it alone.
+
+Of several processes that come again and again, one leads: it fulfilled for others the last time, and goes on. Those
+that it served follow: they register at once, by a blind write, and look for their grant when it is probably there. Who
+leads is nobody's decision and written nowhere. When the leader is gone, the first who looks in vain fulfills in its
+place, and two who lead at the same time conflict, of whom one then follows. (docs/adr/0075)
 """
 
 from __future__ import annotations
@@ -11,19 +16,22 @@ from __future__ import annotations
 import os
 import random
 import time
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError
 from fdbqueue.engine.steps import Steps, started
 from fdbqueue.layout import RANDOM_BYTES
 
-from .combining import Alarm, Crew, Ticket
+from .combining import Alarm, Crew
+from .lease import LeaseHandle
 from .leases import Leases
-from .requests import GRANT_SECONDS, REQUEST_SECONDS, Request, Requests, Wish
+from .pacing import Pace, RecentVersion
+from .remembered import Remembered
+from .requests import REQUEST_SECONDS, Request, Requests, Wish, granted_us
 from .serving import ITEMS_AT_ONCE, Got, Look, Served, Serving, Share
+from .turn import Caller, Contended, Leave, Meetings, Turn, Want, share_of, wanted_by
 
 REQUESTS_AT_ONCE = 100
 """How many requests one transaction looks at."""
@@ -35,64 +43,6 @@ _WATCHED = ("enqueued", "leased", "dead")
 """The counters that change whenever an item becomes available, but for those that a timer brings back."""
 
 
-class Want(NamedTuple):
-    """What a call wants."""
-
-    limit: int
-    """How many items at most."""
-    patient: bool
-    """Whether it waits when there are none."""
-
-
-Caller = Ticket[Want, list[Got]]
-
-
-@dataclass(slots=True)
-class _Turn:
-    """What a transaction of ours did."""
-
-    callers: list[Caller]
-    """Who was waiting when it began to read: nobody who came later is told that there is nothing."""
-    got: list[Got] = field(default_factory=list)
-    nothing: bool = False
-    """Whether it saw the queue empty."""
-    request: Request | None = None
-    """Our request as it is now."""
-    wish: Wish | None = None
-    """What was registered, if it was."""
-    stamp: Future[Any] | None = None
-    """Under which versionstamp."""
-    error: Exception | None = None
-    """Why the first item can't be read."""
-    alarm: Alarm | None = None
-    """What to wait for before there is anything to do."""
-
-    def asks(self) -> bool:
-        """Say whether somebody wants to be told at once that there is nothing."""
-        return any(not caller.argument.patient for caller in self.callers)
-
-
-class _Leave(Exception):
-    """Ends a transaction that has nothing to write."""
-
-    def __init__(self, turn: _Turn) -> None:
-        self.turn = turn
-
-
-class _Contended(Exception):
-    """Ends a direct transaction that met a conflict."""
-
-
-@dataclass(slots=True)
-class Meetings:
-    """What calls met at the head."""
-
-    looks: int = 0
-    """How often a request was looked after."""
-    conflicts: int = 0
-    """How many commits met a conflict."""
-
-
 class Turns(Crew[Want, list[Got]]):
     """One process' calls for items of one queue in one database, on the same terms.
 
@@ -101,9 +51,12 @@ class Turns(Crew[Want, list[Got]]):
         duration_us: of the leases that the calls want; 0: they take items out.
         consumer: for whom.
         meetings: what is counted.
+        remembered: what other calls of this process are told of leases.
     """
 
-    def __init__(self, leases: Leases, *, duration_us: int, consumer: str, meetings: Meetings) -> None:
+    def __init__(
+        self, leases: Leases, *, duration_us: int, consumer: str, meetings: Meetings, remembered: Remembered
+    ) -> None:
         super().__init__()
         self._leases = leases
         self._queue = leases.queue
@@ -112,7 +65,7 @@ class Turns(Crew[Want, list[Got]]):
         self._duration_us = duration_us
         self._consumer = consumer
         self._client = os.urandom(RANDOM_BYTES)
-        self._grant_key = self._requests.grant_key(self._client)
+        self._registrations = 0
         self._request: Request | None = None
         self._contended = False
         self._swept = False
@@ -121,7 +74,12 @@ class Turns(Crew[Want, list[Got]]):
         self._fulfilled = 1
         self._met = -AFTERMATH_SECONDS
         self._ahead = True
+        self._pace = Pace()
+        self._first_look = True
+        self._leads: bool | None = None
+        self._version = RecentVersion()
         self._meetings = meetings
+        self._remembered = remembered
 
     def serve(self, leader: Caller) -> Steps[Alarm | None]:
         try:
@@ -150,17 +108,26 @@ class Turns(Crew[Want, list[Got]]):
     def _serve(self, db: Database) -> Steps[Alarm | None]:
         if self._request is None:
             yield from self.line.gather()
-        alone = not self._contended and time.monotonic() - self._met > AFTERMATH_SECONDS
-        body = self._look if self._request else self._direct if alone else self._register
+        lately = time.monotonic() - self._met <= AFTERMATH_SECONDS
+        direct = not self._contended and (self._leads or not lately)
+        body = self._look if self._request else self._direct if direct else self._register_at_once
         try:
             turn = yield from self._queue.transact(db, body, on_retry=self._on_retry)
-        except _Contended:
+        except Contended:
             self._contended = True
             return None
-        except _Leave as left:
+        except Leave as left:
             turn = left.turn
+        else:
+            turn.version = turn.tr.get_committed_version()
+            self._remembered.forget_grants(turn.old_grants)
+        self._version.note(turn.version)
+        if self._duration_us:
+            self._remembered.add(turn.version, turn.got)
         if turn.wish is not None and turn.stamp is not None:
             turn.request = yield from self._registered(db, turn.stamp, turn.wish)
+            if self._leads is False:
+                turn.alarm = [], self._pace.seconds()
         if self._request is not None and turn.request is None:
             self._contended = False
         self._request = turn.request
@@ -172,9 +139,10 @@ class Turns(Crew[Want, list[Got]]):
             self._meetings.conflicts += 1
             self._met = time.monotonic()
             if self._request is None and not self._contended:
-                raise _Contended
+                self._leads = False
+                raise Contended
 
-    def _deal(self, db: Database, turn: _Turn) -> Steps[None]:
+    def _deal(self, db: Database, turn: Turn) -> Steps[None]:
         """Give what was got to those who wait, in order; what nobody wants any more goes back."""
         got = turn.got
         served = 0
@@ -202,99 +170,133 @@ class Turns(Crew[Want, list[Got]]):
         if got:
             yield from self._queue.transact(db, lambda tr: self._serving.put_back(tr, got))
 
-    def _direct(self, tr: Transaction) -> Steps[_Turn]:
-        """Take items if nobody waits; else register, in the same transaction."""
-        turn = _Turn(self.line.waiting())
-        last = self._requests.last(tr)
-        share = self._share(turn)
-        look = self._serving.look(tr, limit=share.wanted)
+    def _direct(self, tr: Transaction) -> Steps[Turn]:
+        """Fulfill the requests that stand there, and take items for our own callers behind them, without a request."""
+        turn = Turn(tr, self.line.waiting())
         # By snapshot: a request that is registered while this commits stands behind it.
-        if self._requests.is_key(bytes((yield last))):
-            if turn.asks() and not (yield from look.head):
-                turn.nothing = True
-                raise _Leave(turn)
-            self._met = time.monotonic()
+        reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
+        look = self._serving.look(tr, limit=max(self._fulfilled if self._leads else 1, wanted_by(turn.callers)))
+        standing = yield from reading
+        if len(standing) == REQUESTS_AT_ONCE:  # and perhaps more, who stand in front of this one too
             return (yield from self._register(tr))
-        served = yield from self._serving.take(tr, look, [share])
-        turn.got, turn.error = share.got, served.error
-        turn.nothing = not (served.items or served.again or served.error)
-        if not served.wrote:
-            raise _Leave(turn)
+        live = [one for one in standing if one.wish.expires_at_us > look.now_us]
+        dead = [one for one in standing if one not in live]
+        if standing:
+            self._met = time.monotonic()
+        served = yield from self._fulfill(tr, turn, look, None, live, dead)
+        turn.nothing = not turn.got and served.drained
+        if not served.wrote and not dead:
+            raise Leave(turn)
         return turn
 
-    def _register(self, tr: Transaction) -> Steps[_Turn]:
+    def _register_at_once(self, tr: Transaction) -> Steps[Turn]:
+        """Register without looking first whether there is somebody."""
+        if self._swept:
+            self._version.begin_at(tr)
+        return (yield from self._register(tr))
+
+    def _register(self, tr: Transaction) -> Steps[Turn]:
         """Register behind all who did before, by a blind write."""
-        turn = _Turn(self.line.waiting())
-        self._ahead = True  # if it is, it is served the sooner
+        turn = Turn(tr, self.line.waiting())
+        self._first_look = True
         if not self._swept:
             self._swept = True
             yield from self._requests.sweep_grants(tr, self._client, self._leases.now_us())
+        # Each registration has a grant's key of its own, so that what is done about an old one never meets a new one.
+        self._registrations += 1
+        turn.old_grants = self._remembered.clear_grants(tr)
         turn.wish = self._wish(turn)
         turn.stamp = self._requests.register(tr, turn.wish)
         self._pause = TAKEOVER_SECONDS
         return turn
 
-    def _wish(self, turn: _Turn) -> Wish:
+    def _wish(self, turn: Turn) -> Wish:
         expires_at_us = self._leases.now_us() + int(REQUEST_SECONDS * 1e6)
-        return Wish(self._client, _wanted(turn.callers), expires_at_us, self._duration_us, self._consumer)
+        client = self._client + self._registrations.to_bytes(4, "big")
+        return Wish(client, wanted_by(turn.callers), expires_at_us, self._duration_us, self._consumer)
 
-    def _registered(self, db: Database, stamp: Future[Any], wish: Wish) -> Steps[Request | None]:
+    def _registered(self, db: Database, stamp: Future[Any], wish: Wish) -> Steps[Request]:
         """Return our request as it was registered."""
         try:
             return Request(self._requests.key(bytes((yield stamp))), wish)
         except FDBError:
             # It took an unknown outcome to register it, and with that went the versionstamp.
-            return (yield from self._queue.read(db, partial(self._requests.of_client, client=self._client)))
+            return (yield from self._queue.read(db, partial(self._requests.find, wish=wish)))
 
-    def _look(self, tr: Transaction) -> Steps[_Turn]:
+    def _look(self, tr: Transaction) -> Steps[Turn]:
         """Collect what was granted, or fulfill, if it is this one's turn, or wait."""
         self._meetings.looks += 1
         request = self._request
         if request is None:
             raise RuntimeError("there is no request to look after")
-        turn = _Turn(self.line.waiting(), request=request)
+        turn = Turn(tr, self.line.waiting(), request=request)
+        follows, self._first_look = self._leads is False and self._first_look, False
+        grant_key = self._requests.grant_key(request.wish.client)
         # Plain reads: who fulfills, withdraws or collects this request at the same time conflicts with it.
-        granted, own = tr.get(self._grant_key), tr.get(request.key)
-        reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
-        look = None
-        if self._ahead:  # who expects to be the first reads the items at the same time, the others if they need to
-            look = self._serving.look(tr, limit=max(self._fulfilled, _wanted(turn.callers)))
+        granted = tr.get(grant_key)
+        if not follows:  # who expects a grant reads that alone, who does not all at the same time
+            own, reading, look = self._read_standing(tr, turn, request)
         value = yield granted
+        if follows:
+            self._pace.looked(found=value.present())
         if value.present():
-            turn.got = yield from self._serving.collect(tr, self._requests.granted(bytes(value)), self._share(turn))
-            tr.clear(self._grant_key)
-            if (yield own).present():  # the grant was for one whose registration came through without an answer
-                tr.clear(request.key)
             turn.request = None
             self._met = time.monotonic()
+            self._leads = False
+            yield from self._collect(tr, turn, grant_key, self._requests.granted(bytes(value)))
             return turn
+        if follows:
+            own, reading, look = self._read_standing(tr, turn, request)
         if not (yield own).present():  # it expired while this process slept, and was removed
             turn.request = None
-            raise _Leave(turn)
+            raise Leave(turn)
         standing = yield from reading
         if len(standing) > 1:
             self._met = time.monotonic()
         return (yield from self._act(tr, turn, look, request, standing))
 
+    def _collect(self, tr: Transaction, turn: Turn, grant_key: bytes, granted: list[LeaseHandle]) -> Steps[None]:
+        """Take what was granted. Leases that are good as they are need no commit. (docs/adr/0076)"""
+        if self._duration_us == granted_us(self._duration_us):
+            good = yield from self._serving.accept(tr, granted, self._duration_us)
+            if good is not None:
+                turn.got = good
+                turn.version = yield tr.get_read_version()
+                self._remembered.leave_grant(grant_key)
+                raise Leave(turn)
+        turn.got = yield from self._serving.collect(tr, granted, self._share(turn))
+        tr.clear(grant_key)
+
+    def _read_standing(
+        self, tr: Transaction, turn: Turn, request: Request
+    ) -> tuple[Future[Any], Steps[list[Request]], Look | None]:
+        """Begin to read our own request, the first ones and, if that is probably ours, the items."""
+        look = None
+        own = tr.get(request.key)
+        reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
+        if self._ahead or self._leads:
+            look = self._serving.look(tr, limit=max(self._fulfilled, wanted_by(turn.callers)))
+        return own, reading, look
+
     def _act(
-        self, tr: Transaction, turn: _Turn, look: Look | None, request: Request, standing: list[Request]
-    ) -> Steps[_Turn]:
+        self, tr: Transaction, turn: Turn, look: Look | None, request: Request, standing: list[Request]
+    ) -> Steps[Turn]:
         now_us = self._leases.now_us()
         live = [one for one in standing if one.key == request.key or one.wish.expires_at_us > now_us]
         in_front = [one for one in live if one.key < request.key]
         self._ahead = not in_front
-        if not in_front or self._is_stuck(in_front[0]):
+        if not in_front or self._leads or self._is_stuck(in_front[0]):
             dead = [one for one in standing if one not in live]
             served = yield from self._fulfill(tr, turn, look, request, live, dead)
             if served.wrote or dead:
                 return turn
             turn.nothing = served.error is None
             if served.error is not None:
-                raise _Leave(turn)
+                raise Leave(turn)
         elif turn.asks():
             turn.nothing = not (yield from self._leases.head.first(tr, limit=1))
         if turn.nothing and turn.asks():
-            raise _Leave(turn)  # they are answered first; the others look again
+            raise Leave(turn)  # they are answered first; the others look again
         if request.wish.expires_at_us - now_us < REQUEST_SECONDS / 2 * 1e6:
             tr.add_read_conflict_key(request.key)
             turn.request = Request(request.key, self._wish(turn))
@@ -303,20 +305,22 @@ class Turns(Crew[Want, list[Got]]):
             return turn
         turn.alarm = yield from self._set_alarm(tr, request, in_front, now_us)
         turn.nothing = False
-        raise _Leave(turn)
+        raise Leave(turn)
 
     def _fulfill(
         self,
         tr: Transaction,
-        turn: _Turn,
+        turn: Turn,
         look: Look | None,
-        request: Request,
+        request: Request | None,
         live: list[Request],
         dead: list[Request],
     ) -> Steps[Served]:
-        """Give the first items to the requests in order, ours among them."""
+        """Give the first items to the requests in order, ours among them; without one we come last."""
         own = self._share(turn)
-        shares = [own if one.key == request.key else _share_of(one) for one in live]
+        shares = [own if request and one.key == request.key else share_of(one) for one in live]
+        if request is None:
+            shares.append(own)
         if look is None:
             look = self._serving.look(tr, limit=min(ITEMS_AT_ONCE, sum(share.wanted for share in shares)))
         served = yield from self._serving.take(tr, look, shares)
@@ -324,10 +328,12 @@ class Turns(Crew[Want, list[Got]]):
         self._fulfilled = served.items
         for one in dead:
             self._requests.remove(tr, one.key)
-        for one, share in zip(live, shares, strict=True):
+        if own.got:
+            turn.request = None
+            self._leads = bool(live) or (self._leads or None)
+        for one, share in zip(live, shares, strict=False):
             if share is own and own.got:
-                tr.clear(request.key)
-                turn.request = None
+                tr.clear(one.key)
             elif share.handles:
                 self._requests.fulfill(tr, one, share.handles, now_us=self._leases.now_us())
         return served
@@ -347,7 +353,7 @@ class Turns(Crew[Want, list[Got]]):
         nobody.
         """
         seconds = (request.wish.expires_at_us - now_us) / 1e6 - REQUEST_SECONDS / 2
-        watches: list[Future[Any]] = [tr.watch(self._grant_key)]
+        watches: list[Future[Any]] = [tr.watch(self._requests.grant_key(request.wish.client))]
         if in_front:
             watches.append(tr.watch(in_front[-1].key))
             # The second in order is the first to look after the first one, and so on.
@@ -364,22 +370,13 @@ class Turns(Crew[Want, list[Got]]):
 
     def _withdraw(self, tr: Transaction, request: Request) -> Steps[None]:
         # A plain read: whoever grants at the same time conflicts, and this looks again.
-        value = yield tr.get(self._grant_key)
+        grant_key = self._requests.grant_key(request.wish.client)
+        value = yield tr.get(grant_key)
         self._requests.remove(tr, request.key)
         if value.present():
             unwanted = Share(0, self._duration_us, self._consumer, own=True)
             yield from self._serving.collect(tr, self._requests.granted(bytes(value)), unwanted)
-            tr.clear(self._grant_key)
+            tr.clear(grant_key)
 
-    def _share(self, turn: _Turn) -> Share:
-        return Share(_wanted(turn.callers), self._duration_us, self._consumer, own=True)
-
-
-def _share_of(request: Request) -> Share:
-    granted_us = int(GRANT_SECONDS * 1e6)
-    wish = request.wish
-    return Share(wish.wanted, min(wish.duration_us or granted_us, granted_us), wish.consumer)
-
-
-def _wanted(callers: list[Caller]) -> int:
-    return max(1, min(ITEMS_AT_ONCE, sum(caller.argument.limit for caller in callers)))
+    def _share(self, turn: Turn) -> Share:
+        return Share(wanted_by(turn.callers), self._duration_us, self._consumer, own=True)

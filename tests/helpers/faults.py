@@ -21,7 +21,7 @@ class FaultyDatabase:
     """
 
     def __init__(self, db: Any, plan: Callable[[], Fault | None]) -> None:
-        self._db = db
+        self._db = self.wrapped = db
         self._plan = plan
         self.commits = 0
         self.faults = 0

@@ -1,0 +1,64 @@
+"""When to look, and as of when: what a process learns from its last turns, so that the next ones cost less.
+
+Nothing here decides who gets what. A guess that is wrong costs a round trip, and no more.
+"""
+
+from __future__ import annotations
+
+import time
+
+from fdbqueue.engine.api import Transaction
+
+RECENT_SECONDS = 1.0
+"""A version stays good for conflict checks for five seconds on both engines; nobody needs an old one."""
+_FIRST_SECONDS = 0.003
+_SHORTEST_SECONDS = 0.0005
+_LONGEST_SECONDS = 0.008
+
+
+class RecentVersion:
+    """A version of the database that this process has seen lately.
+
+    A transaction that reads nothing may begin there, and then needs no round trip to ask for a newer one: what it
+    writes is ordered by its commit anyway.
+    """
+
+    __slots__ = ("_seen_at", "_version")
+
+    def __init__(self) -> None:
+        self._version = 0
+        self._seen_at = 0.0
+
+    def note(self, version: int) -> None:
+        """Remember a version that was committed or read just now; 0 or less: none."""
+        if version > 0:
+            self._version, self._seen_at = version, time.monotonic()
+
+    def begin_at(self, tr: Transaction) -> None:
+        """Let a transaction that will not read begin there; once, since an attempt that failed there wants another."""
+        if self._version and time.monotonic() - self._seen_at < RECENT_SECONDS:
+            tr.set_read_version(self._version)
+        self._version = 0
+
+
+class Pace:
+    """How long to leave those in front alone before looking whether they served this one.
+
+    Who was served by another the last time expects the same again. To look at once would find nothing, set watches, and
+    be woken by them: three round trips more than to look when the grant is there. The time is shortened a little by
+    each look that finds a grant, and lengthened by each that does not.
+    """
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self) -> None:
+        self._seconds = _FIRST_SECONDS
+
+    def seconds(self) -> float:
+        """Return how long to wait."""
+        return self._seconds
+
+    def looked(self, *, found: bool) -> None:
+        """Learn from a look after that time."""
+        changed = self._seconds * (0.95 if found else 1.2)
+        self._seconds = min(max(changed, _SHORTEST_SECONDS), _LONGEST_SECONDS)

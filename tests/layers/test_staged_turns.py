@@ -1,0 +1,300 @@
+"""Who serves whom, what that costs, and what a lease that was granted or just taken needs no transaction for."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from fdbqueue import LeaseLost, Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.engine.steps import run
+from layers import pacing, remembered, turns
+from layers.lease import Lease, LeaseHandle
+from layers.leases import Leases
+from layers.pacing import Pace, RecentVersion
+from layers.serving import Serving
+from layers.staged import StagedQueue
+from tests.helpers.faults import FaultyDatabase, FaultyTransaction
+from tests.helpers.staging import Clock, left_behind, register, value, wait_until
+
+
+class Reading(FaultyDatabase):
+    """Counts what its transactions read, and passes everything on."""
+
+    def __init__(self, db: Any) -> None:
+        super().__init__(db, lambda: None)
+        self.reads = 0
+
+    def create_transaction(self) -> FaultyTransaction:
+        return _Counted(self._db.create_transaction(), self)
+
+
+class _Counted(FaultyTransaction):
+    def __init__(self, tr: Any, db: Reading) -> None:
+        super().__init__(tr, db)
+        self._reading = db
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("get_range") or name in ("get", "get_key", "get_read_version", "snapshot"):
+            self._reading.reads += 1
+        return getattr(self._tr, name)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def queue(space: Subspace) -> Queue:
+    return Queue(space, codec="str")
+
+
+@pytest.fixture
+def leases(queue: Queue, clock: Clock) -> Leases:
+    return Leases(queue, clock=clock)
+
+
+def take(staged: StagedQueue, db: Any, **terms: Any) -> Lease:
+    lease = staged.lease(db, **terms)
+    assert lease is not None
+    return lease
+
+
+def granted_lease(
+    counting: FaultyDatabase,
+    queue: Queue,
+    leases: Leases,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    duration: float,
+) -> tuple[StagedQueue, Lease]:
+    """Let one wait behind somebody who sleeps, and another come and serve both."""
+    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 1_000.0)
+    db = counting.wrapped
+    waiting = StagedQueue(leases)
+    register(db, queue, clock)
+    with ThreadPoolExecutor(1) as pool:
+        lease = pool.submit(waiting.lease, counting, timeout=20, duration=duration)
+        wait_until(lambda: counting.commits >= 2)  # it registered, and waits
+        queue.enqueue_many(db, ["for the sleeping one", "for the waiting one", "for the one that comes"])
+        assert value(StagedQueue(leases).dequeue(db)) == "for the one that comes"
+        got = lease.result(20)
+    assert got is not None
+    assert got.value == "for the waiting one"
+    return waiting, got
+
+
+def own_left_behind(queue: Queue, db: Any) -> list[bytes]:
+    """Return what is left behind, but for what was granted to the sleeping one."""
+    return [key for key in left_behind(queue, db) if b"sleeping" not in key]
+
+
+def test_who_comes_serves_those_who_stand_there_in_one_transaction_of_its_own(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 1_000.0)  # nobody is thought to be stuck
+    register(db, queue, clock, wanted=2)
+    queue.enqueue_many(db, ["a", "b", "c"])
+    counting = FaultyDatabase(db, lambda: None)
+    assert value(StagedQueue(leases).dequeue(counting)) == "c"
+    assert counting.commits == 1
+    assert [kept.value for kept in leases.browse(db, state="leased")] == ["a", "b"]
+
+
+def test_who_comes_and_finds_only_enough_for_those_in_front_gets_nothing_and_serves_them(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    register(db, queue, clock, wanted=2)
+    queue.enqueue_many(db, ["a", "b"])
+    assert StagedQueue(leases).dequeue(db) is None
+    assert [kept.value for kept in leases.browse(db, state="leased")] == ["a", "b"]
+
+
+def test_who_finds_as_many_requests_as_it_looks_at_stands_behind_those_it_does_not_see(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "REQUESTS_AT_ONCE", 2)
+    for _ in range(3):
+        register(db, queue, clock)
+    queue.enqueue_many(db, ["a", "b", "c", "d"])
+    assert value(StagedQueue(leases).dequeue(db, timeout=20)) == "d"
+
+
+def test_a_granted_lease_is_delivered_without_a_commit_and_its_grant_goes_with_the_ack(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = FaultyDatabase(db, lambda: None)
+    staged, lease = granted_lease(counting, queue, leases, clock, monkeypatch, duration=30.0)
+    assert counting.commits == 2
+    assert (lease.attempt, lease.expires_at) == (1, leases.clock() + 30)
+    [grant] = own_left_behind(queue, db)
+    assert grant.startswith(queue.layout.grants.key())
+    staged.ack(counting, lease)
+    assert own_left_behind(queue, db) == []
+    assert queue.stats(db).dequeued == 2
+    assert leases.check(db).ok
+
+
+def test_a_lease_longer_than_grants_live_is_extended_when_it_is_collected(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = FaultyDatabase(db, lambda: None)
+    staged, lease = granted_lease(counting, queue, leases, clock, monkeypatch, duration=600.0)
+    assert counting.commits == 3
+    assert lease.expires_at == leases.clock() + 600
+    assert own_left_behind(queue, db) == []
+    staged.ack(db, lease)
+    assert leases.check(db).ok
+
+
+def test_a_granted_lease_that_was_reclaimed_before_its_holder_looked_is_not_delivered(
+    db: Any, queue: Queue, leases: Leases
+) -> None:
+    queue.enqueue(db, "a")
+    lease = take(StagedQueue(leases), db, duration=5.0)
+    serving = Serving(leases)
+    stale = LeaseHandle(lease.position, b"an older token")
+    assert run(serving.accept(db.create_transaction(), [stale], 5_000_000)) == []
+    [good] = run(serving.accept(db.create_transaction(), [lease.handle], 5_000_000)) or []
+    assert good.given == lease
+
+
+def test_a_granted_lease_of_which_half_has_passed_is_not_good_as_it_is(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    queue.enqueue(db, "a")
+    lease = take(StagedQueue(leases), db, duration=5.0)
+    clock.now += 3
+    assert run(Serving(leases).accept(db.create_transaction(), [lease.handle], 5_000_000)) is None
+
+
+def test_an_ack_of_a_lease_that_was_just_taken_reads_nothing(db: Any, queue: Queue, leases: Leases) -> None:
+    queue.enqueue_many(db, ["a", "b"])
+    staged = StagedQueue(leases)
+    first, second = staged.lease_many(db, limit=2)
+    reading = Reading(db)
+    staged.ack(reading, first)
+    assert reading.reads == 0
+    staged.ack(reading, second)
+    assert reading.reads == 0
+    assert queue.stats(db).dequeued == 2
+    assert leases.check(db).ok
+
+
+def test_an_ack_of_a_lease_that_was_taken_some_time_ago_reads(
+    db: Any, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.enqueue(db, "a")
+    staged = StagedQueue(leases)
+    lease = take(staged, db)
+    monkeypatch.setattr(remembered, "REMEMBER_SECONDS", -1.0)
+    reading = Reading(db)
+    staged.ack(reading, lease)
+    assert reading.reads > 0
+    assert queue.stats(db).dequeued == 1
+
+
+@pytest.mark.parametrize("how", ["reclaimed", "reclaimed and leased again", "acked by another", "extended"])
+def test_an_ack_without_reading_never_succeeds_for_a_lease_that_somebody_changed_meanwhile(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, how: str
+) -> None:
+    queue.enqueue(db, "a")
+    staged = StagedQueue(leases)
+    lease = take(staged, db, duration=5.0)
+    if how == "extended":
+        leases.extend(db, lease, duration=60.0)
+        staged.ack(db, lease)  # it conflicts, looks, and finds the lease still good
+        assert queue.stats(db).dequeued == 1
+        assert leases.check(db).ok
+        return
+    if how == "acked by another":
+        leases.ack(db, lease)
+    else:
+        clock.now += 6
+        leases.reclaim(db)
+    if how == "reclaimed and leased again":
+        assert leases.lease(db) is not None
+    with pytest.raises(LeaseLost):
+        staged.ack(db, lease)
+    assert queue.stats(db).dequeued == (how == "acked by another")
+    assert leases.check(db).ok
+
+
+def test_an_ack_without_reading_that_meets_a_reclaim_in_the_middle_is_refused(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    queue.enqueue(db, "a")
+    staged = StagedQueue(leases)
+    lease = take(staged, db, duration=5.0)
+    reclaimed: list[Any] = []
+
+    def plan() -> None:
+        if not reclaimed:  # the ack is about to commit
+            clock.now += 6
+            reclaimed.append(leases.reclaim(db).reclaimed)
+
+    with pytest.raises(LeaseLost):
+        staged.ack(FaultyDatabase(db, plan), lease)
+    assert len(reclaimed[0]) == 1
+    assert value(leases.lease(db)) == "a"
+
+
+def test_two_acks_of_one_lease_in_one_transaction_are_one_ack_and_one_loss(
+    db: Any, queue: Queue, leases: Leases
+) -> None:
+    queue.enqueue(db, "a")
+    staged = StagedQueue(leases)
+    lease = take(staged, db)
+    staged.ack(db, lease)
+    with pytest.raises(LeaseLost):
+        staged.ack(db, lease)
+    assert queue.stats(db).dequeued == 1
+
+
+def test_a_recent_version_is_used_once_and_an_old_one_never(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    recent = RecentVersion()
+    recent.note(-1)  # nothing was committed
+    recent.begin_at(_Refusing())
+    seen: list[int] = []
+    recent.note(7)
+    recent.begin_at(_Taking(seen))
+    recent.begin_at(_Refusing())
+    assert seen == [7]
+    recent.note(8)
+    monkeypatch.setattr(pacing, "RECENT_SECONDS", -1.0)
+    recent.begin_at(_Refusing())
+
+
+class _Taking:
+    def __init__(self, seen: list[int]) -> None:
+        self._seen = seen
+
+    def set_read_version(self, version: int) -> None:
+        self._seen.append(version)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+class _Refusing(_Taking):
+    def __init__(self) -> None:
+        super().__init__([])
+
+    def set_read_version(self, version: int) -> None:
+        raise AssertionError(f"began at {version}")
+
+
+def test_the_time_to_look_shrinks_with_grants_that_are_there_and_grows_with_those_that_are_not() -> None:
+    pace = Pace()
+    first = pace.seconds()
+    pace.looked(found=True)
+    assert pace.seconds() < first
+    for _ in range(100):
+        pace.looked(found=False)
+    assert pace.seconds() <= 0.01
+    for _ in range(1_000):
+        pace.looked(found=True)
+    assert 0 < pace.seconds() < first
