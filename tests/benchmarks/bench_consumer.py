@@ -13,7 +13,7 @@ from fdbqueue.engine import Subspace
 from layers.consumer import Consumer
 from layers.lease import Lease
 from layers.leases import Leases
-from tests.benchmarks.harness import Contestant, Sample, compare, heading, say
+from tests.benchmarks.harness import Contestant, Sample, cluster_url, compare, heading
 from tests.benchmarks.peers import bare_sets
 
 SPACE = Subspace(("fdbqueue bench",))
@@ -30,13 +30,11 @@ def main() -> None:
         db = fdbqueue.open(f"file:{folder}/db")
         handlers(db, "embedded, durable", None)
         db.close()
-    cluster_file = os.environ.get("FDBQUEUE_TEST_CLUSTER_FILE") or os.environ.get("FDB_CLUSTER_FILE")
-    if cluster_file:
-        db = fdbqueue.open(f"fdb:{cluster_file}")
+    url = cluster_url()
+    if url is not None:
+        db = fdbqueue.open(url)
         handlers(db, "cluster", 0.08)
         db.clear_range_startswith(SPACE.key())
-    else:
-        say("\nSkipped: the cluster's half, since FDB_CLUSTER_FILE names none.")
 
 
 def handlers(db: Any, engine: str, wanted: float | None) -> None:

@@ -18,7 +18,18 @@ from fdbqueue.engine import Subspace
 from layers.staged import StagedQueue
 from tests.benchmarks.contended import HighContention, PlainRecipe
 from tests.benchmarks.crowd import Crowd
-from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, in_threads, in_turn, quantile, say
+from tests.benchmarks.harness import (
+    ROUNDS,
+    Contestant,
+    Sample,
+    cluster_url,
+    compare,
+    heading,
+    in_threads,
+    in_turn,
+    quantile,
+    say,
+)
 
 SPACE = Subspace(("fdbqueue bench", "delivery"))
 ITEM = b"x" * 100
@@ -27,11 +38,9 @@ PROCESSES = 4
 
 def main() -> None:
     heading("Delivery")
-    cluster_file = os.environ.get("FDBQUEUE_TEST_CLUSTER_FILE") or os.environ.get("FDB_CLUSTER_FILE")
-    if cluster_file:
-        everything(f"fdb:{cluster_file}", "cluster")
-    else:
-        say("\nSkipped: the cluster's half, since FDB_CLUSTER_FILE names none.")
+    url = cluster_url()
+    if url is not None:
+        everything(url, "cluster")
     with tempfile.TemporaryDirectory() as folder:
         everything(f"file:{folder}/db?durability=relaxed", "embedded, relaxed")
 

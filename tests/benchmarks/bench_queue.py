@@ -18,7 +18,7 @@ from fdbqueue import Queue
 from fdbqueue.batches import BATCH_ITEMS
 from fdbqueue.bulk import COMMITS_IN_FLIGHT
 from fdbqueue.engine import Subspace
-from tests.benchmarks.harness import Contestant, Sample, compare, heading, in_threads, in_turn, say
+from tests.benchmarks.harness import Contestant, Sample, cluster_url, compare, heading, in_threads, in_turn, say
 from tests.benchmarks.peers import RecipeQueue, bare_lmdb, bare_sets
 
 SPACE = Subspace(("fdbqueue bench",))
@@ -30,11 +30,9 @@ def main() -> None:
     heading("The queue")
     with tempfile.TemporaryDirectory() as folder:
         embedded(pathlib.Path(folder))
-    cluster_file = os.environ.get("FDBQUEUE_TEST_CLUSTER_FILE") or os.environ.get("FDB_CLUSTER_FILE")
-    if cluster_file:
-        cluster(fdbqueue.open(f"fdb:{cluster_file}"))
-    else:
-        say("\nSkipped: the cluster's half, since FDB_CLUSTER_FILE names none.")
+    url = cluster_url()
+    if url is not None:
+        cluster(fdbqueue.open(url))
     memory()
 
 

@@ -11,7 +11,7 @@ from tests.benchmarks.side_by_side import groups
 
 ITEM = b"x" * 100
 CONSUMERS = {"quick": (1, 8), "full": (1, 2, 4, 8, 16, 32, 64, 128, 256)}.get(SIZE, (1, 4, 16, 64, 256))
-SECONDS = {"quick": 0.2, "full": 3.0}.get(SIZE, 1.0)
+SECONDS = {"quick": 0.2, "full": 3.0}.get(SIZE, 0.7)
 FIRST_FILL = 5_000
 AHEAD = 4
 """How many times the items that were taken at best so far are put in for the next round."""

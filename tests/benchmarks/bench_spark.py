@@ -14,7 +14,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import Queue
-from tests.benchmarks.harness import Contestant, Sample, compare, heading, say
+from tests.benchmarks.harness import Contestant, Sample, cluster_url, compare, heading, say
 from tests.spark.sessions import new_session, why_no_spark
 
 ROWS = int(os.environ.get("FDBQUEUE_BENCH_SPARK_ROWS", "1_000_000"))
@@ -35,11 +35,9 @@ def main() -> None:
         _register_counting(spark)
         _load(spark, "counting", {})  # Spark's first write takes seconds more than the others
         embedded(spark, Path(folder))
-        cluster_file = os.environ.get("FDBQUEUE_TEST_CLUSTER_FILE") or os.environ.get("FDB_CLUSTER_FILE")
-        if cluster_file:
-            cluster(spark, f"fdb:{cluster_file}")
-        else:
-            say("\nSkipped: the cluster's half, since FDB_CLUSTER_FILE names none.")
+        url = cluster_url()
+        if url is not None:
+            cluster(spark, url)
         spark.stop()
 
 

@@ -23,8 +23,10 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.spark import JobReport, job_report
-from tests.benchmarks.harness import cluster_url, heading, say, seed
+from tests.benchmarks import page
+from tests.benchmarks.harness import Sample, cluster_url, heading, say, seed
 from tests.benchmarks.processes import Process, descendants, watching
+from tests.benchmarks.samples import figures
 from tests.spark.sessions import new_session, why_no_spark
 
 ROWS = int(os.environ.get("FDBQUEUE_BENCH_SCALE_ROWS", "10_000_000"))
@@ -150,7 +152,13 @@ def _report(run: _Run) -> None:
             run.queue.clear(db)
     expected = digest(FILLING + b"%d" % (FIRST_NUMBER + number) for number in range(ROWS))
     rates = run.rates()
-    say(f"\n### {ROWS:,} rows of 100 B by Spark, {CORES} tasks at once, {PARTITIONS} partitions, {run.engine}\n")
+    question = f"{ROWS:,} rows of 100 B by Spark, {CORES} tasks at once, {PARTITIONS} partitions, {run.engine}"
+    say(f"\n### {question}\n")
+    parts = [
+        figures("Spark's load", [Sample(ROWS // PARTS, ROWS / PARTS / rate)], at=(number + 1) * ROWS // PARTS)
+        for number, rate in enumerate(rates)
+    ]
+    page.chart(question, parts, "rows that are in by then")
     say("| what | measured |\n|---|---:|")
     say(f"| every row exactly once, by count and digest | {'yes' if found == expected else 'NO'} |")
     say(f"| Python workers killed with -9, at random moments | {run.killed} |")
@@ -160,7 +168,7 @@ def _report(run: _Run) -> None:
     say(f"| rows/s, all, Spark's planning and the commit too | {ROWS / report.seconds:,.0f} |")
     say(f"| rows/s, the first {ROWS // PARTS:,} | {rates[0]:,.0f} |")
     say(f"| rows/s, the last {ROWS // PARTS:,} | {rates[-1]:,.0f} |")
-    say(f"| rows/s, the slowest {ROWS // PARTS:,} | {min(rates):,.0f} |")
+    say(f"| rows/s, the slowest and the fastest {ROWS // PARTS:,} | {min(rates):,.0f}, {max(rates):,.0f} |")
     say(f"| peak memory of a Python worker | {run.worker_memory / 1e6:,.0f} MB |")
     say(f"| peak memory of Spark's Java process | {run.java_memory / 1e6:,.0f} MB |")
     if found != expected:

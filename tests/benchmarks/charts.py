@@ -40,7 +40,7 @@ STYLE: dict[Any, Any] = {
     "ytick.color": INK,
 }
 FAR_APART = 20
-"""Rates whose largest is so many times the smallest stand on a logarithmic axis."""
+"""Numbers of which the largest is so many times the smallest stand on a logarithmic axis."""
 LABELS_APART = 0.06
 """How far labels stand from each other at least, as a share of the axis."""
 
@@ -87,18 +87,19 @@ def lines(title: str, found: Sequence[Figures], axis: str) -> str:
     panels: list[tuple[str, str, Callable[[Figures], float | None]]] = [
         ("items per second", "log", lambda row: row.rate),
         ("P99 of a call, ms", "log", lambda row: row.slow_call and row.slow_call * 1e3),
+        ("conflicts per item", "linear", lambda row: row.conflicts),
     ]
-    if any(row.conflicts for row in found):
-        panels.append(("conflicts per item", "linear", lambda row: row.conflicts))
+    panels = [panel for panel in panels if any(panel[2](row) for row in found)]
+    points = sorted({row.at for row in found if row.at is not None})
     with rc_context(STYLE):
         figure = Figure(figsize=(4.2 * len(panels) + 0.8, 3.7), layout="constrained")
         figure.suptitle(title, x=0.01, ha="left", fontsize=10, color=INK)
-        for axes, (label, scale, value) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        for axes, (label, scale, value) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _panel(axes, found, value)
             axes.set_title(label, loc="left", fontsize=9)
             axes.set_yscale(scale)
-            axes.set_xscale("log")
-            axes.set_xticks(sorted({row.at for row in found if row.at is not None}))
+            axes.set_xscale("log" if points[-1] > FAR_APART * points[0] else "linear")
+            axes.set_xticks(points)
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
             if scale == "log":
