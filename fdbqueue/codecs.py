@@ -17,7 +17,12 @@ import msgspec
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.errors import CodecError
 
-CODEC_ERRORS = (ValueError, TypeError, OverflowError, IndexError, KeyError, struct.error, msgspec.MsgspecError)
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoders of MessagePack raise for bytes that another wrote: also text that is none, and nesting without end."""
+CODEC_ERRORS = (
+    *(ValueError, TypeError, OverflowError, IndexError, KeyError, RecursionError),
+    *(struct.error, msgspec.MsgspecError),
+)
 """What codecs raise for values that they don't take and for bytes that another one wrote."""
 
 

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from fdbqueue.codecs import UNREADABLE
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.layout import Position
 
@@ -158,7 +159,7 @@ def parse(value: bytes) -> Envelope:
     notes, at = _split_notes(value)
     try:
         return _parse_parts(value, at, notes)
-    except (struct.error, msgspec.DecodeError) as error:
+    except (struct.error, *UNREADABLE) as error:
         raise FormatError(f"It is damaged: {error}.") from error
 
 
@@ -186,7 +187,7 @@ def headers_of(value: bytes) -> Mapping[str, Any]:
     size = int.from_bytes(value[at : at + 4], "big")
     try:
         headers: dict[str, Any] = _headers_decoder.decode(value[at + 4 : at + 4 + size])
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise FormatError(f"Its headers are damaged: {error}.") from error
     return headers
 
@@ -262,7 +263,7 @@ def _pack_headers(headers: Mapping[str, Any]) -> bytes:
         raise CodecError("Headers are a mapping whose keys are str.")
     try:
         packed = _headers_encoder.encode(dict(headers))
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise CodecError(f"Headers must be what MessagePack can hold: {error}.") from error
     if len(packed) > MAX_HEADER_BYTES:
         raise ItemTooLarge(f"Headers of {len(packed):,} bytes are over the limit of {MAX_HEADER_BYTES:,}.")
@@ -281,7 +282,7 @@ def _split_notes(value: bytes) -> tuple[Notes, int]:
         raise FormatError("It is damaged: its notes are cut off.")
     try:
         return _notes_decoder.decode(value[3 : 3 + size]), 3 + size
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise FormatError(f"Its notes are damaged, or of a newer version of fdbqueue: {error}.") from error
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from fdbqueue import FormatError, Position
+from fdbqueue.codecs import UNREADABLE
 from fdbqueue.engine.api import KeyValue
 from fdbqueue.engine.keys import Subspace
 from fdbqueue.items import Notes, envelope_without_notes, notes_of
@@ -160,7 +161,7 @@ def unpack_record(stamp: bytes, stored: bytes) -> Record:
         raise FormatError(f"The log's record {stamp.hex()} is of another format than {FORMAT_VERSION}, or no record.")
     try:
         found = _decoder.decode(memoryview(stored)[1:])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise FormatError(f"The log's record {stamp.hex()} can't be read: {error}.") from error
     changes = tuple(change if change.stamp_at < 0 else _stamped(change, stamp) for change in found.changes)
     return Record(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fdbqueue import FormatError
+from fdbqueue.codecs import UNREADABLE
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.layout import Layout
@@ -43,7 +44,7 @@ class Recipients:
             return Registry()
         try:
             return _decoder.decode(bytes(value))
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise FormatError(
                 f"The recipients of {self._layout.describe()} can't be read, or are of a newer version: {error}."
             ) from error

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from fdbqueue import FormatError, Position
+from fdbqueue.codecs import UNREADABLE
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.selector import KeySelector
@@ -188,13 +189,13 @@ class Requests:
     def _grant(self, stored: bytes) -> _Grant:
         try:
             return _grant_decoder.decode(stored)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise FormatError(f"A grant in {self._layout.describe()} can't be read: {error}.") from error
 
     def _wish(self, key: bytes, stored: bytes) -> Wish:
         try:
             return _wish_decoder.decode(stored)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise FormatError(f"The request {key!r} in {self._layout.describe()} can't be read: {error}.") from error
 
 

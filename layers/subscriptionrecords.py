@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from fdbqueue import FormatError
+from fdbqueue.codecs import UNREADABLE
 from fdbqueue.layout import Layout
 
 VERSION = 1
@@ -80,7 +81,7 @@ def _decoded(decoder: Any, layout: Layout, name: str, stored: bytes) -> Any:
     where = f"The subscription {name!r} of {layout.describe()}"
     try:
         record = decoder.decode(stored)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise FormatError(f"{where} can't be read: {error}. Unsubscribe it, and subscribe again.") from error
     if record.version > VERSION:
         raise FormatError(f"{where} was written by a newer version of fdbqueue. Update fdbqueue here.")

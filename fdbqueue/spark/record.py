@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from fdbqueue.codecs import UNREADABLE
 from fdbqueue.errors import FormatError, JobError
 
 FORMAT_VERSION = 1
@@ -123,7 +124,7 @@ def decode(job_id: str, stored: bytes) -> JobRecord:
         raise FormatError(f"The record of job {job_id!r} does not begin as one: it was not written by fdbqueue.")
     try:
         return msgspec.msgpack.decode(stored[1:], type=JobRecord)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise FormatError(f"The record of job {job_id!r} is damaged: {error}.") from error
 
 

@@ -17,7 +17,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Break things, and look what breaks.")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", default=secrets.token_hex(4), help="what goes wrong, and when; printed")
-    parser.add_argument("--url", default="file:", help="file: for a temporary folder, file:PATH, or fdb:CLUSTER_FILE")
+    urls = "file: for a temporary folder, server: for an fdbserver of its own; or file:PATH, fdb:CLUSTER_FILE"
+    parser.add_argument("--url", default="file:", help=urls)
     parser.add_argument("--until-broken", action="store_true", help="end after the first round that broke a promise")
     options = parser.parse_args()
     # A killed process leaves semaphores of the cluster's client to be cleaned up, which needs no warning.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 import shutil
 import tempfile
@@ -18,7 +19,8 @@ from fdbqueue.engine import Subspace
 from tests.chaos.faults import COMMIT_FAULTS, DEATHS, JUMP, Odds
 from tests.chaos.oracle import Verdict
 from tests.chaos.same import answered_differently
-from tests.chaos.stage import KILLED, STOPPED, Round, Wanted
+from tests.chaos.server import CUT, DELAYED, PROGRAM_VARIABLE, SERVER_KILLED, find_program, running
+from tests.chaos.stage import BUGGIFIED, KILLED, STOPPED, Round, Wanted
 from tests.chaos.waking import not_woken
 
 ROUND_SECONDS = 12.0
@@ -51,6 +53,17 @@ class Report:
         return not self.never() and not self.verdict.count()
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run takes place."""
+
+    url: str
+    machines: tuple[Callable[[random.Random], str], ...] = ()
+    """What can be done to its server."""
+    asked_for: tuple[str, ...] = ()
+    """Faults that are asked for there, beside those that are everywhere."""
+
+
 def odds_of(number: int) -> Odds:
     """Return what goes wrong in the round of that number: quiet ones, and stormy ones, so that work gets done too."""
     return (
@@ -66,24 +79,25 @@ def run(
     """Run rounds on the database of a URL until `seconds` have passed; at least one.
 
     Args:
-        url: of any engine that several processes can open; "file:" is a temporary folder.
+        url: of any engine that several processes can open; "file:" is a temporary folder, "server:" a server of the
+            run's own, which is killed too.
         seed: what processes do and what goes wrong; the order of what they do at the same time is not in it.
         seconds: how long it may take, but for the last round's end.
         tell: told after every round.
         until_broken: end after the first round that broke a promise.
     """
     started = time.monotonic()
-    with _url(url) as own_url, fdbqueue.open(own_url) as db:
-        report = Report(seed, own_url)
+    with _place(url) as place, fdbqueue.open(place.url) as db:
+        report = Report(seed, place.url, asked_for=(*ASKED_FOR, *place.asked_for))
         _ask(db, report, seed)
         while not report.rounds or time.monotonic() - started < seconds - ROUND_SECONDS:
             left = seconds - (time.monotonic() - started)
             one = Round(
                 db,
-                own_url,
+                place.url,
                 f"{seed}/{report.rounds}",
                 max(4.0, min(ROUND_SECONDS, left * 0.7)),
-                Wanted(odds_of(report.rounds), kills=True),
+                Wanted(odds_of(report.rounds), kills=True, buggify=bool(place.machines), machines=place.machines),
                 Subspace(("fdbqueue chaos", secrets.token_hex(6))),
             )
             found = one.run()
@@ -112,12 +126,20 @@ def _ask(db: Any, report: Report, seed: str) -> None:
 
 
 @contextmanager
-def _url(url: str) -> Iterator[str]:
+def _place(url: str) -> Iterator[Place]:
+    """Make ready what a URL means."""
+    if url == "server:":
+        program = find_program()
+        if program is None:
+            raise SystemExit(f"There is no fdbserver on the path; name one in {PROGRAM_VARIABLE}.")
+        with running(program) as server:
+            yield Place(f"fdb:{server.cluster_file}", server.faults(), (SERVER_KILLED, CUT, DELAYED, BUGGIFIED))
+        return
     if url != "file:":
-        yield url
+        yield Place(url)
         return
     folder = tempfile.mkdtemp(prefix="fdbqueue-chaos-")
     try:
-        yield f"file:{Path(folder) / 'db'}"
+        yield Place(f"file:{Path(folder) / 'db'}")
     finally:
         shutil.rmtree(folder)

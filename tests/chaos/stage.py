@@ -103,6 +103,7 @@ class Round:
     def _disturb(self, processes: Processes, actors: list[Actor], folder: Path, until: float) -> None:
         dice = random.Random(f"{self.seed}/disturb")
         stopped: list[tuple[float, BaseProcess]] = []
+        machines, at = dice.sample(self.wanted.machines, len(self.wanted.machines)), 0
         while time.monotonic() < until:
             for actor in actors:
                 if actor.process is None or actor.process.exitcode == -signal.SIGKILL:
@@ -110,8 +111,9 @@ class Round:
             time.sleep(dice.uniform(0.05, 0.4))
             while stopped and stopped[0][0] < time.monotonic():
                 _signal(stopped.pop(0)[1], signal.SIGCONT)
-            if self.wanted.machines and dice.random() < 0.15:
-                self.faults[dice.choice(self.wanted.machines)(dice)] += 1
+            if self.wanted.machines and dice.random() < 0.3:
+                self.faults[machines[at % len(machines)](dice)] += 1
+                at += 1
             if not self.wanted.kills:
                 continue
             victim = dice.choice(actors).process

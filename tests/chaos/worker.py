@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
-from fdbqueue import Queue
+from fdbqueue import Queue, batches
 from fdbqueue.engine import Subspace
+from layers import enqueueing
 from layers.backoff import constant, immediately
 from layers.leases import Leases
 from layers.oplog import OperationLog
@@ -59,7 +60,11 @@ def play(part: Part) -> None:
     history = History(part.folder, part.by)
     failed: list[str] = []
     try:
-        hurry(pytest.MonkeyPatch())
+        patch = pytest.MonkeyPatch()
+        hurry(patch)
+        # Loads of many batches, so that some of each fail.
+        patch.setattr(batches, "BATCH_ITEMS", 100)
+        patch.setattr(enqueueing, "BATCH_ITEMS", 100)
         if part.buggify:
             buggify(part.seed)
         tools = _tools(part, history)
