@@ -58,6 +58,7 @@ from typing import Any, TypeAlias
 
 from fdbqueue.engine.keys import Subspace, strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.errors import FormatError
 
 Name: TypeAlias = str | bytes | tuple[Any, ...] | Subspace
 
@@ -322,13 +323,22 @@ class Layout:
         return b"%b%b%b\x02%b\x00" % (self.timers.key(), _pack_integer(at_us), packed, kind.encode())
 
     def timer_of(self, key: bytes) -> tuple[int, Position, str]:
-        """Return time, position and kind in a timer's key."""
-        at_us, *rank, index, random, kind = self.timers.unpack(key)
+        """Return time, position and kind in a timer's key.
+
+        Raises:
+            FormatError: it is none.
+        """
+        try:
+            at_us, *rank, index, random, kind = self.timers.unpack(key)
+        except (ValueError, IndexError) as error:
+            raise FormatError(
+                f"The key {key!r} stands among the timers of {self.describe()}, but is none: clear it."
+            ) from error
         return at_us, Position(index, random, rank=rank[0] if rank else None), kind
 
     def timers_until(self, at_us: int) -> tuple[bytes, bytes]:
         """Return the begin and end of the timers that are due at a time."""
-        return self.timers.range().start, self.timers.key() + _pack_integer(at_us + 1)
+        return self.timers.key() + _FIRST_INTEGER, self.timers.key() + _pack_integer(at_us + 1)
 
     def count_key(self, name: str) -> bytes:
         """Return the key of a counter."""

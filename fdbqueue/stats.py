@@ -6,8 +6,9 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.errors import FormatError
 from fdbqueue.layout import Layout
 
 _COUNT = struct.Struct("<q")
@@ -65,14 +66,24 @@ def read_level_counts(tr: Transaction, layout: Layout) -> Steps[dict[int, int]]:
     """Read how many items of each counted rank are available, by snapshot."""
     span = layout.level_counts.range()
     found = yield from rows(tr.snapshot, span.start, span.stop)
-    return {layout.level_counts.unpack(row.key)[0]: _COUNT.unpack(row.value)[0] for row in found}
+    return {layout.level_counts.unpack(row.key)[0]: _number(layout, row) for row in found}
 
 
 def read_counts(tr: Transaction, layout: Layout) -> Steps[dict[str, int]]:
     """Read all counters, by snapshot."""
     span = layout.counts.range()
     found = yield from rows(tr.snapshot, span.start, span.stop)
-    return {layout.counts.unpack(row.key)[0]: _COUNT.unpack(row.value)[0] for row in found}
+    return {layout.counts.unpack(row.key)[0]: _number(layout, row) for row in found}
+
+
+def _number(layout: Layout, row: KeyValue) -> int:
+    try:
+        number: int = _COUNT.unpack(row.value)[0]
+    except struct.error as error:
+        raise FormatError(
+            f"The counter {row.key!r} of {layout.describe()} can't be read: it has {len(row.value)} bytes and not 8."
+        ) from error
+    return number
 
 
 def read_stats(tr: Transaction, layout: Layout) -> Steps[Stats]:

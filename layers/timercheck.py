@@ -46,5 +46,8 @@ def _wanted(tr: Transaction | Database, layout: Layout) -> Iterator[bytes]:
 
 
 def _told(layout: Layout, key: bytes) -> str:
-    at_us, position, kind = layout.timer_of(key)
+    try:
+        at_us, position, kind = layout.timer_of(key)
+    except FormatError:
+        return f"{key!r}"
     return f"of the {kind} of {position} at {at_us / 1e6:.6f}"

@@ -57,7 +57,7 @@ def settle(
     *Conflicts:* with whoever settles, acks, gives back or extends one of the same items at the same time; of them one
     wins. *Cost:* a read, in parallel, and about four writes each.
     """
-    reads = [(row.key, *_reads(tr, layout, row.key)) for row in due]
+    reads = [(row.key, *read) for row in due if (read := _reads(tr, layout, row.key)) is not None]
     if due:
         yield from moves.ask()
     reclaimed: list[Reclaimed] = []
@@ -91,8 +91,11 @@ def settle(
     return reclaimed, True
 
 
-def _reads(tr: Transaction, layout: Layout, key: bytes) -> tuple[int, Position, str, list[tuple[str, Any]]]:
-    at_us, position, kind = layout.timer_of(key)
+def _reads(tr: Transaction, layout: Layout, key: bytes) -> tuple[int, Position, str, list[tuple[str, Any]]] | None:
+    try:
+        at_us, position, kind = layout.timer_of(key)
+    except FormatError:
+        return None  # the check says so; others must not wait for it
     packed = pack(position)
     # Plain reads. Each adds a conflict on the one item, so that of an ack and a reclaim, or of two reclaims, that ran
     # at the same time only one commits.

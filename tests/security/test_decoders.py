@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fdbqueue import FormatError, Position, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.errors import FdbQueueError
+from fdbqueue.errors import FdbQueueError, OrderError
 from fdbqueue.items import (
     Chunked,
     Notes,
@@ -29,13 +29,13 @@ from fdbqueue.items import (
     size_of,
     with_notes,
 )
-from fdbqueue.layout import Place, pack
+from fdbqueue.layout import Layout, Place, pack
 from fdbqueue.spark.record import Header, JobRecord, Outcome
 from fdbqueue.spark.record import decode as decode_job
 from fdbqueue.spark.record import encode as encode_job
 from fdbqueue.tail import Tail
 from layers.browsing import State
-from layers.lease import LeaseHandle
+from layers.lease import Lease, LeaseHandle
 from layers.leases import Leases
 from layers.oprecords import Change, pack_record, unpack_record
 from layers.requests import Requests, Wish
@@ -218,3 +218,41 @@ def test_foreign_bytes_in_a_queue_are_told_and_stay_and_nothing_else_is_lost(
         db.clear(key)
     left = [item.value for state in STATES for item in leases.browse(db, state=state)]
     assert left == ["good"] or (left == [] and queue.stats(db).dequeued == 1)
+
+
+KEYS: dict[str, Callable[[Layout], tuple[bytes, bytes]]] = {
+    "a timer at no time": lambda layout: (layout.timers.pack(("x",)), b""),
+    "a timer of nothing": lambda layout: (layout.timers.pack((1, 2)), b""),
+    "a timer that is no tuple": lambda layout: (layout.timers.key() + b"\x15\x01\xfe", b""),
+    "a counter of nine bytes": lambda layout: (layout.count_key("expired"), bytes(9)),
+    "a level's counter of one byte": lambda layout: (layout.level_counts.pack((1,)), b"a"),
+}
+
+
+@pytest.mark.parametrize("foreign", KEYS.values(), ids=KEYS.keys())
+def test_foreign_keys_in_a_queue_are_told_and_hold_nobody_up(
+    db: Any, space: Subspace, foreign: Callable[[Layout], tuple[bytes, bytes]]
+) -> None:
+    queue = Queue(space, codec="str")
+    leases = Leases(queue)
+    staged = StagedQueue(leases)
+    key, value = foreign(queue.layout)
+    db[key] = value
+    told: list[str] = []
+    taken = []
+    calls: list[Callable[[], Any]] = [
+        lambda: queue.enqueue(db, "good"),
+        lambda: leases.lease(db),
+        lambda: staged.lease(db),
+        lambda: leases.reclaim(db),
+        lambda: leases.stats(db),
+        lambda: told.extend(staged.check(db).problems),
+    ]
+    for call in calls:
+        try:
+            taken.append(call())
+        except (FormatError, OrderError) as error:
+            told.append(str(error))
+    assert told
+    assert db.get(key) is not None
+    assert "good" in [got.value for got in taken if isinstance(got, Lease)]
