@@ -30,9 +30,14 @@ MUTANTS = (
         "acks read the leased item by snapshot",
         "layers/holding.py",
         (
-            ("(packed, tr.get(leased.key(packed)))", "(packed, tr.snapshot.get(leased.key(packed)))"),
-            ("                    tr.add_read_conflict_key(leased.key(packed))\n", "                    pass\n"),
+            ("reader = tr if keeps else tr.snapshot", "reader = tr.snapshot"),
+            ("                tr.add_read_conflict_key(leased.key(packed))\n", "                pass\n"),
         ),
+    ),
+    Mutant(
+        "an ack without a read does not conflict with who takes the lease away",
+        "layers/holding.py",
+        (("            tr.add_read_conflict_key(self._layout.leased.key(one.packed))\n", ""),),
     ),
     Mutant(
         "the tail is not raised",
@@ -87,7 +92,12 @@ MUTANTS = (
     Mutant(
         "who collects a grant does not look whether the leases are still its own",
         "layers/serving.py",
-        (("if notes is None or notes.token != lease.token:", "if notes is None:"),),
+        (
+            (
+                "if notes is None or notes.token != lease.token:\n                continue\n            before",
+                "if notes is None:\n                continue\n            before",
+            ),
+        ),
     ),
     Mutant(
         "an item whose delay is over also stays among those delayed",
