@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from fdbqueue import CodecError, FormatError, Item
 from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, started
+from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.items import NO_NOTES, Notes, chunks_of, envelope, is_chunked, notes_of
 from fdbqueue.layout import pack
 
+from .head import Head
 from .holding import read_leased
 from .lease import Fate, Lease, LeaseHandle
 from .leases import Leases
@@ -67,7 +68,8 @@ class Look:
     """What is being read of the head."""
 
     now_us: int
-    due: Steps[list[KeyValue]]
+    due: Steps[list[KeyValue]] | None
+    """What is due; None: it is read together with the head."""
     limit: int
     """How many items at most."""
     head: Steps[list[KeyValue]]
@@ -92,41 +94,64 @@ class Served:
 class Serving:
     """Takes items of one queue from its head."""
 
-    __slots__ = ("_layout", "_leases", "_queue")
+    __slots__ = ("_bare", "_layout", "_leases", "_queue")
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
         self._queue = leases.queue
         self._layout = leases.layout
+        self._bare = type(leases.head) is Head
+        """Whether nothing stood between the first timer's place and the first item, whenever we looked."""
 
     def look(self, tr: Transaction, *, limit: int) -> Look:
-        """Begin to read what is due, and about as many items as will be taken."""
+        """Begin to read what is due, and about as many items as will be taken.
+
+        In a queue without timers one read tells both: of all from the first timer's place on, in which the items are
+        the last. It is by snapshot, as the two are.
+        """
         now_us = self._leases.now_us()
+        if self._bare:
+            begin, _ = self._layout.timers_until(now_us)
+            return Look(now_us, None, limit, started(rows(tr.snapshot, begin, self._layout.end, limit=limit)))
         due = started(due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT))
         return Look(now_us, due, limit, started(self._leases.head.first(tr, limit=limit)))
+
+    def see(self, tr: Transaction, look: Look) -> Steps[tuple[list[KeyValue], list[KeyValue]]]:
+        """Return what is due and the first items, as a look finds them.
+
+        *Cost:* none beyond the look's; two more reads, once, when it finds that there are timers.
+        """
+        if look.due is not None:
+            due = yield from look.due
+            return due, (yield from look.head)
+        found = yield from look.head
+        if not found or found[0].key >= self._layout.begin:
+            return [], found
+        self._bare = False
+        return (yield from self.see(tr, self.look(tr, limit=look.limit)))
 
     def take(self, tr: Transaction, look: Look, shares: list[Share]) -> Steps[Served]:
         """Settle what is due, and give the first items to `shares`, each as many as it wants, as far as they go.
 
         *Conflicts:* with another who takes one of these items, and with what comes to stand in front of one. *Cost:*
-        the look's two reads in parallel, one more if it read too little; two to four writes per item.
+        the look's reads in parallel, one more if it read too little; two to four writes per item.
         """
-        now_us, due, seen, head = look.now_us, look.due, look.limit, look.head
+        now_us, seen = look.now_us, look.limit
         limit = min(ITEMS_AT_ONCE, sum(share.wanted for share in shares))
         moves = Moves(tr, self._layout)
         served = Served()
         try:
-            overdue = yield from due
+            overdue, found = yield from self.see(tr, look)
             if overdue:
                 _, all_settled = yield from settle(
                     tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry
                 )
                 # Timers of items that nobody can read stay; without anything moved, coming again would not end.
                 served.again = moves.any and (not all_settled or len(overdue) == SETTLE_LIMIT)
-                # The head was read before items came back.
-                seen, head = limit, self._leases.head.first(tr, limit=limit)
+                if not served.again:
+                    # The head was read before items came back.
+                    seen, found = limit, (yield from self._leases.head.first(tr, limit=limit))
             if not served.again:
-                found = yield from head
                 if len(found) == seen < limit:
                     found += yield from self._leases.head.first(tr, limit=limit - seen, after=found[-1].key)
                 dealt = yield from self._give(tr, moves, found, shares, served, now_us)
@@ -248,10 +273,10 @@ class Serving:
     ) -> Steps[int]:
         """Give items to shares; return how many rows were dealt with."""
         dealt = size = 0
-        rows = iter(found)
+        following = iter(found)
         for share in shares:
-            token = os.urandom(TOKEN_BYTES)
-            for row in islice(rows, share.wanted):
+            token = os.urandom(TOKEN_BYTES) if share.duration_us else b""
+            for row in islice(following, share.wanted):
                 size += _CHUNKED_BYTES if is_chunked(row.value) else len(row.value)
                 if dealt and size > BYTES_AT_ONCE:
                     break

@@ -119,7 +119,8 @@ class Turns(Crew[Want, list[Got]]):
         except Leave as left:
             turn = left.turn
         else:
-            turn.version = turn.tr.get_committed_version()
+            if self._duration_us or self._leads is not None or turn.wish is not None:
+                turn.version = turn.tr.get_committed_version()
             self._remembered.forget_grants(turn.old_grants)
         self._version.note(turn.version)
         if self._duration_us:

@@ -298,3 +298,25 @@ def test_the_time_to_look_shrinks_with_grants_that_are_there_and_grows_with_thos
     for _ in range(1_000):
         pace.looked(found=True)
     assert 0 < pace.seconds() < first
+
+
+def test_a_queue_without_timers_is_looked_at_in_one_read_and_one_with_timers_in_two(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    staged = StagedQueue(leases)
+    queue.enqueue_many(db, ["a", "b", "c"])
+    assert value(staged.dequeue(db)) == "a"
+    reading = Reading(db)
+    assert value(staged.dequeue(reading)) == "b"
+    without_timers = reading.reads
+    leases.enqueue(db, "d", delay=5.0)
+    assert value(staged.dequeue(db)) == "c"  # it finds the timer, and is told from now on
+    clock.now += 6
+    leases.enqueue(db, "e", delay=5.0)
+    reading = Reading(db)
+    assert value(staged.dequeue(reading)) == "d"
+    assert reading.reads > without_timers
+    assert staged.dequeue(db) is None
+    clock.now += 6
+    assert value(staged.dequeue(db)) == "e"
+    assert leases.check(db).ok
