@@ -82,7 +82,7 @@ class Committer:
         self._host = host
         self._pending: list[CommitRequest] = []
         self._batch: list[CommitRequest] = []
-        durable = host.files.options.durable
+        self._durable = durable = host.files.options.durable
         self._company: Company = Gathering() if durable else Turns()
         # Beside the wait for the disk, that for another process is little.
         self._neighbours = None if durable else Neighbours(host.path)
@@ -107,6 +107,8 @@ class Committer:
         self._disk = files.disk
         self._recent = RecentCommits(files.dbs.log)
         self._last_txn = -1
+        self.newest = (-1, -1)
+        """The LMDB transaction and the version of the last commit of this process; it is on the disk."""
 
     @property
     def idle(self) -> bool:
@@ -249,7 +251,8 @@ class Committer:
                 self._news += recent.catch_up(txn)
                 self._last_txn = txn_id - 1
             now = self._now_ns() // 1000
-            version = recent.last_version + max(1, now - recent.last_time_us)
+            passed = now - recent.last_time_us
+            version = recent.last_version + (passed if passed > 1 else 1)
             key = version.to_bytes(8, "big")
             accepted = self._apply(txn, batch, key, now)
             if not accepted:
@@ -260,21 +263,21 @@ class Committer:
             self._untrimmed += 1
             if self._untrimmed >= TRIM_EVERY:
                 self._trim(txn, version, now)
-            self._disk.mark(txn_id, key, now, accepted)
+            if self._durable:
+                self._disk.mark(txn_id, key, now, accepted)
             try:
                 txn.commit()
             except lmdb.Error as error:
                 self._lost(txn_id, error, accepted)
                 return
-            try:
-                self._kept(txn_id)
-            except StorageError as error:
-                self._unknown(error, accepted)
+            if self._durable and (failure := self._not_kept(txn_id)) is not None:
+                self._unknown(failure, accepted)
                 return
         except BaseException:
             txn.abort()
             raise
         self._last_txn = txn_id
+        self.newest = (txn_id, version)
         recent.add(version, now, record)
         if self.listening:
             self._news.append((version, record))
@@ -318,14 +321,17 @@ class Committer:
             raise error
         self._unknown(error, accepted)
 
-    def _kept(self, txn_id: int) -> None:
-        """Wait until a commit is on the disk."""
+    def _not_kept(self, txn_id: int) -> StorageError | None:
+        """Wait until a commit is on the disk, or return why that is not known."""
         while True:
             try:
                 self._disk.ensure(txn_id)
-                return
+            except StorageError as error:
+                return error
             except lmdb.MapResizedError:
                 self._host.adopt()
+            else:
+                return None
 
     def _unknown(self, error: Exception, accepted: list[CommitRequest]) -> None:
         log.warning("%s: a commit's outcome is unknown: %s", self._host.path, error)

@@ -48,7 +48,7 @@ class LongKeys:
 
     def any_long(self) -> bool:
         """Say whether there is a key that doesn't stand in ``data`` as it is."""
-        return bool(self._txn.stat(self._long)["entries"])
+        return bool(self._txn.cursor(self._long).first())
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of `key`."""

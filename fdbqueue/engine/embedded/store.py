@@ -147,7 +147,9 @@ class Store:
             try:
                 txn = self._begin(self._data)
                 txn_id = txn.id()
-                last_id, version = self._last
+                last_id, version = self._committer.newest
+                if txn_id != last_id:
+                    last_id, version = self._last
                 if txn_id != last_id:
                     self._keep(txn, txn_id)
                     version = last_version(txn, self._dbs.log)

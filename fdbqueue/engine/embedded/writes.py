@@ -79,7 +79,10 @@ class Writes:
     def ordered(self) -> list[bytes]:
         """Return the written keys in order. The list is the map's own."""
         known, points = self._keys, self.points
-        if len(known) != len(points):
+        if not known:
+            known += points
+            known.sort()
+        elif len(known) != len(points):
             new = list(islice(points, len(known), None))  # a dictionary keeps the order of insertion
             if len(new) <= _FEW < len(known):
                 for key in new:
@@ -147,6 +150,10 @@ class Writes:
     def set(self, key: bytes, value: bytes, conflict: bool) -> None:
         """Set `key`; `conflict` says whether readers of it are to conflict with this transaction."""
         if self.plain and conflict:
+            self.points[key] = value
+            self.empty = False
+        elif conflict and not self.unreadable and type(self.points.get(key)) is not Stack:
+            self.quiet.discard(key)
             self.points[key] = value
             self.empty = False
         else:

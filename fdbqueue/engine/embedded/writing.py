@@ -66,6 +66,8 @@ ATOMICS: Final = {
     "compare_and_clear": COMPARE_AND_CLEAR,
 }
 """Atomic operations under the binding's names; it offers each with ``bit_`` before it as well."""
+_SETTLED_AT_COMMIT: Final = frozenset(OPERATIONS) - {SET_VERSIONSTAMPED_VALUE}
+"""Those whose key and parameter say all, so that there is nothing else to look at."""
 
 
 class Writing(Reading):
@@ -133,6 +135,12 @@ class Writing(Reading):
     def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
         param = value_to_bytes(param)
         key = key_to_bytes(key)
+        short = not self._odd and key < TOP and opcode in _SETTLED_AT_COMMIT
+        if short and len(key) <= KEY_LIMIT and len(param) <= VALUE_SIZE_LIMIT:
+            self._size += 3 * len(key) + len(param) + MUTATION_BYTES + 25
+            with self._lock:
+                self._writes.mutate(opcode, key, param, True)
+            return
         if self._deferred_error():
             return
         conflict = self._write_conflicts()
@@ -213,6 +221,13 @@ class Writing(Reading):
 
     def clear_range(self, begin: Any, end: Any) -> None:
         """Clear the keys from `begin` (None: the first) to `end` (None: the last), which is left out."""
+        if type(begin) is bytes and type(end) is bytes and not self._odd and begin < end <= TOP:
+            self._size += 2 * (len(begin) + len(end)) + MUTATION_BYTES + 24
+            begin, end = cut(begin), cut(end)
+            if begin != end:
+                with self._lock:
+                    self._writes.clear_range(begin, end, True)
+            return
         if hasattr(begin, "or_equal"):
             begin = self.get_key(begin)
         if hasattr(end, "or_equal"):
