@@ -135,6 +135,7 @@ def test_undisturbed_it_ends_with_every_flight_exactly_once(start: Start, loader
 
     assert demo.end() == 0, demo.said
     assert EXACT in demo.said
+    assert re.search(rf"load through .*│ +{ROWS:,} │.*│ +50\d │ +0 │ +0 │", demo.said), demo.said
 
 
 def test_a_killed_consumer_is_started_again_and_nothing_is_lost(start: Start, done: Done) -> None:

@@ -36,6 +36,7 @@ def test_a_dataframe_is_appended_and_reported(
     assert report is not None
     assert report.committed
     assert (report.partitions, report.rows, report.skipped, report.attempts) == (4, 2000, 0, 4)
+    assert (report.transactions, report.conflicts, report.retries) == (4, 0, 0)
     assert report.size_bytes == sum(map(len, expected))
     assert report.seconds > 0
 
@@ -211,7 +212,7 @@ def test_enqueue_dataframe_takes_a_subspace_and_a_dataframe_with_maps(
 
 def test_enqueue_dataframe_at_least_once_leaves_no_job(numbers: DataFrame, db: Any, url: str, queue_name: str) -> None:
     report = enqueue_dataframe(numbers, url=url, queue=queue_name, delivery="atLeastOnce", partitions=2)
-    assert (report.rows, report.delivery) == (2000, "atLeastOnce")
+    assert (report.rows, report.delivery, report.transactions) == (2000, "atLeastOnce", 2)
     assert not list(jobs(db, queue_name))
 
 
