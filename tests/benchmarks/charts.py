@@ -168,6 +168,6 @@ def _svg(figure: Figure) -> str:
         light += f"--{name}: {on_light}; "
         dark += f"--{name}: {on_dark}; "
     style = f"<style>svg {{ {light}}} @media (prefers-color-scheme: dark) {{ svg {{ {dark}}} }}</style>"
-    # Numbers to two places are finer than any screen.
-    drawing = re.sub(r"(\d+\.\d{2})\d+", r"\1", drawing)
+    # Places to two digits behind the point are finer than any screen; what is written is left as it is.
+    drawing = re.sub(r'="[^"]*"', lambda places: re.sub(r"(\d\.\d{2})\d+", r"\1", places.group()), drawing)
     return re.sub(r"(<svg[^>]*>)", lambda found: found.group(1) + style, drawing, count=1)

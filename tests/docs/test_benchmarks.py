@@ -75,7 +75,7 @@ def test_questions_of_the_same_name_have_charts_of_their_own(tmp_path: Path) -> 
 
 def test_a_chart_names_its_lines_and_takes_the_readers_colour_scheme(tmp_path: Path) -> None:
     def run(speed: int, point: int) -> Sample:
-        return Sample(speed * point, 1.0, [0.001 * point], conflicts=point if speed == 3 else 0)
+        return Sample(1_000 * speed * point, 1.0, [0.001 * point], conflicts=point if speed == 3 else 0)
 
     with page.writing(tmp_path):
         sweep(
@@ -87,6 +87,7 @@ def test_a_chart_names_its_lines_and_takes_the_readers_colour_scheme(tmp_path: P
     (chart,) = charts_of(tmp_path)
     texts = texts_of(chart)
     assert texts.count("tame") == texts.count("wild") == 3, "in each panel: rate, latency, conflicts"
+    assert "0.0003" in texts, "what is written is not cut off as places are"
     drawing = next(tmp_path.glob("charts/*.svg")).read_text()
     assert "prefers-color-scheme: dark" in drawing
     assert "#010203" not in drawing
