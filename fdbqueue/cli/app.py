@@ -17,6 +17,7 @@ from fdbqueue.cli.dequeue import dequeue
 from fdbqueue.cli.enqueue import enqueue
 from fdbqueue.cli.errors import EXIT_CODES_HELP, Commands
 from fdbqueue.cli.lease import lease
+from fdbqueue.cli.nack import nack
 from fdbqueue.cli.peek import peek
 from fdbqueue.cli.purge import purge
 from fdbqueue.cli.redrive import redrive
@@ -34,7 +35,7 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    *(enqueue, dequeue, lease, ack, peek, browse, dead, redrive, purge, clear),
+    *(enqueue, dequeue, lease, ack, nack, peek, browse, dead, redrive, purge, clear),
     *(stats, check, top, watchdog, demo),
 )
 for command in COMMANDS:

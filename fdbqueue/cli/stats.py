@@ -8,13 +8,14 @@ from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import print_pairs, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine import open
-from layers.leases import Leases
+from layers.staged import StagedQueue
 
 
 def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
-    """Print how many items there are in each state, how many came and went, and how old the first one is."""
+    """Print how many items there are in each state, how many came and went, how old the first one is, and who waits."""
     with open(url) as db:
-        found = asdict(Leases(queue_of(queue)).stats(db))
+        staged = StagedQueue(queue_of(queue)).stats(db)
+    found = {**asdict(staged.items), "requests": staged.requests, "wanted": staged.wanted}
     if wants_table(as_json):
         print_pairs(queue, found)
     else:

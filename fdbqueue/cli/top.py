@@ -18,15 +18,15 @@ from fdbqueue.cli.options import AsJson, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine import open
-from layers.leases import Leases
-from layers.leasestats import LeaseStats
+from layers.staged import StagedQueue, StagedStats
 
 FLOWS = ("enqueued", "dequeued")
 COLUMNS = {
     **{state: state for state in ("available", "leased", "delayed", "dead", "overdue")},
     "in/s": "enqueued_per_s",
     "out/s": "dequeued_per_s",
-    "oldest s": "oldest_age_s",
+    "age s": "oldest_age_s",
+    "wait": "requests",
 }
 
 
@@ -37,10 +37,10 @@ def top(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what queues hold and how fast items come and go, again and again, until Ctrl-C."""
+    """Show what queues hold, how fast items come and go, and how many processes wait, again and again, until Ctrl-C."""
     looks = itertools.count() if count is None else range(count)
     with open(url) as db:
-        watched = {name: Leases(queue_of(name)) for name in queues}
+        watched = {name: StagedQueue(queue_of(name)) for name in queues}
         shown = _looks(db, watched, looks, interval)
         if not wants_table(as_json):
             for look in shown:
@@ -52,23 +52,24 @@ def top(
 
 
 def _looks(
-    db: Any, watched: dict[str, Leases], looks: Any, interval: float
+    db: Any, watched: dict[str, StagedQueue], looks: Any, interval: float
 ) -> Iterator[dict[str, dict[str, float | int | None]]]:
-    before: dict[str, LeaseStats] = {}
+    before: dict[str, StagedStats] = {}
     since = time.monotonic()
     for look in looks:
         if look:
             time.sleep(interval)
-        now = {name: leases.stats(db) for name, leases in watched.items()}
+        now = {name: staged.stats(db) for name, staged in watched.items()}
         passed, since = time.monotonic() - since, time.monotonic()
         yield {name: _row(stats, before.get(name), passed) for name, stats in now.items()}
         before = now
 
 
-def _row(stats: LeaseStats, before: LeaseStats | None, passed: float) -> dict[str, float | int | None]:
-    row: dict[str, float | int | None] = asdict(stats)
+def _row(stats: StagedStats, before: StagedStats | None, passed: float) -> dict[str, float | int | None]:
+    row: dict[str, float | int | None] = {**asdict(stats.items), "requests": stats.requests, "wanted": stats.wanted}
     for flow in FLOWS:
-        row[f"{flow}_per_s"] = None if before is None else (getattr(stats, flow) - getattr(before, flow)) / passed
+        change = None if before is None else getattr(stats.items, flow) - getattr(before.items, flow)
+        row[f"{flow}_per_s"] = None if change is None else change / passed
     return row
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import pytest
 import fdbqueue
 from fdbqueue.cli import errors
 from layers.leases import Leases
+from layers.staged import StagedQueue
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
+from tests.helpers.staging import wait_until
 
 pytestmark = pytest.mark.engines("file", "cluster")
 
@@ -64,6 +67,45 @@ def test_lost_leases_are_named_and_the_others_acked(run: Run, name: str) -> None
     assert lines(run("stats", name).stdout)[0]["dequeued"] == 2
 
 
+def test_leases_that_are_given_back_return_to_their_places_and_what_became_of_them_is_told(run: Run, name: str) -> None:
+    run("enqueue", name, "1", "2")
+    leased = run("lease", name, "--limit", "2").stdout
+    first, second = (line["lease"] for line in lines(leased))
+
+    given_back = run("nack", name, "--error", "no paper", stdin=leased)
+
+    assert given_back.exit_code == 0
+    assert lines(given_back.stdout) == [
+        {"lease": first, "fate": "available"},
+        {"lease": second, "fate": "available"},
+    ]
+    assert lines(run("browse", name).stdout) == [1, 2]
+    again = lines(run("lease", name).stdout)[0]
+    assert (again["value"], again["attempt"], again["error"]) == (1, 2, "no paper")
+
+
+def test_a_lease_is_given_back_for_later_or_for_good(run: Run, name: str) -> None:
+    run("enqueue", name, "1", "2")
+    first, second = (line["lease"] for line in lines(run("lease", name, "-n", "2").stdout))
+
+    assert lines(run("nack", name, first, "--delay", "60").stdout)[0]["fate"] == "delayed"
+    assert lines(run("nack", name, second, "--max-attempts", "1", "--error", "jam").stdout)[0]["fate"] == "dead"
+    assert [(letter["value"], letter["error"]) for letter in lines(run("dead", name).stdout)] == [(2, "jam")]
+
+
+def test_a_lost_lease_can_not_be_given_back_and_the_others_are(run: Run, name: str) -> None:
+    run("enqueue", name, "1", "2")
+    first, second = (line["lease"] for line in lines(run("lease", name, "-n", "2").stdout))
+    run("ack", name, first)
+
+    given_back = run("nack", name, first, second)
+
+    assert given_back.exit_code == errors.LOST
+    assert "is lost" in given_back.stderr
+    assert [line["lease"] for line in lines(given_back.stdout)] == [second]
+    assert run("nack", name, stdin="nonsense\n").exit_code == errors.VALUE
+
+
 @pytest.mark.parametrize("line", ["nonsense", '{"no": "lease"}', '"7:zz"'])
 def test_what_is_no_handle_is_refused_by_its_line(run: Run, name: str, line: str) -> None:
     refused = run("ack", name, stdin=line + "\n")
@@ -108,6 +150,21 @@ def test_top_shows_each_queue_at_each_look(run: Run, name: str, db: Any, leases:
     assert looks[1]["oldest_age_s"] > 0
 
 
+def test_those_who_wait_are_counted_by_stats_and_top(run: Run, name: str, db: Any, leases: Leases) -> None:
+    staged = StagedQueue(leases)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(staged.dequeue_many, db, limit=3, timeout=60)
+        wait_until(lambda: staged.stats(db).requests)
+        stats = lines(run("stats", name).stdout)[0]
+        look = lines(run("top", name, "--count", "1").stdout)[0]
+        leases.enqueue(db, "x")
+        assert [item.value for item in waiting.result(60)] == ["x"]
+
+    assert (stats["requests"], stats["wanted"]) == (1, 3)
+    assert (look["requests"], look["wanted"]) == (1, 3)
+    assert lines(run("stats", name).stdout)[0]["requests"] == 0
+
+
 def test_the_watchdog_runs_a_command_for_each_expired_lease(
     run: Run, name: str, db: Any, leases: Leases, tmp_path: Path
 ) -> None:
@@ -148,7 +205,8 @@ def test_a_terminal_shows_tables(name: str, url: str, db: Any, leases: Leases) -
     assert "no teapot" in shown
     code, shown = on_terminal("top", name, "--count", "1", url=url)
     assert code == 0
-    assert "oldest s" in shown
+    assert "age s" in shown
+    assert "wait" in shown
     code, shown = on_terminal("lease", name, url=url)
     assert code == 0
     assert "attempt" in shown
