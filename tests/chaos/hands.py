@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fdbqueue import BulkInterrupted, LeaseLost, Queue
@@ -96,10 +97,10 @@ class Hand:
         self._held: list[Lease] = []
         self._named = 0
 
-    def work(self, role: str, until: float) -> None:
-        """Do what one of that role does, until a time of the machine's."""
+    def work(self, role: str, stop: Path) -> None:
+        """Do what one of that role does, until a file is there."""
         verbs = ROLES[role]
-        while time.monotonic() < until:
+        while not stop.exists():
             self._tools.clock.maybe_jump()
             verb = self._dice.choices(list(verbs), list(verbs.values()))[0]
             getattr(self, verb.replace(" ", "_"))()

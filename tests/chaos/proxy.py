@@ -76,6 +76,8 @@ class Proxy:
         self._writers |= ends
         try:
             await asyncio.gather(self._pump(reader, behind_writer), self._pump(behind_reader, writer))
+        except asyncio.CancelledError:  # the proxy closes; nobody waits for this task
+            return
         finally:
             self._writers -= ends
             for end in ends:

@@ -26,10 +26,13 @@ from tests.helpers.processes import Processes, kill_9
 CAST = ("producer", "loader", "consumer", "consumer", "consumer", "keeper")
 STOPPED_SECONDS = (1.1, 2.0)
 """For how long a process is stopped: longer than its leases last."""
+STARTED_WITHIN_SECONDS = 30.0
 ENDED_WITHIN_SECONDS = 60.0
 FAR_AHEAD_S = 7_200.0
 """How far the drain's clock is ahead, so that whatever waits for its time is due."""
 
+STOP = "stop"
+"""The file that ends a round."""
 KILLED, STOPPED = "killed at a random point", "stopped beyond its leases and continued"
 BUGGIFIED = "client with buggify"
 
@@ -85,10 +88,14 @@ class Round:
                 self.db.clear_range_startswith(self.space.key())
 
     def _run(self, folder: Path) -> Verdict:
-        until = time.monotonic() + self.seconds
         with Processes() as processes:
             actors = [Actor(role, f"{role}-{number}") for number, role in enumerate(self.cast)]
-            self._disturb(processes, actors, folder, until)
+            for actor in actors:
+                self._start(processes, actor, folder)
+            # On a busy machine processes take their time to start.
+            _wait_for(lambda: len(list(folder.glob("*.history"))) == len(actors))
+            self._disturb(processes, actors, folder)
+            (folder / STOP).touch()
             stuck = self._wait(actors)
         self._drain(folder)
         calls, notes = read_histories(folder)
@@ -100,14 +107,15 @@ class Round:
         verdict.violations["check"] = list(check.problems)
         return verdict
 
-    def _disturb(self, processes: Processes, actors: list[Actor], folder: Path, until: float) -> None:
+    def _disturb(self, processes: Processes, actors: list[Actor], folder: Path) -> None:
+        until = time.monotonic() + self.seconds
         dice = random.Random(f"{self.seed}/disturb")
         stopped: list[tuple[float, BaseProcess]] = []
         machines, at = dice.sample(self.wanted.machines, len(self.wanted.machines)), 0
         while time.monotonic() < until:
             for actor in actors:
                 if actor.process is None or actor.process.exitcode == -signal.SIGKILL:
-                    self._start(processes, actor, folder, until)
+                    self._start(processes, actor, folder)
             time.sleep(dice.uniform(0.05, 0.4))
             while stopped and stopped[0][0] < time.monotonic():
                 _signal(stopped.pop(0)[1], signal.SIGCONT)
@@ -130,7 +138,7 @@ class Round:
         for _, process in stopped:
             _signal(process, signal.SIGCONT)
 
-    def _start(self, processes: Processes, actor: Actor, folder: Path, until: float) -> None:
+    def _start(self, processes: Processes, actor: Actor, folder: Path) -> None:
         actor.lives += 1
         by = f"{actor.name}.{actor.lives}"
         buggify = self.wanted.buggify and actor.lives % 2 == 1
@@ -142,7 +150,7 @@ class Round:
             by,
             actor.role,
             f"{self.seed}/{by}",
-            until,
+            folder / STOP,
             self.wanted.odds,
             buggify,
         )
@@ -185,6 +193,12 @@ class Round:
             number = history.begin("staged ack", {"claims": told_claims(taken)})
             leases.ack_many(db, taken)
             history.end(number, OK, {})
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + STARTED_WITHIN_SECONDS
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _signal(process: BaseProcess, number: signal.Signals) -> None:

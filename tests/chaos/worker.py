@@ -9,11 +9,12 @@ import threading
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import Queue, batches
+from fdbqueue import ClusterError, Queue, batches
 from fdbqueue.engine import Subspace
 from layers import enqueueing
 from layers.backoff import constant, immediately
@@ -40,8 +41,8 @@ class Part:
     by: str
     role: str
     seed: str
-    until: float
-    """A time of the machine's monotonic clock."""
+    stop: Path
+    """A file; when it is there, it is enough."""
     odds: Odds
     buggify: bool = False
     """Whether the client library is to do odd things by itself."""
@@ -84,7 +85,7 @@ def play(part: Part) -> None:
 
 def _work(hand: Hand, part: Part, failed: list[str]) -> None:
     try:
-        hand.work(part.role, part.until)
+        hand.work(part.role, part.stop)
     except BaseException:  # noqa: BLE001 - as above
         failed.append(traceback.format_exc())
 
@@ -93,12 +94,25 @@ def _tools(part: Part, history: History) -> Tools:
     space = Subspace(rawPrefix=part.space)
     queue = queue_of(space)
     clock = ChaosClock(part.odds, history, f"{part.seed}/clock")
-    db = ChaosDatabase(fdbqueue.open(part.url), part.odds, history, f"{part.seed}/faults")
+    db = ChaosDatabase(_opened(part), part.odds, history, f"{part.seed}/faults")
     backoff = random.Random(part.seed).choice([immediately, constant(0.1)])
     leases = Leases(queue, max_attempts=MAX_ATTEMPTS, backoff=backoff, clock=clock)
     staged = StagedQueue(leases, consumer=part.by)
     logged = log_of(space).of(db, by=part.by, clock=clock)
     return Tools(logged, space["own"], queue, leases, staged, history, clock)
+
+
+def _opened(part: Part) -> Any:
+    """Open the database, again and again while its server is down, which the library says within seconds."""
+    while True:
+        db = fdbqueue.open(part.url)
+        try:
+            db.create_transaction()
+        except ClusterError:
+            if part.stop.exists():
+                raise
+        else:
+            return db
 
 
 def buggify(seed: str) -> None:
