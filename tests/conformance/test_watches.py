@@ -123,10 +123,13 @@ def test_a_watch_fails_when_its_transaction_is_reset(db: Any, space: Subspace) -
     assert raised.value.code == 1025
 
 
-def test_a_watch_fails_when_its_transaction_is_cancelled(db: Any, space: Subspace) -> None:
+def test_a_watch_outlives_the_cancelling_of_its_transaction_but_not_its_end(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     future = tr.watch(space["a"])
+    tr.get(space["a"]).wait()  # so that the watch has done its own read too
     tr.cancel()
+    assert not future.is_ready()
+    tr.reset()
     assert fires(future)
     with pytest.raises(FDBError) as raised:
         future.wait()

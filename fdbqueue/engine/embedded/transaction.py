@@ -404,9 +404,6 @@ class Transaction(Writing):
         """Fail everything that is asked of the transaction from now on, until `reset`."""
         if not self._broken:
             self._break(1025)
-            # On a cluster those fail whose own read is under way, the others when the transaction goes.
-            for watch in self._watches:
-                watch.abandon(1025)
 
     def _abandon(self, code: int) -> None:
         """Fail what is still on its way."""
