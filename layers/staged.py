@@ -311,7 +311,7 @@ class _Crews:
             self._leases.ack_unchanged(tr, live)
             return [None] * len(leases)
 
-        results = yield from self._queue.transact(db, body)
+        results = yield from self._queue.transact(db, body, on_retry=self.meetings.note)
         self._remembered.forget_grants(old_grants)
         return results
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fdbqueue.engine.api import Future, Transaction
+from fdbqueue.engine.errors import NOT_COMMITTED, FDBError
 
 from .combining import Alarm, Ticket
 from .requests import Request, Wish, granted_us
@@ -74,6 +75,10 @@ class Meetings:
     """How often a request was looked after."""
     conflicts: int = 0
     """How many commits met a conflict."""
+
+    def note(self, error: FDBError) -> None:
+        """Count a commit that failed, if that was by a conflict."""
+        self.conflicts += error.code == NOT_COMMITTED
 
 
 def share_of(request: Request) -> Share:

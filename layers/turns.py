@@ -136,8 +136,8 @@ class Turns(Crew[Want, list[Got]]):
         return turn.alarm
 
     def _on_retry(self, error: FDBError) -> None:
+        self._meetings.note(error)
         if error.code == NOT_COMMITTED:
-            self._meetings.conflicts += 1
             self._met = time.monotonic()
             if self._request is None and not self._contended:
                 self._leads = False

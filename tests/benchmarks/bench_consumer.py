@@ -13,6 +13,7 @@ from fdbqueue.engine import Subspace
 from layers.consumer import Consumer
 from layers.lease import Lease
 from layers.leases import Leases
+from tests.benchmarks.contended import CountingDatabase
 from tests.benchmarks.harness import Contestant, Sample, cluster_url, compare, heading
 from tests.benchmarks.peers import bare_sets
 
@@ -73,17 +74,19 @@ def consume(db: Any) -> Sample:
 
     consumer = Consumer(leases, handle, concurrency=HANDLERS)
     started = time.perf_counter()
-    report = consumer.drain(db)
-    return Sample(report.acked, time.perf_counter() - started)
+    counting = CountingDatabase(db)
+    report = consumer.drain(counting)
+    return Sample(report.acked, time.perf_counter() - started, conflicts=counting.counted.conflicts)
 
 
 def by_hand(db: Any) -> Sample:
     """Lease and ack all items in one thread, a batch after the other."""
     leases = filled(db, ITEMS)
+    counting = CountingDatabase(db)
     started = time.perf_counter()
-    while taken := leases.lease_many(db, limit=BATCH):
-        leases.ack_many(db, taken)
-    return Sample(ITEMS, time.perf_counter() - started)
+    while taken := leases.lease_many(counting, limit=BATCH):
+        leases.ack_many(counting, taken)
+    return Sample(ITEMS, time.perf_counter() - started, conflicts=counting.counted.conflicts)
 
 
 def reclaim(db: Any) -> Sample:
@@ -92,7 +95,8 @@ def reclaim(db: Any) -> Sample:
     past = Leases(leases.queue, clock=lambda: 1_000.0)
     while past.lease_many(db, limit=BATCH):
         pass
+    counting = CountingDatabase(db)
     started = time.perf_counter()
-    while leases.reclaim(db).more:
+    while leases.reclaim(counting).more:
         pass
-    return Sample(OVERDUE, time.perf_counter() - started)
+    return Sample(OVERDUE, time.perf_counter() - started, conflicts=counting.counted.conflicts)

@@ -40,6 +40,30 @@ class Counting:
                 tr.on_error(error.code).wait()
 
 
+class CountingDatabase:
+    """A database that counts how many of its transactions' commits met a conflict; all else is the given one's."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+        self.counted = Counting()
+
+    def create_transaction(self) -> Any:
+        return _CountedTransaction(self._db.create_transaction(), self.counted)
+
+
+class _CountedTransaction:
+    def __init__(self, tr: Any, counted: Counting) -> None:
+        self._tr = tr
+        self._counted = counted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tr, name)
+
+    def on_error(self, code: int) -> Any:
+        self._counted.note(FDBError(code))
+        return self._tr.on_error(code)
+
+
 class PlainRecipe(Counting):
     """The recipe's dequeue: the first row, cleared."""
 
