@@ -11,7 +11,7 @@ SEED     ?=
 ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench differential chaos mutations check format clean
+.PHONY: help setup demo test bench differential chaos mutations audit check format clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,15 @@ chaos: setup ## Kill, stop and fail what works on a queue for SECONDS, and check
 
 mutations: setup ## Take guards out of copies of the library, one by one, and see that chaos finds each (URL=fdb:PATH)
 	$(BIN)/python -m tests.chaos.mutations --url '$(or $(URL),file:)' $(ARGS)
+
+audit: setup $(STAMP)-audit ## Ask the advisory database about every installed package (needs the network)
+	$(BIN)/python -m pip freeze --exclude-editable > $(VENV)/installed.txt
+	$(VENV)/audit/bin/pip-audit --strict --disable-pip --no-deps --requirement $(VENV)/installed.txt
+
+$(STAMP)-audit:
+	@$(PYTHON) -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	@touch $@
 
 check: setup ## Check format, lint, types and who imports whom
 	$(BIN)/ruff format --check .

@@ -1,0 +1,104 @@
+"""What the library does not do: run what it reads, or listen to anybody."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+RUNS_WHAT_IT_READS = frozenset({"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "jsonpickle"})
+CALLS = frozenset({"eval", "exec", "compile", "__import__"})
+LISTENS = frozenset({"bind", "listen", "create_server", "start_server", "serve_forever"})
+ALLOWED = {
+    # The binding's own directory layer, of the installed package, without its import of the client library.
+    ("fdbqueue/engine/directory.py", "exec"),
+    ("fdbqueue/engine/directory.py", "compile"),
+}
+
+
+def sources(repository: Path) -> Iterator[tuple[str, ast.Module]]:
+    for package in ("fdbqueue", "layers"):
+        for path in sorted((repository / package).rglob("*.py")):
+            yield path.relative_to(repository).as_posix(), ast.parse(path.read_text())
+
+
+def called(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name):
+                yield node.func.id
+            elif isinstance(node.func, ast.Attribute):
+                yield f".{node.func.attr}"
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]
+
+
+def test_no_payload_is_unpickled_or_executed(repository: Path) -> None:
+    for path, tree in sources(repository):
+        assert not set(imported(tree)) & RUNS_WHAT_IT_READS, path
+        found = {(path, name) for name in called(tree) if name in CALLS}
+        assert found <= ALLOWED, found
+
+
+def test_yaml_and_shells_are_not_used_on_what_is_read(repository: Path) -> None:
+    for path, tree in sources(repository):
+        assert "yaml" not in set(imported(tree)), path
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg == "shell":
+                pytest.fail(f"{path} runs a shell")
+
+
+def test_nothing_in_the_library_listens(repository: Path) -> None:
+    for path, tree in sources(repository):
+        if {"socket", "socketserver", "asyncio", "http", "multiprocessing"} & set(imported(tree)):
+            found = {name for name in called(tree) if name.removeprefix(".") in LISTENS}
+            assert not found, path
+
+
+USE = """
+import asyncio, os, fdbqueue
+from layers.consumer import Consumer
+from layers.leases import Leases
+from layers.staged import StagedQueue
+from layers.watchdog import Watchdog
+
+db = fdbqueue.open("memory:")
+leases = Leases(fdbqueue.Queue("q", codec="str"))
+leases.enqueue_many(db, ["a", "b", "c"])
+StagedQueue(leases).dequeue(db)
+Consumer(leases, lambda lease: None).drain(db)
+Watchdog(leases).sweep(db)
+descriptors = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+own = {os.readlink(path) for path in descriptors if os.path.islink(path)}
+for table in ("tcp", "tcp6", "udp", "udp6"):
+    for line in open(f"/proc/self/net/{table}").read().splitlines()[1:]:
+        parts = line.split()
+        if f"socket:[{parts[9]}]" in own:
+            print(table, parts[1], parts[3])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="open sockets are looked up in /proc: Linux only")
+def test_a_process_that_uses_everything_has_no_internet_socket() -> None:
+    ended = subprocess.run([sys.executable, "-c", USE], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == ""
+
+
+def test_containers_publish_on_loopback_only(repository: Path) -> None:
+    compose = yaml.safe_load((repository / "docker-compose.yml").read_text())
+    published = [port for service in compose["services"].values() for port in service.get("ports", ())]
+    assert published
+    assert all(re.match(r"127\.0\.0\.1:", port) for port in published)
