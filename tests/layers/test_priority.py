@@ -211,11 +211,15 @@ def test_of_two_takers_of_one_item_one_wins(db: Any, space: Subspace) -> None:
     assert (conflicts(one), conflicts(other)) == (False, True)
 
 
-def test_nothing_found_conflicts_with_an_arrival_in_any_level(db: Any, space: Subspace) -> None:
-    jobs = jobs_of(space)
+@pytest.mark.parametrize("weights", [None, [1, 1, 1]])
+@pytest.mark.parametrize("way", ["dequeue", "lease"])
+def test_nothing_found_conflicts_with_an_arrival_in_any_level(
+    way: str, weights: list[int] | None, db: Any, space: Subspace
+) -> None:
+    jobs = jobs_of(space, weights=weights)
     for priority in range(3):
         tr = db.create_transaction()
-        assert jobs.leases.lease(tr) is None
+        assert (jobs.dequeue(tr) if way == "dequeue" else jobs.leases.lease(tr)) is None
         tr[space.pack(("other",))] = b""
         jobs.enqueue(db, 1, priority=priority)
         assert conflicts(tr)
