@@ -47,6 +47,9 @@ class EarliestDeadline:
 
     name = "earliest deadline"
 
+    def __repr__(self) -> str:
+        return "EarliestDeadline()"
+
     def rank(self, value: Any, headers: Mapping[str, Any] | None) -> int:
         """Return the deadline in microseconds.
 

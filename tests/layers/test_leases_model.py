@@ -1,4 +1,9 @@
-"""Random histories of all verbs of leases, against a plain model with a clock of its own."""
+"""Random histories of all verbs of leases, against a plain model with a clock of its own.
+
+Strict ordering is in every step: whatever was taken must be the first of the available items by position, and a new
+item's position is behind those of all items of its rank, wherever they stand. So what is released comes before all that
+came after it, for queues of every order, taken in every strict way.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +23,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fdbqueue import LeaseLost, Position, Queue
+from fdbqueue import LeaseLost, Order, Position, Queue
 from layers.backoff import Backoff, constant, immediately
+from layers.earliest import EarliestDeadline
 from layers.lease import Lease
 from layers.leases import Leases
+from layers.levels import AmqpLevels, Levels
+from layers.relaxed import RelaxedHead
+from layers.staged import StagedQueue
 
 MAX_ATTEMPTS = 3
 STATES = ("available", "leased", "delayed", "dead")
@@ -44,16 +53,20 @@ class LeasesMachine(RuleBasedStateMachine):
 
     db: Any
     backoff: Backoff = staticmethod(immediately)
+    order: Order | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 1_000_000.0
-        self.leases = Leases(
-            Queue(("fdbqueue tests", "leases model", secrets.token_bytes(8))),
-            max_attempts=MAX_ATTEMPTS,
-            backoff=self.backoff,
-            clock=lambda: self.now,
-        )
+        queue = Queue(("fdbqueue tests", "leases model", secrets.token_bytes(8)), order=self.order)
+        terms: dict[str, Any] = {
+            "max_attempts": MAX_ATTEMPTS,
+            "backoff": self.backoff,
+            "clock": lambda: self.now,
+        }
+        self.leases = Leases(queue, **terms)
+        self.relaxed = Leases(queue, head=RelaxedHead(queue.layout, window=2), **terms)
+        self.staged = StagedQueue(self.leases)
         self.items: dict[Position, Modelled] = {}
         self.handed_out: list[Lease] = []
         self.gone = {"dequeued": 0, "expired": 0, "purged": 0}
@@ -65,35 +78,72 @@ class LeasesMachine(RuleBasedStateMachine):
     @initialize(amount=st.integers(0, 4))
     def fill(self, amount: int) -> None:
         for _ in range(amount):
-            self.enqueue(delay=None, ttl=None, plain=True)
+            self.enqueue(delay=None, ttl=None, way="plain", urgency=1)
 
-    @rule(delay=st.none() | st.integers(1, 20), ttl=st.none() | st.integers(1, 40), plain=st.booleans())
-    def enqueue(self, delay: int | None, ttl: int | None, plain: bool) -> None:
+    @rule(
+        delay=st.none() | st.integers(1, 20),
+        ttl=st.none() | st.integers(1, 40),
+        way=st.sampled_from(["plain", "staged", "with terms"]),
+        urgency=st.integers(0, 3),
+    )
+    def enqueue(self, delay: int | None, ttl: int | None, way: str, urgency: int) -> None:
         value = b"%d" % self.enqueued
         self.enqueued += 1
-        last = max((position.index for position in self.items), default=0)
-        if plain:
-            position = self.leases.queue.enqueue(self.db, value)
+        headers = {"priority": urgency, "deadline": urgency}  # whichever the order looks at
+        if way == "plain":
+            position = self.leases.queue.enqueue(self.db, value, headers=headers)
+            last = self.last_of(position.rank)
+            self.items[position] = Modelled(value, "available")
+        elif way == "staged":
+            position = self.staged.enqueue(self.db, value, headers=headers)
+            last = self.last_of(position.rank)
             self.items[position] = Modelled(value, "available")
         else:
-            position = self.leases.enqueue(self.db, value, delay=delay, ttl=ttl)
+            position = self.leases.enqueue(self.db, value, delay=delay, ttl=ttl, headers=headers)
+            last = self.last_of(position.rank)
             ttl_at = None if ttl is None else self.now + ttl
             self.items[position] = Modelled(value, "delayed" if delay else "available", ttl_at)
             self.items[position].until = self.now + (delay or 0)
-        assert position.index > last, "it must come after all that is there, wherever that stands"
+        assert position.index > last, "it must come after all of its rank, wherever those stand"
 
-    @rule(limit=st.integers(1, 4), duration=st.integers(1, 30))
-    def lease(self, limit: int, duration: int) -> None:
+    @rule(limit=st.integers(1, 4), duration=st.integers(1, 30), way=st.sampled_from(["leases", "staged", "relaxed"]))
+    def lease(self, limit: int, duration: int, way: str) -> None:
         self.settle()
-        taken = self.leases.lease_many(self.db, limit=limit, duration=duration)
-        expected = self.in_state("available")[:limit]
-        assert [lease.position for lease in taken] == expected
+        available = self.in_state("available")
+        if way == "relaxed":
+            taken = self.relaxed.lease_many(self.db, limit=limit, duration=duration)
+            runs = [available[start : start + limit] for start in range(max(1, min(2, len(available)) - limit + 1))]
+            assert [lease.position for lease in taken] in runs
+        else:
+            leases_or_staged: Any = self.leases if way == "leases" else self.staged
+            taken = leases_or_staged.lease_many(self.db, limit=limit, duration=duration)
+            assert [lease.position for lease in taken] == available[:limit]
         for lease in taken:
             item = self.items[lease.position]
             item.state, item.token, item.until = "leased", lease.token, self.now + duration
             item.attempt += 1
             assert (lease.value, lease.attempt) == (item.value, item.attempt)
         self.handed_out += taken
+
+    @rule()
+    def staged_dequeue(self) -> None:
+        self.settle()
+        item = self.staged.dequeue(self.db)
+        available = self.in_state("available")
+        assert (item.position if item else None) == (available[0] if available else None)
+        if item:
+            self.remove(item.position, "dequeued")
+
+    @precondition(lambda self: self.handed_out)
+    @rule(where=st.integers(0, 1_000))
+    def close_a_consumer(self, where: int) -> None:
+        """What it had leased and not begun goes back at once, uncounted, as if it had never been taken."""
+        token = self.handed_out[where % len(self.handed_out)].token
+        held = [lease for lease in self.handed_out if lease.token == token and self.is_live(lease)]
+        self.leases.snooze_many(self.db, held, delay=0)
+        for lease in held:
+            self.items[lease.position].attempt -= 1
+            self.put_back(lease.position, 0)
 
     @rule()
     def dequeue(self) -> None:
@@ -107,11 +157,11 @@ class LeasesMachine(RuleBasedStateMachine):
     @rule(data=st.data(), verb=st.sampled_from(["ack", "nack", "nack later", "snooze", "extend"]))
     def use_a_lease_which_may_be_stale(self, data: st.DataObject, verb: str) -> None:
         lease = data.draw(st.sampled_from(self.handed_out))
-        item = self.items.get(lease.position)
-        if item is None or item.state != "leased" or item.token != lease.token:
+        if not self.is_live(lease):
             with pytest.raises(LeaseLost):
                 self.do(verb, lease)
             return
+        item = self.items[lease.position]
         fate = self.do(verb, lease)
         if verb == "ack":
             self.remove(lease.position, "dequeued")
@@ -162,12 +212,12 @@ class LeasesMachine(RuleBasedStateMachine):
             for position in dead:
                 self.items[position] = Modelled(self.items[position].value, "available")
             return
-        moved = [self.items.pop(position).value for position in dead]
-        last = max((position.index for position in self.items), default=0)
-        tail = list(self.leases.queue.browse(self.db))[-len(moved) :] if moved else []
-        assert [item.value for item in tail] == moved
+        moved = {self.items.pop(position).value: position.rank for position in dead}
+        tail = [item for item in self.leases.queue.browse(self.db) if item.value in moved]
+        assert [item.value for item in tail] == list(moved)
         for item in tail:
-            assert item.position.index > last
+            assert item.position.rank == moved[item.value]
+            assert item.position.index > self.last_of(item.position.rank)
             self.items[item.position] = Modelled(item.value, "available")
 
     @rule(limit=st.none() | st.just(1))
@@ -197,6 +247,13 @@ class LeasesMachine(RuleBasedStateMachine):
         assert {name: getattr(stats, name) for name in self.gone} == self.gone
         assert stats.enqueued == self.enqueued
         assert self.leases.check(self.db).problems == ()
+
+    def is_live(self, lease: Lease) -> bool:
+        item = self.items.get(lease.position)
+        return item is not None and item.state == "leased" and item.token == lease.token
+
+    def last_of(self, rank: int | None) -> int:
+        return max((position.index for position in self.items if position.rank == rank), default=0)
 
     def in_state(self, state: str) -> list[Position]:
         return sorted(position for position, item in self.items.items() if item.state == state)
@@ -229,10 +286,20 @@ class LeasesMachine(RuleBasedStateMachine):
         self.gone[counter] += 1
 
 
-@pytest.mark.parametrize("policy", [immediately, constant(6)], ids=["at once", "after six seconds"])
-def test_random_histories_do_what_the_model_does(db: Any, policy: Backoff) -> None:
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [
+        pytest.param(None, immediately, id="fifo-at once"),
+        pytest.param(None, constant(6), id="fifo-after six seconds"),
+        pytest.param(Levels(4), immediately, id="levels-at once"),
+        pytest.param(AmqpLevels(3), constant(6), id="amqp-after six seconds"),
+        pytest.param(EarliestDeadline(), immediately, id="deadlines-at once"),
+    ],
+)
+def test_random_histories_do_what_the_model_does(db: Any, kind: Order | None, policy: Backoff) -> None:
     class Machine(LeasesMachine):
         backoff = staticmethod(policy)
+        order = kind
 
     Machine.db = db
     run_state_machine_as_test(Machine, settings=settings(stateful_step_count=30))
