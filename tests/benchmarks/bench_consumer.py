@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from typing import Any
 
 import fdbqueue
@@ -16,6 +15,7 @@ from layers.leases import Leases
 from tests.benchmarks.contended import CountingDatabase
 from tests.benchmarks.harness import Contestant, Sample, cluster_url, compare, heading
 from tests.benchmarks.peers import bare_sets
+from tests.benchmarks.samples import Stopwatch
 
 SPACE = Subspace(("fdbqueue bench",))
 ITEM = b"x" * 100
@@ -73,20 +73,20 @@ def consume(db: Any) -> Sample:
         """Do nothing."""
 
     consumer = Consumer(leases, handle, concurrency=HANDLERS)
-    started = time.perf_counter()
+    watch = Stopwatch()
     counting = CountingDatabase(db)
     report = consumer.drain(counting)
-    return Sample(report.acked, time.perf_counter() - started, conflicts=counting.counted.conflicts)
+    return watch.sample(report.acked, conflicts=counting.counted.conflicts)
 
 
 def by_hand(db: Any) -> Sample:
     """Lease and ack all items in one thread, a batch after the other."""
     leases = filled(db, ITEMS)
     counting = CountingDatabase(db)
-    started = time.perf_counter()
+    watch = Stopwatch()
     while taken := leases.lease_many(counting, limit=BATCH):
         leases.ack_many(counting, taken)
-    return Sample(ITEMS, time.perf_counter() - started, conflicts=counting.counted.conflicts)
+    return watch.sample(ITEMS, conflicts=counting.counted.conflicts)
 
 
 def reclaim(db: Any) -> Sample:
@@ -96,7 +96,7 @@ def reclaim(db: Any) -> Sample:
     while past.lease_many(db, limit=BATCH):
         pass
     counting = CountingDatabase(db)
-    started = time.perf_counter()
+    watch = Stopwatch()
     while leases.reclaim(counting).more:
         pass
-    return Sample(OVERDUE, time.perf_counter() - started, conflicts=counting.counted.conflicts)
+    return watch.sample(OVERDUE, conflicts=counting.counted.conflicts)

@@ -30,6 +30,7 @@ from tests.benchmarks.harness import (
     quantile,
     say,
 )
+from tests.benchmarks.samples import Stopwatch
 
 SPACE = Subspace(("fdbqueue bench", "delivery"))
 ITEM = b"x" * 100
@@ -161,7 +162,7 @@ def shared_enqueues(db: Any, engine: str) -> None:
 def bare_pipelined(db: Any, amount: int, depth: int) -> Sample:
     """One set per transaction, so many commits under way."""
     commits: deque[tuple[Any, Any]] = deque()
-    started = time.perf_counter()
+    watch = Stopwatch()
     for number in range(amount):
         tr = db.create_transaction()
         tr.set(SPACE.pack(("bare", number)), ITEM)
@@ -170,7 +171,7 @@ def bare_pipelined(db: Any, amount: int, depth: int) -> Sample:
             _wait_for_first(commits)
     while commits:
         _wait_for_first(commits)
-    return Sample(amount, time.perf_counter() - started)
+    return watch.sample(amount)
 
 
 def _wait_for_first(commits: deque[tuple[Any, Any]]) -> None:
@@ -189,12 +190,12 @@ def in_tasks(tasks: int, calls: int, call: Any) -> Sample:
             await call(ITEM)
             latencies.append(time.perf_counter() - before)
 
-    async def all_of_them() -> float:
-        started = time.perf_counter()
+    async def all_of_them() -> Sample:
+        watch = Stopwatch()
         await asyncio.gather(*(work() for _ in range(tasks)))
-        return time.perf_counter() - started
+        return watch.sample(tasks * calls, latencies)
 
-    return Sample(tasks * calls, asyncio.run(all_of_them()), latencies)
+    return asyncio.run(all_of_them())
 
 
 def uncontended(db: Any, engine: str) -> None:

@@ -19,6 +19,7 @@ import lmdb
 
 import fdbqueue
 from tests.benchmarks.harness import Contestant, Sample, compare, heading, quantile, say
+from tests.benchmarks.samples import Stopwatch
 
 VALUE = b"v" * 100
 KEYS = 100_000
@@ -197,9 +198,9 @@ def fill(db: Any, count: int = KEYS) -> None:
 
 
 def timed(calls: int, work: Callable[[], object]) -> Sample:
-    began = time.perf_counter()
+    watch = Stopwatch()
     work()
-    return Sample(calls, time.perf_counter() - began)
+    return watch.sample(calls)
 
 
 def bare_transactions(env: Any, count: int) -> Sample:

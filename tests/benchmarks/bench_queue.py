@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from functools import partial
 from typing import Any
 
@@ -20,6 +19,7 @@ from fdbqueue.bulk import COMMITS_IN_FLIGHT
 from fdbqueue.engine import Subspace
 from tests.benchmarks.harness import Contestant, Sample, cluster_url, compare, heading, in_threads, in_turn, say
 from tests.benchmarks.peers import RecipeQueue, bare_lmdb, bare_sets
+from tests.benchmarks.samples import Stopwatch
 
 SPACE = Subspace(("fdbqueue bench",))
 ITEM = b"x" * 100
@@ -68,7 +68,9 @@ def single_items(folder: pathlib.Path) -> None:
 
     def both_ways(put: Any, get: Any) -> Sample:
         sample, taken = in_turn(calls, put), in_turn(calls, get)
-        return Sample(2 * calls, sample.seconds + taken.seconds, sample.latencies + taken.latencies)
+        used = (sample.cpu_seconds or 0.0) + (taken.cpu_seconds or 0.0)
+        seconds = sample.seconds + taken.seconds
+        return Sample(2 * calls, seconds, sample.latencies + taken.latencies, cpu_seconds=used)
 
     compare(
         "one item per transaction, one thread, embedded and durable: enqueue and dequeue",
@@ -122,9 +124,9 @@ def rows(name: Subspace) -> list[tuple[bytes, bytes]]:
 def bulk(name: Subspace, db: Any) -> Sample:
     """Load `BULK` items into a queue that nobody used before: what a clear leaves to do would be counted here."""
     queue = Queue(name[os.urandom(4)])
-    started = time.perf_counter()
+    watch = Stopwatch()
     report = queue.enqueue_many(db, (ITEM for _ in range(BULK)))
-    return Sample(report.items, time.perf_counter() - started, conflicts=report.conflicts)
+    return watch.sample(report.items, conflicts=report.conflicts)
 
 
 def memory() -> None:

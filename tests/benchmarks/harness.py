@@ -128,7 +128,9 @@ def _table(found: Sequence[Figures], axis: str | None = None) -> None:
 def _time(seconds: float | None) -> str:
     if seconds is None:
         return ""
-    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"
+    if seconds >= 1e-3:
+        return f"{seconds * 1e3:.2f} ms"
+    return f"{seconds * 1e6:.0f} µs" if seconds >= 1e-5 else f"{seconds * 1e6:.1f} µs"
 
 
 def by_size(*, quick: int, normal: int, full: int) -> int:

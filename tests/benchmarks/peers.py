@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import pathlib
 import tempfile
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from fdbqueue.engine import Subspace, transactional
 from fdbqueue.engine import tuple as fdb_tuple
-from tests.benchmarks.harness import Sample
+from tests.benchmarks.samples import Sample, Stopwatch
 
 
 def bare_sets(db: Any, rows: Sequence[tuple[bytes, bytes]], *, per_transaction: int, in_flight: int) -> Sample:
     """Write `rows` through the binding: nothing but sets, and as many commits under way."""
     commits: deque[tuple[Any, Any]] = deque()
-    started = time.perf_counter()
+    watch = Stopwatch()
     for first in range(0, len(rows), per_transaction):
         tr = db.create_transaction()
         for key, value in rows[first : first + per_transaction]:
@@ -28,7 +27,7 @@ def bare_sets(db: Any, rows: Sequence[tuple[bytes, bytes]], *, per_transaction: 
             _wait_for_first(commits)
     while commits:
         _wait_for_first(commits)
-    return Sample(len(rows), time.perf_counter() - started)
+    return watch.sample(len(rows))
 
 
 def _wait_for_first(commits: deque[tuple[Any, Any]]) -> None:
@@ -45,12 +44,12 @@ def bare_lmdb(
 
     with lmdb.open(tempfile.mkdtemp(dir=folder), map_size=1 << 32, sync=durable, max_dbs=2) as env:
         data = env.open_db(b"data")
-        started = time.perf_counter()
+        watch = Stopwatch()
         for first in range(0, len(rows), per_transaction):
             with env.begin(write=True, db=data) as txn:
                 for key, value in rows[first : first + per_transaction]:
                     txn.put(key, value)
-        return Sample(len(rows), time.perf_counter() - started)
+        return watch.sample(len(rows))
 
 
 class RecipeQueue:

@@ -105,10 +105,10 @@ class Stopwatch:
         self._cpu = own_cpu_seconds()
         self._started = time.perf_counter()
 
-    def sample(self, items: int, latencies: list[float] | None = None) -> Sample:
+    def sample(self, items: int, latencies: list[float] | None = None, *, conflicts: int = 0) -> Sample:
         """Return what was measured since this was made."""
         seconds = time.perf_counter() - self._started
-        return Sample(items, seconds, latencies or [], cpu_seconds=own_cpu_seconds() - self._cpu)
+        return Sample(items, seconds, latencies or [], conflicts, own_cpu_seconds() - self._cpu)
 
 
 def own_cpu_seconds() -> float:
