@@ -55,6 +55,8 @@ def announce(tr: Transaction, layout: Layout, spans: Iterable[Span], *, enqueued
         tr.add_write_conflict_range(layout.arriving + first, layout.arriving + last + b"\x00")
     if enqueued:
         count(tr, layout, announced=enqueued)
+    else:
+        count(tr, layout, returned=1)  # who waits for items watches this, and the enqueued ones
 
 
 def announces(tr: Transaction, layout: Layout) -> Steps[bool]:

@@ -27,6 +27,8 @@ only who enqueues needs to know. (docs/adr/0060)
 | ``("returned", name)`` | counts the transactions in which some left their hands | `layers/subscriptions.py` |
 | ``("arrival", versionstamp, first, last)`` | empty; items became available there | `arrivals.py` |
 | ``("arriving", index, random)`` | never written: conflict ranges only | `arrivals.py` |
+| ``("waiting", versionstamp)`` | a consumer of a subscription waits, until when | `layers/waitingline.py` |
+| ``("served",)`` | the subscription that an enqueue delivered to last | `layers/pushing.py` |
 | ``("trimmed",)`` | the version up to which arrivals may be missing, by `byte_max` | `layers/subscriptions.py` |
 | ``("once", client, slot)`` | mark of the last transaction of that slot (`once.py`) | calls that commit by themselves |
 | ``("smart", type, key, index, random)`` | empty; an item of this type and relation key is there | `layers/smart.py` |
@@ -195,6 +197,7 @@ class Layout:
         "recipients_key",
         "requests",
         "returned",
+        "served_key",
         "smart",
         "space",
         "subscribed",
@@ -204,6 +207,7 @@ class Layout:
         "timers",
         "trimmed_key",
         "unsent",
+        "waiting",
     )
 
     def __init__(self, name: Name) -> None:
@@ -241,6 +245,8 @@ class Layout:
         self.returned = self.space["returned"]
         self.arrivals = self.space["arrival"]
         self.arriving: bytes = self.space["arriving"].key()
+        self.waiting = self.space["waiting"]
+        self.served_key: bytes = self.space.pack(("served",))
         self.trimmed_key: bytes = self.space.pack(("trimmed",))
         self.smart = self.space["smart"]
         self.deadlines = self.space["deadline"]

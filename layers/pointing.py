@@ -15,7 +15,7 @@ from typing import Any
 from fdbqueue import SubscriptionError
 from fdbqueue.arrivals import announces, arrivals_since, arrivals_until, span_of
 from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.items import kept_size_of
 from fdbqueue.layout import Layout
 
@@ -76,6 +76,8 @@ class Pointing(Head):
         self._bytes_left: int | None = None
         self.bytes_left: int | None = None
         """Of its credit; None: there is no limit."""
+        self.stuck = False
+        """Whether the first item that it wants is more than its credit."""
         self.more = False
         """Whether it stopped before it had looked at all, so that another transaction is to go on."""
 
@@ -93,24 +95,29 @@ class Pointing(Head):
         """
         layout, name = self._layout, self._name
         registered = tr.get(layout.subscriptions.pack((name,)))
-        pointed = tr.get(layout.pointers.pack((name,)))
-        trimmed = tr.snapshot.get(layout.trimmed_key)
-        counts = [tr.snapshot.get(layout.count_key(counter)) for counter in ("enqueued", "announced")]
-        version = tr.get_read_version()
+        pointing = started(self.look(tr, alone=alone))
         stored = yield registered
         if not stored.present():
             raise SubscriptionError(
                 f"There is no subscription {name!r} of {layout.describe()}: it was never registered, or somebody"
                 " unsubscribed it. Subscribe again."
             )
-        registration = read_registration(layout, name, bytes(stored))
+        yield from pointing
+        return read_registration(layout, name, bytes(stored))
+
+    def look(self, tr: Transaction, *, alone: bool) -> Steps[None]:
+        """Read the pointer, and what arrived since; as `prepare`, for those who are no subscription."""
+        layout, name = self._layout, self._name
+        pointed = tr.get(layout.pointers.pack((name,)))
+        trimmed = tr.snapshot.get(layout.trimmed_key)
+        counts = [tr.snapshot.get(layout.count_key(counter)) for counter in ("enqueued", "announced")]
+        version = tr.get_read_version()
         stored = yield pointed
         self._pointer = read_pointer(layout, name, bytes(stored)) if stored.present() else Pointer([], 0, -1, 0)
         self._trimmed = _number((yield trimmed), "big")
         self._unannounced = _number((yield counts[0])) - _number((yield counts[1]))
         self._seen = yield version
         yield from self._look_for_arrivals(tr, alone)
-        return registration
 
     def _look_for_arrivals(self, tr: Transaction, alone: bool) -> Steps[None]:
         """Add what arrived since the pointer was written, or everything where that can't be known."""
@@ -172,6 +179,7 @@ class Pointing(Head):
                 if self._bytes_left is not None:
                     self._bytes_left -= kept_size_of(row.value)
                     if self._bytes_left < 0:
+                        self.stuck = not self._pending
                         self._reached = row.key[packed_at:]
                         return False
                 self._accepted += 1
@@ -198,13 +206,21 @@ class Pointing(Head):
         in front of the last of them, which might be one that this subscription wants first. What others take in front
         of it or between them is no conflict, so that subscriptions with different wants don't disturb each other.
         """
-        layout = self._layout
-        self._took = True
-        self._pending = self._pending[len(taken) :]
-        tr.add_read_conflict_range(layout.arriving, layout.arriving + layout.available.packed(taken[-1].key) + b"\x00")
+        self.pass_by(taken)
+        self.claim(tr, self._layout.available.packed(taken[-1].key))
         for row in taken:
             tr.add_read_conflict_key(row.key)
             tr.clear(row.key)
+
+    def pass_by(self, passed: Sequence[KeyValue]) -> None:
+        """Note that the first ones of the items that `first` read are dealt with."""
+        self._took = True
+        self._pending = self._pending[len(passed) :]
+
+    def claim(self, tr: Transaction, packed: bytes) -> None:
+        """Let nothing come to stand in front of a place until this commits."""
+        self._took = True
+        tr.add_read_conflict_range(self._layout.arriving, self._layout.arriving + packed + b"\x00")
 
     def found_nothing(self, tr: Transaction) -> None:
         tr.add_read_conflict_range(self._layout.arriving, self._layout.arriving + END)

@@ -14,14 +14,18 @@ from fdbqueue import SubscriptionError
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import is_database
+from fdbqueue.layout import Layout
 from fdbqueue.verbs import verb
 
+from .awaiting import Awaiting
 from .lease import Held, Lease
 from .leases import Leases, this_consumer
+from .moves import Moves
 from .pointing import Habit, Pointing
 from .selectors import ItemTest, Selector, Selects
 from .subscriptionrecords import Registration, pack_record, read_registration
 from .taking import Taken, Taking, Terms
+from .timers import SETTLE_LIMIT, due_timers, settle
 from .times import positive
 
 T = TypeVar("T")
@@ -63,7 +67,12 @@ class Subscription:
 
     @verb
     def lease(
-        self, tr: Transaction | Database, *, duration: float = 30.0, consumer: str | None = None
+        self,
+        tr: Transaction | Database,
+        *,
+        duration: float = 30.0,
+        consumer: str | None = None,
+        timeout: float | None = 0.0,
     ) -> Steps[Lease | None]:
         """Lease the next available item that the selector accepts; None if there is none, or no credit for it.
 
@@ -71,6 +80,7 @@ class Subscription:
             tr: a transaction, or a database.
             duration: after how many seconds it is anybody's again, unless it is extended.
             consumer: who takes it, for those who look on; host name and process id by default.
+            timeout: how many seconds to wait for an item, given a database; None: as long as it takes.
 
         Raises:
             SubscriptionError: it was unsubscribed, or is another's exclusively.
@@ -81,7 +91,7 @@ class Subscription:
         rounds of parallel reads, one more for each 1,000 items or so that are passed by; four writes, and five per
         item. Given a transaction, it passes by at most 10,000 items, and notes how far it came.
         """
-        leases = yield from self.lease_many.steps(tr, limit=1, duration=duration, consumer=consumer)
+        leases = yield from self.lease_many.steps(tr, limit=1, duration=duration, consumer=consumer, timeout=timeout)
         return leases[0] if leases else None
 
     @verb
@@ -92,10 +102,15 @@ class Subscription:
         limit: int = 100,
         duration: float = 30.0,
         consumer: str | None = None,
+        timeout: float | None = 0.0,
     ) -> Steps[list[Lease]]:
         """Lease up to `limit` next items, in order, as far as there are some and credit lasts; otherwise as `lease`."""
         if limit < 1:
             raise ValueError(f"limit is how many items to lease, at least 1, not {limit}.")
+        if timeout is not None and not timeout >= 0:
+            raise ValueError(f"timeout is a number of seconds, 0 or more, or None, not {timeout}.")
+        if timeout != 0 and not is_database(tr):
+            raise ValueError("Nobody else's commit is seen in a transaction: give a database to wait.")
         terms = Terms(
             limit,
             positive(duration, "duration"),
@@ -106,8 +121,11 @@ class Subscription:
         )
         if not is_database(tr):
             return (yield from self._take(cast(Transaction, tr), terms))[0].leases
+        db = cast(Database, tr)
+        if timeout != 0:
+            return (yield from Awaiting(self.leases, terms, partial(self._take, terms=terms), timeout).steps(db))
         while True:
-            taken = yield from self.leases.commit_if_written(cast(Database, tr), partial(self._take, terms=terms))
+            taken = yield from self.leases.commit_if_written(db, partial(self._take_now, terms=terms))
             if not taken.again:
                 return taken.leases
 
@@ -167,15 +185,26 @@ class Subscription:
         """
         yield from self._change(tr, lambda registration: replace(registration, owned_until_us=0))
 
-    def _take(self, tr: Transaction, terms: Terms) -> Steps[tuple[Taken, bool]]:
+    def _take_now(self, tr: Transaction, terms: Terms) -> Steps[tuple[Taken, bool]]:
+        taken, wrote, _ = yield from self._take(tr, terms)
+        return taken, wrote
+
+    def _take(self, tr: Transaction, terms: Terms) -> Steps[tuple[Taken, bool, bool]]:
+        """Take items; say also whether anything was written, and whether it may have items at all."""
         now_us = self.leases.now_us()
         head = Pointing(self._layout, self.name, now_us=now_us, habit=self._habit)
         registration = yield from head.prepare(tr, alone=terms.strict)
         renewed = self._hold(tr, registration, now_us)
-        left = yield from self._left(tr, registration)
+        left = yield from credit_left(tr, self._layout, self.name, registration)
+        if left.items == 0 or left.size_bytes == 0:
+            # What its consumers let expire is theirs until somebody comes by.
+            settled = yield from self._settle(tr, now_us)
+            head.came_back(settled.arrived)
+            renewed = renewed or settled.any
+            left = yield from credit_left(tr, self._layout, self.name, registration)
         limit = terms.limit if left.items is None else min(terms.limit, left.items)
         if registration.suspended or not limit:
-            return Taken([], again=False), renewed
+            return Taken([], again=False), renewed, False
         head.accepts, head.bytes_left = self._test(registration), left.size_bytes
         taking = Taking(self.leases.queue, head, self.leases.retry)
         taken, wrote = yield from taking.take(tr, dataclasses.replace(terms, limit=limit), now_us)
@@ -183,28 +212,19 @@ class Subscription:
         if not taken.leases and not terms.strict:
             head.found_nothing(tr)
         again = taken.again or (head.more and not taken.leases)
-        return Taken(taken.leases, again), wrote or noted or renewed
+        return Taken(taken.leases, again), wrote or noted or renewed, not head.stuck
 
-    def _left(self, tr: Transaction, registration: Registration) -> Steps[Credit]:
-        """Return what its consumers may still get.
-
-        By snapshot: who takes for this subscription at the same time conflicts anyway, and what comes back at the same
-        time only makes more of it.
-        """
-        if registration.credit is None and registration.credit_bytes is None:
-            return Credit(None, None)
-        span = self._layout.held[self.name].range()
-        held = yield from rows(tr.snapshot, span.start, span.stop)
-        items, size_bytes = registration.credit, registration.credit_bytes
-        held_bytes = sum(int.from_bytes(row.value, "little") for row in held)
-        return Credit(
-            None if items is None else max(0, items - len(held)),
-            None if size_bytes is None else max(0, size_bytes - held_bytes),
-        )
+    def _settle(self, tr: Transaction, now_us: int) -> Steps[Moves]:
+        """Settle what is due, and return what that moved."""
+        due = yield from due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT)
+        moves = Moves(tr, self._layout)
+        yield from settle(tr, self._layout, moves, due, now_us=now_us, retry=self.leases.retry)
+        moves.finish()
+        return moves
 
     def _credit_now(self, tr: Transaction) -> Steps[Credit]:
         stored = yield tr.snapshot.get(self._layout.subscriptions.pack((self.name,)))
-        return (yield from self._left(tr, self._registration(stored)))
+        return (yield from credit_left(tr, self._layout, self.name, self._registration(stored)))
 
     def _test(self, registration: Registration) -> Callable[[bytes, bytes], bool]:
         if registration.selector is None:
@@ -243,3 +263,21 @@ class Subscription:
         if not stored.present():
             raise SubscriptionError(f"{self!r} was unsubscribed. Subscribe again.")
         return read_registration(self._layout, self.name, bytes(stored))
+
+
+def credit_left(tr: Transaction, layout: Layout, name: str, registration: Registration) -> Steps[Credit]:
+    """Return what a subscription's consumers may still get.
+
+    By snapshot: who takes for this subscription at the same time conflicts anyway, and what comes back at the same
+    time only makes more of it.
+    """
+    if registration.credit is None and registration.credit_bytes is None:
+        return Credit(None, None)
+    span = layout.held[name].range()
+    held = yield from rows(tr.snapshot, span.start, span.stop)
+    items, size_bytes = registration.credit, registration.credit_bytes
+    held_bytes = sum(int.from_bytes(row.value, "little") for row in held)
+    return Credit(
+        None if items is None else max(0, items - len(held)),
+        None if size_bytes is None else max(0, size_bytes - held_bytes),
+    )

@@ -17,6 +17,7 @@ from .pointing import Habit, Pointing
 from .selectors import ItemTest, Selector
 from .spans import Span
 from .subscriptionrecords import Registration
+from .waitingline import DISPATCHER
 
 
 def check_subscriptions(tr: Transaction | Database, leases: Leases) -> list[str]:
@@ -33,7 +34,7 @@ def _problems(tr: Transaction | Database, leases: Leases) -> Iterator[str]:
     layout = leases.layout
     names = [layout.subscriptions.unpack(row.key)[0] for row in _rows(tr, layout.subscriptions.range())]
     pointers = {layout.pointers.unpack(row.key)[0] for row in _rows(tr, layout.pointers.range())}
-    for name in pointers - set(names):
+    for name in pointers - {*names, DISPATCHER}:
         yield f"The pointer of {name!r} belongs to no subscription."
     for name in set(names) - pointers:
         yield f"The subscription {name!r} has no pointer."

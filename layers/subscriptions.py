@@ -14,6 +14,8 @@ Keys
     ``("held", name, index, random)``           size of an item that its consumers have
     ``("returned", name)``                      changes whenever one of those leaves their hands
     ``("arrival", versionstamp, first, last)``  items became available between these places
+    ``("waiting", versionstamp)``               a consumer waits for items
+    ``("served",)``                             the subscription that an enqueue delivered to last
     ``("trimmed",)``                            the version up to which such notes may be gone
     ==========================================  =======================================================
 
@@ -48,9 +50,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -61,6 +64,7 @@ from fdbqueue.tail import give_up_to, raise_tail
 from fdbqueue.verbs import verb
 
 from .leases import Leases
+from .pushing import Delivery, Pushing
 from .selectors import Selector, Selects
 from .spans import everything
 from .subscription import Subscription
@@ -112,6 +116,7 @@ class Subscriptions:
         self.leases = Leases(queue) if isinstance(queue, Queue) else queue
         self._queue = self.leases.queue
         self._layout = self.leases.layout
+        self._pushing = Pushing(self.leases)
 
     def __repr__(self) -> str:
         return f"Subscriptions({self._layout.describe()})"
@@ -163,6 +168,37 @@ class Subscriptions:
         *Conflicts:* as `subscribe`. *Cost:* one range read, four writes.
         """
         return (yield from self._queue.transact(tr, partial(self._unsubscribe, name=name)))
+
+    @verb
+    def enqueue(
+        self,
+        tr: Transaction | Database,
+        value: Any,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        immediate: bool = False,
+    ) -> Steps[Delivery | None]:
+        """Enqueue an item, straight into the hands of a consumer that waits for it, if there is one.
+
+        Of several subscriptions that want it, the one gets it that comes behind the one served last. Its consumer is
+        woken; what it does not collect within 10 seconds is available, in its place.
+
+        Args:
+            tr: a transaction, or a database.
+            value: what the queue's codec takes.
+            headers: a small mapping kept beside the value.
+            immediate: whether it is not to be enqueued at all, if nobody waits for it: None is returned then.
+
+        Raises:
+            CodecError, ItemTooLarge, ValueError, OrderError: as `Queue.enqueue`; no key was touched.
+
+        *Conflicts:* where somebody waits: with whoever serves, wakes or is that consumer, and with what comes to stand
+        in front of the item and is wanted by the same; else none. *Cost:* as `Queue.enqueue`, and a read of the line;
+        for each subscription that is tried two rounds of reads, for a delivery about ten writes.
+        """
+        payload, rank = self._queue.encode(value), self._queue.rank(value, headers)
+        body = partial(self._pushing.enqueue, payload=payload, headers=headers, rank=rank, immediate=immediate)
+        return (yield from self._queue.transact(tr, body))
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[list[SubscriptionStats]]:

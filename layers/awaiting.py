@@ -1,0 +1,277 @@
+"""Waiting for items of one subscription: one call's stand in the line, from its first look to its last."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from fdbqueue import LeaseLost
+from fdbqueue.engine.api import Database, Future, Transaction
+from fdbqueue.engine.errors import FDBError
+from fdbqueue.engine.steps import Steps
+from fdbqueue.items import notes_of
+from fdbqueue.layout import RANDOM_BYTES, pack
+
+from .lease import Lease, LeaseHandle
+from .leases import Leases
+from .moves import Moves
+from .pointing import Habit
+from .requests import REQUEST_SECONDS, Request, Wish
+from .taking import Taken, Terms
+from .timers import due_timers
+from .waiting import finish, first_of, in_thread
+from .waitingline import WaitingLine
+
+Take = Callable[[Transaction], Steps[tuple[Taken, bool, bool]]]
+"""Takes items of a subscription; says also whether it wrote, and whether it may have items at all."""
+_WATCHED = ("enqueued", "returned")
+"""The counters of which one changes whenever items arrive."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """What a transaction of ours did."""
+
+    leases: list[Lease] = field(default_factory=list)
+    request: Request | None = None
+    """Our stand in the line, as it is now."""
+    wish: Wish | None = None
+    """What was registered, if it was."""
+    stamp: Future[Any] | None = None
+    """Under which versionstamp."""
+    alarms: list[Future[Any]] = field(default_factory=list)
+    """What to wait for before there is anything to do."""
+    seconds: float = 0.0
+    """For how long at most."""
+
+
+class Awaiting:
+    """One call that waits.
+
+    Args:
+        leases: of the queue.
+        terms: what it wants.
+        take: takes items of its subscription, if there are some.
+        timeout: for how many seconds; None: as long as it takes.
+    """
+
+    def __init__(self, leases: Leases, terms: Terms, take: Take, timeout: float | None) -> None:
+        self._leases = leases
+        self._layout = leases.layout
+        self._terms = terms
+        self._take = take
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._line = WaitingLine(leases.layout)
+        self._client = os.urandom(RANDOM_BYTES)
+        self._grant_key = self._line.grant_key(self._client)
+        self._habit = Habit()
+        self._request: Request | None = None
+        self._working = self._gone = False
+
+    def steps(self, db: Database) -> Steps[list[Lease]]:
+        """Return items as soon as there are some; [] when the time is over.
+
+        A call that is cancelled leaves the line, and what it was granted at that moment goes back to its place.
+        """
+        try:
+            while True:
+                # Not cancelled in the middle: it would not be known where this call stands.
+                look = yield from finish(self._work(db))
+                if look.leases:
+                    return look.leases
+                left = self._seconds_left()
+                if left <= 0:
+                    return (yield from self._leave(db))
+                if look.alarms:
+                    yield from self._rest(look, left)
+        except GeneratorExit:
+            self._gone = True
+            if not self._working:
+                in_thread(self._give_up(db, []))
+            raise
+        except BaseException:
+            self._gone = True
+            if not self._working:
+                yield from finish(self._give_up(db, []))
+            raise
+
+    def _work(self, db: Database) -> Steps[_Look]:
+        """Look once; if the caller has gone meanwhile, and a thread goes on here, give everything up."""
+        self._working = True
+        look = yield from self._leases.commit_if_written(db, self._look)
+        if look.stamp is not None and look.wish is not None:
+            look.request = yield from self._registered(db, look.stamp, look.wish)
+        self._request = look.request
+        self._working = False
+        if self._gone:
+            for alarm in look.alarms:
+                alarm.cancel()
+            yield from self._give_up(db, look.leases)
+        return look
+
+    def _seconds_left(self) -> float:
+        return REQUEST_SECONDS if self._deadline is None else self._deadline - time.monotonic()
+
+    def _rest(self, look: _Look, seconds: float) -> Steps[None]:
+        try:
+            yield from first_of(look.alarms, max(0.001, min(seconds, look.seconds)))
+        finally:
+            for alarm in look.alarms:
+                alarm.cancel()
+
+    def _look(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
+        """Collect what was granted, or take, or register; or dispatch, if it is the first in line, or wait."""
+        look = _Look(request=self._request)
+        request = self._request
+        if request is not None:
+            # Plain reads: who grants to this one, or wakes it, at the same time conflicts with it.
+            granted, own = tr.get(self._grant_key), tr.get(request.key)
+            value = yield granted
+            if value.present():
+                tr.clear(self._grant_key)
+                look.request = None
+                look.leases = yield from self._collect(tr, self._line.granted(bytes(value)))
+                return look, True
+            if not (yield own).present():
+                request = look.request = None
+        taken, wrote, ready = yield from self._take(tr)
+        if taken.leases:
+            look.leases = taken.leases
+            if request is not None:
+                self._line.remove(tr, request.key)
+                look.request = None
+            return look, True
+        if wrote or taken.again:
+            return look, wrote
+        if not ready:
+            return look, (yield from self._stand_aside(tr, look, request))
+        if request is None:
+            look.wish = self._line.wish(self._client, self._terms.subscription, self._leases.now_us())
+            look.stamp = self._line.register(tr, look.wish)
+            return look, True
+        return look, (yield from self._stand(tr, look, request))
+
+    def _stand(self, tr: Transaction, look: _Look, request: Request) -> Steps[bool]:
+        """Do what is to be done in the line; say whether anything was written, else what to wait for is set."""
+        now_us = self._leases.now_us()
+        if request.wish.expires_at_us - now_us < REQUEST_SECONDS / 2 * 1e6:
+            wish = self._line.wish(self._client, self._terms.subscription, now_us)
+            self._line.put(tr, request.key, wish)
+            look.request = Request(request.key, wish)
+            return True
+        live, some_died = yield from self._line.live(tr, now_us)
+        if some_died:
+            return True
+        in_front = [one for one in live if one.key < request.key]
+        look.seconds = (request.wish.expires_at_us - now_us) / 1e6 - REQUEST_SECONDS / 2
+        if in_front:
+            # Whoever is first may be dead; the next in line then is the first to see that its time is over.
+            look.seconds = min(look.seconds, max(0.0, (in_front[-1].wish.expires_at_us - now_us) / 1e6) + 0.001)
+            look.alarms.append(tr.watch(in_front[-1].key))
+        else:
+            wrote, again = yield from self._line.dispatch(tr, live, now_us, self._habit)
+            if wrote or again:
+                return wrote
+            look.seconds = min(look.seconds, (yield from self._next_due(tr)))
+            look.alarms += [tr.watch(self._layout.count_key(name)) for name in _WATCHED]
+        look.alarms.append(tr.watch(request.key))
+        yield from self._set(tr)
+        return False
+
+    def _set(self, tr: Transaction) -> Steps[None]:
+        """Set the watches: the transaction wrote nothing, and its commit sets them by its own view of the database."""
+        yield tr.commit()
+
+    def _stand_aside(self, tr: Transaction, look: _Look, request: Request | None) -> Steps[bool]:
+        """Wait for credit, or to be resumed, and not in the line: there an item would be kept for one who can't."""
+        if request is not None:
+            self._line.remove(tr, request.key)
+            look.request = None
+            return True
+        name = self._terms.subscription
+        look.alarms += [
+            tr.watch(self._layout.returned.pack((name,))),
+            tr.watch(self._layout.subscriptions.pack((name,))),
+        ]
+        look.seconds = min(REQUEST_SECONDS, (yield from self._next_due(tr)))
+        yield from self._set(tr)
+        return False
+
+    def _next_due(self, tr: Transaction) -> Steps[float]:
+        """Return in how many seconds something comes back by itself."""
+        due = yield from due_timers(tr, self._layout, (1 << 62) - 1, limit=1)
+        if not due:
+            return REQUEST_SECONDS
+        return max(0.0, (self._layout.timer_of(due[0].key)[0] - self._leases.now_us()) / 1e6)
+
+    def _collect(self, tr: Transaction, granted: list[LeaseHandle]) -> Steps[list[Lease]]:
+        """Make granted leases this call's own; lost ones are left out.
+
+        Plain reads: of a reclaim and this, one commits.
+        """
+        now_us, terms = self._leases.now_us(), self._terms
+        moves = Moves(tr, self._layout)
+        reads = [(handle, tr.get(self._layout.leased.key(pack(handle.position)))) for handle in granted]
+        leases = []
+        for handle, read in reads:
+            value = yield read
+            stored = bytes(value) if value.present() else b""
+            notes = notes_of(stored) if stored else None
+            if notes is None or notes.token != handle.token:
+                continue
+            item = yield from self._leases.queue.item(tr, handle.position, stored)
+            packed = pack(handle.position)
+            moves.leave_leased(packed, notes)
+            lent = replace(notes, expires_at_us=now_us + terms.duration_us, consumer=terms.consumer)
+            moves.enter_leased(packed, stored, lent)
+            leases.append(
+                Lease(
+                    item.position,
+                    item.value,
+                    item.headers,
+                    handle.token,
+                    lent.expires_at_us / 1e6,
+                    lent.attempt,
+                    lent.consumer,
+                    notes.error,
+                )
+            )
+        moves.finish()
+        return leases
+
+    def _registered(self, db: Database, stamp: Future[Any], wish: Wish) -> Steps[Request]:
+        try:
+            return Request(self._line.key(bytes((yield stamp))), wish)
+        except FDBError:
+            # It took an unknown outcome to register, and with that went the versionstamp.
+            return (yield from self._leases.queue.read(db, partial(self._line.find, wish=wish)))
+
+    def _leave(self, db: Database) -> Steps[list[Lease]]:
+        """Leave the line; return what was granted at that moment."""
+        request, self._request = self._request, None
+        if request is None:
+            return []
+
+        def body(tr: Transaction) -> Steps[list[Lease]]:
+            value = yield tr.get(self._grant_key)
+            self._line.remove(tr, request.key)
+            if not value.present():
+                return []
+            tr.clear(self._grant_key)
+            return (yield from self._collect(tr, self._line.granted(bytes(value))))
+
+        return (yield from self._leases.queue.transact(db, body))
+
+    def _give_up(self, db: Database, leases: list[Lease]) -> Steps[None]:
+        """Leave the line for good; what was taken or granted goes back at once."""
+        try:
+            for lease in [*leases, *(yield from self._leave(db))]:
+                yield from self._leases.snooze.steps(db, lease, delay=0)
+        except (FDBError, LeaseLost):
+            return  # its stand in the line expires, and so does a grant

@@ -1,0 +1,104 @@
+"""The waiting line: consumers of subscriptions that wait for items, and who wakes whom.
+
+Each waiting call stands in one line, in the order of commits, under a key of its own which it watches. The first in
+line watches the counters that every arrival changes; it looks at what arrived, for all that wait, and removes the keys
+of those who want some of it: for each item, of the first in line who wants it. So one enqueue wakes the first in line
+and one who wants the item, however many wait. What it has looked at for them is a pointer like a subscription's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fdbqueue import FormatError
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.steps import Steps
+from fdbqueue.layout import Layout
+
+from .pointing import Accepts, Habit, Pointing
+from .requests import REQUEST_SECONDS, Request, Requests, Wish
+from .selectors import ItemTest, Selector
+from .subscriptionrecords import read_registration
+
+DISPATCHER = ""
+"""The name of the dispatcher's pointer; no subscription has it."""
+DISPATCH_LIMIT = 100
+"""How many items are dispatched in one transaction."""
+LINE_LIMIT = 2_000
+"""How many of those who wait one transaction looks at."""
+_STAMPED = b"\x33"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One who waits."""
+
+    request: Request
+    accepts: Accepts
+    """What its subscription wants."""
+
+
+class WaitingLine(Requests):
+    """Those who wait for items of one queue's subscriptions. A wish's `consumer` is the subscription's name."""
+
+    __slots__ = ()
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout)
+        self._begin = layout.waiting.key() + _STAMPED
+        self._end = strinc(self._begin)
+
+    def wish(self, client: bytes, name: str, now_us: int) -> Wish:
+        """Return what one registers who waits for items of a subscription."""
+        return Wish(client, 1, now_us + int(REQUEST_SECONDS * 1e6), 0, name)
+
+    def live(self, tr: Transaction, now_us: int) -> Steps[tuple[list[Request], bool]]:
+        """Read who waits, in order, and remove those who died waiting; say whether there were any."""
+        standing = yield from self.first(tr, limit=LINE_LIMIT)
+        for one in standing:
+            if one.wish.expires_at_us <= now_us:
+                self.remove(tr, one.key)
+        live = [one for one in standing if one.wish.expires_at_us > now_us]
+        return live, len(live) < len(standing)
+
+    def dispatch(self, tr: Transaction, live: list[Request], now_us: int, habit: Habit) -> Steps[tuple[bool, bool]]:
+        """Wake those who want some of what arrived; say whether anything was written, and whether to come again."""
+        head = Pointing(self._layout, DISPATCHER, now_us=now_us, habit=habit)
+        waiting = yield from self._with_wants(tr, live)
+        yield from head.look(tr, alone=True)
+        head.accepts = lambda key, stored: any(one.accepts(key, stored) for one in waiting)
+        found = yield from head.first(tr, limit=DISPATCH_LIMIT)
+        for row in found:
+            wanting = next((one for one in waiting if one.accepts(row.key, row.value)), None)
+            if wanting is not None:
+                waiting.remove(wanting)
+                self.remove(tr, wanting.request.key)
+        if found:
+            head.pass_by(found)
+        noted = yield from head.finish(tr)
+        return noted, head.more or len(found) == DISPATCH_LIMIT
+
+    def _with_wants(self, tr: Transaction, live: list[Request]) -> Steps[list[Waiting]]:
+        names = {one.wish.consumer for one in live}
+        reads = {name: tr.snapshot.get(self._layout.subscriptions.pack((name,))) for name in names}
+        wants: dict[str, Accepts] = {}
+        for name, read in reads.items():
+            stored = yield read
+            if stored.present():
+                wants.update(self._wants(name, bytes(stored)))
+        return [Waiting(one, wants[one.wish.consumer]) for one in live if one.wish.consumer in wants]
+
+    def _wants(self, name: str, stored: bytes) -> Iterator[tuple[str, Accepts]]:
+        try:
+            registration = read_registration(self._layout, name, stored)
+        except FormatError:
+            return  # its own consumers are told
+        if registration.suspended:
+            return
+        if registration.selector:
+            yield name, ItemTest(self._layout, Selector(registration.selector))
+        else:
+            # No condition, or a function that only its consumers have: they look for themselves.
+            yield name, lambda key, stored: True
