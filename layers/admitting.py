@@ -59,12 +59,12 @@ class Admitting:
 
     def admit(self, tr: Transaction, new: Newcomer, terms: Terms, now_us: int) -> Steps[Outcome]:
         """Compare a newcomer with those that it has to see, and do what is decided. What fails has written nothing."""
-        scan = Scan(tr, self._queue, self._index.spans(new.type, new.key), self._bounds, _remedy(new.type))
         rank = self._queue.rank(new.message, terms.headers)
-        numbers = started(self._recipients.numbers(tr))
         next_index = self._queue.next_index(tr, 1)
         if rank is None:  # else it writes: an item with a rank raises the tail
             next_index = started(next_index)
+        scan = Scan(tr, self._queue, self._index.spans(new.type, new.key), self._bounds, _remedy(new.type))
+        numbers = started(self._recipients.numbers(tr))
         going = Going()
         answers, asked = yield from self._ask(scan, new, going, now_us)
         by = answers.by

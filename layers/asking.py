@@ -80,12 +80,11 @@ class Asking:
         """
         payload = self._queue.encode(message)
         try:
-            copy = self._messages.decode(payload)
+            found, copy = self._messages.decode_typed(payload)
         except MESSAGE_ERRORS as error:
             raise CodecError(f"The message does not fit its type in {self._queue!r}: {error}") from error
-        found = self._messages.type_of(copy)
         # What is stored is the copy, encoded: what a check sees is what a later one will see.
-        stored = self._messages.encode(copy)
+        stored = self._messages.encode_as(found, copy)
         return Newcomer(copy, found, None if found.key is None else found.key(copy), stored)
 
     def window(self, new: Newcomer, found: list[Found], now_us: int) -> Answers:
@@ -110,7 +109,7 @@ class Asking:
         return answers
 
     def _ask_all(self, new: Newcomer, found: list[Found], now_us: int, answers: Answers, at: list[Found]) -> None:
-        encode = self._messages.encode
+        encode = self._messages.encode_as
         for one in found:
             at[0] = one
             ttl_at_us = one.opened.notes.ttl_at_us
@@ -126,7 +125,7 @@ class Asking:
             if self._debug:
                 self._ask_again(checker, answer, message, new, one, now_us)
             if answer is Decision.dont_care or answer is Decision.queue:
-                if encode(message) != one.payload and self._changed(message, one.payload):
+                if encode(checker.type, message) != one.payload and self._changed(message, one.payload):
                     raise self._failed(one, new, "it changed its message and did not answer 'ignore'")
                 if answer is Decision.dont_care:
                     continue
@@ -201,12 +200,12 @@ class Asking:
 
     def _decoded(self, one: Found) -> tuple[Any, _Checker]:
         try:
-            message = self._messages.decode(one.payload)
+            found, message = self._messages.decode_typed(one.payload)
         except MESSAGE_ERRORS as error:
             raise CodecError(
                 f"The item {self._position(one)} of {self._queue!r} can't be decoded, so not be asked: {error}."
             ) from error
-        return message, self._checkers[self._messages.type_of(message).name]
+        return message, self._checkers[found.name]
 
     def _asked(self, one: Found, now_us: int) -> Asked:
         return Asked(one.state, self._position(one), one.opened.notes.attempt, now_us / 1e6)

@@ -201,7 +201,7 @@ class Deadlines:
 
     def _deadline(self, tr: Transaction, packed: bytes, at_us: int, *, missed: bool) -> Steps[Deadline]:
         position = position_of(self._layout, packed)
-        for item in (yield from locate(tr, self._layout, [packed])):
+        for item in (yield from locate(tr.snapshot, self._layout, [packed])):
             # The item decides whether it is still there: of a dequeue and a claim at the same time one fails.
             tr.add_read_conflict_key(getattr(self._layout, item.state).key(packed))
             try:

@@ -36,6 +36,9 @@ Seconds: TypeAlias = float | Callable[[Any], float | None] | None
 """A duration from the enqueue on, or a function of the message that gives a time of the clock, or None for never."""
 
 
+_JSON_TAG = b'{"type":"'
+
+
 @dataclass(frozen=True, slots=True)
 class Sees:
     """Which queued items a newcomer is compared with, always in queue order."""
@@ -118,6 +121,7 @@ class Messages:
         self.types: dict[str, MessageType] = {}
         self._by_class: dict[type[Any], MessageType] = {}
         self._decoders: dict[str, Any] = {}
+        self._by_tag: dict[bytes, tuple[MessageType, Any]] = {}
         self._json = format == "json"
         module: Any = msgspec.json if self._json else msgspec.msgpack
         self._encoder = module.Encoder()
@@ -149,7 +153,10 @@ class Messages:
 
     def encode(self, value: Any) -> bytes:
         """Encode a message."""
-        found = self.type_of(value)
+        return self.encode_as(self.type_of(value), value)
+
+    def encode_as(self, found: MessageType, value: Any) -> bytes:
+        """Encode a message whose type is known."""
         if found.cls is None:
             encoded: bytes = self._encoder.encode(value)
         elif self._json:
@@ -161,11 +168,19 @@ class Messages:
 
     def decode(self, data: bytes) -> Any:
         """Decode a message into its class, or plain data into a dict."""
+        return self.decode_typed(data)[1]
+
+    def decode_typed(self, data: bytes) -> tuple[MessageType, Any]:
+        """Decode a message, and say of which type it is."""
+        if data.startswith(_JSON_TAG):  # as `encode` writes it; others may have written it otherwise
+            known = self._by_tag.get(data[len(_JSON_TAG) : data.find(b'"', len(_JSON_TAG))])
+            if known is not None:
+                return known[0], known[1].decode(data)
         name = self._tag_decoder.decode(data).type
-        decoder = self._decoders.get(name)
-        if decoder is None:
+        found = self.types.get(name)
+        if found is None:
             raise CodecError(f"The message is of type {name!r}, which is not registered: {', '.join(self.types)} are.")
-        return decoder.decode(data)
+        return found, self._decoders[name].decode(data)
 
     def _add(self, given: MessageType, module: Any) -> None:
         if not given.name or given.name in self.types:
@@ -177,6 +192,8 @@ class Messages:
             self._by_class[given.cls] = given
             self._decoders[given.name] = module.Decoder(given.cls)
         self.types[given.name] = given
+        if self._json:
+            self._by_tag[self._encoder.encode(given.name)[1:-1]] = (given, self._decoders[given.name])
 
     def _check_class(self, name: str, cls: type[Any]) -> None:
         if cls in self._by_class:

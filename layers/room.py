@@ -122,7 +122,7 @@ class Room:
             return True
         entries = yield from rows(tr, span.begin, span.end, limit=max(MOST_COUNTED, most))
         there = sorted(packed for row in entries if (packed := span.packed(row.key)) not in going.packed)
-        items = yield from locate(tr, self._layout, there)
+        items = yield from locate(tr.snapshot, self._layout, there)
         for item in items:
             # An item that is leased, or comes back, meanwhile keeps its entry: whether it can go is seen at the item.
             tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
@@ -139,7 +139,7 @@ class Room:
         due = yield from due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT)
         timers = [self._layout.timer_of(row.key) for row in due]
         ended = sorted({pack(position) for _, position, kind in timers if kind == TTL} - going.packed)
-        over = [item for item in (yield from locate(tr, self._layout, ended)) if _is_over(item, now_us)]
+        over = [item for item in (yield from locate(tr.snapshot, self._layout, ended)) if _is_over(item, now_us)]
         for item in over:
             tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
         going.expire(over)

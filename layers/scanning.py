@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from fdbqueue import FormatError, Position, Queue, ScanTooLarge
-from fdbqueue.engine.api import KeyValue, Transaction
+from fdbqueue.engine.api import KeyValue, ReadTransaction, Transaction
 from fdbqueue.engine.steps import Steps, rows, started
-from fdbqueue.items import Envelope, join_chunks, parse, size_of
+from fdbqueue.items import Envelope, join_chunks, parse
 from fdbqueue.layout import Layout, Place
 
 from .smartindex import Span
@@ -93,17 +93,24 @@ class Scan:
             FormatError: one of them can't be read.
         """
         found = yield from (self._all_items() if self._spans is None else self._indexed_items(self._spans))
-        self.items += len(found)
-        self._check(self.items, self.size_bytes + sum(size_of(stored) for _, _, stored in found))
         window = []
+        size_bytes = self.size_bytes
         for packed, state, stored in found:
-            opened = self._open(packed, stored)
+            try:
+                opened = parse(stored)
+            except FormatError as error:
+                raise self._unreadable(packed, error) from error
             payload = opened.payload
+            size_bytes += len(payload)
             if opened.chunked is not None:
+                self._check(len(found), size_bytes + opened.chunked.size_bytes)
                 chunks = yield from rows(self._tr.snapshot, *self._layout.chunk_range_of(packed))
                 payload = join_chunks(opened.chunked, [row.value for row in chunks])
-            self.size_bytes += len(payload)
+                size_bytes += len(payload)
             window.append(Found(packed, state, stored, opened, payload))
+        self.items += len(found)
+        self.size_bytes = size_bytes
+        self._check(self.items, size_bytes)
         self._met += window
         return window
 
@@ -124,6 +131,8 @@ class Scan:
             ordered = last is not None and span.at
             end = span.begin + last.packed + b"\x00" if last is not None and ordered else span.end
             self._tr.add_read_conflict_range(span.begin, end)
+        if len(self._entries) < RANGE_READ_ITEMS:
+            return  # they were read with a conflict each
         for found in self._met:
             # An entry stays where it is while its item is leased or comes back: that is seen at the item itself.
             self._tr.add_read_conflict_key(place_of(self._layout, found.state).key(found.packed))
@@ -163,16 +172,16 @@ class Scan:
             self._check(len(self._entries), 0)
         wanted = self._entries[self._at : self._at + WINDOW]
         self._at += len(wanted)
-        return (yield from locate(self._tr, self._layout, wanted)) if wanted else []
+        if not wanted:
+            return []
+        # Few are read plainly, which costs less than a snapshot read and a conflict range, though it also conflicts
+        # with what happens to those behind the one that decides.
+        view = self._tr if len(self._entries) < RANGE_READ_ITEMS else self._tr.snapshot
+        return (yield from locate(view, self._layout, wanted))
 
-    def _open(self, packed: bytes, stored: bytes) -> Envelope:
-        try:
-            return parse(stored)
-        except FormatError as error:
-            position = position_of(self._layout, packed)
-            raise FormatError(
-                f"The item {position} of {self._queue!r} can't be read, so not be asked. {error}"
-            ) from error
+    def _unreadable(self, packed: bytes, error: FormatError) -> FormatError:
+        position = position_of(self._layout, packed)
+        return FormatError(f"The item {position} of {self._queue!r} can't be read, so not be asked. {error}")
 
     def _check(self, items: int, size_bytes: int) -> None:
         if items > self._bounds.items or size_bytes > self._bounds.size_bytes:
@@ -183,18 +192,24 @@ class Scan:
             )
 
 
-def locate(tr: Transaction, layout: Layout, wanted: list[bytes]) -> Steps[list[Standing]]:
-    """Find items by their packed positions, wherever they stand; by snapshot. Those that stand nowhere are left out."""
-    found = yield from _available(tr, layout, wanted)
-    missing = [packed for packed in wanted if packed not in found]
+def locate(view: ReadTransaction, layout: Layout, wanted: list[bytes]) -> Steps[list[Standing]]:
+    """Find items by their sorted packed positions, wherever they stand. Those that stand nowhere are left out.
+
+    Args:
+        view: a transaction's snapshot, or a transaction for a conflict with whatever happens to them.
+    """
+    found = yield from _available(view, layout, wanted)
+    if len(found) == len(wanted):
+        return [Standing(packed, "available", found[packed]) for packed in wanted]
     reads = [
-        (packed, state, tr.snapshot.get(place_of(layout, state).key(packed)))
-        for packed in missing
+        (packed, state, view.get(place_of(layout, state).key(packed)))
+        for packed in wanted
+        if packed not in found
         for state in STATES[1:]
     ]
     elsewhere: dict[bytes, tuple[State, bytes]] = {}
     for packed, state, read in reads:
-        value = yield read
+        value = read if read.is_ready() else (yield read)
         if value.present():
             elsewhere[packed] = (state, bytes(value))
     return list(_in_order(wanted, found, elsewhere))
@@ -210,18 +225,20 @@ def _in_order(
             yield Standing(packed, *elsewhere[packed])
 
 
-def _available(tr: Transaction, layout: Layout, wanted: list[bytes]) -> Steps[dict[bytes, bytes]]:
+def _available(view: ReadTransaction, layout: Layout, wanted: list[bytes]) -> Steps[dict[bytes, bytes]]:
     place = layout.available
     if len(wanted) >= RANGE_READ_ITEMS:
         # Related items mostly stand near each other, and one read of a range costs less than many of keys.
         limit = 2 * len(wanted)
-        near = yield from rows(tr.snapshot, place.key(wanted[0]), place.key(wanted[-1]) + b"\x00", limit=limit)
+        near = yield from rows(view, place.key(wanted[0]), place.key(wanted[-1]) + b"\x00", limit=limit)
         if len(near) < limit:
-            return {place.packed(row.key): row.value for row in near}
-    reads = [(packed, tr.snapshot.get(place.key(packed))) for packed in wanted]
+            among = set(wanted)
+            return {packed: row.value for row in near if (packed := place.packed(row.key)) in among}
+    reads = [(packed, view.get(place.key(packed))) for packed in wanted]
     found = {}
     for packed, read in reads:
-        value = yield read
+        # Mostly the first one's wait was for all of them, and a yield passes through every caller.
+        value = read if read.is_ready() else (yield read)
         if value.present():
             found[packed] = bytes(value)
     return found

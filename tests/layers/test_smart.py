@@ -229,17 +229,18 @@ def test_the_index_follows_whatever_way_an_item_takes_out(db: Any, smart: SmartQ
 def test_a_dead_letter_is_out_of_the_queue_until_it_is_redriven(db: Any, space: Subspace) -> None:
     smart = smart_queue(space)
     smart = SmartQueue(Leases(smart.queue, max_attempts=1, clock=smart.leases.clock))
+    long = "k" * 950  # its notes have to hold the key and the error
     for to in ("place", "tail"):
-        smart.enqueue(db, Progress("a", 1))
+        smart.enqueue(db, Progress(long, 1))
         lease = smart.leases.lease(db)
         assert lease is not None
         smart.leases.nack(db, lease, error="x" * 5_000)
-        assert smart.enqueue(db, Progress("a", 2)).by is None
+        assert smart.enqueue(db, Progress(long, 2)).by is None
         assert smart.dequeue(db) is not None
         smart.leases.dead.redrive(db, to=to)
         assert smart.check(db).problems == ()
-        assert smart.enqueue(db, Progress("a", 3)).rewritten is not None
-        assert contents(smart, db) == [Progress("a", 3)]
+        assert smart.enqueue(db, Progress(long, 3)).rewritten is not None
+        assert contents(smart, db) == [Progress(long, 3)]
         smart.dequeue(db)
 
 

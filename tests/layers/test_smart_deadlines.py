@@ -66,6 +66,9 @@ def test_near_ones_are_told_once_with_a_lead_time_and_again_when_they_are_missed
     assert numbers(deadlines.claim(db, lead=5)) == [2]
     clock.now += 5
     assert numbers(deadlines.claim(db)) == [1, 2]
+    smart.enqueue(db, call(3))
+    clock.now += 30
+    assert numbers(deadlines.claim(db)) == [3]
     assert deadlines.claim(db, lead=5) == [], "what is missed is not near any more"
 
 
@@ -106,11 +109,11 @@ def test_a_message_that_takes_over_values_has_a_deadline_of_its_own(db: Any, spa
     assert Deadlines(smart).claim(db) == []
 
 
-def test_of_two_claims_and_of_a_claim_and_a_dequeue_at_once_one_conflicts(
+def test_of_two_claims_and_of_a_claim_and_a_move_of_the_item_at_once_one_conflicts(
     db: Any, smart: SmartQueue, clock: Clock
 ) -> None:
     deadlines = Deadlines(smart)
-    takes: tuple[Callable[[Any], Any], ...] = (deadlines.claim, smart.queue.dequeue)
+    takes: tuple[Callable[[Any], Any], ...] = (deadlines.claim, smart.queue.dequeue, smart.leases.lease)
     for other in takes:
         smart.enqueue(db, call(1))
         clock.now += 31
