@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import typer
 
+from fdbqueue.bulk import BulkReport
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.options import Codec, CodecName, QueueName, Raw, Url, queue_of
+from fdbqueue.cli.ordering import LevelCount, Priority, levels_of
 from fdbqueue.cli.output import say
 from fdbqueue.cli.values import parse
 from fdbqueue.engine import open
+from fdbqueue.queue import Queue
+from layers.priority import PriorityQueue
 
 
 def enqueue(
@@ -20,6 +24,8 @@ def enqueue(
     values: Annotated[
         list[str] | None, typer.Argument(metavar="[VALUE]...", help="Values; without one, lines of standard input.")
     ] = None,
+    priority: Priority = None,
+    levels: LevelCount = None,
     url: Url = None,
     codec: Codec = CodecName.json,
     raw: Raw = False,
@@ -37,10 +43,20 @@ def enqueue(
     given = [parse(value, codec, raw=verbatim) for value in values] if values else _lines(codec, raw)
     with open(url) as db:
         try:
-            report = queue_of(queue, codec).enqueue_many(db, given)
+            report = _enqueue(db, queue_of(queue, codec), given, priority, levels)
         except BadValue as error:
             raise BadValue(f"{error} Nothing was enqueued.") from error
     say(f"{report.items:,} items enqueued")
+
+
+def _enqueue(db: Any, queue: Queue, values: Iterable[Any], priority: int | None, levels: str | None) -> BulkReport:
+    order = levels_of(db, queue, priority, levels)
+    if order is None:
+        return queue.enqueue_many(db, values)
+    prioritized = PriorityQueue(queue, levels=order)
+    if priority is None:
+        return prioritized.queue.enqueue_many(db, values)
+    return prioritized.enqueue_many(db, values, priority=priority)
 
 
 def _lines(codec: CodecName, raw: bool) -> Iterator[Any]:

@@ -8,7 +8,16 @@ import typer
 from typer.core import TyperGroup
 
 from fdbqueue.engine import FDBError
-from fdbqueue.errors import BulkInterrupted, CodecError, FdbQueueError, FormatError, ItemTooLarge, LeaseLost, UrlError
+from fdbqueue.errors import (
+    BulkInterrupted,
+    CodecError,
+    FdbQueueError,
+    FormatError,
+    ItemTooLarge,
+    LeaseLost,
+    OrderError,
+    UrlError,
+)
 
 EMPTY = 1
 """There was no item, or the check found something wrong."""
@@ -47,7 +56,7 @@ def exit_code_of(error: BaseException) -> int:
     """Return the exit code for an error of the library's."""
     if isinstance(error, BulkInterrupted) and error.__cause__ is not None:
         return exit_code_of(error.__cause__)
-    if isinstance(error, UrlError):
+    if isinstance(error, UrlError | OrderError):
         return USAGE
     if isinstance(error, BadValue | CodecError | FormatError | ItemTooLarge):
         return VALUE

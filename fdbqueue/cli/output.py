@@ -36,7 +36,8 @@ def line(item: Item, codec: CodecName, *, records: bool = False, raw: bool = Fal
 
 def record(item: Item, value: Any) -> dict[str, Any]:
     """Return an item with all that is known of it, as JSON can hold it."""
-    shown: dict[str, Any] = {"index": item.position.index, "random": item.position.random.hex(), "value": value}
+    rank = {} if item.position.rank is None else {"rank": item.position.rank}
+    shown = {**rank, "index": item.position.index, "random": item.position.random.hex(), "value": value}
     if item.headers:
         shown["headers"] = dict(item.headers)
     return shown
@@ -52,6 +53,7 @@ def write_lines(lines: Iterable[bytes]) -> None:
 def print_items(items: Iterable[Item], codec: CodecName, title: str) -> int:
     """Print items as a table; return how many there were."""
     table = Table(title=title, title_justify="left", header_style="bold")
+    table.add_column("rank", justify="right")
     table.add_column("index", justify="right")
     table.add_column("random", style="dim")
     table.add_column("value", overflow="fold")
@@ -59,9 +61,12 @@ def print_items(items: Iterable[Item], codec: CodecName, title: str) -> int:
     for item in items:
         value = Text(encode_json(to_json(item.value, codec)))
         headers = Text(encode_json(dict(item.headers)) if item.headers else "")
-        table.add_row(str(item.position.index), item.position.random.hex(), value, headers)
-    if not any(item_headers for item_headers in table.columns[3].cells if str(item_headers)):
-        table.columns.pop()
+        rank = "" if item.position.rank is None else str(item.position.rank)
+        table.add_row(rank, str(item.position.index), item.position.random.hex(), value, headers)
+    optional = [column for column in table.columns if column.header in ("rank", "headers")]
+    for column in optional:
+        if not any(str(cell) for cell in column.cells):
+            table.columns.remove(column)
     if table.row_count:
         Console().print(table)
     return table.row_count

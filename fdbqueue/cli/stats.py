@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
+from fdbqueue.cli.ordering import order_stats
 from fdbqueue.cli.output import print_pairs, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine import open
@@ -12,11 +13,16 @@ from layers.staged import StagedQueue
 
 
 def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
-    """Print how many items there are in each state, how many came and went, how old the first one is, and who waits."""
+    """Print how many items there are in each state, how many came and went, how old the first one is, and who waits.
+
+    Of a queue with an order, its name and how many items of each level are available.
+    """
     with open(url) as db:
         staged = StagedQueue(queue_of(queue)).stats(db)
-    found = {**asdict(staged.items), "requests": staged.requests, "wanted": staged.wanted}
+        order = order_stats(db, queue_of(queue))
+    found = {**asdict(staged.items), "requests": staged.requests, "wanted": staged.wanted, **order}
     if wants_table(as_json):
-        print_pairs(queue, found)
+        levels = found.pop("levels", {})
+        print_pairs(queue, {**found, **{f"level {rank}": there for rank, there in levels.items()}})
     else:
         write_lines([encode_json({"queue": queue, **found}).encode() + b"\n"])

@@ -1,0 +1,55 @@
+"""Orders of queues, as commands name and show them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from fdbqueue.engine.steps import run
+from fdbqueue.queue import Queue
+from fdbqueue.stats import read_level_counts
+from fdbqueue.tail import read_tail
+from layers.levels import Levels, levels_named
+
+Priority = Annotated[
+    int | None,
+    typer.Option("--priority", "-p", help="Of all these items, 0 the soonest; with amqp/N levels 9 is. Default: last."),
+]
+LevelCount = Annotated[
+    str | None,
+    typer.Option("--levels", metavar="N|amqp/N", help="Levels of a new priority queue; default: as it has, or 10."),
+]
+
+
+def levels_of(db: Any, queue: Queue, priority: int | None, levels: str | None) -> Levels | None:
+    """Return the levels that items are to be enqueued by; None: by none.
+
+    What the queue has needs not be named again.
+    """
+    try:
+        named = None if levels is None else levels_named(levels if "/" in levels else f"levels/{levels}")
+        if levels is not None and named is None:
+            raise ValueError(f"{levels!r} is neither a number of levels nor amqp/N")
+        found = named or levels_named(_order_of(db, queue) or "") or (None if priority is None else Levels())
+        if found is not None and priority is not None:
+            found.rank_of(priority)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    return found
+
+
+def order_stats(db: Any, queue: Queue) -> dict[str, Any]:
+    """Return the order of a queue, if it has one of its own, and how many items of each level are available."""
+    order = _order_of(db, queue)
+    if order is None:
+        return {}
+    counts = run(queue.read(db, partial(read_level_counts, layout=queue.layout)))
+    levels = levels_named(order)
+    ranks = sorted(counts) if levels is None else range(levels.count)
+    return {"order": order, "levels": {str(rank): counts.get(rank, 0) for rank in ranks}}
+
+
+def _order_of(db: Any, queue: Queue) -> str | None:
+    return run(queue.read(db, partial(read_tail, layout=queue.layout))).order
