@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.engine import FDBError, Subspace, Versionstamp
+from fdbqueue.engine import FDBError, KeySelector, Subspace, Versionstamp
 
 
 def code_of(call: Any) -> int:
@@ -214,3 +214,11 @@ def test_a_failed_commit_has_no_versionstamp(db: Any, space: Subspace) -> None:
     db.set(space["a"], b"")
     assert code_of(tr.commit().wait) == 1020
     assert code_of(stamp.wait) == 2020
+
+
+def test_a_selector_that_can_only_name_the_beginning_takes_no_read_version(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    assert tr.get_key(KeySelector(b"", False, 0)) == b""
+    assert tr.snapshot.get_key(KeySelector(b"", False, -3)) == b""
+    db.set(space["a"], b"new")
+    assert tr[space["a"]] == b"new"

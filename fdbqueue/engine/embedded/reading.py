@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from itertools import islice, starmap
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final
 
 from fdbqueue.engine.embedded import pages, special
@@ -175,6 +175,9 @@ class Reading(TransactionRead):
         if key > top:
             return FailedKey(2004)
         after = key + b"\0" if or_equal else key
+        settings = self._settings
+        if not after and offset <= 0 and not (settings.ryw_disabled or (snapshot and settings.snapshot_ryw <= 0)):
+            return Key(b"")  # whatever is there: a cluster isn't asked, and the read version is not taken yet
         self._has_read = True
         try:
             with self._lock:
@@ -313,9 +316,10 @@ class Reading(TransactionRead):
         if known is None:
             known = self._known = Intervals()
         if len(gets) != self._synced:
-            for key in islice(gets, self._synced, None):
+            new = list(gets)[self._synced :]  # at a stroke: another thread may be reading
+            for key in new:
                 known.add(key, key + b"\0")
-            self._synced = len(gets)
+            self._synced += len(new)
         return known
 
     def _reader(self, snapshot: bool) -> Reader:

@@ -286,7 +286,7 @@ class Transaction(Writing):
 
     def _conflict_keys(self) -> list[bytes]:
         gets = self._gets
-        return [key for key, counts in gets.items() if counts] if self._only_looked else list(gets)
+        return [key for key, counts in list(gets.items()) if counts] if self._only_looked else list(gets)
 
     def _write_conflicts_so_far(self) -> Intervals:
         writes = self._writes

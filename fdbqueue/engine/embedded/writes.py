@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import chain
 from typing import Final
 
 from fdbqueue.engine.embedded.atomics import (
@@ -83,7 +83,8 @@ class Writes:
             known += points
             known.sort()
         elif len(known) != len(points):
-            new = list(islice(points, len(known), None))  # a dictionary keeps the order of insertion
+            # A dictionary keeps the order of insertion. It is copied at a stroke: another thread may be writing.
+            new = list(points)[len(known) :]
             if len(new) <= _FEW < len(known):
                 for key in new:
                     insort(known, key)
