@@ -67,7 +67,7 @@ def play(part: Part) -> None:
         patch.setattr(batches, "BATCH_ITEMS", 100)
         patch.setattr(enqueueing, "BATCH_ITEMS", 100)
         if part.buggify:
-            buggify(part.seed)
+            buggify()
         tools = _tools(part, history)
         hands = [Hand(tools, number, f"{part.seed}/{number}") for number in range(THREADS)]
         threads = [threading.Thread(target=_work, args=(hand, part, failed)) for hand in hands]
@@ -115,11 +115,16 @@ def _opened(part: Part) -> Any:
             return db
 
 
-def buggify(seed: str) -> None:
-    """Let the client library of this process fail now and then of its own accord."""
+def buggify(*, activated_percent: int = 40, fired_percent: int = 10) -> None:
+    """Let the client library of this process fail now and then of its own accord.
+
+    Args:
+        activated_percent: how many of its places may fail in this process at all.
+        fired_percent: how often each of those does.
+    """
     import fdb
 
     fdb.api_version(730)
     fdb.options.set_client_buggify_enable()
-    fdb.options.set_client_buggify_section_activated_probability(40)
-    fdb.options.set_client_buggify_section_fired_probability(10)
+    fdb.options.set_client_buggify_section_activated_probability(activated_percent)
+    fdb.options.set_client_buggify_section_fired_probability(fired_percent)
