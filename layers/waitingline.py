@@ -3,7 +3,8 @@
 Each waiting call stands in one line, in the order of commits, under a key of its own which it watches. The first in
 line watches the counters that every arrival changes; it looks at what arrived, for all that wait, and removes the keys
 of those who want some of it: for each item, of the first in line who wants it. So one enqueue wakes the first in line,
-one who wants the item, and the one who watched that one leave, however many wait. What it has looked at for them is a pointer like a subscription's.
+one who wants the item, and the one who watched that one leave, however many wait. What the first has looked at for all
+of them is a pointer like a subscription's.
 """
 
 from __future__ import annotations
