@@ -34,9 +34,16 @@ CPU per item is that of the calling processes; the server's, next to it, is that
 Medians and P99 of calls are over all rounds; the rate is the median of the rounds', with the lowest beside it."""
 
 
-def preface() -> None:
-    """Print it."""
-    say(NOT_SHOWN)
+BY_HAND = "\nWhat takes long is run by hand: [ten million rows by Spark](spark_scale/README.md)."
+
+
+def preface(*, whole: bool) -> None:
+    """Print it.
+
+    Args:
+        whole: whether the page has all benchmarks, but for those that are run by hand and have pages beneath it.
+    """
+    say(NOT_SHOWN + (BY_HAND if whole else ""))
     say("\n## Where it ran\n\n| | |\n|---|---|")
     for name, value in facts():
         say(f"| {name} | {value} |")

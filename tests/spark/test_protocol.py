@@ -267,6 +267,9 @@ def test_conflicts_of_attempts_that_finished_are_in_the_report(job: Job) -> None
 
 def test_a_job_begun_by_a_version_that_counted_rows_only_goes_on(job: Job) -> None:
     job.db[job.keys.count(0)] = (0).to_bytes(8, "little")
+    before = job_report(job.db, job.queue.layout.space, "job")
+    assert before is not None
+    assert (before.rows, before.transactions) == (0, 0)
     done = job.commit(job.run(VALUES))
     assert (done.rows, done.transactions) == (100, 10)
 
