@@ -14,6 +14,7 @@ from layers import pacing, remembered, turns
 from layers.lease import Lease, LeaseHandle
 from layers.leases import Leases
 from layers.pacing import Pace, RecentVersion
+from layers.remembered import Remembered
 from layers.serving import Serving
 from layers.staged import StagedQueue
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
@@ -320,3 +321,21 @@ def test_a_queue_without_timers_is_looked_at_in_one_read_and_one_with_timers_in_
     clock.now += 6
     assert value(staged.dequeue(db)) == "e"
     assert leases.check(db).ok
+
+
+def test_leases_that_were_live_at_different_versions_are_read_before_they_are_acked_together(
+    db: Any, queue: Queue, leases: Leases
+) -> None:
+    queue.enqueue_many(db, ["a", "b"])
+    serving = Serving(leases)
+    first, second = leases.lease_many(db, limit=2)
+    [got_first] = run(serving.accept(db.create_transaction(), [first.handle], 1)) or []
+    [got_second] = run(serving.accept(db.create_transaction(), [second.handle], 1)) or []
+    known = Remembered()
+    known.add(7, [got_first])
+    known.add(8, [got_second])
+    # At 8 nobody would notice what became of the first one between 7 and 8.
+    assert known.take([second, first]) == []
+    known.add(8, [got_first, got_second])
+    assert [live.version for live in known.take([second, first])] == [8, 8]
+    assert known.take([second]) == []  # it is forgotten with the attempt that used it
