@@ -11,7 +11,6 @@ import os
 import random
 import secrets
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.embedded.store import Store
 from fdbqueue.errors import StorageError
+from tests.helpers.disks import make_disk, mounted
 from tests.helpers.processes import Processes, kill_9
 from tests.helpers.stores import commit, contents, opened, put, sets, view
 
@@ -85,16 +85,9 @@ def test_writers_killed_while_files_are_opened_and_grow_lose_nothing(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """An ext4 file system of 200 MB."""
-    image, mount = tmp_path / "image", tmp_path / "mount"
-    mount.mkdir()
-    try:
-        subprocess.run(["truncate", "-s", "200M", image], check=True)
-        subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
-        subprocess.run(["mount", "-o", "loop", image, mount], check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no file system of its own can be made here: {error}")
-    yield mount
-    subprocess.run(["umount", mount], check=True)
+    make_disk(tmp_path / "image", size="200M")
+    with mounted(tmp_path / "image", tmp_path / "mount") as place:
+        yield place
 
 
 @pytest.mark.parametrize("durability", ["relaxed", "fsync"])
