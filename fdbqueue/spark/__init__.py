@@ -27,7 +27,9 @@ Limits:
 4. The job id is the user's, and must come from the input: the same id for the same rows, another one for others.
 5. A job whose record is gone (`forget_job`, `Queue.clear`) is a new one, and writes all its rows again.
 6. A ``file:`` URL is one machine's; on a cluster of machines use ``fdb:``.
-7. Rows of one partition keep their order among each other unless an attempt fails; nothing is said across partitions.
+7. With the option ``smart`` a job that fails because of a check, or of a limit, fails again until that is mended. Which
+   rows a limit or a check leaves out depends on their order, which Spark does not promise across partitions.
+8. Rows of one partition keep their order among each other unless an attempt fails; nothing is said across partitions.
 """
 
 from __future__ import annotations

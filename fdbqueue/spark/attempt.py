@@ -86,6 +86,7 @@ class Attempt:
         log: the partition's marks, or none.
         appender: where the rows go.
         batch_rows: how many go into one transaction, at most.
+        in_flight: how many transactions are under way at once; with 1 none begins before the last is in.
         at: called with the name of each point that is passed; tests raise or kill there.
     """
 
@@ -97,6 +98,7 @@ class Attempt:
         *,
         partition: int = 0,
         batch_rows: int = BATCH_ROWS,
+        in_flight: int = COMMITS_IN_FLIGHT,
         memory_bytes: int = MEMORY_BYTES,
         at: At = lambda point: None,
     ) -> None:
@@ -112,7 +114,7 @@ class Attempt:
         self._backlog = self._new_backlog()
         self._prepared: _Prepared | None = None
         self._sent: deque[_Sent] = deque()
-        self._in_flight = COMMITS_IN_FLIGHT
+        self._in_flight = self._most_in_flight = in_flight
         self._patience: Any = None
         self._too_old = 0
         self._begun = self._stopped = False
@@ -202,7 +204,7 @@ class Attempt:
             current = self._prepared or self._prepare(rest=rest)
             if current is None:
                 return
-            self._prepared = self._prepare(rest=rest)
+            self._prepared = self._prepare(rest=rest) if self._most_in_flight > 1 else None
             self._send(current)
 
     def _prepare(self, *, rest: bool) -> _Prepared | None:
@@ -241,7 +243,7 @@ class Attempt:
         self._transactions += 1
         self._patience = None
         self._too_old = 0
-        self._in_flight = min(self._in_flight * 2, COMMITS_IN_FLIGHT)
+        self._in_flight = min(self._in_flight * 2, self._most_in_flight)
         self._at("committed")
 
     def _recover(self, failed: list[Rows], code: int) -> None:

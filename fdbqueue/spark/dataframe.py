@@ -45,6 +45,7 @@ def enqueue_dataframe(
     queue_column: str | None = None,
     headers_column: str | None = None,
     delivery: str = EXACTLY_ONCE,
+    smart: str | None = None,
     batch_rows: int | None = None,
 ) -> JobReport:
     """Enqueue the rows of `df`, exactly once however often tasks, executors and drivers fail.
@@ -67,6 +68,8 @@ def enqueue_dataframe(
         queue_column: a column that names the queue of each row.
         headers_column: a column with the headers of each row, a map from string.
         delivery: ``exactlyOnce``, or ``atLeastOnce``, which writes no marks and needs no `job_id`.
+        smart: ``module:function`` that executors can import: given a queue's subspace it returns a `SmartQueue`, with
+            which each row is compared (needs codec json or msgpack).
         batch_rows: rows in one transaction, at most.
 
     Raises:
@@ -88,6 +91,7 @@ def enqueue_dataframe(
         "queueColumn": queue_column,
         "headersColumn": headers_column,
         "delivery": delivery,
+        "smart": smart,
         "batchRows": None if batch_rows is None else str(batch_rows),
     }
     options = parse({name: value for name, value in given.items() if value is not None})

@@ -12,6 +12,7 @@
 | ``jobId`` | what the job is known by; required unless ``delivery`` is ``atLeastOnce`` |
 | ``delivery`` | ``exactlyOnce`` (default) or ``atLeastOnce`` |
 | ``partitions`` | how many partitions the DataFrame has, so that a job with another number is refused |
+| ``smart`` | ``module:function``; gives a queue's subspace its `SmartQueue`, and each row is compared (`checked.py`) |
 | ``batchRows`` | rows in one transaction, at most; default 4,000 |
 """
 
@@ -44,6 +45,7 @@ NAMES = (
     "jobId",
     "delivery",
     "partitions",
+    "smart",
     "batchRows",
 )
 
@@ -63,6 +65,8 @@ class Options:
     job_id: str | None = None
     delivery: str = EXACTLY_ONCE
     partitions: int | None = None
+    smart: str | None = None
+    """What makes the smart queues that rows go through; None: they are appended as they are."""
     batch_rows: int = BATCH_ROWS
 
     @property
@@ -106,6 +110,7 @@ def parse(given: Mapping[str, str]) -> Options:
         job_id=_not_empty("jobId", values.get("jobId")),
         delivery=_one_of("delivery", values.get("delivery", EXACTLY_ONCE), DELIVERIES),
         partitions=_number("partitions", values.get("partitions")),
+        smart=_smart(values.get("smart"), codec),
         batch_rows=_number("batchRows", values.get("batchRows"), MAX_BATCH_ROWS) or BATCH_ROWS,
     )
     if options.queue is not None and options.queue_key is not None:
@@ -152,6 +157,14 @@ def _url(given: str | None) -> str:
 
 def _default_value_column(codec: str) -> str | None:
     return None if codec in RECORD_CODECS else "value"
+
+
+def _smart(value: str | None, codec: str) -> str | None:
+    if value is not None and codec not in ("json", "msgpack"):
+        raise ValueError(
+            "The option smart needs codec=json or codec=msgpack, as the smart queue's messages are stored."
+        )
+    return _not_empty("smart", value)
 
 
 def _not_empty(name: str, value: str | None) -> str | None:

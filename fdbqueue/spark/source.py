@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 import fdbqueue
 from fdbqueue.engine.api import Database
 from fdbqueue.errors import JobError
+from fdbqueue.spark import checked
 from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.attempt import Attempt, PartitionReport
 from fdbqueue.spark.columns import Columns
@@ -115,12 +116,17 @@ class FdbQueueWriter(DataSourceArrowWriter):
         log: Log = NoLog()
         if self._options.exactly_once:
             log = PartitionLog(db, self._keys(), partition, self._record)
+        options = self._options
+        if options.smart is None:
+            appender = Appender(options.home())
+            return Attempt(db, log, appender, partition=partition, batch_rows=options.batch_rows, at=self.at)
         return Attempt(
             db,
             log,
-            Appender(self._options.home()),
+            checked.CheckedAppender(options.home(), options.smart),
             partition=partition,
-            batch_rows=self._options.batch_rows,
+            batch_rows=min(options.batch_rows, checked.BATCH_ROWS),
+            in_flight=checked.COMMITS_IN_FLIGHT,
             at=self.at,
         )
 

@@ -1,0 +1,66 @@
+"""Rows that are compared with what is queued: each goes through a smart queue, in its batch's own transaction.
+
+What a row's comparison decided is written in the transaction that marks the row as dealt with: a row that was ignored
+is in the marks as one that was appended, so that a repeated attempt decides about neither a second time.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from itertools import repeat
+from typing import Any
+
+from fdbqueue.engine import Subspace
+from fdbqueue.engine.api import Transaction
+from fdbqueue.items import parse
+from fdbqueue.layout import Layout
+from fdbqueue.spark.appender import Appender, Part
+from layers.smart import SmartQueue
+
+BATCH_ROWS = 100
+"""Each row reads what those before it wrote, and all of them have to be compared within a transaction's time."""
+COMMITS_IN_FLIGHT = 1
+"""A transaction that begins before the one in front of it is in could not see its rows, and would conflict."""
+
+
+class CheckedAppender(Appender):
+    """One attempt's way into smart queues.
+
+    Args:
+        home: the queue of rows that name none.
+        smart: ``"module:function"``; the function is given a queue's subspace, and returns its `SmartQueue`.
+    """
+
+    def __init__(self, home: Layout, smart: str) -> None:
+        super().__init__(home)
+        self._make = _function(smart)
+        self._queues: dict[bytes, SmartQueue] = {}
+
+    def write(self, tr: Transaction, parts: list[Part]) -> None:
+        """Compare and enqueue the rows one after the other."""
+        for part in parts:
+            smart, rows = self._smart(part.tail.layout), part.rows
+            for stored, large in zip(rows.stored, rows.large or repeat(None), strict=rows.large is not None):
+                opened = parse(stored)
+                message = smart.messages.decode(opened.payload if large is None else large)
+                smart.enqueue(tr, message, headers=dict(opened.headers) or None)
+
+    def _smart(self, layout: Layout) -> SmartQueue:
+        smart = self._queues.get(layout.prefix)
+        if smart is None:
+            smart = self._queues[layout.prefix] = self._make(layout.space)
+        return smart
+
+
+def _function(name: str) -> Callable[[Subspace], SmartQueue]:
+    try:
+        found: Any = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"The option smart is 'module:function', where executors can import it, and {name!r} is not: {error}."
+        ) from error
+    if not callable(found):
+        raise ValueError(f"The option smart names a function that returns a SmartQueue; {name!r} is none.")
+    checked: Callable[[Subspace], SmartQueue] = found
+    return checked
