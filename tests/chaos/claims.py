@@ -31,6 +31,7 @@ ONE_TRANSACTION = frozenset(
         "enqueue large",
         "enqueue some",
         "enqueue two",
+        "smart",
     }
 )
 """Calls that take effect in a transaction of their own: all of it, or none."""
@@ -47,6 +48,10 @@ class Claims:
     """Contents that a process tried to enqueue."""
     acknowledged: set[bytes] = field(default_factory=set)
     """Contents that surely are in."""
+    headers: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    """By content, the headers of items that have some."""
+    messages: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    """By content, the messages of rounds with smart checks."""
     used: dict[str, dict[str, set[LeaseOf]]] = field(default_factory=dict)
     """Of a process, by kind of use, the leases that it used and was not refused."""
     told_used: dict[str, Counter[LeaseOf]] = field(default_factory=dict)
@@ -99,6 +104,12 @@ def kind_of(verb: str) -> str:
 def _enqueued(claims: Claims, told: Told) -> None:
     contents = told.contents()
     claims.attempted.setdefault(told.by, set()).update(contents)
+    if told.asked.get("headers"):
+        claims.headers.update(dict.fromkeys(contents, told.asked["headers"]))
+    if "message" in told.asked:
+        claims.messages[contents[0]] = told.asked["message"]
+        if told.answer.get("position") is None:
+            return  # it was left out, or that is not known
     if told.outcome == OK:
         claims.acknowledged.update(contents)
     elif told.outcome == "interrupted":

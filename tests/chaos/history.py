@@ -19,6 +19,7 @@ from fdbqueue import Item
 from fdbqueue.items import envelope
 from layers.lease import Held, Lease
 from layers.oprecords import digest
+from tests.chaos.kinds import encoded
 
 KILLED = "killed"
 OK = "ok"
@@ -31,13 +32,9 @@ def value_of(name: str, number: int, size: int) -> bytes:
     return f"{name}/{number}".encode().ljust(size, b".")
 
 
-def headers_of(name: str, with_headers: bool) -> dict[str, str] | None:
-    return {"of": name} if with_headers else None
-
-
-def content(value: bytes, headers: Any = None) -> bytes:
+def content(value: Any, headers: Any = None) -> bytes:
     """Return the digest by which the log knows a value with its headers."""
-    return digest(envelope(value, dict(headers) if headers else None))
+    return digest(envelope(encoded(value), dict(headers) if headers else None))
 
 
 def told_claims(leases: Iterable[Held]) -> list[tuple[str, str]]:
@@ -67,9 +64,11 @@ class Told:
     def contents(self) -> list[bytes]:
         """Return the digests of what it enqueues."""
         asked = self.asked
+        if "message" in asked:
+            return [content(asked["message"])]
         if "name" not in asked:
             return []
-        headers = headers_of(asked["name"], asked["headers"])
+        headers = asked["headers"]
         values = (value_of(asked["name"], number, asked["size"]) for number in range(asked["count"]))
         return [content(value, headers) for value in values]
 

@@ -47,7 +47,8 @@ def is_taken(step: Step, position: Position, before: Standing | None, after: Sta
     if before is None or before.state == "dead":
         return False
     if after is None:
-        return before.state == "available" and not is_expired(step, before)
+        deleted = step.counts["deleted"] > 0
+        return before.state == "available" and not deleted and not is_expired(step, before)
     if after.state != "leased":
         return False
     return before.state != "leased" or before.notes.token != after.notes.token
@@ -75,4 +76,6 @@ def cause_of(step: Step, position: Position, before: Standing, claims: Claims) -
         return "acked"
     if is_expired(step, before):
         return "expired"
+    if step.record.call.startswith("smart#") and step.counts["deleted"] > 0:
+        return "deleted by a newcomer"
     return "taken out" if step.counts["dequeued"] > 0 else "vanished"

@@ -13,9 +13,7 @@ from fdbqueue import Position
 from fdbqueue.items import Notes
 from fdbqueue.layout import Layout
 from fdbqueue.tail import Tail
-from layers.oprecords import STATES, Change, Record, digest, place_of
-
-NEW_STATES = ("gone", *STATES)
+from layers.oprecords import Change, Record, digest, place_of
 
 
 class Standing(NamedTuple):
@@ -53,11 +51,19 @@ class Replay:
         self.sizes: Counter[str] = Counter()
         self.timers: dict[Position, set[tuple[int, str]]] = {}
         self.counters: Counter[str] = Counter()
+        self.levels: Counter[int] = Counter()
+        """What is counted of each rank."""
+        self.ranks: Counter[int] = Counter()
+        """How many available items each rank has."""
+        self.held: Counter[str] = Counter()
+        """How many items the consumers of a subscription are noted to have."""
         self.tail = 0
         self.ordered = False
         """Whether the queue has an order of its own, in which every enqueue raises the tail."""
         self._timer_prefix = layout.timers.key()[len(layout.prefix) :]
         self._count_prefix = layout.counts.key()[len(layout.prefix) :]
+        self._level_prefix = layout.level_counts.key()[len(layout.prefix) :]
+        self._held_prefix = layout.held.key()[len(layout.prefix) :]
         self._tail_key = layout.tail_key[len(layout.prefix) :]
 
     def step(self, record: Record) -> Step:
@@ -98,6 +104,9 @@ class Replay:
                     [name] = self.layout.counts.unpack(self.layout.prefix + change.key)
                     self.counters[name] += by
                     counts[name] += by
+                elif change.key.startswith(self._level_prefix):
+                    [rank] = self.layout.level_counts.unpack(self.layout.prefix + change.key)
+                    self.levels[rank] += by
             case "byte_max":
                 self._put(change.key, max(self.values.get(change.key, b""), change.param))
                 if change.key == self._tail_key:
@@ -109,6 +118,8 @@ class Replay:
                 raise NotImplementedError(f"the replay does not know the operation {other}")
 
     def _set(self, change: Change, before: dict[Position, Standing | None]) -> None:
+        if change.key.startswith(self._held_prefix) and change.key not in self.values:
+            self.held[self.layout.held.unpack(self.layout.prefix + change.key)[0]] += 1
         self._put(change.key, change.param)
         found = place_of(self.layout, change.key)
         if found is not None:
@@ -120,6 +131,7 @@ class Replay:
                 self.sizes[state] += 1
                 if state == "available":
                     insort(self.available, position)
+                    self._count_rank(position, 1)
             places[state] = Standing(state, notes, change.content)
         elif change.key.startswith(self._timer_prefix):
             at_us, position, kind = self.layout.timer_of(self.layout.prefix + change.key)
@@ -139,11 +151,18 @@ class Replay:
             self.sizes[state] -= 1
             if state == "available":
                 del self.available[bisect_left(self.available, position)]
+                self._count_rank(position, -1)
             if not places:
                 del self.items[position]
         elif key.startswith(self._timer_prefix):
             at_us, position, kind = self.layout.timer_of(self.layout.prefix + key)
             self.timers[position].discard((at_us, kind))
+        elif key.startswith(self._held_prefix):
+            self.held[self.layout.held.unpack(self.layout.prefix + key)[0]] -= 1
+
+    def _count_rank(self, position: Position, by: int) -> None:
+        if position.rank is not None:
+            self.ranks[position.rank] += by
 
     def _put(self, key: bytes, value: bytes) -> None:
         if key not in self.values:

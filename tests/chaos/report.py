@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from tests.chaos.invariants import INVARIANTS
-from tests.chaos.oracle import NOT_HERE, REBUILT
-from tests.chaos.run import SAME, WOKEN, Report
+from tests.chaos.oracle import INVARIANTS, NOT_HERE, REBUILT
+from tests.chaos.run import MOST_TOLD, SAME, WOKEN, Report
 
-MOST_TOLD = 5
+COMPOSED = ("I8", "I12")
 OTHERS = {
     SAME: "both engines answer the same to the same program",
     WOKEN: "who waits for an item is woken by it",
@@ -21,7 +21,7 @@ OTHERS = {
 def lines(report: Report) -> Iterator[str]:
     """Yield a report's lines."""
     verdict = report.verdict
-    yield f"seed {report.seed}, {report.url}, {report.seconds:.0f} s, {report.rounds} rounds"
+    yield f"seed {report.seed}, {report.url}, {report.seconds:.0f} s, {report.rounds} rounds: {_counts(report.kinds)}"
     yield f"{verdict.records:,} transactions logged; calls: " + _counts(dict(verdict.calls))
     yield "faults that happened: " + _counts(dict(report.faults))
     for kind in report.never():
@@ -30,6 +30,9 @@ def lines(report: Report) -> Iterator[str]:
     for name, says in promises.items():
         if name == SAME and not report.programs:
             yield f"{name}: not applicable: {says}: there is one engine here"
+            continue
+        if name in COMPOSED and name not in report.verdict.violations:
+            yield f"{name}: not applicable: {says}: no round of this run had that layer"
             continue
         yield from _promise(name, says, report)
     for name, why in NOT_HERE.items():
@@ -47,5 +50,5 @@ def _promise(name: str, says: str, report: Report) -> Iterator[str]:
     yield from (f"    {one}" for one in found[:MOST_TOLD])
 
 
-def _counts(counts: dict[str, int]) -> str:
+def _counts(counts: Mapping[Any, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items(), key=lambda one: -one[1]) if count)

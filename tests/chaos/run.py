@@ -17,6 +17,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue.engine import Subspace
 from tests.chaos.faults import COMMIT_FAULTS, DEATHS, JUMP, Odds
+from tests.chaos.kinds import Kind
 from tests.chaos.oracle import Verdict
 from tests.chaos.same import answered_differently
 from tests.chaos.server import CUT, DELAYED, PROGRAM_VARIABLE, SERVER_KILLED, find_program, running
@@ -25,6 +26,8 @@ from tests.chaos.waking import not_woken
 
 ROUND_SECONDS = 12.0
 PROGRAM_STEPS = 120
+MOST_TOLD = 5
+"""Violations of one promise in one round that are told."""
 SAME, WOKEN = "I13", "woken"
 ASKED_FOR = (*COMMIT_FAULTS, *DEATHS, JUMP, KILLED, STOPPED)
 """What is asked for in every run, and has to happen."""
@@ -37,6 +40,8 @@ class Report:
     seed: str
     url: str
     rounds: int = 0
+    kinds: Counter[Kind] = field(default_factory=Counter)
+    """Of those rounds, how many were of each kind."""
     seconds: float = 0.0
     verdict: Verdict = field(default_factory=Verdict)
     faults: Counter[str] = field(default_factory=Counter)
@@ -87,6 +92,7 @@ def run(
         until_broken: end after the first round that broke a promise.
     """
     started = time.monotonic()
+    kinds = random.Random(seed).sample(list(Kind), len(Kind))
     with _place(url) as place, fdbqueue.open(place.url) as db:
         report = Report(seed, place.url, asked_for=(*ASKED_FOR, *place.asked_for))
         _ask(db, report, seed)
@@ -99,12 +105,19 @@ def run(
                 max(4.0, min(ROUND_SECONDS, left * 0.7)),
                 Wanted(odds_of(report.rounds), kills=True, buggify=bool(place.machines), machines=place.machines),
                 Subspace(("fdbqueue chaos", secrets.token_hex(6))),
+                kinds[report.rounds % len(kinds)],
             )
+            report.kinds[one.kind] += 1
             found = one.run()
             report.verdict.add(found)
             report.faults.update(one.faults)
             report.rounds += 1
-            tell(f"round {report.rounds} ({one.seed}): {found.records:,} records, {found.count()} violations")
+            tell(
+                f"round {report.rounds} ({one.seed}, {one.kind}): {found.records:,} records, {found.count()} violations"
+            )
+            for name, broken in found.violations.items():
+                for what in broken[:MOST_TOLD]:
+                    tell(f"    {name}: {what}")
             _ask(db, report, one.seed)
             if until_broken and report.verdict.count():
                 break

@@ -20,7 +20,7 @@ from tests.chaos.proxy import Proxy
 
 PROGRAM_VARIABLE = "FDBQUEUE_CHAOS_SERVER"
 SERVER_KILLED, CUT, DELAYED = "server killed and started again", "connections cut", "connections delayed"
-STARTED_WITHIN_SECONDS = 60.0
+STARTED_WITHIN_SECONDS = 180.0
 
 
 def find_program() -> str | None:

@@ -16,11 +16,15 @@ from typing import Any
 
 from fdbqueue.engine import Subspace
 from layers.leases import Leases
+from layers.smart import SmartQueue
 from layers.staged import StagedQueue
+from layers.subscriptions import Subscriptions
 from tests.chaos.faults import Odds
 from tests.chaos.history import OK, History, read_histories, told_claims, told_leases
+from tests.chaos.kinds import CREDIT, Kind, log_of, queue_of
 from tests.chaos.oracle import Verdict, judge
-from tests.chaos.worker import MAX_ATTEMPTS, Part, log_of, play, queue_of
+from tests.chaos.rules import Rules
+from tests.chaos.worker import MAX_ATTEMPTS, Part, play
 from tests.helpers.processes import Processes, kill_9
 
 CAST = ("producer", "loader", "consumer", "consumer", "consumer", "keeper")
@@ -76,6 +80,7 @@ class Round:
     seconds: float
     wanted: Wanted
     space: Subspace
+    kind: Kind = Kind.plain
     cast: tuple[str, ...] = CAST
     faults: Counter[str] = field(default_factory=Counter)
 
@@ -88,6 +93,7 @@ class Round:
                 self.db.clear_range_startswith(self.space.key())
 
     def _run(self, folder: Path) -> Verdict:
+        self._prepare()
         with Processes() as processes:
             actors = [Actor(role, f"{role}-{number}") for number, role in enumerate(self.cast)]
             for actor in actors:
@@ -100,12 +106,29 @@ class Round:
         self._drain(folder)
         calls, notes = read_histories(folder)
         self.faults.update(notes)
-        queue = queue_of(self.space)
-        verdict = judge(self.db, queue.layout, log_of(self.space), calls, max_attempts=MAX_ATTEMPTS)
+        queue = queue_of(self.space, self.kind)
+        rules = Rules(self.kind, MAX_ATTEMPTS)
+        verdict = judge(self.db, queue.layout, log_of(self.space, self.kind), calls, rules)
         verdict.violations["processes"] = stuck + [path.read_text() for path in sorted(folder.glob("*.failed"))]
-        check = StagedQueue(queue).check(self.db)
-        verdict.violations["check"] = list(check.problems)
+        verdict.violations["check"] = self._check()
         return verdict
+
+    def _prepare(self) -> None:
+        """Register what the round's processes find there."""
+        if self.kind is Kind.subscriptions:
+            db = log_of(self.space, self.kind).of(self.db, by="stage")
+            subscriptions = Subscriptions(queue_of(self.space, self.kind))
+            for name, credit in CREDIT.items():
+                subscriptions.subscribe(db, name, selector=f"color = '{name}'").grant(db, items=credit)
+
+    def _check(self) -> list[str]:
+        queue = queue_of(self.space, self.kind)
+        problems = [*StagedQueue(queue).check(self.db).problems]
+        if self.kind is Kind.subscriptions:
+            problems += Subscriptions(queue).check(self.db).problems
+        if self.kind is Kind.smart:
+            problems += SmartQueue(queue).check(self.db).problems
+        return problems
 
     def _disturb(self, processes: Processes, actors: list[Actor], folder: Path) -> None:
         until = time.monotonic() + self.seconds
@@ -149,6 +172,7 @@ class Round:
             folder,
             by,
             actor.role,
+            self.kind,
             f"{self.seed}/{by}",
             folder / STOP,
             self.wanted.odds,
@@ -173,14 +197,14 @@ class Round:
     def _drain(self, folder: Path) -> None:
         """Take everything out that is there, as a consumer whose clock says that all times have come."""
         history = History(folder, "drain")
-        queue = queue_of(self.space)
+        queue = queue_of(self.space, self.kind)
 
         def ahead() -> float:
             return time.time() + FAR_AHEAD_S
 
         leases = Leases(queue, max_attempts=MAX_ATTEMPTS, clock=ahead)
         staged = StagedQueue(leases, consumer="drain")
-        db = log_of(self.space).of(self.db, by="drain", clock=ahead)
+        db = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
         while True:
             while leases.reclaim(db).more:
                 continue

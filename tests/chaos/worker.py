@@ -14,16 +14,21 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import ClusterError, Queue, batches
+from fdbqueue import ClusterError, batches
 from fdbqueue.engine import Subspace
 from layers import enqueueing
 from layers.backoff import constant, immediately
 from layers.leases import Leases
-from layers.oplog import OperationLog
+from layers.smart import SmartQueue
 from layers.staged import StagedQueue
+from layers.subscription import Subscription
+from tests.chaos.consumers import Taker
 from tests.chaos.faults import ChaosClock, ChaosDatabase, Odds
-from tests.chaos.hands import Hand, Tools
+from tests.chaos.hand import Hand, Tools
 from tests.chaos.history import History
+from tests.chaos.keepers import Keeper
+from tests.chaos.kinds import CREDIT, Kind, log_of, queue_of
+from tests.chaos.producers import Loader, Producer
 from tests.helpers.staging import hurry
 
 THREADS = 2
@@ -40,6 +45,7 @@ class Part:
     folder: Path
     by: str
     role: str
+    kind: Kind
     seed: str
     stop: Path
     """A file; when it is there, it is enough."""
@@ -48,12 +54,7 @@ class Part:
     """Whether the client library is to do odd things by itself."""
 
 
-def queue_of(space: Subspace) -> Queue:
-    return Queue(space["queue"])
-
-
-def log_of(space: Subspace) -> OperationLog:
-    return OperationLog(space["log"], queue_of(space))
+ROLES: dict[str, type[Hand]] = {"producer": Producer, "loader": Loader, "consumer": Taker, "keeper": Keeper}
 
 
 def play(part: Part) -> None:
@@ -69,7 +70,7 @@ def play(part: Part) -> None:
         if part.buggify:
             buggify()
         tools = _tools(part, history)
-        hands = [Hand(tools, number, f"{part.seed}/{number}") for number in range(THREADS)]
+        hands = [ROLES[part.role](tools, number, f"{part.seed}/{number}") for number in range(THREADS)]
         threads = [threading.Thread(target=_work, args=(hand, part, failed)) for hand in hands]
         for thread in threads:
             thread.start()
@@ -85,21 +86,32 @@ def play(part: Part) -> None:
 
 def _work(hand: Hand, part: Part, failed: list[str]) -> None:
     try:
-        hand.work(part.role, part.stop)
+        hand.work(part.stop)
     except BaseException:  # noqa: BLE001 - as above
         failed.append(traceback.format_exc())
 
 
 def _tools(part: Part, history: History) -> Tools:
     space = Subspace(rawPrefix=part.space)
-    queue = queue_of(space)
+    queue = queue_of(space, part.kind)
     clock = ChaosClock(part.odds, history, f"{part.seed}/clock")
     db = ChaosDatabase(_opened(part), part.odds, history, f"{part.seed}/faults")
     backoff = random.Random(part.seed).choice([immediately, constant(0.1)])
     leases = Leases(queue, max_attempts=MAX_ATTEMPTS, backoff=backoff, clock=clock)
-    staged = StagedQueue(leases, consumer=part.by)
-    logged = log_of(space).of(db, by=part.by, clock=clock)
-    return Tools(logged, space["own"], queue, leases, staged, history, clock)
+    names = CREDIT if part.kind is Kind.subscriptions else ()
+    return Tools(
+        db=log_of(space, part.kind).of(db, by=part.by, clock=clock),
+        own=space["own"],
+        kind=part.kind,
+        queue=queue,
+        leases=leases,
+        staged=StagedQueue(leases, consumer=part.by),
+        # The round has registered them.
+        subscriptions=[Subscription(leases, name, function=None, owner=b"", ownership_us=0) for name in names],
+        smart=SmartQueue(leases) if part.kind is Kind.smart else None,
+        history=history,
+        clock=clock,
+    )
 
 
 def _opened(part: Part) -> Any:

@@ -58,7 +58,10 @@ class FaultyTransaction:
             return self._tr.commit()
         when, code = fault
         if when == "after":
-            self._tr.commit().wait()
+            try:
+                self._tr.commit().wait()
+            except FDBError as error:  # a commit fails by its future, never at once
+                return Failed(error.code)
         return Failed(code)
 
 

@@ -1,0 +1,52 @@
+"""Those who keep a queue: settle what is due, redrive and purge dead letters, and look."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from layers.browsing import State
+from layers.watchdog import Watchdog
+from tests.chaos.hand import Hand
+
+STATES: tuple[State, ...] = ("available", "leased", "delayed", "dead")
+
+
+class Keeper(Hand):
+    """Does what no producer and no consumer does."""
+
+    VERBS: ClassVar[dict[str, int]] = {
+        "reclaim": 4,
+        "watchdog": 3,
+        "redrive": 3,
+        "redrive to the tail": 2,
+        "purge": 1,
+        "look": 3,
+        "pause": 4,
+    }
+
+    def reclaim(self) -> None:
+        self.call("reclaim", {}, lambda: {"count": len(self.leases.reclaim(self.db, limit=100).reclaimed)})
+
+    def watchdog(self) -> None:
+        self.call("watchdog", {}, lambda: {"report": str(Watchdog(self.leases, batch=50).sweep(self.db))})
+
+    def redrive(self) -> None:
+        self.call("redrive", {}, lambda: {"count": self.leases.dead.redrive(self.db, limit=30)})
+
+    def redrive_to_the_tail(self) -> None:
+        self.call("redrive to the tail", {}, lambda: {"count": self.leases.dead.redrive(self.db, limit=5, to="tail")})
+
+    def purge(self) -> None:
+        self.call("purge", {}, lambda: {"count": self.leases.dead.purge(self.db, limit=3)})
+
+    def look(self) -> None:
+        """Look at all that can be looked at, which changes nothing."""
+
+        def act() -> None:
+            tools = self.tools
+            tools.staged.stats(self.db)
+            self.queue.peek(self.db)
+            for state in STATES:
+                list(self.leases.browse(self.db, state=state, limit=50))
+
+        self.call("look", {}, act)

@@ -1,0 +1,81 @@
+"""Kinds of rounds: which layers stand on the queue, beside leases, staged calls and consumers, which are in all."""
+
+from __future__ import annotations
+
+import random
+from enum import StrEnum
+from typing import Any
+
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from layers.decisions import Decision, TakeOver
+from layers.levels import PRIORITY, Levels
+from layers.messages import Messages, MessageType, keyed
+from layers.oplog import OperationLog
+
+LEVELS = Levels(4)
+CREDIT = {"red": 7, "blue": 25}
+"""Of the subscriptions, each of which selects the items of the color that it is named after."""
+COLORS = (*CREDIT, "green")
+
+
+class Kind(StrEnum):
+    """A kind of round."""
+
+    plain = "plain"
+    priority = "priorities"
+    subscriptions = "subscriptions"
+    smart = "smart checks"
+
+
+def answer(queued: dict[str, Any], new: dict[str, Any]) -> Any:
+    """Answer as a queued report about a newcomer: the check of every round with smart checks."""
+    if queued["lane"] != new["lane"]:
+        return Decision.dont_care
+    match new["type"]:
+        case "report":
+            return TakeOver(new)
+        case "confirm":
+            return Decision.ignore_and_delete
+        case _:
+            return Decision.queue_and_delete
+
+
+def _key(message: dict[str, Any]) -> str:
+    key: str = message["key"]
+    return key
+
+
+MESSAGES = Messages(
+    MessageType("report", check=answer, key=_key, sees=keyed("report")),
+    MessageType("confirm", key=_key, sees=keyed("report")),
+    MessageType("override", key=_key, sees=keyed("report")),
+)
+
+
+def queue_of(space: Subspace, kind: Kind) -> Queue:
+    """Return the round's queue."""
+    if kind is Kind.smart:
+        return Queue(space["queue"], codec=MESSAGES)
+    return Queue(space["queue"], order=LEVELS if kind is Kind.priority else None)
+
+
+def log_of(space: Subspace, kind: Kind) -> OperationLog:
+    """Return the log of the round's queue."""
+    return OperationLog(space["log"], queue_of(space, kind))
+
+
+def some_headers(kind: Kind, dice: random.Random, name: str) -> dict[str, Any] | None:
+    """Return headers for an item, or none."""
+    match kind:
+        case Kind.priority if dice.random() < 0.8:
+            return {PRIORITY: dice.randrange(LEVELS.count)}
+        case Kind.subscriptions if dice.random() < 0.9:
+            return {"color": dice.choice(COLORS)}
+        case _:
+            return {"of": name} if dice.random() < 0.3 and kind is not Kind.priority else None
+
+
+def encoded(value: Any) -> bytes:
+    """Return a value of any round as its queue stores it."""
+    return value if isinstance(value, bytes) else MESSAGES.encode(value)
