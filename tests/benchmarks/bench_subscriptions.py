@@ -1,0 +1,154 @@
+"""Subscriptions with disjoint selectors against plain leases, and what a browser costs those who consume."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import fdbqueue
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from layers.lease import Lease
+from layers.leases import Leases
+from layers.subscriptions import Subscriptions
+from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, say
+
+SPACE = Subspace(("fdbqueue bench", "subscriptions"))
+ITEMS = int(os.environ.get("FDBQUEUE_BENCH_ITEMS", "100_000"))
+CONSUMERS = 8
+BATCH = 100
+CONSUMED = 20_000
+"""How many items are consumed while a browser looks on; the others stand for it to look at."""
+Take = Callable[[], list[Lease]]
+
+
+def main() -> None:
+    heading("Subscriptions")
+    cluster_file = os.environ.get("FDBQUEUE_TEST_CLUSTER_FILE") or os.environ.get("FDB_CLUSTER_FILE")
+    if cluster_file:
+        everything(f"fdb:{cluster_file}", "cluster")
+    else:
+        say("\nSkipped: the cluster's half, since FDB_CLUSTER_FILE names none.")
+    with tempfile.TemporaryDirectory() as folder:
+        everything(f"file:{folder}/db?durability=relaxed", "embedded, relaxed")
+
+
+def everything(url: str, engine: str) -> None:
+    """Ask every question of one engine."""
+    db = fdbqueue.open(url)
+    db.clear_range_startswith(SPACE.key())
+    compare(
+        f"{CONSUMERS} consumers in threads take {ITEMS:,} items of 100 B by {BATCH} and ack them, {engine}",
+        [
+            Contestant("plain leases", partial(plain, db)),
+            Contestant("subscriptions with disjoint selectors", partial(selective, db), wanted=0.5),
+        ],
+        rounds=min(ROUNDS, 3),
+    )
+    compare(
+        f"one consumer takes {CONSUMED:,} of {ITEMS:,} items by {BATCH} and acks them, {engine}",
+        [
+            Contestant("alone", partial(beside, db, url, browsers=0)),
+            Contestant(
+                "beside a browser that looks at all of them, again and again", partial(beside, db, url, browsers=1), 0.9
+            ),
+        ],
+        rounds=min(ROUNDS, 3),
+    )
+    db.clear_range_startswith(SPACE.key())
+    db.close()
+
+
+def filled(db: Any) -> Leases:
+    """Return leases of a new queue, whose items go to the consumers in turn."""
+    db.clear_range_startswith(SPACE.key())
+    leases = Leases(Queue(SPACE[os.urandom(4)]))
+    for start in range(0, ITEMS, 500):
+        tr = db.create_transaction()
+        for n in range(start, min(start + 500, ITEMS)):
+            leases.queue.enqueue(tr, b"x" * 100, headers={"to": n % CONSUMERS})
+        tr.commit().wait()
+    return leases
+
+
+def plain(db: Any) -> Sample:
+    """Let everybody lease at the head."""
+    leases = filled(db)
+    return consumed(db, leases, [partial(leases.lease_many, db, limit=BATCH, duration=300)] * CONSUMERS)
+
+
+def selective(db: Any) -> Sample:
+    """Let everybody lease what is meant for it."""
+    leases = filled(db)
+    subscriptions = Subscriptions(leases)
+    served = [subscriptions.subscribe(db, f"{n}", selector=f"to = {n}") for n in range(CONSUMERS)]
+    return consumed(db, leases, [partial(one.lease_many, db, limit=BATCH, duration=300) for one in served])
+
+
+def consumed(db: Any, leases: Leases, takes: list[Take]) -> Sample:
+    """Let consumers take and ack until there is nothing left."""
+
+    def consume(take: Take) -> tuple[int, list[float]]:
+        items, latencies = 0, []
+        while True:
+            before = time.perf_counter()
+            taken = take()
+            latencies.append(time.perf_counter() - before)
+            if not taken:
+                return items, latencies
+            leases.ack_many(db, taken)
+            items += len(taken)
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(len(takes)) as pool:
+        results = list(pool.map(consume, takes))
+    seconds = time.perf_counter() - started
+    items = sum(number for number, _ in results)
+    if items != ITEMS:
+        raise RuntimeError(f"{items} items were taken, of {ITEMS}")
+    return Sample(items, seconds, [latency for _, some in results for latency in some])
+
+
+def beside(db: Any, url: str, browsers: int) -> Sample:
+    """Consume some items while others look on, each in a process of its own."""
+    leases = filled(db)
+    spawn = multiprocessing.get_context("spawn")
+    ready = spawn.Semaphore(0)
+    looking = [
+        spawn.Process(target=browse, args=(url, leases.layout.prefix, ready), daemon=True) for _ in range(browsers)
+    ]
+    for process in looking:
+        process.start()
+    for _ in looking:
+        ready.acquire()
+    latencies = []
+    started = time.perf_counter()
+    for _ in range(0, CONSUMED, BATCH):
+        before = time.perf_counter()
+        leases.ack_many(db, leases.lease_many(db, limit=BATCH, duration=300))
+        latencies.append(time.perf_counter() - before)
+    seconds = time.perf_counter() - started
+    for process in looking:
+        process.terminate()
+        process.join()
+    return Sample(CONSUMED, seconds, latencies)
+
+
+def browse(url: str, prefix: bytes, ready: Any) -> None:
+    """Look at all items, again and again."""
+    with fdbqueue.open(url) as db:
+        subscriptions = Subscriptions(Queue(Subspace(rawPrefix=prefix)))
+        ready.release()
+        while True:
+            for _ in subscriptions.browse(db, selector="to = 3"):
+                pass
+
+
+if __name__ == "__main__":
+    main()
