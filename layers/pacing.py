@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import time
 
-from fdbqueue.engine.api import Transaction
-
 RECENT_SECONDS = 1.0
 """A version stays good for conflict checks for five seconds on both engines; nobody needs an old one."""
 _FIRST_SECONDS = 0.003
@@ -34,11 +32,10 @@ class RecentVersion:
         if version > 0:
             self._version, self._seen_at = version, time.monotonic()
 
-    def begin_at(self, tr: Transaction) -> None:
-        """Let a transaction that will not read begin there; once, since an attempt that failed there wants another."""
-        if self._version and time.monotonic() - self._seen_at < RECENT_SECONDS:
-            tr.set_read_version(self._version)
-        self._version = 0
+    def take(self) -> int:
+        """Return it and forget it: an attempt that failed there wants another; 0: there is none."""
+        version, self._version = self._version, 0
+        return version if time.monotonic() - self._seen_at < RECENT_SECONDS else 0
 
 
 class Pace:

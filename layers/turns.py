@@ -192,8 +192,11 @@ class Turns(Crew[Want, list[Got]]):
 
     def _register_at_once(self, tr: Transaction) -> Steps[Turn]:
         """Register without looking first whether there is somebody."""
-        if self._swept:
-            self._version.begin_at(tr)
+        # Taken at the first attempt, whether it is used or not: a later one may have read already, to find out what
+        # became of the one before it, and then has a version.
+        recent = self._version.take()
+        if recent and self._swept:
+            tr.set_read_version(recent)
         return (yield from self._register(tr))
 
     def _register(self, tr: Transaction) -> Steps[Turn]:

@@ -255,37 +255,15 @@ def test_two_acks_of_one_lease_in_one_transaction_are_one_ack_and_one_loss(
     assert queue.stats(db).dequeued == 1
 
 
-def test_a_recent_version_is_used_once_and_an_old_one_never(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recent_version_is_used_once_and_an_old_one_never(monkeypatch: pytest.MonkeyPatch) -> None:
     recent = RecentVersion()
     recent.note(-1)  # nothing was committed
-    recent.begin_at(_Refusing())
-    seen: list[int] = []
+    assert recent.take() == 0
     recent.note(7)
-    recent.begin_at(_Taking(seen))
-    recent.begin_at(_Refusing())
-    assert seen == [7]
+    assert [recent.take(), recent.take()] == [7, 0]
     recent.note(8)
     monkeypatch.setattr(pacing, "RECENT_SECONDS", -1.0)
-    recent.begin_at(_Refusing())
-
-
-class _Taking:
-    def __init__(self, seen: list[int]) -> None:
-        self._seen = seen
-
-    def set_read_version(self, version: int) -> None:
-        self._seen.append(version)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name)
-
-
-class _Refusing(_Taking):
-    def __init__(self) -> None:
-        super().__init__([])
-
-    def set_read_version(self, version: int) -> None:
-        raise AssertionError(f"began at {version}")
+    assert recent.take() == 0
 
 
 def test_the_time_to_look_shrinks_with_grants_that_are_there_and_grows_with_those_that_are_not() -> None:
@@ -339,3 +317,14 @@ def test_leases_that_were_live_at_different_versions_are_read_before_they_are_ac
     known.add(8, [got_first, got_second])
     assert [live.version for live in known.take([second, first])] == [8, 8]
     assert known.take([second]) == []  # it is forgotten with the attempt that used it
+
+
+def test_a_first_registration_whose_outcome_was_unknown_is_tried_again_at_a_version_of_its_own(
+    db: Any, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.enqueue_many(db, ["a", "b"])
+    staged = StagedQueue(leases)
+    faulty = FaultyDatabase.failing_at(db, {1}, ("before", 1021))
+    assert take(staged, faulty).value == "a"  # from now on it knows a version
+    monkeypatch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))  # and now it registers, which it never did
+    assert take(staged, faulty, timeout=20).value == "b"
