@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import signal
 import sys
 from functools import partial
 
@@ -23,6 +24,8 @@ def main() -> int:
     options = parser.parse_args()
     # A killed process leaves semaphores of the cluster's client to be cleaned up, which needs no warning.
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker:UserWarning"
+    # A run that is told to end takes its processes and its server with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     print(f"seed {options.seed}", flush=True)
     tell = partial(print, flush=True)
     report = run(options.url, options.seed, options.seconds, tell, until_broken=options.until_broken)
