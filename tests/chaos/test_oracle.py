@@ -1,0 +1,258 @@
+"""The oracle finds what is wrong: each promise is broken by hand once, past every guard of the library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.layout import LEASE, pack
+from fdbqueue.stats import count
+from layers.leases import Leases
+from layers.oplog import OperationLog, calling
+from layers.smart import SmartQueue
+from layers.subscriptions import Subscriptions
+from tests.chaos.history import KILLED, OK, Told, told_claims, told_leases, value_of
+from tests.chaos.kinds import CREDIT, Kind, log_of, queue_of
+from tests.chaos.oracle import judge
+from tests.chaos.rules import Rules
+from tests.helpers.staging import Clock
+
+
+class Scene:
+    """A queue of some kind, its log, and what its callers said."""
+
+    def __init__(self, db: Any, space: Subspace, kind: Kind) -> None:
+        self.raw = db
+        self.kind = kind
+        self.queue: Queue = queue_of(space, kind)
+        self.log: OperationLog = log_of(space, kind)
+        self.clock = Clock()
+        self.db = self.log.of(db, by="me", clock=self.clock)
+        self.leases = Leases(self.queue, clock=self.clock)
+        self.calls: list[Told] = []
+
+    def told(self, verb: str, asked: dict[str, Any], answer: dict[str, Any] | None = None, outcome: str = OK) -> Told:
+        """Note a call and what its caller was told."""
+        told = Told("me", len(self.calls), verb, asked, 0.0, outcome, answer or {})
+        self.calls.append(told)
+        return told
+
+    def enqueue(self, name: str, **terms: Any) -> Any:
+        told = self.told("enqueue later", {"name": name, "count": 1, "size": 10, "headers": terms.get("headers")})
+        with calling(f"enqueue later#{told.number}"):
+            return self.leases.enqueue(self.db, value_of(name, 0, 10), **terms)
+
+    def lease(self, **terms: Any) -> Any:
+        told = self.told("lease", {})
+        with calling(f"lease#{told.number}"):
+            lease = self.leases.lease(self.db, consumer="me", **terms)
+        told.answer = {"leases": told_leases([lease] if lease else [])}
+        return lease
+
+    def ack(self, lease: Any) -> None:
+        told = self.told("ack", {"claims": told_claims([lease])})
+        with calling(f"ack#{told.number}"):
+            self.leases.ack(self.db, lease)
+
+    def behind_the_back(self, change: Any) -> None:
+        """Change the queue past its verbs, and say so in the log."""
+        tr = self.db.create_transaction()
+        change(tr)
+        tr.commit().wait()
+
+    def broken(self) -> set[str]:
+        """Return the names of the promises that the oracle finds broken."""
+        verdict = judge(self.raw, self.queue.layout, self.log, self.calls, Rules(self.kind, 6))
+        return {name for name, found in verdict.violations.items() if found}
+
+
+@pytest.fixture
+def scene(space: Subspace) -> Any:
+    with fdbqueue.open("memory:") as db:
+        yield Scene(db, space, Kind.plain)
+
+
+@pytest.fixture
+def other(space: Subspace) -> Any:
+    """Make a scene of another kind."""
+    with fdbqueue.open("memory:") as db:
+        yield lambda kind: Scene(db, space, kind)
+
+
+def test_nothing_is_found_where_nothing_is_wrong(scene: Scene) -> None:
+    scene.enqueue("a")
+    scene.enqueue("b", delay=1, ttl=50)
+    first = scene.lease()
+    scene.clock.now += 100
+    again = scene.lease()
+    assert again.position == first.position
+    scene.ack(again)
+    assert scene.lease() is None
+    assert scene.broken() == set()
+
+
+def test_an_item_that_vanishes_is_found(scene: Scene) -> None:
+    position = scene.enqueue("a")
+    scene.behind_the_back(lambda tr: tr.clear(scene.queue.layout.item_key(position)))
+    assert {"I1", "I10"} <= scene.broken()
+
+
+def test_an_acknowledged_item_that_never_came_is_found(scene: Scene) -> None:
+    scene.told("enqueue", {"name": "never", "count": 1, "size": 10, "headers": None})
+    assert {"I1", "I9"} <= scene.broken()
+
+
+def test_an_item_that_nobody_enqueued_is_found(scene: Scene) -> None:
+    scene.queue.enqueue(scene.db, b"made up")
+    scene.ack(scene.lease())
+    assert "I2" in scene.broken()
+
+
+def test_an_ack_by_who_has_not_the_lease_is_found(scene: Scene) -> None:
+    scene.enqueue("a")
+    with calling("ack#99"):  # which no caller of that process has asked for
+        scene.leases.ack(scene.db, scene.lease())
+    assert "I3" in scene.broken()
+
+
+def test_a_lease_that_is_taken_away_before_it_expires_is_found(scene: Scene) -> None:
+    scene.enqueue("a")
+    scene.lease(duration=100)
+    early = Leases(scene.queue, clock=lambda: scene.clock.now + 200)
+    with calling("reclaim#99"):
+        early.reclaim(scene.db)
+    scene.ack(scene.lease())
+    assert "I3" in scene.broken()
+
+
+def test_two_who_were_told_that_their_acks_worked_are_found(scene: Scene) -> None:
+    scene.enqueue("a")
+    lease = scene.lease()
+    scene.ack(lease)
+    scene.told("ack", {"claims": told_claims([lease])})
+    assert {"I4", "I9"} <= scene.broken()
+
+
+def test_an_item_that_comes_back_after_its_ack_is_found(scene: Scene) -> None:
+    scene.enqueue("a")
+    lease = scene.lease()
+    stored = bytes(scene.raw[scene.queue.layout.leased.key(pack(lease.position))])
+    scene.ack(lease)
+    scene.behind_the_back(lambda tr: tr.set(scene.queue.layout.item_key(lease.position), stored))
+    assert {"I1", "I4", "I10"} <= scene.broken()
+
+
+def test_an_item_that_is_passed_over_is_found(scene: Scene) -> None:
+    first = scene.enqueue("a")
+    second = scene.enqueue("b")
+
+    def take_the_second(tr: Any) -> None:
+        key = scene.queue.layout.item_key(second)
+        tr.set(scene.queue.layout.leased.key(pack(second)), tr.get(key).wait())
+        tr.clear(key)
+        count(tr, scene.queue.layout, leased=1)
+
+    scene.behind_the_back(take_the_second)
+    assert first < second
+    assert "I5" in scene.broken()
+
+
+def test_an_item_that_comes_in_front_of_what_was_there_is_found(scene: Scene) -> None:
+    scene.enqueue("a")
+    told = scene.told("enqueue", {"name": "b", "count": 1, "size": 10, "headers": None})
+    with calling(f"enqueue#{told.number}"):
+        tr = scene.db.create_transaction()
+        scene.queue.peek(tr)
+        stored = b"\x10" + value_of("b", 0, 10)
+        tr.set(scene.queue.layout.item_key(fdbqueue.Position(1, b"\x00")), stored)
+        count(tr, scene.queue.layout, enqueued=1)
+        tr.commit().wait()
+    assert "I5" in scene.broken()
+
+
+def test_an_effect_that_came_twice_is_found(scene: Scene) -> None:
+    asked = {"name": "a", "count": 1, "size": 10, "headers": None}
+    told = scene.told("enqueue", asked, outcome=KILLED)
+    with calling(f"enqueue#{told.number}"):
+        scene.queue.enqueue(scene.db, value_of("a", 0, 10))
+        scene.queue.enqueue(scene.db, value_of("a", 0, 10))
+    assert "I9" in scene.broken()
+
+
+def test_a_counter_that_is_wrong_is_found(scene: Scene) -> None:
+    scene.behind_the_back(lambda tr: count(tr, scene.queue.layout, leased=1))
+    assert scene.broken() == {"I10"}
+
+
+def test_a_timer_that_is_missing_is_found(scene: Scene) -> None:
+    scene.enqueue("a")
+
+    def lease_without_a_timer(tr: Any) -> None:
+        with calling("lease#0"):
+            lease: Any = scene.leases.lease(tr, consumer="me")
+        tr.clear(scene.queue.layout.timer_key(int(lease.expires_at * 1e6), pack(lease.position), LEASE))
+
+    scene.behind_the_back(lease_without_a_timer)
+    assert "I11" in scene.broken()
+
+
+def test_what_is_stored_past_the_log_is_found(scene: Scene) -> None:
+    scene.queue.enqueue(scene.raw, b"past the log")
+    assert scene.broken() == {"log"}
+
+
+def test_a_rank_that_is_not_the_prioritys_is_found(other: Any) -> None:
+    scene = other(Kind.priority)
+    scene.enqueue("a", headers={"priority": 1})
+    scene.ack(scene.lease())
+    assert scene.broken() == set()
+    told = scene.told("enqueue", {"name": "b", "count": 1, "size": 10, "headers": {"priority": 1}})
+    with calling(f"enqueue#{told.number}"):
+        scene.queue.order = None
+        tr = scene.db.create_transaction()
+        stored = fdbqueue.items.envelope(value_of("b", 0, 10), {"priority": 1})
+        tr.set(scene.queue.layout.item_key(fdbqueue.Position(9, b"r", rank=2)), stored)
+        tr.commit().wait()
+    assert "I5" in scene.broken()
+
+
+def message(kind: str, number: int) -> dict[str, Any]:
+    return {"type": kind, "key": "k", "lane": 0, "id": f"{number}"}
+
+
+def test_a_decision_that_the_serial_state_does_not_give_is_found(other: Any) -> None:
+    scene = other(Kind.smart)
+    smart = SmartQueue(scene.leases)
+    for number, kind in enumerate(["report", "report", "override", "report"]):
+        new = message(kind, number)
+        told = scene.told("smart", {"message": new})
+        with calling(f"smart#{told.number}"):
+            outcome = smart.enqueue(scene.db, new)
+        by, position = outcome.by, outcome.position
+        told.answer = {
+            "decision": str(outcome.decision),
+            "by": by and by.text,
+            "position": position and position.text,
+        }
+    while scene.queue.stats(scene.raw).available:
+        scene.ack(scene.lease())
+    assert scene.broken() == set()
+    # A report is appended though it should have been taken over.
+    for number in (8, 9):
+        told = scene.told("smart", {"message": message("report", number)}, outcome=KILLED)
+        with calling(f"smart#{told.number}"):
+            scene.queue.enqueue(scene.db, message("report", number))
+    assert "I8" in scene.broken()
+
+
+def test_credit_that_is_exceeded_is_found(other: Any) -> None:
+    scene = other(Kind.subscriptions)
+    red = Subscriptions(scene.leases).subscribe(scene.db, "red", selector="color = 'red'")
+    for number in range(CREDIT["red"] + 1):
+        scene.enqueue(f"{number}", headers={"color": "red"})
+    red.lease_many(scene.db, consumer="me")  # nobody granted anything
+    assert "I12" in scene.broken()
