@@ -22,7 +22,7 @@ from layers.smart import SmartQueue
 from tests.benchmarks.crowd import Crowd
 from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, in_threads, in_turn, say
 
-SPACE = Subspace(("fdbqueue bench", "smart"))
+SPACE = Subspace(("fdbqueue smart bench",))
 PRELOAD = int(os.environ.get("FDBQUEUE_BENCH_PRELOAD", "1_000_000"))
 RELATED = 10
 PROCESSES = 4
