@@ -9,6 +9,7 @@ import signal
 import sys
 from functools import partial
 
+from tests.chaos.kinds import Kind
 from tests.chaos.report import lines
 from tests.chaos.run import run
 
@@ -21,6 +22,7 @@ def main() -> int:
     urls = "file: for a temporary folder, server: for an fdbserver of its own; or file:PATH, fdb:CLUSTER_FILE"
     parser.add_argument("--url", default="file:", help=urls)
     parser.add_argument("--until-broken", action="store_true", help="end after the first round that broke a promise")
+    parser.add_argument("--kind", choices=list(Kind), help="rounds of one kind only")
     options = parser.parse_args()
     # A killed process leaves semaphores of the cluster's client to be cleaned up, which needs no warning.
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker:UserWarning"
@@ -28,7 +30,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     print(f"seed {options.seed}", flush=True)
     tell = partial(print, flush=True)
-    report = run(options.url, options.seed, options.seconds, tell, until_broken=options.until_broken)
+    report = run(options.url, options.seed, options.seconds, tell, until_broken=options.until_broken, kind=options.kind)
     for line in lines(report):
         print(line)
     return 0 if report.ok() else 1

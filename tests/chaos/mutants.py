@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.chaos.kinds import Kind
+
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
@@ -13,6 +15,8 @@ class Mutant:
     file: str
     changes: tuple[tuple[str, str], ...]
     """What is replaced, each of which stands in the file exactly once, by what."""
+    kind: Kind | None = None
+    """In which kind of round it is to be found; None: in any."""
 
 
 MUTANTS = (
@@ -113,5 +117,40 @@ MUTANTS = (
                 "watches += []",
             ),
         ),
+    ),
+    Mutant(
+        "a smart decision does not conflict with reports that come at the same time",
+        "layers/scanning.py",
+        (("            self._tr.add_read_conflict_range(span.begin, end)\n", ""),),
+        Kind.smart,
+    ),
+    Mutant(
+        "what a subscription's consumers have is not taken off its credit",
+        "layers/subscription.py",
+        (("max(0, items - len(held))", "max(0, items)"),),
+        Kind.subscriptions,
+    ),
+    Mutant(
+        "an item that has left a subscription's consumers still counts as theirs",
+        "layers/moves.py",
+        (("            self._tr.clear(self._layout.held_key(notes.subscription, packed))\n", "            pass\n"),),
+        Kind.subscriptions,
+    ),
+    Mutant(
+        "subscriptions are not told of what comes back",
+        "layers/moves.py",
+        (
+            (
+                "            spans = [(packed, packed) for packed in self.arrived]\n",
+                "            spans: list[tuple[bytes, bytes]] = []\n",
+            ),
+        ),
+        Kind.subscriptions,
+    ),
+    Mutant(
+        "items that leave a level are not counted",
+        "layers/moves.py",
+        (("        count_levels(self._tr, self._layout, self._levels)\n", ""),),
+        Kind.priority,
     ),
 )

@@ -43,6 +43,8 @@ def broken_by(mutant: Mutant, url: str, seed: str, seconds: float) -> list[str]:
         file = copy / mutant.file
         file.write_text(mutated(file.read_text(), mutant))
         command = [sys.executable, "-m", "tests.chaos", "--until-broken", "--url", url, "--seed", seed]
+        if mutant.kind is not None:
+            command += ["--kind", mutant.kind]
         environment = os.environ | {"PYTHONPATH": folder}
         ended = subprocess.run(
             [*command, "--seconds", str(seconds)], cwd=folder, env=environment, capture_output=True, text=True

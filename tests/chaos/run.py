@@ -79,7 +79,13 @@ def odds_of(number: int) -> Odds:
 
 
 def run(
-    url: str, seed: str, seconds: float, tell: Callable[[str], None] = print, *, until_broken: bool = False
+    url: str,
+    seed: str,
+    seconds: float,
+    tell: Callable[[str], None] = print,
+    *,
+    until_broken: bool = False,
+    kind: str | None = None,
 ) -> Report:
     """Run rounds on the database of a URL until `seconds` have passed; at least one.
 
@@ -90,9 +96,10 @@ def run(
         seconds: how long it may take, but for the last round's end.
         tell: told after every round.
         until_broken: end after the first round that broke a promise.
+        kind: of the rounds; None: of all kinds in turn.
     """
     started = time.monotonic()
-    kinds = random.Random(seed).sample(list(Kind), len(Kind))
+    kinds = random.Random(seed).sample(list(Kind), len(Kind)) if kind is None else [Kind(kind)]
     with _place(url) as place, fdbqueue.open(place.url) as db:
         report = Report(seed, place.url, asked_for=(*ASKED_FOR, *place.asked_for))
         _ask(db, report, seed)
