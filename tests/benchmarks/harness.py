@@ -22,8 +22,8 @@ __all__ = [
     "Contestant",
     "Entrant",
     "Sample",
-    "by_size",
     "cluster_url",
+    "cluster_url_if_any",
     "compare",
     "for_seconds",
     "heading",
@@ -133,18 +133,18 @@ def _time(seconds: float | None) -> str:
     return f"{seconds * 1e6:.0f} µs" if seconds >= 1e-5 else f"{seconds * 1e6:.1f} µs"
 
 
-def by_size(*, quick: int, normal: int, full: int) -> int:
-    """Return the number that goes with the run's size."""
-    return {"quick": quick, "full": full}.get(SIZE, normal)
-
-
 def cluster_url() -> str | None:
     """Return the URL of the cluster to measure; None, said out loud, if there is none."""
-    cluster_file = os.environ.get("FDBQUEUE_TEST_CLUSTER_FILE") or os.environ.get("FDB_CLUSTER_FILE")
-    if not cluster_file:
+    url = cluster_url_if_any()
+    if url is None:
         say("\nSkipped: the cluster's half, since FDB_CLUSTER_FILE names none.")
-        return None
-    return f"fdb:{cluster_file}"
+    return url
+
+
+def cluster_url_if_any() -> str | None:
+    """Return the URL of the cluster to measure; None if there is none."""
+    cluster_file = os.environ.get("FDBQUEUE_TEST_CLUSTER_FILE") or os.environ.get("FDB_CLUSTER_FILE")
+    return f"fdb:{cluster_file}" if cluster_file else None
 
 
 def seed() -> int:

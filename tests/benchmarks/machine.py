@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import sqlite3
@@ -9,6 +10,8 @@ import subprocess
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+
+import fdbqueue
 
 PACKAGES = (
     "fdbqueue",
@@ -45,6 +48,19 @@ def facts() -> list[tuple[str, str]]:
         *((name, version(name)) for name in PACKAGES),
         ("SQLite", sqlite3.sqlite_version),
         *((name, _answer(command)) for name, command in PROGRAMS.items()),
+    ]
+
+
+def cluster_facts(url: str) -> list[tuple[str, str]]:
+    """Return what a cluster says about itself."""
+    with fdbqueue.open(url) as db:
+        status = json.loads(bytes(db[b"\xff\xff/status/json"]))["cluster"]
+    processes = status["processes"].values()
+    kinds = status["configuration"]
+    versions = ", ".join(sorted({process["version"] for process in processes}))
+    return [
+        ("cluster", f"FoundationDB {versions}, processes: {len(processes)}, storage engine {kinds['storage_engine']}"),
+        ("redundancy", kinds["redundancy_mode"]),
     ]
 
 

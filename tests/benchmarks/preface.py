@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
-from tests.benchmarks.harness import ROUNDS, SIZE, SWEEP_ROUNDS, say, seed
-from tests.benchmarks.machine import facts
+from tests.benchmarks.harness import ROUNDS, SIZE, SWEEP_ROUNDS, cluster_url_if_any, say, seed
+from tests.benchmarks.machine import cluster_facts, facts
+from tests.benchmarks.page import NAME
 
 NOT_SHOWN = """\
 # Benchmarks
@@ -14,9 +16,8 @@ Written by `make bench`; not edited by hand.
 
 ## What this does not show
 
-- **A real cluster.** Everything runs on one small machine: FoundationDB is one process with the memory engine, and
-  clients, servers and Spark share the cores. No network is in between, no replica, no second disk. Read the ratios
-  between those that ran in the same minutes, not the rates.
+- **A real cluster.** Everything runs on one small machine: clients, servers and Spark share its cores and its disk. No
+  network is in between, and no replica. Read the ratios between those that ran in the same minutes, not the rates.
 - **Latency under a load that does not wait.** Every caller asks again when it has been answered, so a slow call keeps
   the others from coming, and P99 is better than users of a busy system would see.
 - **Hours.** Rounds last a second or so. Checkpoints, vacuums, compactions, full disks and caches that no longer hold
@@ -34,18 +35,18 @@ CPU per item is that of the calling processes; the server's, next to it, is that
 Medians and P99 of calls are over all rounds; the rate is the median of the rounds', with the lowest beside it."""
 
 
-BY_HAND = "\nWhat takes long is run by hand: [ten million rows by Spark](spark_scale/README.md)."
+BY_HAND = "spark_scale"
+"""What takes long, and is run by hand into a folder beneath the page's."""
 
 
-def preface(*, whole: bool) -> None:
-    """Print it.
-
-    Args:
-        whole: whether the page has all benchmarks, but for those that are run by hand and have pages beneath it.
-    """
-    say(NOT_SHOWN + (BY_HAND if whole else ""))
+def preface(folder: Path) -> None:
+    """Print it, for a page in `folder`."""
+    say(NOT_SHOWN)
+    if (folder / BY_HAND / NAME).exists():
+        say(f"\nWhat takes long has been run by hand: [ten million rows by Spark]({BY_HAND}/{NAME}).")
     say("\n## Where it ran\n\n| | |\n|---|---|")
-    for name, value in facts():
+    url = cluster_url_if_any()
+    for name, value in facts() + (cluster_facts(url) if url else []):
         say(f"| {name} | {value} |")
     say(f"| rounds | {ROUNDS}, {SWEEP_ROUNDS} where there is an axis ({SIZE}) |")
     say(f"| seed | {seed()} |")
