@@ -36,6 +36,8 @@ class Turn:
     got: list[Got] = field(default_factory=list)
     nothing: bool = False
     """Whether it saw the queue empty."""
+    drained: bool = False
+    """Whether it left the queue empty."""
     request: Request | None = None
     """Our request as it is now."""
     wish: Wish | None = None

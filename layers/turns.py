@@ -164,6 +164,7 @@ class Turns(Crew[Want, list[Got]]):
             for caller in turn.callers:
                 if not caller.argument.patient:
                     self.line.settle(caller, [])
+        if turn.nothing or turn.drained:
             # Whoever still waits does it with a request.
             self._contended = any(caller.argument.patient for caller in self.line.waiting())
 
@@ -328,7 +329,7 @@ class Turns(Crew[Want, list[Got]]):
         if look is None:
             look = self._serving.look(tr, limit=min(ITEMS_AT_ONCE, sum(share.wanted for share in shares)))
         served = yield from self._serving.take(tr, look, shares)
-        turn.got, turn.error = own.got, served.error
+        turn.got, turn.error, turn.drained = own.got, served.error, served.drained
         self._fulfilled = served.items
         for one in dead:
             self._requests.remove(tr, one.key)
