@@ -15,7 +15,7 @@ import secrets
 import signal
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,18 +92,6 @@ class _Run:
             raise RuntimeError("the job has left no report")
         return report
 
-    def rates(self) -> list[float]:
-        """Return the rows per second of each part of the run, in order."""
-        moments = [self._when(ROWS * part // PARTS) for part in range(PARTS + 1)]
-        return [ROWS / PARTS / (after - before) for before, after in itertools.pairwise(moments)]
-
-    def _when(self, rows: int) -> float:
-        """Return when so many rows were in, by a straight line between the two looks around that moment."""
-        before = max(seen for seen in self.rows_in if seen[1] <= rows)
-        after = min((seen for seen in self.rows_in if seen[1] > rows), default=before)
-        share = (rows - before[1]) / max(1, after[1] - before[1])
-        return before[0] + share * (after[0] - before[0])
-
     def _look(self, db: Any) -> None:
         rows = self.queue.stats(db).enqueued
         self.rows_in.append((time.monotonic(), rows))
@@ -116,6 +104,26 @@ class _Run:
             del self._kill_at[0]
             os.kill(self._chance.choice(workers).pid, signal.SIGKILL)
             self.killed += 1
+
+
+def rates(rows_in: Sequence[tuple[float, int]], total: int, parts: int) -> list[float]:
+    """Return the rows per second of each of so many equal parts of the rows, in order.
+
+    Args:
+        rows_in: moments, and how many rows were in by then; at the first one none, at the last one all.
+        total: how many are all.
+        parts: in how many parts they are cut.
+    """
+    begin = max(seen for seen in rows_in if seen[1] == 0)[0]
+    moments = [begin, *(_when(rows_in, total * part // parts) for part in range(1, parts + 1))]
+    return [total / parts / (after - before) for before, after in itertools.pairwise(moments)]
+
+
+def _when(rows_in: Sequence[tuple[float, int]], rows: int) -> float:
+    """Return when so many rows were in first, by a straight line between the two looks around that moment."""
+    before = max(seen for seen in rows_in if seen[1] < rows)
+    after = min(seen for seen in rows_in if seen[1] >= rows)
+    return before[0] + (after[0] - before[0]) * (rows - before[1]) / (after[1] - before[1])
 
 
 def _workers(processes: list[Process]) -> list[Process]:
@@ -151,12 +159,12 @@ def _report(run: _Run) -> None:
         finally:
             run.queue.clear(db)
     expected = digest(FILLING + b"%d" % (FIRST_NUMBER + number) for number in range(ROWS))
-    rates = run.rates()
+    speeds = rates(run.rows_in, ROWS, PARTS)
     question = f"{ROWS:,} rows of 100 B by Spark, {CORES} tasks at once, {PARTITIONS} partitions, {run.engine}"
     say(f"\n### {question}\n")
     parts = [
-        figures("Spark's load", [Sample(ROWS // PARTS, ROWS / PARTS / rate)], at=(number + 1) * ROWS // PARTS)
-        for number, rate in enumerate(rates)
+        figures("Spark's load", [Sample(ROWS // PARTS, ROWS / PARTS / speed)], at=(number + 1) * ROWS // PARTS)
+        for number, speed in enumerate(speeds)
     ]
     page.chart(question, parts, "rows that are in by then")
     say("| what | measured |\n|---|---:|")
@@ -166,9 +174,9 @@ def _report(run: _Run) -> None:
     say(f"| transactions that wrote rows; writes repeated | {report.transactions:,}; {report.retries:,} |")
     say(f"| rows that last attempts found in already | {report.skipped:,} |")
     say(f"| rows/s, all, Spark's planning and the commit too | {ROWS / report.seconds:,.0f} |")
-    say(f"| rows/s, the first {ROWS // PARTS:,} | {rates[0]:,.0f} |")
-    say(f"| rows/s, the last {ROWS // PARTS:,} | {rates[-1]:,.0f} |")
-    say(f"| rows/s, the slowest and the fastest {ROWS // PARTS:,} | {min(rates):,.0f}, {max(rates):,.0f} |")
+    say(f"| rows/s, the first {ROWS // PARTS:,} | {speeds[0]:,.0f} |")
+    say(f"| rows/s, the last {ROWS // PARTS:,} | {speeds[-1]:,.0f} |")
+    say(f"| rows/s, the slowest and the fastest {ROWS // PARTS:,} | {min(speeds):,.0f}, {max(speeds):,.0f} |")
     say(f"| peak memory of a Python worker | {run.worker_memory / 1e6:,.0f} MB |")
     say(f"| peak memory of Spark's Java process | {run.java_memory / 1e6:,.0f} MB |")
     if found != expected:

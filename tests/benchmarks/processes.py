@@ -72,12 +72,20 @@ def _fields(folder: Path) -> list[str]:
 
 @contextmanager
 def watching(look: Callable[[], object], *, every: float) -> Iterator[None]:
-    """Call `look` again and again, every so many seconds, in a thread of its own, while the block runs."""
+    """Call `look` again and again, every so many seconds, in a thread of its own, while the block runs.
+
+    Raises:
+        Whatever `look` raised, which was its last call then; at the end of the block.
+    """
     ended = threading.Event()
+    failed: list[Exception] = []
 
     def go_on() -> None:
-        while not ended.wait(every):
-            look()
+        try:
+            while not ended.wait(every):
+                look()
+        except Exception as error:  # noqa: BLE001 - raised in the caller's thread
+            failed.append(error)
 
     thread = threading.Thread(target=go_on)
     thread.start()
@@ -86,3 +94,5 @@ def watching(look: Callable[[], object], *, every: float) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+    if failed:
+        raise failed[0]
