@@ -45,13 +45,6 @@ class Answers:
     asked: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Checker:
-    type: MessageType
-    check: Callable[..., Any] | None
-    takes_asked: bool
-
-
 class Asking:
     """Asks the items of one queue.
 
@@ -66,11 +59,12 @@ class Asking:
         self._messages = messages
         self._seconds = seconds
         self._debug = debug
-        self._checkers = {
-            name: _Checker(given, check, check is not None and takes_asked(check))
-            for name, given in messages.types.items()
-            for check in [given.check_of()]
-        }
+        self._encode, self._decode = messages.encode_as, messages.decode_typed
+        self._checkers: dict[str, tuple[Callable[..., Any] | None, bool]] = {}
+        """By type: its check, and whether that wants to know what is known of the item."""
+        for name, given in messages.types.items():
+            check = given.check_of()
+            self._checkers[name] = (check, check is not None and takes_asked(check))
 
     def newcomer(self, message: Any) -> Newcomer:
         """Return a message as a newcomer.
@@ -109,7 +103,9 @@ class Asking:
         return answers
 
     def _ask_all(self, new: Newcomer, found: list[Found], now_us: int, answers: Answers, at: list[Found]) -> None:
-        encode = self._messages.encode_as
+        # Called for every item that is met, up to 10,000 in a transaction: as few calls as can be.
+        encode, decode, checkers, newcomer = self._encode, self._decode, self._checkers, new.message
+        dont_care = Decision.dont_care
         for one in found:
             at[0] = one
             ttl_at_us = one.opened.notes.ttl_at_us
@@ -117,19 +113,26 @@ class Asking:
                 if one.state != "leased":  # else its consumer still has it, and it goes when that is over
                     answers.expired.append(one)
                 continue
-            message, checker = self._decoded(one)
-            if checker.check is None or (one.state == "leased" and not checker.takes_asked):
+            try:
+                own, message = decode(one.payload)
+            except MESSAGE_ERRORS as error:
+                raise self._undecodable(one, error) from error
+            check, wants_asked = checkers[own.name]
+            if check is None or (one.state == "leased" and not wants_asked):
                 continue
             answers.asked += 1
-            answer = self._ask(checker, message, new, one, now_us)
+            try:
+                answer = check(message, newcomer, self._asked(one, now_us)) if wants_asked else check(message, newcomer)
+            except Exception as error:
+                raise self._raised(one, new, error) from error
             if self._debug:
-                self._ask_again(checker, answer, message, new, one, now_us)
-            if answer is Decision.dont_care or answer is Decision.queue:
-                if encode(checker.type, message) != one.payload and self._changed(message, one.payload):
+                self._ask_again(answer, message, new, one, now_us)
+            if answer is dont_care or answer is Decision.queue:
+                if encode(own, message) != one.payload and self._changed(message, one.payload):
                     raise self._failed(one, new, "it changed its message and did not answer 'ignore'")
-                if answer is Decision.dont_care:
+                if answer is dont_care:
                     continue
-            self._note(answers, answer, message, new, one, checker.type)
+            self._note(answers, answer, message, new, one, own)
             return
 
     def _note(self, answers: Answers, answer: Any, message: Any, new: Newcomer, one: Found, own: MessageType) -> None:
@@ -164,18 +167,10 @@ class Asking:
             raise self._failed(one, new, "it changed the key of its message")
         return payload
 
-    def _ask(self, checker: _Checker, message: Any, new: Newcomer, one: Found, now_us: int) -> Any:
-        try:
-            if checker.takes_asked:
-                return checker.check(message, new.message, self._asked(one, now_us))  # type: ignore[misc]
-            return checker.check(message, new.message)  # type: ignore[misc]
-        except Exception as error:
-            raise self._failed(one, new, f"it raised {type(error).__name__}: {error}") from error
-
-    def _ask_again(self, checker: _Checker, answer: Any, message: Any, new: Newcomer, one: Found, now_us: int) -> None:
+    def _ask_again(self, answer: Any, message: Any, new: Newcomer, one: Found, now_us: int) -> None:
         """Ask a fresh copy the same, and compare."""
-        other = self._decoded(one)[0]
-        again = self._ask(checker, other, new, one, now_us)
+        other = self._messages.decode(one.payload)
+        again = self._answer(other, new.message, new, one, now_us)
         if again != answer or self._messages.encode(other) != self._messages.encode(message):
             raise self._failed(
                 one, new, f"asked twice it answered {answer!r} and {again!r}, or changed itself in two ways"
@@ -184,34 +179,39 @@ class Asking:
     def _find_who_changed(self, new: Newcomer, found: list[Found], now_us: int) -> None:
         """Name the check that changed the newcomer: ask each with a fresh copy of it."""
         for one in found:
-            message, checker = self._decoded(one)
-            if checker.check is None or (one.state == "leased" and not checker.takes_asked):
-                continue
-            copy = Newcomer(self._messages.decode(new.payload), new.type, new.key, new.payload)
-            self._ask(checker, message, copy, one, now_us)
-            if self._changed(copy.message, new.payload):
+            copy = self._messages.decode(new.payload)
+            self._answer(self._messages.decode(one.payload), copy, new, one, now_us)
+            if self._changed(copy, new.payload):
                 raise self._failed(one, new, "it changed the newcomer")
         raise self._failed(found[0], new, "it, or one behind it, changed the newcomer, and only sometimes")
+
+    def _answer(self, message: Any, newcomer: Any, new: Newcomer, one: Found, now_us: int) -> Any:
+        check, wants_asked = self._checkers[self._messages.type_of(message).name]
+        if check is None or (one.state == "leased" and not wants_asked):
+            return Decision.dont_care
+        try:
+            return check(message, newcomer, self._asked(one, now_us)) if wants_asked else check(message, newcomer)
+        except Exception as error:
+            raise self._raised(one, new, error) from error
 
     def _changed(self, message: Any, payload: bytes) -> bool:
         """Say whether a message is another than was decoded from `payload`, which others may have written otherwise."""
         now = self._messages.encode(message)
         return now != payload and now != self._messages.encode(self._messages.decode(payload))
 
-    def _decoded(self, one: Found) -> tuple[Any, _Checker]:
-        try:
-            found, message = self._messages.decode_typed(one.payload)
-        except MESSAGE_ERRORS as error:
-            raise CodecError(
-                f"The item {self._position(one)} of {self._queue!r} can't be decoded, so not be asked: {error}."
-            ) from error
-        return message, self._checkers[found.name]
+    def _undecodable(self, one: Found, error: Exception) -> CodecError:
+        return CodecError(
+            f"The item {self._position(one)} of {self._queue!r} can't be decoded, so not be asked: {error}."
+        )
 
     def _asked(self, one: Found, now_us: int) -> Asked:
         return Asked(one.state, self._position(one), one.opened.notes.attempt, now_us / 1e6)
 
     def _position(self, one: Found) -> Position:
         return position_of(self._layout, one.packed)
+
+    def _raised(self, one: Found, new: Newcomer, error: Exception) -> CheckFailed:
+        return self._failed(one, new, f"it raised {type(error).__name__}: {error}")
 
     def _failed(self, one: Found, new: Newcomer, why: str) -> CheckFailed:
         name = self._messages.type_of(self._messages.decode(one.payload)).name

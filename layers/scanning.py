@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fdbqueue import FormatError, Position, Queue, ScanTooLarge
 from fdbqueue.engine.api import KeyValue, ReadTransaction, Transaction
@@ -37,6 +37,10 @@ class Standing(NamedTuple):
     stored: bytes
 
 
+_Row: TypeAlias = tuple[bytes, State, bytes]
+"""As `Standing`, where there are many."""
+
+
 class Found(NamedTuple):
     """One that was opened."""
 
@@ -57,6 +61,10 @@ class Bounds:
 
     items: int
     size_bytes: int
+
+
+_found: Any = tuple.__new__
+"""Makes a `Found` of a tuple in a third of the time that its own constructor takes: a scan makes one for each item."""
 
 
 class Scan:
@@ -107,7 +115,7 @@ class Scan:
                 chunks = yield from rows(self._tr.snapshot, *self._layout.chunk_range_of(packed))
                 payload = join_chunks(opened.chunked, [row.value for row in chunks])
                 size_bytes += len(payload)
-            window.append(Found(packed, state, stored, opened, payload))
+            window.append(_found(Found, (packed, state, stored, opened, payload)))
         self.items += len(found)
         self.size_bytes = size_bytes
         self._check(self.items, size_bytes)
@@ -139,7 +147,7 @@ class Scan:
             if found is last:
                 break
 
-    def _all_items(self) -> Steps[list[Standing]]:
+    def _all_items(self) -> Steps[list[_Row]]:
         """Read the next window of all places together."""
         if self._after is None:
             return []
@@ -148,12 +156,12 @@ class Scan:
         for state, place in places:
             begin = place.key(self._after) + b"\x00" if self._after else place.begin
             reads.append((state, place, started(rows(self._tr.snapshot, begin, place.end, limit=WINDOW))))
-        merged: list[Standing] = []
+        merged: list[_Row] = []
         ends = []
         for state, place, read in reads:
             found = yield from read
             cut = len(place.prefix)
-            merged += [Standing(row.key[cut:], state, row.value) for row in found]
+            merged += [(row.key[cut:], state, row.value) for row in found]
             if len(found) == WINDOW:
                 ends.append(found[-1].key[cut:])
         merged.sort()
@@ -162,7 +170,7 @@ class Scan:
             merged = [one for one in merged if one[0] <= min(ends)]
         return merged
 
-    def _indexed_items(self, spans: list[Span]) -> Steps[list[Standing]]:
+    def _indexed_items(self, spans: list[Span]) -> Steps[list[_Row]]:
         """Read the next window of the items that the index names."""
         for span, read in zip(spans, self._reads, strict=True) if self._reads else ():
             self._entries += map(span.packed, [row.key for row in (yield from read)])
@@ -177,7 +185,7 @@ class Scan:
         # Few are read plainly, which costs less than a snapshot read and a conflict range, though it also conflicts
         # with what happens to those behind the one that decides.
         view = self._tr if len(self._entries) < RANGE_READ_ITEMS else self._tr.snapshot
-        return (yield from locate(view, self._layout, wanted))
+        return list((yield from locate(view, self._layout, wanted)))
 
     def _unreadable(self, packed: bytes, error: FormatError) -> FormatError:
         position = position_of(self._layout, packed)

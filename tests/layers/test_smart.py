@@ -15,6 +15,7 @@ from layers.decisions import Answer, Asked, Decision, TakeOver
 from layers.leases import Leases
 from layers.messages import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed, types
 from layers.smart import SmartQueue
+from layers.staged import StagedQueue
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.smart import (
     ORDER,
@@ -202,10 +203,8 @@ def test_a_leased_item_that_is_deleted_is_lost_to_its_holder(db: Any, smart: Sma
     assert contents(smart, db) == []
 
 
-@pytest.mark.parametrize("way", ["dequeue", "plain dequeue", "dequeue_many", "ack", "staged", "clear"])
+@pytest.mark.parametrize("way", ["dequeue", "plain dequeue", "dequeue_many", "ack", "staged", "staged ack", "clear"])
 def test_the_index_follows_whatever_way_an_item_takes_out(db: Any, smart: SmartQueue, way: str) -> None:
-    from layers.staged import StagedQueue
-
     smart.enqueue(db, Progress("a", 1))
     if way == "dequeue":
         smart.dequeue(db)
@@ -215,6 +214,11 @@ def test_the_index_follows_whatever_way_an_item_takes_out(db: Any, smart: SmartQ
         smart.queue.dequeue_many(db, limit=5)
     elif way == "staged":
         StagedQueue(smart.leases).dequeue(db)
+    elif way == "staged ack":
+        staged = StagedQueue(smart.leases)
+        lease = staged.lease(db)
+        assert lease is not None
+        staged.ack(db, lease)
     elif way == "clear":
         smart.queue.clear(db)
     else:
@@ -242,6 +246,32 @@ def test_a_dead_letter_is_out_of_the_queue_until_it_is_redriven(db: Any, space: 
         assert smart.enqueue(db, Progress(long, 3)).rewritten is not None
         assert contents(smart, db) == [Progress(long, 3)]
         smart.dequeue(db)
+
+
+class UrgentFirst:
+    """An order by what a note is about."""
+
+    name = "urgent first"
+
+    def rank(self, value: Any, headers: Any) -> int:
+        return 0 if value.text.startswith("urgent") else 1
+
+
+def test_a_queue_with_an_order_of_its_own_is_asked_in_that_order(db: Any, space: Subspace) -> None:
+    smart = SmartQueue(Queue(space, codec=Messages(MessageType("note", Note)), order=UrgentFirst()))
+    later = position_of(smart, db, note("later", new="queue and delete"))
+    urgent = position_of(smart, db, note("urgent", new="take over", other="ignore"))
+    before = rows_of(smart, db)
+    assert smart.enqueue(db, note("other")).by == urgent
+    assert [row for row in rows_of(smart, db) if b"once" not in row[0]] == [
+        row for row in before if b"once" not in row[0]
+    ]
+    smart.enqueue(db, note("urgent, too"))
+    assert [message.text for message in contents(smart, db)] == ["urgent", "urgent, too", "later"]
+    outcome = smart.enqueue(db, note("new"))
+    assert (outcome.by, outcome.rewritten) == (urgent, urgent)
+    assert [message.text for message in contents(smart, db)] == ["new", "urgent, too", "later"]
+    assert later.rank == 1
 
 
 def test_a_delayed_item_is_asked_and_can_take_over_values(db: Any, space: Subspace) -> None:
