@@ -71,7 +71,7 @@ class Writes:
     def _prepare(self) -> None:
         """Make what the class has for all that never need it."""
         self._ranges = True
-        self.clears, self.unreadable, self.conflicts = Intervals(), Intervals(), Intervals()
+        self.clears, self.conflicts = Intervals(), Intervals()
         self.edges, self.quiet, self.stamped, self.early = [], set(), [], []
 
     # -- what is where -------------------------------------------------------------------------------------------
@@ -162,9 +162,13 @@ class Writes:
 
     def mutate(self, op: int, key: bytes, param: bytes, conflict: bool) -> None:
         """Apply operation number `op` to `key`, which for a versionstamped key still has its placeholder."""
-        if not self._ranges:
-            self._prepare()
         points = self.points
+        if not self._ranges:
+            if conflict and op not in VERSIONSTAMPED and key not in points:
+                points[key] = param if op == SET else Stack([(op, param)])
+                self.empty = self.plain = False
+                return
+            self._prepare()
         point = points.get(key, ABSENT)
         if conflict:
             self.quiet.discard(key)
@@ -249,6 +253,8 @@ class Writes:
         for at, until in self.clears.clip(begin, end):
             self.early.append((CLEAR_RANGE, at, until))
         gone = self._take(begin, end, self.early)
+        if not self.unreadable:
+            self.unreadable = Intervals()
         self._forget_edges(begin, end)
         self._keep_conflicts(gone)
         self.quiet.difference_update(gone)
@@ -347,8 +353,10 @@ class Writes:
         keys = self.ordered()
         if self.plain and not self._ranges and None not in points.values():
             return [(SET, key, points[key]) for key in keys]  # type: ignore[misc]
-        out: list[Mutation] = list(self.early)
-        out += [(CLEAR_RANGE, begin, end) for begin, end in self.clears]
+        out: list[Mutation] = []
+        if self._ranges:
+            out += self.early
+            out += [(CLEAR_RANGE, begin, end) for begin, end in self.clears]
         for key in keys:
             point = points[key]
             if type(point) is bytes:

@@ -223,10 +223,15 @@ class Writing(Reading):
         """Clear the keys from `begin` (None: the first) to `end` (None: the last), which is left out."""
         if type(begin) is bytes and type(end) is bytes and not self._odd and begin < end <= TOP:
             self._size += 2 * (len(begin) + len(end)) + MUTATION_BYTES + 24
+            writes = self._writes
+            if writes.plain and len(end) == len(begin) + 1 <= KEY_LIMIT and end == begin + b"\0":
+                writes.points[begin] = None  # one key, as a dequeue clears it
+                writes.empty = False
+                return
             begin, end = cut(begin), cut(end)
             if begin != end:
                 with self._lock:
-                    self._writes.clear_range(begin, end, True)
+                    writes.clear_range(begin, end, True)
             return
         if hasattr(begin, "or_equal"):
             begin = self.get_key(begin)
