@@ -41,7 +41,7 @@ def _postgresql(folder: Path) -> Iterator[Stand | None]:
         yield None
         return
     home = folder / "postgresql"
-    home.mkdir()
+    home.mkdir(mode=0o700)  # whoever can enter may connect
     user = UNPRIVILEGED if os.getuid() == 0 else None
     if user is not None:
         # The folder above is the run's own, and nobody else's to enter.
@@ -79,7 +79,7 @@ def _redis(folder: Path) -> Iterator[Stand | None]:
         yield None
         return
     home = folder / "redis"
-    home.mkdir()
+    home.mkdir(mode=0o700)  # whoever can enter may connect
     socket = home / "socket"
     durable = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
     command = [program, "--port", "0", "--unixsocket", str(socket), "--dir", str(home), *durable]
