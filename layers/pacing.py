@@ -11,7 +11,7 @@ RECENT_SECONDS = 1.0
 """A version stays good for conflict checks for five seconds on both engines; nobody needs an old one."""
 _FIRST_SECONDS = 0.003
 _SHORTEST_SECONDS = 0.0005
-_LONGEST_SECONDS = 0.008
+_LONGEST_SECONDS = 0.02
 
 
 class RecentVersion:
