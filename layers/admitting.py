@@ -20,7 +20,7 @@ from .messages import MessageType, time_us
 from .moves import Moves
 from .recipients import Recipients, recipient_parts
 from .room import Going, Room
-from .scanning import Bounds, Found, Scan, Standing, State, place_of, position_of
+from .scanning import Bounds, Found, Scan, Standing, place_of, position_of
 from .smartindex import SmartIndex, deadline_parts, is_deadline
 
 _DELETING = (Decision.queue_and_delete, Decision.ignore_and_delete)
@@ -138,7 +138,7 @@ class Admitting:
     def _remove(self, moves: Moves, going: Going) -> None:
         for counter, items in (("expired", going.expired), ("deleted", going.deleted)):
             for item in items:
-                _leave(moves, item.packed, item.state, notes_of(item.stored))
+                moves.leave(item.state, item.packed, notes_of(item.stored))
                 moves.vanish(item.packed, item.stored, counter)
 
     def _append(
@@ -191,15 +191,6 @@ class Admitting:
 
     def _positions(self, items: list[Standing]) -> tuple[Position, ...]:
         return tuple(position_of(self._layout, item.packed) for item in items)
-
-
-def _leave(moves: Moves, packed: bytes, state: State, notes: Notes) -> None:
-    if state == "available":
-        moves.leave_available(packed, notes)
-    elif state == "leased":
-        moves.leave_leased(packed, notes)
-    else:
-        moves.leave_delayed(packed, notes)
 
 
 def _remedy(own: MessageType) -> str:

@@ -39,8 +39,6 @@ Source
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -53,10 +51,8 @@ from fdbqueue.verbs import verb
 from .scanning import locate, position_of
 from .smart import SmartQueue
 from .smartindex import MISSED, NEAR, deadline_key, deadline_of, deadlines_until
-from .times import not_negative, positive
-from .waiting import Promise, first_of
+from .times import not_negative
 
-_log = logging.getLogger(__name__)
 BATCH = 100
 
 
@@ -74,18 +70,6 @@ class Deadline:
     """The message; None if the item has left since it was claimed, or can't be read."""
     state: Literal["available", "leased", "delayed", "gone"]
     """Where the item stands; "gone" only of one that was claimed before by a monitor that did not end that."""
-
-
-@dataclass(slots=True)
-class MonitorReport:
-    """What a monitor has done so far."""
-
-    missed: int = 0
-    """Missed deadlines for which its handler returned."""
-    near: int = 0
-    """Warnings that it gave."""
-    errors: int = 0
-    """Calls of handlers that raised; each was logged."""
 
 
 class Deadlines:
@@ -214,98 +198,3 @@ class Deadlines:
     def _claimed_key(self, until_us: int, at_us: int, packed: bytes) -> bytes:
         prefix: bytes = self._layout.missed[until_us][at_us].key()
         return prefix + packed
-
-
-class Monitor:
-    """Looks after the deadlines of a smart queue.
-
-    Args:
-        deadlines: which.
-        handler: called with each `Deadline` that is missed.
-        near: called with each that is about to be, `lead` seconds before; None: nobody is warned.
-        lead: how many seconds before.
-        interval: seconds after which it looks again, at the latest; sooner when something is due, or is set.
-        claim_seconds: how long a handler may take before another monitor calls its own.
-    """
-
-    def __init__(
-        self,
-        deadlines: Deadlines,
-        handler: Callable[[Deadline], object],
-        *,
-        near: Callable[[Deadline], object] | None = None,
-        lead: float = 0.0,
-        interval: float = 60.0,
-        claim_seconds: float = 60.0,
-    ) -> None:
-        self.deadlines = deadlines
-        self.report = MonitorReport()
-        self._queue = deadlines.smart.queue
-        self._handler = handler
-        self._near = near
-        self._lead_us = None if near is None else not_negative(lead, "lead")
-        self._interval_us = positive(interval, "interval")
-        self._claim_us = positive(claim_seconds, "claim_seconds")
-        self._stopping = Promise()
-
-    def __repr__(self) -> str:
-        return f"Monitor({self.deadlines!r})"
-
-    @verb
-    def sweep(self, db: Database) -> Steps[MonitorReport]:
-        """Tell of all that is missed or near now, and return what was done so far.
-
-        *Conflicts:* with other monitors for the same deadlines, and then it looks again. *Cost:* as `Deadlines.claim`,
-        and a transaction for each missed one.
-        """
-        while self._near is not None and not self._stopping.is_ready():
-            warned = yield from self.deadlines.claim.steps(db, lead=(self._lead_us or 0) / 1e6)
-            for deadline in warned:
-                self.report.near += self._told(self._near, deadline)
-            if len(warned) < BATCH:
-                break
-        while not self._stopping.is_ready():
-            until_us = self._now_us() + self._claim_us
-            claimed = yield from self.deadlines.claim_until(db, until_us=until_us, limit=BATCH)
-            for deadline in claimed:
-                if self._told(self._handler, deadline):
-                    self.report.missed += 1
-                    ended = partial(self.deadlines.end, deadline=deadline, until_us=until_us)
-                    yield from self._queue.read(db, ended)
-            if len(claimed) < BATCH:
-                break
-        return self.report
-
-    @verb
-    def run(self, db: Database) -> Steps[MonitorReport]:
-        """Sweep whenever something is due, until `stop` is called, from another thread or from a handler."""
-        while not self._stopping.is_ready():
-            watch = None
-            tr = db.create_transaction()
-            due_us = yield from self.deadlines.next_us(tr, lead_us=self._lead_us)
-            wait_us = self._interval_us if due_us is None else min(self._interval_us, due_us - self._now_us())
-            if wait_us > 0:
-                # What is set after this transaction's view changes the key, and wakes this.
-                watch = tr.watch(self._queue.layout.alarm_key)
-                yield tr.commit()
-                yield from first_of([watch, self._stopping], wait_us / 1e6)
-                watch.cancel()
-            if not self._stopping.is_ready():
-                yield from self.sweep.steps(db)
-        return self.report
-
-    def stop(self) -> None:
-        """Let `run` come back after what it is at."""
-        self._stopping.keep()
-
-    def _now_us(self) -> int:
-        return self.deadlines.smart.leases.now_us()
-
-    def _told(self, handler: Callable[[Deadline], object], deadline: Deadline) -> bool:
-        try:
-            handler(deadline)
-        except Exception:  # noqa: BLE001 - whatever a handler raises must not keep the other deadlines from being told
-            self.report.errors += 1
-            _log.exception("The handler failed for the deadline of %s of %r.", deadline.position, self.deadlines)
-            return False
-        return True

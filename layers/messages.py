@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -246,9 +246,3 @@ def time_us(seconds: Seconds, message: Any, now_us: int) -> int:
 
 MESSAGE_ERRORS = CODEC_ERRORS
 """What makes stored bytes no message."""
-
-
-def plain(message: Any) -> Mapping[str, Any]:
-    """Return a message as plain data, for those who show it."""
-    data: Mapping[str, Any] = msgspec.to_builtins(message)
-    return data

@@ -7,7 +7,7 @@ another place; it keeps timers and counters true, and the tail above every item 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import structs
 
@@ -115,6 +115,15 @@ class Moves:
         if notes.ttl_at_us:
             self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, TTL))
         self.tally("delayed", -1)
+
+    def leave(self, state: Literal["available", "leased", "delayed"], packed: bytes, notes: Notes) -> None:
+        """Take an item from wherever it stands in the queue."""
+        if state == "available":
+            self.leave_available(packed, notes)
+        elif state == "leased":
+            self.leave_leased(packed, notes)
+        else:
+            self.leave_delayed(packed, notes)
 
     def leave_dead(self, packed: bytes) -> None:
         """Take an item from among the dead letters."""

@@ -40,7 +40,7 @@ from functools import partial
 
 from fdbqueue import Item, Position, Queue
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.keys import Subspace, strinc
 from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.items import notes_of
 from fdbqueue.layout import Layout, pack
@@ -49,7 +49,7 @@ from fdbqueue.verbs import verb
 from .leases import Leases
 from .moves import Moves
 from .recipients import MOST_RECIPIENTS, Recipients
-from .scanning import position_of
+from .scanning import locate, position_of
 
 WINDOW = 64
 RESET_ITEMS = 2_000
@@ -223,10 +223,9 @@ class Resend:
         while True:
             # By snapshot, with a conflict up to what is fetched: what is enqueued behind it disturbs nobody.
             found = yield from rows(tr.snapshot, begin, end, limit=WINDOW)
-            reads = [(row.key, tr.get(self._layout.available.key(row.key[len(prefix) :]))) for row in found[:1]]
             for row in found:
                 packed = row.key[len(prefix) :]
-                value = yield (reads.pop()[1] if reads else tr.get(self._layout.available.key(packed)))
+                value = yield tr.get(self._layout.available.key(packed))
                 if not value.present():
                     continue  # leased or delayed: it is fetched when it is there again
                 stored = bytes(value)
@@ -289,18 +288,14 @@ class Resend:
 
     def _remove(self, tr: Transaction, packed: bytes, counter: str) -> Steps[bool]:
         """Let an item be gone, from wherever it stands; a leased one's holder finds its lease lost."""
-        places = ("available", "leased", "delayed")
-        reads = [(state, tr.get(getattr(self._layout, state).key(packed))) for state in places]
-        gone = False
-        for state, read in reads:
-            value = yield read
-            if value.present():
-                stored, gone = bytes(value), True
-                moves = Moves(tr, self._layout)
-                getattr(moves, f"leave_{state}")(packed, notes_of(stored))
-                moves.vanish(packed, stored, counter)
-                moves.finish()
-        return gone
+        # Plain reads: of whoever moves or takes the item at the same time, and this, one fails.
+        for item in (yield from locate(tr, self._layout, [packed])):
+            moves = Moves(tr, self._layout)
+            moves.leave(item.state, packed, notes_of(item.stored))
+            moves.vanish(packed, item.stored, counter)
+            moves.finish()
+            return True
+        return False
 
     def _numbers(self, tr: Transaction, recipient: str) -> Steps[tuple[int, list[int]]]:
         """Return a recipient's number, and those of the others."""
@@ -311,9 +306,9 @@ class Resend:
             raise ValueError(f"{recipient!r} is not registered with {self!r}: {there}. Register it first.")
         return number, [other for other in registry.numbers.values() if other != number]
 
-    def _prefix(self, space: object, number: int) -> bytes:
-        prefix: bytes = space[number].key()  # type: ignore[index]
+    def _prefix(self, space: Subspace, number: int) -> bytes:
+        prefix: bytes = space[number].key()
         return prefix
 
-    def _key(self, space: object, number: int, packed: bytes) -> bytes:
+    def _key(self, space: Subspace, number: int, packed: bytes) -> bytes:
         return self._prefix(space, number) + packed

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from fdbqueue.engine import Subspace
-from layers.deadlines import Deadline, Deadlines, Monitor
+from layers.deadlines import Deadline, Deadlines
 from layers.decisions import TakeOver
 from layers.messages import MessageType
+from layers.monitor import Monitor
 from layers.smart import SmartQueue
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.smart import Clock, conflicts, contents, rows_of, smart_queue
