@@ -70,10 +70,10 @@ class LastIndex:
         self._order = order
         has_tail = layout.has_tail or order is not None
         self._tail = tr.snapshot.get(layout.tail_key) if has_tail else None
-        # A queue that has subscriptions has a tail, so that others need not ask. By snapshot: who misses the first
-        # subscription because it comes at the same time notes no arrival, and the counters tell (`arrivals.py`).
+        # Where there is no tail, the one read of the last key finds the subscriptions' key too. By snapshot: who misses
+        # the first subscription, as it comes at the same time, notes no arrival, and counters tell (`arrivals.py`).
         self._subscribed = tr.snapshot.get(layout.subscribed_key) if has_tail else None
-        end = layout.end if has_tail else layout.tail_key + b"\x00"
+        end = layout.end if has_tail else layout.subscribed_key + b"\x00"
         self._item = None if order is not None else tr.snapshot.get_key(KeySelector.last_less_than(end))
 
     def steps(self) -> Steps[int]:
@@ -88,7 +88,7 @@ class LastIndex:
             return (yield from self._in_order())
         key = bytes((yield self._item))
         if self._tail is None:
-            if key == layout.tail_key:
+            if key in (layout.tail_key, layout.subscribed_key):
                 layout.has_tail = True
                 return (yield from LastIndex(self._tr, layout).steps())
             index = layout.index_of(key)

@@ -60,7 +60,6 @@ from msgspec.structs import replace
 from fdbqueue import CheckReport, Item, Position, Queue, SubscriptionError
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.tail import give_up_to, raise_tail
 from fdbqueue.verbs import verb
 
 from .leases import Leases
@@ -160,6 +159,15 @@ class Subscriptions:
         new = Registration(selector=text, owner=owner, owned_until_us=until_us, since_us=self.leases.now_us())
         yield from self._queue.transact(tr, partial(self._subscribe, name=name, new=new))
         return Subscription(self.leases, name, function=function, owner=owner, ownership_us=ownership_us)
+
+    def open(self, name: str, *, function: Selects | None = None) -> Subscription:
+        """Return a subscription that was registered before, whatever its selector is; no key is touched.
+
+        Args:
+            name: what it is called.
+            function: its selector, if that is a function.
+        """
+        return Subscription(self.leases, name, function=function, owner=b"", ownership_us=0)
 
     @verb
     def unsubscribe(self, tr: Transaction | Database, name: str) -> Steps[bool]:
@@ -269,12 +277,8 @@ class Subscriptions:
             # -1 is no number of unannounced items: the first look is at everything.
             pointer = Pointer(everything(), 0, -1, now_us)
             tr.set(layout.pointers.pack((name,)), pack_record(pointer))
-        # From now on arrivals are noted. The tail is what makes enqueues look for that.
+        # From now on arrivals are noted.
         tr.set(layout.subscribed_key, name.encode() if new.owner else b"")
-        if self._queue.order_name is None:
-            raise_tail(tr, layout, 0)
-        else:
-            give_up_to(tr, layout, 0, self._queue.order_name)
 
     def _unsubscribe(self, tr: Transaction, name: str) -> Steps[bool]:
         layout = self._layout

@@ -22,6 +22,7 @@ from fdbqueue.cli.peek import peek
 from fdbqueue.cli.purge import purge
 from fdbqueue.cli.redrive import redrive
 from fdbqueue.cli.stats import stats
+from fdbqueue.cli.subscribing import subscribe, subscriptions, unsubscribe
 from fdbqueue.cli.top import top
 from fdbqueue.cli.watchdog import watchdog
 
@@ -36,6 +37,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(enqueue, dequeue, lease, ack, nack, peek, browse, dead, redrive, purge, clear),
+    *(subscribe, subscriptions, unsubscribe),
     *(stats, check, top, watchdog, demo),
 )
 for command in COMMANDS:

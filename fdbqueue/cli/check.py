@@ -11,13 +11,13 @@ from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine import open
-from layers.leases import Leases
+from layers.subscriptions import Subscriptions
 
 
 def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     """Read the whole queue and say what does not fit together. Exits with 1 if something does not."""
     with open(url) as db:
-        report = Leases(queue_of(queue)).check(db)
+        report = Subscriptions(queue_of(queue)).check(db)
     if wants_table(as_json):
         console = Console(highlight=False)
         for problem in report.problems:

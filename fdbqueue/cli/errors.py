@@ -16,6 +16,8 @@ from fdbqueue.errors import (
     ItemTooLarge,
     LeaseLost,
     OrderError,
+    SelectorError,
+    SubscriptionError,
     UrlError,
 )
 
@@ -56,7 +58,7 @@ def exit_code_of(error: BaseException) -> int:
     """Return the exit code for an error of the library's."""
     if isinstance(error, BulkInterrupted) and error.__cause__ is not None:
         return exit_code_of(error.__cause__)
-    if isinstance(error, UrlError | OrderError):
+    if isinstance(error, UrlError | OrderError | SelectorError | SubscriptionError):
         return USAGE
     if isinstance(error, BadValue | CodecError | FormatError | ItemTooLarge):
         return VALUE

@@ -14,6 +14,7 @@ from fdbqueue.engine import open
 from fdbqueue.items import Item
 from layers.lease import Lease
 from layers.leases import Leases
+from layers.subscriptions import Subscriptions
 
 
 def lease(
@@ -21,6 +22,9 @@ def lease(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many items at most.")] = 1,
     duration: Annotated[float, typer.Option("--duration", "-d", help="Seconds until the items are anybody's.")] = 30.0,
     consumer: Annotated[str | None, typer.Option("--consumer", help="Who takes them; default: host:pid.")] = None,
+    subscription: Annotated[
+        str | None, typer.Option("--subscription", "-s", help="Only what this subscription selects, on its credit.")
+    ] = None,
     max_attempts: MaxAttempts = None,
     url: Url = None,
     codec: Codec = CodecName.json,
@@ -33,7 +37,8 @@ def lease(
     """
     leases = Leases(queue_of(queue, codec), max_attempts=max_attempts)
     with open(url) as db:
-        taken = leases.lease_many(db, limit=limit, duration=duration, consumer=consumer)
+        source = leases if subscription is None else Subscriptions(leases).open(subscription)
+        taken = source.lease_many(db, limit=limit, duration=duration, consumer=consumer)
     if not taken:
         raise typer.Exit(errors.EMPTY)
     if wants_table(as_json):

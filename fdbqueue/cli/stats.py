@@ -10,6 +10,7 @@ from fdbqueue.cli.output import print_pairs, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine import open
 from layers.staged import StagedQueue
+from layers.subscriptions import Subscriptions
 
 
 def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
@@ -20,7 +21,10 @@ def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     with open(url) as db:
         staged = StagedQueue(queue_of(queue)).stats(db)
         order = order_stats(db, queue_of(queue))
+        subscribed = Subscriptions(queue_of(queue)).stats(db)
     found = {**asdict(staged.items), "requests": staged.requests, "wanted": staged.wanted, **order}
+    if subscribed:
+        found["subscriptions"] = len(subscribed)
     if wants_table(as_json):
         levels = found.pop("levels", {})
         print_pairs(queue, {**found, **{f"level {rank}": there for rank, there in levels.items()}})

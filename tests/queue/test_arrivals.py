@@ -12,7 +12,6 @@ from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layout import pack
 from fdbqueue.stats import read_counts
-from fdbqueue.tail import raise_tail
 from layers.leases import Leases
 from layers.staged import StagedQueue
 
@@ -23,7 +22,6 @@ def queue(db: Any, space: Subspace) -> Queue:
     queue = Queue(space)
     tr = db.create_transaction()
     tr[queue.layout.subscribed_key] = b""
-    raise_tail(tr, queue.layout, 0)
     tr.commit().wait()
     return queue
 
@@ -110,7 +108,6 @@ def test_an_enqueue_that_read_before_somebody_wanted_to_know_is_found_out_by_the
     queue.enqueue(slow, b"slow")
     tr = db.create_transaction()
     tr[queue.layout.subscribed_key] = b""
-    raise_tail(tr, queue.layout, 0)
     tr.commit().wait()
     queue.enqueue(db, b"knows")
     assert unannounced(db, queue) == 0

@@ -1,0 +1,78 @@
+"""``fdbqueue subscribe``, ``fdbqueue subscriptions`` and ``fdbqueue unsubscribe``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fdbqueue.cli import errors
+from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
+from fdbqueue.cli.output import say, wants_table, write_lines
+from fdbqueue.cli.values import encode_json
+from fdbqueue.engine import open
+from layers.subscriptions import Subscriptions, SubscriptionStats
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="What the subscription is called.")]
+
+
+def subscribe(
+    queue: QueueName,
+    name: Name,
+    selector: Annotated[
+        str,
+        typer.Option("--selector", "-s", help="Which items it wants: \"color = 'red' AND weight > 2\"; default: all."),
+    ] = "",
+    credit: Annotated[
+        int | None,
+        typer.Option("--credit", min=0, help="How many items its consumers have at once; default: any number."),
+    ] = None,
+    credit_bytes: Annotated[int | None, typer.Option("--credit-bytes", min=0, help="How many bytes of them.")] = None,
+    url: Url = None,
+) -> None:
+    """Register a subscription: `fdbqueue lease --subscription NAME` then leases what it selects, in order.
+
+    One that is there already gets this selector and credit; with another selector it begins at the head again.
+    """
+    with open(url) as db:
+        subscription = Subscriptions(queue_of(queue)).subscribe(db, name, selector=selector)
+        subscription.grant(db, items=credit, size_bytes=credit_bytes)
+    say(f"{name} is subscribed")
+
+
+def subscriptions(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
+    """Print the subscriptions of a queue, what they select and what their consumers have. Exits with 1 without any."""
+    with open(url) as db:
+        found = Subscriptions(queue_of(queue)).stats(db)
+    if wants_table(as_json) and found:
+        Console().print(_table(found))
+    else:
+        write_lines([encode_json(asdict(one)).encode() + b"\n" for one in found])
+    if not found:
+        raise typer.Exit(errors.EMPTY)
+
+
+def unsubscribe(queue: QueueName, name: Name, url: Url = None) -> None:
+    """Remove a subscription; the items stay. Exits with 1 if there was none."""
+    with open(url) as db:
+        if not Subscriptions(queue_of(queue)).unsubscribe(db, name):
+            raise typer.Exit(errors.EMPTY)
+    say(f"{name} is not subscribed any more")
+
+
+def _table(found: list[SubscriptionStats]) -> Table:
+    table = Table(header_style="bold")
+    for column in ("name", "selector", "state"):
+        table.add_column(column, overflow="fold")
+    for column in ("credit", "held", "bytes held"):
+        table.add_column(column, justify="right")
+    for one in found:
+        selector = "a function" if one.selector is None else one.selector
+        state = "suspended" if one.suspended else "exclusive" if one.exclusive else ""
+        credit = "" if one.credit is None else f"{one.credit:,}"
+        table.add_row(Text(one.name), Text(selector), state, credit, f"{one.held:,}", f"{one.held_bytes:,}")
+    return table
