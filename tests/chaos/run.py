@@ -25,6 +25,7 @@ from tests.chaos.stage import BUGGIFIED, KILLED, STOPPED, Round, Wanted
 from tests.chaos.waking import not_woken
 
 ROUND_SECONDS = 12.0
+PATIENCE = 1.0
 PROGRAM_STEPS = 120
 MOST_TOLD = 5
 """Violations of one promise in one round that are told."""
@@ -86,6 +87,7 @@ def run(
     *,
     until_broken: bool = False,
     kind: str | None = None,
+    patience: float = PATIENCE,
 ) -> Report:
     """Run rounds on the database of a URL until `seconds` have passed; at least one.
 
@@ -93,23 +95,24 @@ def run(
         url: of any engine that several processes can open; "file:" is a temporary folder, "server:" a server of the
             run's own, which is killed too.
         seed: what processes do and what goes wrong; the order of what they do at the same time is not in it.
-        seconds: how long it may take, but for the last round's end.
+        seconds: how long it takes, but for the last round's end.
         tell: told after every round.
         until_broken: end after the first round that broke a promise.
         kind: of the rounds; None: of all kinds in turn.
+        patience: how much longer it may take, as a part of `seconds`, until every fault has happened at least once.
     """
     started = time.monotonic()
     kinds = random.Random(seed).sample(list(Kind), len(Kind)) if kind is None else [Kind(kind)]
     with _place(url) as place, fdbqueue.open(place.url) as db:
         report = Report(seed, place.url, asked_for=(*ASKED_FOR, *place.asked_for))
         _ask(db, report, seed)
-        while not report.rounds or time.monotonic() - started < seconds - ROUND_SECONDS:
+        while _goes_on(report, time.monotonic() - started, seconds, patience):
             left = seconds - (time.monotonic() - started)
             one = Round(
                 db,
                 place.url,
                 f"{seed}/{report.rounds}",
-                max(4.0, min(ROUND_SECONDS, left * 0.7)),
+                max(4.0, min(ROUND_SECONDS, left * 0.7)) if left > 0 else ROUND_SECONDS,
                 Wanted(odds_of(report.rounds), kills=True, buggify=bool(place.machines), machines=place.machines),
                 Subspace(("fdbqueue chaos", secrets.token_hex(6))),
                 kinds[report.rounds % len(kinds)],
@@ -130,6 +133,13 @@ def run(
                 break
         report.seconds = time.monotonic() - started
     return report
+
+
+def _goes_on(report: Report, taken: float, seconds: float, patience: float) -> bool:
+    """Say whether another round is to be: while there is time, and some time more if a fault has not happened yet."""
+    if not report.rounds or taken < seconds - ROUND_SECONDS:
+        return True
+    return bool(report.never()) and taken < (1 + patience) * seconds
 
 
 def _ask(db: Any, report: Report, seed: str) -> None:
