@@ -5,12 +5,16 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from fdbqueue import LeaseLost, Queue
+from fdbqueue import LeaseLost
 from fdbqueue.engine import FDBError, Subspace
 from layers.browsing import State
 from layers.lease import Lease
 from layers.leases import Leases
+from layers.smart import SmartQueue
 from layers.staged import StagedQueue
+from layers.subscription import Subscription
+from layers.subscriptions import Subscriptions
+from tests.chaos.kinds import CREDIT, Kind, queue_of, some_headers
 from tests.helpers.staging import Clock
 
 STATES: tuple[State, ...] = ("available", "leased", "delayed", "dead")
@@ -23,6 +27,13 @@ VERBS = (
     *("enqueue later", "enqueue mortal", "bulk", "nack", "snooze", "extend", "dequeue", "staged dequeue"),
     *("reclaim", "redrive", "tail", "purge", "pass", "pass", "look"),
 )
+OF_KIND: dict[Kind, tuple[str, ...]] = {
+    Kind.plain: (),
+    Kind.priority: (),
+    Kind.subscriptions: ("subscribed lease",) * 6,
+    Kind.smart: ("smart",) * 9,
+}
+"""What a program also does, by the layer that stands on its queue."""
 
 
 class Program:
@@ -35,17 +46,23 @@ class Program:
         self._db = db
         self._dice = random.Random(seed)
         self._clock = Clock()
-        self._queue = Queue(space, codec="str")
+        self._kind = self._dice.choice(list(Kind))
+        self._verbs = (*VERBS, *OF_KIND[self._kind])
+        self._queue = queue_of(space, self._kind)
         self._leases = Leases(self._queue, max_attempts=3, clock=self._clock)
         self._staged = StagedQueue(self._leases, consumer="alone")
         self._held: list[Lease] = []
+        self._subscriptions: list[Subscription] = []
+        self._smart = SmartQueue(self._leases) if self._kind is Kind.smart else None
         self._named = 0
 
     def run(self, steps: int) -> list[Any]:
         """Do so many steps; return what each was told."""
-        said = []
+        said: list[Any] = []
+        if self._kind is Kind.subscriptions:
+            self._subscribe()
         for _ in range(steps):
-            verb = self._dice.choice(VERBS)
+            verb = self._dice.choice(self._verbs)
             try:
                 answer = self._do(verb)
             except LeaseLost as lost:
@@ -60,23 +77,28 @@ class Program:
         db, dice, leases = self._db, self._dice, self._leases
         match verb:
             case "enqueue":
-                return self._queue.enqueue(db, self._name(), headers={"n": self._named}).index
+                return self._queue.enqueue(db, self._value(), headers=self._headers()).index
             case "staged enqueue":
-                return self._staged.enqueue(db, self._name()).index
+                return self._staged.enqueue(db, self._value(), headers=self._headers()).index
             case "enqueue later":
-                return leases.enqueue(db, self._name(), delay=dice.randint(1, 9)).index
+                return leases.enqueue(db, self._value(), delay=dice.randint(1, 9), headers=self._headers()).index
             case "enqueue mortal":
-                return leases.enqueue(db, self._name() * dice.choice([1, 30_000]), ttl=dice.randint(1, 20)).index
+                return leases.enqueue(db, self._value(dice.choice([0, 120_000])), ttl=dice.randint(1, 20)).index
             case "bulk":
-                return self._queue.enqueue_many(db, [self._name() for _ in range(dice.randint(1, 30))]).items
+                return self._queue.enqueue_many(db, [self._value() for _ in range(dice.randint(1, 30))]).items
             case "lease":
                 return self._take(leases.lease_many(db, limit=dice.randint(1, 5), duration=dice.randint(1, 9)))
             case "staged lease":
                 return self._take(self._staged.lease_many(db, limit=dice.randint(1, 5), duration=5.0))
             case "dequeue":
-                return [item.value for item in self._queue.dequeue_many(db, limit=2)]
+                return [shown(item.value) for item in self._queue.dequeue_many(db, limit=2)]
             case "staged dequeue":
-                return [item.value for item in self._staged.dequeue_many(db, limit=2)]
+                return [shown(item.value) for item in self._staged.dequeue_many(db, limit=2)]
+            case "subscribed lease":
+                subscription = dice.choice(self._subscriptions)
+                return self._take(subscription.lease_many(db, limit=dice.randint(1, 9), duration=5, consumer="alone"))
+            case "smart":
+                return self._admit()
             case "reclaim":
                 return sorted((found.kind, found.fate) for found in leases.reclaim(db).reclaimed)
             case "redrive" | "tail":
@@ -106,21 +128,50 @@ class Program:
 
     def _take(self, taken: list[Lease]) -> Any:
         self._held += taken
-        return [(lease.value[:9], lease.attempt, lease.error, lease.expires_at) for lease in taken]
+        return [(shown(lease.value), lease.attempt, lease.error, lease.expires_at) for lease in taken]
 
     def _look(self) -> Any:
         looks = [
             [
-                (item.value[:9], item.attempt, item.error, item.ttl_at)
+                (shown(item.value), item.attempt, item.error, item.ttl_at)
                 for item in self._leases.browse(self._db, state=state)
             ]
             for state in STATES
         ]
         return [looks, str(self._leases.stats(self._db))]
 
-    def _name(self) -> str:
+    def _subscribe(self) -> None:
+        subscriptions = Subscriptions(self._leases)
+        for name, credit in CREDIT.items():
+            subscription = subscriptions.subscribe(self._db, name, selector=f"color = '{name}'")
+            subscription.grant(self._db, items=credit)
+            self._subscriptions.append(subscription)
+
+    def _admit(self) -> Any:
+        if self._smart is None:
+            return None
+        outcome = self._smart.enqueue(self._db, self._message())
+        return (outcome.decision, outcome.by and outcome.by.index, outcome.position and outcome.position.index)
+
+    def _value(self, size: int = 0) -> Any:
+        """Return a value that no other item has."""
+        if self._kind is Kind.smart:
+            return self._message()
         self._named += 1
-        return f"{self._named:04}"
+        return f"{self._named:04}".encode().ljust(size, b".")
+
+    def _message(self) -> dict[str, Any]:
+        self._named += 1
+        kind, key = self._dice.choice(["report", "report", "confirm", "override"]), f"k{self._dice.randrange(5)}"
+        return {"type": kind, "key": key, "lane": self._dice.randrange(2), "id": f"{self._named}"}
+
+    def _headers(self) -> Any:
+        return some_headers(self._kind, self._dice, f"{self._named}")
+
+
+def shown(value: Any) -> str:
+    """Return enough of a value to tell it from others."""
+    return repr(value)[:80]
 
 
 def answered_differently(databases: list[Any], space: Subspace, seed: str, *, steps: int) -> list[str]:
