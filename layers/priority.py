@@ -181,7 +181,7 @@ class PriorityQueue:
             FormatError, CodecError: it can't be read; it stays where it is.
 
         *Conflicts:* with whoever takes the same item, and with what comes to stand in front of it. *Cost:* two reads
-        in parallel whichever level has it, with weights up to four; four writes.
+        in parallel whichever level has it, four writes; with weights two reads more if the turn's level has none.
         """
         items = yield from self._dequeueing.take_out(tr, limit=1)
         return items[0] if items else None

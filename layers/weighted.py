@@ -55,12 +55,12 @@ class WeightedHead(Head):
         turn = self._begun.get(tr)
         if turn is None or (turn.taken and after is None):
             turn = self._begun[tr] = _Turn(self._wheel[next(self._turns) % len(self._wheel)])
-        reads = [started(rows(tr.snapshot, *span, limit=limit)) for span in self._spans(turn.level, after)]
-        found: list[KeyValue] = []
-        for read in reads:
-            found += yield from read
-            if len(found) >= limit:
-                break
+        own, *others = self._spans(turn.level, after)
+        found = yield from rows(tr.snapshot, *own, limit=limit)
+        if len(found) < limit:
+            reads = [started(rows(tr.snapshot, *span, limit=limit - len(found))) for span in others]
+            for read in reads:
+                found += yield from read
         return found[:limit]
 
     def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:

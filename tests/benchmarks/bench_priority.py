@@ -24,9 +24,9 @@ from layers.levels import Levels
 from layers.priority import PriorityQueue
 from tests.benchmarks.harness import (
     ROUNDS,
+    SIZE,
     Contestant,
     Sample,
-    by_size,
     cluster_url,
     compare,
     heading,
@@ -38,8 +38,8 @@ from tests.benchmarks.samples import Stopwatch
 SPACE = Subspace(("fdbqueue bench", "priority"))
 ITEM = b"x" * 100
 LEVELS = 10
-CALLS = by_size(quick=50, normal=200, full=1_000) * ROUNDS
-LOADED = by_size(quick=5_000, normal=50_000, full=200_000)
+CALLS = {"quick": 50, "full": 1_000}.get(SIZE, 200) * ROUNDS
+LOADED = {"quick": 5_000, "full": 200_000}.get(SIZE, 50_000)
 MOST = 1.5
 """A dequeue over ten levels is to take at most so many times what one over a single level takes."""
 
