@@ -28,7 +28,8 @@ import msgspec
 from fdbqueue import CodecError
 from fdbqueue.codecs import CODEC_ERRORS
 
-from .limits import Limit
+from .limits import MOST_COUNTED, Limit
+from .times import positive
 
 Key: TypeAlias = str | bytes | int | tuple[Any, ...] | None
 """What relates messages of one type, and of others, to each other."""
@@ -214,6 +215,15 @@ class Messages:
                 raise ValueError(f"The type {given.name!r} sees the type {name!r}, which is not registered.")
         if given.key is None and (given.sees.same_key or given.key_limit is not None):
             raise ValueError(f"The type {given.name!r} has no key, by which it could see, or be limited.")
+        for name, seconds in (("expires", given.expires), ("deadline", given.deadline)):
+            if isinstance(seconds, int | float):
+                positive(seconds, f"{name} of {given.name!r}")
+        for limit in (given.limit, given.key_limit):
+            if limit is not None and limit.most > MOST_COUNTED:
+                raise ValueError(
+                    f"A limit of a type or a key is counted item by item, up to {MOST_COUNTED:,}, and {limit.most:,} of"
+                    f" {given.name!r} are more. Limit the queue, or choose a finer key."
+                )
 
 
 class _Tagged(msgspec.Struct):

@@ -10,10 +10,13 @@ import msgspec
 import pytest
 
 from fdbqueue import BulkInterrupted, CodecError, ItemTooLarge, LeaseLost, Queue
-from fdbqueue.engine import Subspace
+from fdbqueue.engine import Subspace, transactional
+from fdbqueue.engine.steps import run
 from layers.decisions import Answer, Asked, Decision, TakeOver
 from layers.leases import Leases
+from layers.limits import Limit
 from layers.messages import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed, types
+from layers.serving import Serving, Share
 from layers.smart import SmartQueue
 from layers.staged import StagedQueue
 from tests.helpers.faults import Fault, FaultyDatabase
@@ -230,6 +233,26 @@ def test_the_index_follows_whatever_way_an_item_takes_out(db: Any, smart: SmartQ
     assert smart.enqueue(db, Progress("a", 2)).by is None
 
 
+def test_an_item_that_was_taken_out_for_somebody_who_had_gone_is_back_in_the_index(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue(db, Progress("a", 1))
+    serving = Serving(smart.leases)
+    share = Share(1, 0, "", own=True)
+
+    @transactional
+    def take(tr: Any) -> None:
+        run(serving.take(tr, serving.look(tr, limit=1), [share]))
+
+    @transactional
+    def put_back(tr: Any) -> None:
+        run(serving.put_back(tr, share.got))
+
+    take(db)
+    assert contents(smart, db) == []
+    put_back(db)
+    assert contents(smart, db) == [Progress("a", 1)]
+    assert smart.enqueue(db, Progress("a", 2)).rewritten is not None
+
+
 def test_a_dead_letter_is_out_of_the_queue_until_it_is_redriven(db: Any, space: Subspace) -> None:
     smart = smart_queue(space)
     smart = SmartQueue(Leases(smart.queue, max_attempts=1, clock=smart.leases.clock))
@@ -440,6 +463,9 @@ def test_types_that_do_not_go_together_are_refused() -> None:
         (MessageType("a", sees=OWN_KEY),),
         (MessageType(""),),
         (MessageType("a", Progress), MessageType("b", Progress)),
+        (MessageType("a", expires=0),),
+        (MessageType("a", deadline=-1.0),),
+        (MessageType("a", limit=Limit(10_001)),),
     )
     for given in refused:
         with pytest.raises(ValueError):
@@ -451,6 +477,8 @@ def test_types_that_do_not_go_together_are_refused() -> None:
             Messages(MessageType("a", cls))
     with pytest.raises(TypeError):
         SmartQueue(Queue("q"))
+    with pytest.raises(TypeError):
+        SmartQueue(Queue("q", codec=Messages(MessageType("a", check=lambda queued: Decision.ignore))))
 
 
 @pytest.mark.parametrize("form", ["json", "msgpack"])
