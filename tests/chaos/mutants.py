@@ -67,6 +67,7 @@ MUTANTS = (
         "a bulk load does not look whether a batch of unknown outcome is in",
         "fdbqueue/bulk.py",
         (("doubt = (sent.mark, None) if predicates.maybe_committed(error) else None", "doubt = None"),),
+        Kind.plain,
     ),
     Mutant(
         "the timer of a lease is forgotten",
