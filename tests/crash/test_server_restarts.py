@@ -23,7 +23,7 @@ from tests.chaos.server import PROGRAM_VARIABLE, Server, find_program, running
 from tests.helpers.faults import Fault, FaultyDatabase, FaultyTransaction
 from tests.helpers.staging import left_behind, value, wait_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 DOWN_SECONDS = 0.2
 """How long the server is gone."""
