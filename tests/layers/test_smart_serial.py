@@ -71,6 +71,7 @@ class Modelled:
     n: int
     state: str = "available"
     ends: float | None = None
+    token: bytes = b""
 
 
 @dataclass
@@ -131,17 +132,17 @@ class Serial:
             del self.items[position]
         return position
 
-    def lease(self, now: float, _: None, told: Any) -> Any:
+    def lease(self, now: float, token: bytes, told: Any) -> Any:
         position = self.first(now)
         if position is not None:
-            self.items[position].state = "leased"
+            self.items[position].state, self.items[position].token = "leased", token
         return position
 
-    def end(self, now: float, how: tuple[str, Position], told: Any) -> Any:
-        verb, position = how
-        if position not in self.items or self.items[position].state != "leased":
+    def end(self, now: float, how: tuple[str, Position, bytes], told: Any) -> Any:
+        verb, position, token = how
+        item = self.items.get(position)
+        if item is None or item.state != "leased" or item.token != token:
             return "lost"
-        item = self.items[position]
         if verb == "ack" or 0 < (item.ends or 0) <= now:
             del self.items[position]
         else:
@@ -194,10 +195,10 @@ class Interleaved:
         elif verb == "lease":
             lease = self.smart.leases.lease(tr, duration=1e6)
             self.leases += [lease] if lease else []
-            argument, result = None, lease and lease.position
+            argument, result = (lease.token, lease.position) if lease else (b"", None)
         elif self.leases:
             lease = self.leases[argument["n"] % len(self.leases)]
-            verb, argument, result = "end", (verb, lease.position), self.end(tr, verb, lease)
+            verb, argument, result = "end", (verb, lease.position, lease.token), self.end(tr, verb, lease)
         else:
             return
         stamp = self.log.key() + b"\x00" * 10 + struct.pack(">I", len(self.records))
