@@ -287,3 +287,18 @@ def test_the_tail_says_which_order_a_queue_has(db: Any, space: Subspace) -> None
     assert run(read_tail(tr, queue.layout)).order == "tens"
     assert run(LastIndex(tr, queue.layout, "tens").steps()) == 1
     assert "order='tens'" in repr(queue)
+
+
+def test_two_orders_given_at_the_same_instant_lose_nothing_and_check_tells(db: Any, space: Subspace) -> None:
+    queue, plain = queue_of(space), Queue(space, codec="json")
+    one, other = db.create_transaction(), db.create_transaction()
+    queue.enqueue(one, 10)
+    plain.enqueue(other, 20)
+    one.commit().wait()
+    other.commit().wait()
+
+    assert "has the order 'tens', but 1 items without a rank" in " ".join(queue.check(db).problems)
+    with pytest.raises(OrderError):
+        plain.enqueue(db, 30)
+    assert sorted(drain(plain, db)) == [10, 20]
+    assert queue.check(db).ok
