@@ -282,18 +282,19 @@ class _Crews:
             last = yield from LastIndex(tr, layout, order).steps()
             give_up_to(tr, layout, last + len(values), order)
             positions: list[Position | Exception] = []
-            spans = []
+            places = []
             for index, (stored, chunks, rank) in enumerate(values, last + 1):
                 position = Position(index, random, rank=rank)
-                tr.set(layout.item_key(position), stored)
+                packed = pack(position)
+                tr.set(layout.available.key(packed), stored)
                 for number, chunk in enumerate(chunks):
                     tr.set(layout.chunk_key(position, number), chunk)
                 positions.append(position)
-                spans.append((pack(position), pack(position)))
+                places.append(packed)
             count(tr, layout, enqueued=len(values))
             count_levels(tr, layout, Counter(rank for _, _, rank in values))
             if layout.subscribed:
-                announce(tr, layout, spans, enqueued=len(values))
+                announce(tr, layout, [(packed, packed) for packed in places], enqueued=len(values))
             return positions
 
         return (yield from self._queue.transact(db, body))

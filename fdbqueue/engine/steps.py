@@ -88,6 +88,7 @@ async def run_async(steps: Steps[T]) -> T:
 
 async def _ready(future: Future[Any]) -> None:
     loop = asyncio.get_running_loop()
+    own_thread = threading.get_ident()
     waiter = loop.create_future()
 
     def wake() -> None:
@@ -96,7 +97,11 @@ async def _ready(future: Future[Any]) -> None:
 
     def ready(_: object) -> None:
         # The loop may be closed by the time a cancelled future calls back.
-        if not loop.is_closed():
+        if loop.is_closed():
+            return
+        if threading.get_ident() == own_thread:
+            wake()  # another task of this loop has made it ready: no need to wake the loop, which costs a system call
+        else:
             loop.call_soon_threadsafe(wake)
 
     future.on_ready(ready)
