@@ -20,7 +20,7 @@ only who enqueues needs to know. (docs/adr/0060)
 | ``("count", name)`` | 8 bytes, little-endian, by atomic adds | everything that changes an item's state |
 | ``("request", versionstamp)`` | who waits for how many items, and until when | `layers/requests.py` |
 | ``("grant", client)`` | the leases that others took for a request | `layers/requests.py` |
-| ``(True, "subscribed")`` | there are subscriptions; the name of one that is exclusive | `layers/subscriptions.py` |
+| ``(True, "subscribed")`` | empty; there are subscriptions | `layers/subscriptions.py` |
 | ``("subscription", name)`` | what it selects, its credit, whose it is | `layers/subscriptions.py` |
 | ``("pointer", name)`` | what it has yet to look at | `layers/subscriptions.py` |
 | ``("held", name, index, random)`` | bytes of an item that its consumers have | `layers/subscriptions.py` |

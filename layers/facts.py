@@ -1,8 +1,8 @@
 """Facts: what a selector can ask of an item beside its headers.
 
 ========================  ==============================================================================
-``JMSMessageID``          ``ID:`` and its position, written ``INDEX:RANDOM``
-``JMSPriority``           9 less its rank, at least 0, as of ten levels; 4 in a queue without ranks
+``JMSMessageID``          ``ID:`` and its position, as ``Position.text`` writes it
+``JMSPriority``           its header "priority", as it was sent; 4 without one
 ``JMSTimestamp``          when it was enqueued, in milliseconds since 1970; NULL if that was not noted
 ``JMSExpiration``         when its life ends, in the same; 0: never
 ``JMSRedelivered``        whether it was leased before
@@ -20,11 +20,13 @@ from collections.abc import Callable
 from typing import Any
 
 from fdbqueue import Position
-from fdbqueue.items import Notes, notes_of
+from fdbqueue.items import Notes, headers_of, notes_of
 from fdbqueue.layout import Layout
 
+from .levels import PRIORITY
+
 NORMAL_PRIORITY = 4
-"""Of an item without a rank, as JMS has it."""
+"""Of an item whose sender named none, as JMS has it."""
 
 
 class Facts:
@@ -51,18 +53,15 @@ class Facts:
 
 
 def _rank(facts: Facts) -> int | None:
-    rank: int | None = getattr(facts.position, "rank", None)
-    return rank
+    return facts.position.rank
 
 
-def _priority(facts: Facts) -> int:
-    rank = _rank(facts)
-    return NORMAL_PRIORITY if rank is None else max(0, 9 - rank)
+def _priority(facts: Facts) -> Any:
+    return headers_of(facts.stored).get(PRIORITY, NORMAL_PRIORITY)
 
 
 def _message_id(facts: Facts) -> str:
-    position = facts.position
-    return f"ID:{position.index}:{position.random.hex()}"
+    return f"ID:{facts.position.text}"
 
 
 FACTS: dict[str, Callable[[Facts], Any]] = {

@@ -70,6 +70,7 @@ from .subscription import Subscription
 from .subscriptioncheck import check_subscriptions
 from .subscriptionrecords import Pointer, Registration, pack_record, read_registration
 from .times import positive
+from .waitingline import DISPATCHER
 
 NAME_BYTES = 200
 
@@ -278,7 +279,7 @@ class Subscriptions:
             pointer = Pointer(everything(), 0, -1, now_us)
             tr.set(layout.pointers.pack((name,)), pack_record(pointer))
         # From now on arrivals are noted.
-        tr.set(layout.subscribed_key, name.encode() if new.owner else b"")
+        tr.set(layout.subscribed_key, b"")
 
     def _unsubscribe(self, tr: Transaction, name: str) -> Steps[bool]:
         layout = self._layout
@@ -291,6 +292,7 @@ class Subscriptions:
         if len(registered) == 1:
             span = layout.arrivals.range()
             tr.clear_range(span.start, span.stop)
+            tr.clear(layout.pointers.pack((DISPATCHER,)))
             tr.clear(layout.subscribed_key)
         return True
 

@@ -132,6 +132,7 @@ def test_a_selector_asks_for_more_than_headers() -> None:
     assert ItemTest(layout, Selector(accepted))(key, stored)
     fresh = "JMSTimestamp IS NULL AND JMSExpiration = 0 AND NOT JMSRedelivered AND JMSXDeliveryCount = 1"
     assert ItemTest(layout, Selector(fresh))(key, envelope(b"x"))
+    assert ItemTest(layout, Selector("JMSPriority > 8"))(key, envelope(b"x", {"priority": 9}))
     assert ItemTest(layout, lambda headers: headers["a"] == 1)(key, stored)
     assert not Selector("JMSRedelivered OR NOT JMSRedelivered").accepts({})
 
