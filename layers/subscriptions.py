@@ -38,8 +38,9 @@ Guarantees
 Limits
     A selector that is a function is not stored; every process that serves the subscription must bring the same.
     Whoever enqueues with a version of this library that knows no subscriptions is noticed, but then every subscription
-    looks at the whole queue again; what such a version gives back is found only then. Subscriptions follow the order of the keys, not one of `Leases(head=…)`. There are
-    no message groups and no "no-local": items do not name their producers.
+    looks at the whole queue again; what such a version gives back is found only then. Subscriptions follow the order
+    of the keys, not one of `Leases(head=…)`. There are no message groups and no "no-local": items do not name their
+    producers.
 
 Source
     Apache Qpid, "Queue Implementation" design (subscriptions, their pointers, immediate delivery); AMQP 0-10 for
