@@ -5,7 +5,7 @@ don't need.
 
 Ordering: an item's index is one more than the last one that a *snapshot* read sees, so producers never conflict; two
 that run at the same time may take the same index, and then the random part decides. Whoever enqueues after another's
-commit comes after it.
+commit comes after it. A queue may have another order (`order.py`): then items stand by rank, and within one as above.
 
 Source: FoundationDB's queue recipe (documentation, "Queues").
 """
@@ -363,7 +363,8 @@ class Queue:
         for number, chunk in enumerate(chunks):
             tr.set(self.layout.chunk_key(position, number), chunk)
         count(tr, self.layout, enqueued=1)
-        count_levels(tr, self.layout, {position.rank: 1})
+        if position.rank is not None:
+            count_levels(tr, self.layout, {position.rank: 1})
         if self.layout.subscribed:
             packed = pack(position)
             announce(tr, self.layout, [(packed, packed)], enqueued=1)

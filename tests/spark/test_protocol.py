@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.errors import JobError
+from fdbqueue.errors import JobError, OrderError
 from fdbqueue.spark import forget_job, job_report, jobs
 from fdbqueue.spark.job import begin_job
 from fdbqueue.spark.keys import JobKeys
+from layers.earliest import EarliestDeadline
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
 from tests.spark.simulated import Actor, Job, header, in_pieces, rows
 
@@ -85,6 +87,14 @@ def test_rows_that_differ_between_attempts_are_refused_and_not_written(job: Job)
     with pytest.raises(JobError, match="checkpoint"):
         job.run([b"other %d" % number for number in range(100)])
     assert job.values() == sorted(VALUES[:50])
+
+
+def test_a_queue_with_an_order_refuses_rows_which_have_no_rank(job: Job) -> None:
+    ordered = Queue(job.queue.layout.space, codec="bytes", order=EarliestDeadline())
+    ordered.enqueue(job.db, b"first", headers={"deadline": 1})
+    with pytest.raises(OrderError, match="'earliest deadline'"):
+        job.run(VALUES[:10])
+    assert job.values() == [b"first"]
 
 
 def test_an_empty_retry_of_a_partition_with_rows_is_refused(job: Job) -> None:
