@@ -19,6 +19,7 @@ from layers.decisions import Asked, Decision, TakeOver
 from layers.limits import Limit
 from layers.messages import NOTHING, OWN_KEY, OWN_TYPE, MessageType, types
 from layers.overrun import Overrun, TimeLimit
+from layers.room import WATCHED_ENTRIES
 from layers.smart import SmartQueue
 from tests.helpers.smart import Clock, contents, rows_of, smart_queue
 
@@ -368,6 +369,18 @@ def test_one_that_waits_for_room_comes_in_when_there_is_some_and_refuses_in_time
         smart.queue.dequeue(db)
         waiting.join()
         assert numbers(smart, db) == [("a", 2), ("a", 3)], at
+
+
+def test_one_that_waits_for_one_of_very_many_to_go_comes_in_too(db: Any, space: Subspace) -> None:
+    amount = WATCHED_ENTRIES + 1
+    smart = smart_queue(space, MessageType("x", sees=NOTHING, limit=Limit(amount, "wait")))
+    smart.enqueue_many(db, [x("a", n) for n in range(amount)])
+    waiting = threading.Thread(target=smart.enqueue, args=(db, x("a", -1)), kwargs={"timeout": 30})
+    waiting.start()
+    lease = smart.leases.lease_many(db)[-1]
+    smart.leases.ack(db, lease)
+    waiting.join()
+    assert smart.stats(db).types["x"] == amount
 
 
 def test_one_that_waits_comes_in_when_a_life_ends_that_nobody_settles(db: Any, space: Subspace) -> None:
