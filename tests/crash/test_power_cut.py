@@ -92,10 +92,10 @@ def witness(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Witness:
     with opened(folder):  # a power cut while a database is made may leave none
         pass
     witness = Witness(folder / "data.mdb")
-    put_mark, sync, roll_back = redo.Marks._put, Durable._sync, redo.roll_back
+    put_label, sync, roll_back = redo.Labels._put, Durable._sync, redo.roll_back
 
-    def seen_mark(marks: redo.Marks, txn: int, content: bytes) -> None:
-        put_mark(marks, txn, content)
+    def seen_label(labels: redo.Labels, txn: int, content: bytes) -> None:
+        put_label(labels, txn, content)
         witness.wrote()
 
     def seen_sync(disk: Durable) -> None:
@@ -109,7 +109,7 @@ def witness(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Witness:
         witness.waited()
         return found
 
-    monkeypatch.setattr(redo.Marks, "_put", seen_mark)
+    monkeypatch.setattr(redo.Labels, "_put", seen_label)
     monkeypatch.setattr(Durable, "_sync", seen_sync)
     monkeypatch.setattr(redo, "roll_back", seen_roll_back)
     return witness
@@ -232,19 +232,19 @@ def test_what_a_process_did_not_live_to_wait_for_is_on_disk_before_others_read_o
             assert witness.waits == before + (act is not contents)
 
 
-def test_no_mark_stands_beside_a_relaxed_commit_or_the_one_before_it(folder: Path) -> None:
+def test_no_label_stands_beside_a_relaxed_commit_or_the_one_before_it(folder: Path) -> None:
     """Not even that of a durable commit which failed, by a process which was killed then."""
     with opened(folder) as store:
         put(store, (b"a", b"1"))
         disk: Any = store.files.disk
-        disk.mark_other(store.last_transaction() + 1, b"a redo")
+        disk.label_other(store.last_transaction() + 1, b"a redo")
         left = (folder / "data.mdb").read_bytes()
     (folder / "data.mdb").write_bytes(left)
     with opened(folder, durability="relaxed") as store:
         put(store, (b"b", b"2"))
         disk = store.files.disk
         last = store.last_transaction()
-        assert [disk._marks.txn_at(txn)[0] for txn in (last - 1, last)] == [0, 0]
+        assert [disk._labels.txn_at(txn)[0] for txn in (last - 1, last)] == [0, 0]
     with opened(folder, MovableClock(b"another boot")) as store:
         assert contents(store) == [(b"a", b"1"), (b"b", b"2")]
 

@@ -264,7 +264,7 @@ class Committer:
             if self._untrimmed >= TRIM_EVERY:
                 self._trim(txn, version, now)
             if self._durable:
-                self._disk.mark(txn_id, key, now, accepted)
+                self._disk.label(txn_id, key, now, accepted)
             try:
                 txn.commit()
             except lmdb.Error as error:

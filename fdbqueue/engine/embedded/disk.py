@@ -1,7 +1,7 @@
 """The way of commits to the disk, with one wait each where that is possible.
 
 That a power cut loses nothing (`redo`) hangs on two rules, which all processes keep: a commit is made only when the one
-before it is on the disk, and it is marked before it is made. Relaxed commits keep neither, and leave no mark standing.
+before it is on the disk, and it is labelled before it is made. Relaxed commits keep neither, and leave no label.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Disk(Protocol):
             StorageError: the disk has failed: nothing may be written.
         """
 
-    def mark(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> None:
-        """Mark the commit `txn`, right before it is made.
+    def label(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> None:
+        """Label the commit `txn`, right before it is made.
 
         Raises:
             StorageError: the disk refused.
@@ -60,7 +60,7 @@ class Durable:
         self._env = env
         self._guard = guard
         self._fd = os.open(os.path.join(path, "data.mdb"), os.O_RDWR | os.O_CLOEXEC)
-        self._marks = redo.Marks(self._fd, env.stat()["psize"])
+        self._labels = redo.Labels(self._fd, env.stat()["psize"])
         self._waiting = threading.Lock()
 
     def begun(self, txn: int) -> None:
@@ -69,14 +69,14 @@ class Durable:
         elif self._guard.failed:
             raise self._failure()
 
-    def mark(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> None:
+    def label(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> None:
         mutations = [request.mutations for request in requests]
-        self.mark_other(txn, redo.encode(version, time_us, mutations, self._marks.room))
+        self.label_other(txn, redo.encode(version, time_us, mutations, self._labels.room))
 
-    def mark_other(self, txn: int, content: bytes | None) -> None:
-        """Mark a commit that is made again from that redo, if there is one."""
+    def label_other(self, txn: int, content: bytes | None) -> None:
+        """Label a commit that is made again from that redo, if there is one."""
         try:
-            self._marks.write(txn, content)
+            self._labels.write(txn, content)
         except OSError as error:
             raise StorageError(f"{self._path}: the disk failed ({error.strerror}).") from error
 
@@ -87,16 +87,16 @@ class Durable:
         with self._waiting:  # one wait is enough for all threads
             if guard.synced >= txn:
                 return
-            whose, has_redo = self._marks.txn_at(txn)
+            whose, has_redo = self._labels.txn_at(txn)
             if whose == txn and not has_redo:
-                # Its mark has to go, and may be another commit's meanwhile: nobody may commit.
+                # Its label has to go, and may be another commit's meanwhile: nobody may commit.
                 self._locked(self._settle)
             else:
                 self._sync()
                 self._note(txn)
 
     def release(self) -> None:
-        self._locked(self._unmark)
+        self._locked(self._unlabel)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -114,16 +114,16 @@ class Durable:
         if self._guard.synced >= last:
             return
         self._sync()
-        if self._marks.txn_at(last) == (last, False):
-            self._marks.clear(last)
+        if self._labels.txn_at(last) == (last, False):
+            self._labels.clear(last)
             self._sync()
         self._note(last)
 
-    def _unmark(self, last: int) -> None:
+    def _unlabel(self, last: int) -> None:
         """Have `last` on the disk, and trusted after a power cut."""
         self._settle(last)
-        if self._marks.txn_at(last)[0] == last:
-            self._marks.clear(last)
+        if self._labels.txn_at(last)[0] == last:
+            self._labels.clear(last)
             self._sync()
 
     def _note(self, txn: int) -> None:
@@ -160,12 +160,12 @@ class Relaxed(Durable):
     def begun(self, txn: int) -> None:
         numbers, places = self._numbers, self._places
         if numbers[places[txn & 1]] == txn:
-            self._marks.clear(txn)  # of one that failed
+            self._labels.clear(txn)  # of one that failed
         if numbers[places[~txn & 1]] == txn - 1:
             # Made again from the state before it, which is about to be written over.
-            self._unmark(txn - 1)
+            self._unlabel(txn - 1)
 
-    def mark(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> None:
+    def label(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> None:
         pass
 
     def ensure(self, txn: int) -> None:

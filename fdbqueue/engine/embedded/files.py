@@ -163,7 +163,7 @@ class Files:
             number = txn.id()
             if found is None:
                 disk.begun(number)
-                disk.mark_other(number, None)
+                disk.label_other(number, None)
                 txn.put(layout.FORMAT_KEY, layout.FORMAT, db=meta)
             dbs = Databases(
                 path=self.path,
@@ -201,7 +201,7 @@ class Files:
         with self.env.begin(dbs.data, write=True) as txn:
             number = txn.id()
             disk.begun(number)
-            disk.mark_other(number, self._redo)
+            disk.label_other(number, self._redo)
             for batch, mutations in enumerate(commit.requests):
                 apply(txn, dbs, mutations, commit.version, batch)
             txn.put(commit.version, written.encode(commit.time_us, [], []), db=dbs.log)
@@ -216,7 +216,7 @@ class Files:
             # No transaction is left from before the boot, whose clock said nothing of this one's.
             number = txn.id()
             disk.begun(number)
-            disk.mark_other(number, None)
+            disk.label_other(number, None)
             txn.put(layout.BOOT_KEY, boot, db=dbs.meta)
             commitlog.begin(txn, dbs.log, clock.now_ns() // 1000, jump=layout.REBOOT_VERSIONS)
         disk.ensure(number)
