@@ -19,7 +19,6 @@ from fdbqueue import FormatError, Position
 from fdbqueue.codecs import UNREADABLE
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import strinc
-from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.layout import Layout
 
@@ -88,16 +87,10 @@ class Requests:
         self._begin: bytes = layout.requests.key() + _STAMPED
         self._end: bytes = strinc(self._begin)
 
-    def last(self, tr: Transaction) -> Any:
-        """Begin to read the last request's key; it `is_key` of one if there is any.
-
-        By snapshot: were it a plain read, a request that is registered behind would conflict.
-        """
-        return tr.snapshot.get_key(KeySelector.last_less_than(self._end))
-
-    def is_key(self, key: bytes) -> bool:
-        """Say whether a key is a request's."""
-        return self._begin <= key < self._end
+    @property
+    def begin(self) -> bytes:
+        """Where the first one stands, if there is any."""
+        return self._begin
 
     def register(self, tr: Transaction, wish: Wish) -> Any:
         """Write a request behind all others; return the future of the versionstamp with which `key` tells its key."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fdbqueue import CodecError, FormatError, Item
 from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, rows, started
+from fdbqueue.engine.steps import Steps, finished, rows, started
 from fdbqueue.items import NO_NOTES, Notes, chunks_of, envelope, is_chunked, notes_of
 from fdbqueue.layout import pack
 
@@ -115,6 +115,19 @@ class Serving:
             return Look(now_us, None, limit, started(rows(tr.snapshot, begin, self._layout.end, limit=limit)))
         due = started(due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT))
         return Look(now_us, due, limit, started(self._leases.head.first(tr, limit=limit)))
+
+    def look_alone(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[Look | None]:
+        """Look at the head and at whether anything else stands between `begin` and the items, in one read.
+
+        By snapshot, as the reads that it stands for. None if something does, or if that is to be expected.
+        """
+        if not self._bare:
+            return None
+        now_us = self._leases.now_us()
+        found = yield from rows(tr.snapshot, begin, self._layout.end, limit=limit)
+        if found and found[0].key < self._layout.begin:
+            return None
+        return Look(now_us, None, limit, finished(found))
 
     def see(self, tr: Transaction, look: Look) -> Steps[tuple[list[KeyValue], list[KeyValue]]]:
         """Return what is due and the first items, as a look finds them.

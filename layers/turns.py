@@ -175,10 +175,16 @@ class Turns(Crew[Want, list[Got]]):
     def _direct(self, tr: Transaction) -> Steps[Turn]:
         """Fulfill the requests that stand there, and take items for our own callers behind them, without a request."""
         turn = Turn(tr, self.line.waiting())
-        # By snapshot: a request that is registered while this commits stands behind it.
-        reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
-        look = self._serving.look(tr, limit=max(self._fulfilled if self._leads else 1, wanted_by(turn.callers)))
-        standing = yield from reading
+        limit = max(self._fulfilled if self._leads else 1, wanted_by(turn.callers))
+        look = None
+        standing: list[Request] = []
+        if self._leads is None:  # who has not met anybody expects neither requests nor timers
+            look = yield from self._serving.look_alone(tr, self._requests.begin, limit=limit)
+        if look is None:
+            # By snapshot: a request that is registered while this commits stands behind it.
+            reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
+            look = self._serving.look(tr, limit=limit)
+            standing = yield from reading
         if len(standing) == REQUESTS_AT_ONCE:  # and perhaps more, who stand in front of this one too
             return (yield from self._register(tr))
         live = [one for one in standing if one.wish.expires_at_us > look.now_us]

@@ -144,11 +144,12 @@ def started(steps: Steps[T]) -> Steps[T]:
     try:
         future = next(steps)
     except StopIteration as stop:
-        return _finished(stop.value)
+        return finished(stop.value)
     return _continued(steps, future)
 
 
-def _finished(result: T) -> Steps[T]:
+def finished(result: T) -> Steps[T]:
+    """Return steps that have nothing to wait for."""
     yield from ()
     return result
 

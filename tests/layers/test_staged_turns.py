@@ -328,3 +328,16 @@ def test_a_first_registration_whose_outcome_was_unknown_is_tried_again_at_a_vers
     assert take(staged, faulty).value == "a"  # from now on it knows a version
     monkeypatch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))  # and now it registers, which it never did
     assert take(staged, faulty, timeout=20).value == "b"
+
+
+def test_a_queue_with_nothing_but_items_is_dequeued_with_one_read_and_requests_and_timers_are_seen_in_it(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    queue.enqueue_many(db, ["a", "b", "c"])
+    staged, reading = StagedQueue(leases), Reading(db)
+    assert value(staged.dequeue(db)) == "a"  # whoever comes first also looks for old marks
+    assert value(staged.dequeue(reading)) == "b"
+    assert reading.reads == 1
+    register(db, queue, clock)
+    assert staged.dequeue(db) is None
+    assert [kept.value for kept in leases.browse(db, state="leased")] == ["c"]
