@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -202,3 +203,28 @@ def test_fetches_of_different_recipients_do_not_conflict_and_of_the_same_do(db: 
     assert both(db, lambda tr: smart.resend.fetch(tr, "B"), lambda tr: smart.resend.fetch(tr, "B"))
     smart.enqueue(db, Progress("b", 1))
     assert not both(db, lambda tr: smart.enqueue(tr, Progress("c", 1)), lambda tr: smart.resend.fetch(tr, "C"))
+
+
+def test_many_producers_and_consumers_at_once_leave_one_report_of_each_file_and_a_true_index(
+    db: Any, smart: SmartQueue
+) -> None:
+    shown: list[Progress] = []
+
+    def produce(of: int) -> None:
+        for percent in range(15):
+            smart.enqueue(db, Progress(f"{(of + percent) % 3}", percent))
+
+    def consume() -> None:
+        for _ in range(15):
+            item = smart.dequeue(db)
+            shown.extend([item.value] if item else [])
+            files = [waiting.value.file for waiting in smart.queue.browse(db.create_transaction())]
+            assert len(files) == len(set(files)), "one of each, at any moment"
+
+    with ThreadPoolExecutor(6) as pool:
+        for done in [*(pool.submit(produce, of) for of in range(4)), pool.submit(consume), pool.submit(consume)]:
+            done.result()
+    left = contents(smart, db)
+    assert len(left) == len({report.file for report in left})
+    stats = smart.queue.stats(db)
+    assert stats.enqueued == len(shown) + len(left)

@@ -261,6 +261,7 @@ class ResendMachine(RuleBasedStateMachine):
         self.slow: list[tuple[Any, int, Position, set[str]]] = []
 
     def teardown(self) -> None:
+        assert self.smart.check(self.db).problems == ()
         self.smart.queue.clear(self.db)
 
     def in_order(self, numbers: set[int]) -> list[int]:
@@ -347,7 +348,7 @@ class ResendMachine(RuleBasedStateMachine):
 
     @invariant()
     def both_look_the_same(self) -> None:
-        there = [message["n"] for message in contents(self.smart, self.db)]
+        there = [item.value["n"] for item in self.smart.queue.browse(self.db)]
         assert there == self.in_order(set(self.positions))
 
 
