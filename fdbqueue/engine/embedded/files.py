@@ -174,6 +174,7 @@ class Files:
             )
         if found is None:
             disk.ensure(number)
+            _keep_names(self.path)
         self._make_again(dbs, disk)
         self._note_boot(dbs, disk, clock)
         return dbs
@@ -236,6 +237,19 @@ def _check_folder(path: str) -> None:
         )
     if not os.access(path, os.W_OK | os.X_OK):
         raise StorageError(f"{path}: no right to write there. The folder and its files must be writable.")
+
+
+def _keep_names(path: str) -> None:
+    """Wait until the folder's name, and those of the files in it, are on the disk."""
+    for folder in (path, os.path.dirname(path)):
+        try:
+            fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:  # a parent that may not be read, a file system that has no such call
+            log.info("%s: can't be written when asked to, as files can: %s", folder, error)
 
 
 def _identity(path: str) -> tuple[int, int] | None:
