@@ -172,6 +172,7 @@ class Layout:
 
     __slots__ = (
         "_count_keys",
+        "_held_prefixes",
         "alarm_key",
         "arrivals",
         "arriving",
@@ -242,6 +243,7 @@ class Layout:
         self.subscriptions = self.space["subscription"]
         self.pointers = self.space["pointer"]
         self.held = self.space["held"]
+        self._held_prefixes: dict[str, bytes] = {}
         self.returned = self.space["returned"]
         self.arrivals = self.space["arrival"]
         self.arriving: bytes = self.space["arriving"].key()
@@ -360,7 +362,9 @@ class Layout:
 
     def held_key(self, subscription: str, packed: bytes) -> bytes:
         """Return the key of what is noted of an item that a subscription's consumers have."""
-        prefix: bytes = self.held[subscription].key()
+        prefix = self._held_prefixes.get(subscription)
+        if prefix is None:
+            prefix = self._held_prefixes[subscription] = self.held[subscription].key()
         return prefix + packed
 
     def whole_range(self) -> tuple[bytes, bytes]:

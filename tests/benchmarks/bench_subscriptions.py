@@ -141,7 +141,12 @@ def beside(db: Any, url: str, browsers: int) -> Sample:
 
 
 def browse(url: str, prefix: bytes, ready: Any) -> None:
-    """Look at all items, again and again."""
+    """Look at all items, again and again.
+
+    In a session of its own, as a browser elsewhere is: a scheduler that shares cores by session would take the half
+    of them from the consumer otherwise, however idle the others are.
+    """
+    os.setsid()
     with fdbqueue.open(url) as db:
         subscriptions = Subscriptions(Queue(Subspace(rawPrefix=prefix)))
         ready.release()
