@@ -14,9 +14,10 @@ from layers.leases import Leases
 from layers.levels import AmqpLevels
 from layers.priority import PriorityQueue
 from layers.relaxed import RelaxedQueue
+from layers.requests import Requests
 from layers.staged import StagedQueue
 from tests.helpers.smart import conflicts
-from tests.helpers.staging import Clock
+from tests.helpers.staging import Clock, register
 
 
 def jobs_of(space: Subspace, **options: Any) -> PriorityQueue:
@@ -275,6 +276,21 @@ def test_a_staged_queue_serves_by_level(verb: str, db: Any, space: Subspace) -> 
     got = [getattr(staged, verb)(db).value for _ in range(3)]
     assert got == ["urgent", [1, 1], [2, 0]]
     assert staged.check(db).ok
+
+
+def test_a_grant_for_one_who_waits_in_front_names_the_item_with_its_level(db: Any, space: Subspace) -> None:
+    clock = Clock()
+    jobs = jobs_of(space, clock=clock)
+    grant_key = register(db, jobs.queue, clock)
+    fill(jobs, db, 2, 1)
+
+    item = StagedQueue(jobs.leases).dequeue(db, timeout=20)
+    assert item is not None
+    assert item.value == [2, 0]
+    [granted] = Requests(jobs.queue.layout).granted(bytes(db[grant_key]))
+    assert granted.position.rank == 1
+    jobs.leases.ack(db, granted)
+    assert jobs.check(db).ok
 
 
 def test_a_relaxed_queue_picks_among_the_first_over_the_levels(db: Any, space: Subspace) -> None:
