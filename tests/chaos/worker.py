@@ -69,7 +69,10 @@ def play(part: Part) -> None:
         patch.setattr(enqueueing, "BATCH_ITEMS", 100)
         if part.buggify:
             buggify()
-        tools = _tools(part, history)
+        db = _opened(part)
+        if db is None:
+            return
+        tools = _tools(part, history, db)
         hands = [ROLES[part.role](tools, number, f"{part.seed}/{number}") for number in range(THREADS)]
         threads = [threading.Thread(target=_work, args=(hand, part, failed)) for hand in hands]
         for thread in threads:
@@ -91,11 +94,11 @@ def _work(hand: Hand, part: Part, failed: list[str]) -> None:
         failed.append(traceback.format_exc())
 
 
-def _tools(part: Part, history: History) -> Tools:
+def _tools(part: Part, history: History, opened: Any) -> Tools:
     space = Subspace(rawPrefix=part.space)
     queue = queue_of(space, part.kind)
     clock = ChaosClock(part.odds, history, f"{part.seed}/clock")
-    db = ChaosDatabase(_opened(part), part.odds, history, f"{part.seed}/faults")
+    db = ChaosDatabase(opened, part.odds, history, f"{part.seed}/faults")
     backoff = random.Random(part.seed).choice([immediately, constant(0.1)])
     leases = Leases(queue, max_attempts=MAX_ATTEMPTS, backoff=backoff, clock=clock)
     names = CREDIT if part.kind is Kind.subscriptions else ()
@@ -115,14 +118,17 @@ def _tools(part: Part, history: History) -> Tools:
 
 
 def _opened(part: Part) -> Any:
-    """Open the database, again and again while its server is down, which the library says within seconds."""
+    """Open the database, again and again while its server is down, which the library says within seconds.
+
+    None if the round has ended meanwhile.
+    """
     while True:
         db = fdbqueue.open(part.url)
         try:
             db.create_transaction()
         except ClusterError:
             if part.stop.exists():
-                raise
+                return None
         else:
             return db
 
