@@ -95,17 +95,16 @@ MUTANTS = (
         (("            self._tr.clear_range(*self._layout.chunk_range_of(packed))\n", "            pass\n"),),
     ),
     Mutant(
-        "who acks a lease that it has just taken does not notice that it is lost",
-        "layers/holding.py",
-        (("            tr.add_read_conflict_key(self._layout.leased.key(one.packed))\n", ""),),
-    ),
-    Mutant(
-        "who collects a grant does not look whether the leases are still its own",
+        "who is granted leases does not look whether they are still its own",
         "layers/serving.py",
         (
             (
                 "if notes is None or notes.token != lease.token:\n                continue\n            before",
                 "if notes is None:\n                continue\n            before",
+            ),
+            (
+                "if notes is None or notes.token != lease.token:\n                continue\n            if",
+                "if notes is None:\n                continue\n            if",
             ),
         ),
     ),
