@@ -38,7 +38,9 @@ Alarm = tuple[list[Future[Any]], float | None]
 """What a leader waits for before it serves again: one of these, or so many seconds."""
 
 GATHER_SECONDS = 0.001
-"""How long a leader waits for those who were served with the ones before it."""
+"""How long a leader waits at least for those who were served with the ones before it."""
+LONGEST_GATHER_SECONDS = 0.008
+"""And at most; between them, as long as the last turn took."""
 
 _FAULTS_OF_ONE = (TRANSACTION_TOO_LARGE, 2102, 2103)  # and a key or a value that is too large: nothing was committed
 
@@ -84,6 +86,8 @@ class Line(Generic[A, R]):
         self._working = False
         self._gathering: tuple[int, Promise] | None = None
         self._recent = 0
+        self._gathered_at = 0.0
+        self._took = 0.0
         self.bell = Promise()
         """Kept when a leader that waits should look again."""
 
@@ -106,14 +110,18 @@ class Line(Generic[A, R]):
         """Wait for a moment, if there are fewer calls than were served last.
 
         Callers who were served together come again one after the other; without this the first of them would go off
-        alone, every time.
+        alone, every time. Those who do two things in turn, lease and ack, come after the other one, which takes about
+        as long as this: else they fall apart into halves, of which each does the one while the other does the other.
         """
         with self._lock:
-            if len(self._waiting) >= self._recent:
-                return
-            self._gathering = (self._recent, Promise())
-        yield from first_of([self._gathering[1]], GATHER_SECONDS)
-        self._gathering = None
+            missing = len(self._waiting) < self._recent
+            if missing:
+                self._gathering = (self._recent, Promise())
+        if missing and self._gathering is not None:
+            seconds = min(max(self._took, GATHER_SECONDS), LONGEST_GATHER_SECONDS)
+            yield from first_of([self._gathering[1]], seconds)
+            self._gathering = None
+        self._gathered_at = time.monotonic()
 
     def served(self, calls: int) -> None:
         """Note how many calls were served together.
@@ -121,7 +129,8 @@ class Line(Generic[A, R]):
         One turn with fewer is not believed at once: else those who came too late for a turn would be served apart from
         the others ever after.
         """
-        self._recent = max(calls, self._recent * 3 // 4)
+        self._recent = max(calls, self._recent - 1)
+        self._took = time.monotonic() - self._gathered_at
 
     def waiting(self) -> list[Ticket[A, R]]:
         """Return those who are not served yet, in order."""
@@ -279,8 +288,8 @@ class Combiner(Crew[A, R]):
     def serve(self, leader: Ticket[A, R]) -> Steps[Alarm | None]:
         yield from self.line.gather()
         batch = self.line.take(self._weight)
-        self.line.served(len(batch))
         yield from self._serve_all(batch)
+        self.line.served(len(batch))
         return None
 
     def _serve_all(self, batch: list[Ticket[A, R]]) -> Steps[None]:
