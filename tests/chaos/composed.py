@@ -9,7 +9,7 @@ from fdbqueue import Position
 from layers.oprecords import Record
 from tests.chaos.claims import Claims
 from tests.chaos.history import OK, content
-from tests.chaos.invariants import Invariant
+from tests.chaos.invariant import Invariant
 from tests.chaos.kinds import CREDIT, Kind
 from tests.chaos.motions import moves
 from tests.chaos.replay import Replay, Step

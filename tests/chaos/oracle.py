@@ -11,17 +11,9 @@ from layers.oplog import OperationLog
 from tests.chaos.claims import read_claims
 from tests.chaos.composed import SerialDecision, WithinCredit
 from tests.chaos.history import Told
-from tests.chaos.invariants import (
-    AckOrRedelivery,
-    Invariant,
-    NothingLost,
-    NothingMade,
-    OneLease,
-    Order,
-    Recount,
-    Swept,
-    ZeroOrOnce,
-)
+from tests.chaos.invariant import Invariant
+from tests.chaos.itempromises import NothingLost, NothingMade, Order, ZeroOrOnce
+from tests.chaos.leasepromises import AckOrRedelivery, OneLease, Recount, Swept
 from tests.chaos.replay import Replay
 from tests.chaos.rules import Rules
 

@@ -1,7 +1,4 @@
-"""What is promised, each by its name, checked record by record while the log is replayed, and at its end.
-
-Every one is told what a record did to the items (`Step`), and what the callers said (`Claims`).
-"""
+"""Promises about items: none is lost or made, and they come out in order (I1, I2, I5), and have effect once (I9)."""
 
 from __future__ import annotations
 
@@ -10,41 +7,13 @@ from collections import Counter
 
 from fdbqueue import Position
 from layers.levels import PRIORITY
-from layers.oprecords import Record
 from tests.chaos.claims import ONE_TRANSACTION, TRIED_ONCE, Claims, LeaseOf, is_unknown
 from tests.chaos.history import OK, REFUSED
+from tests.chaos.invariant import Invariant
 from tests.chaos.kinds import LEVELS, Kind
-from tests.chaos.motions import cause_of, from_the_dead, is_sharing, is_taken, moves, now_us, timers_of
-from tests.chaos.replay import Replay, Standing, Step
+from tests.chaos.motions import cause_of, from_the_dead, is_taken, moves
+from tests.chaos.replay import Replay, Step
 from tests.chaos.rules import Rules
-
-
-class Invariant:
-    """A promise."""
-
-    name = ""
-    says = ""
-
-    kinds = tuple(Kind)
-    """In which rounds it can be kept or broken."""
-
-    def __init__(self, claims: Claims, rules: Rules) -> None:
-        self.claims = claims
-        self.rules = rules
-        self.violations: list[str] = []
-        self.tally: Counter[str] = Counter()
-        """What was seen, for those who want to know that there was something to check."""
-
-    def see(self, step: Step, replay: Replay) -> None:
-        """Look at what a record did."""
-
-    def end(self, replay: Replay) -> None:
-        """Look at what is left when the queue was drained."""
-
-    def broken(self, what: str, record: Record | None = None) -> None:
-        """Tell a violation."""
-        where = f" [{record.by} {record.call or 'no call'} at {record.stamp.hex()}]" if record else ""
-        self.violations.append(what + where)
 
 
 class NothingLost(Invariant):
@@ -114,83 +83,6 @@ class NothingMade(Invariant):
         for content in self.claims.delivered - known:
             self.broken(f"the content {content.hex()} was delivered, and nobody enqueued it")
         self.tally["contents delivered"] = len(self.claims.delivered)
-
-
-class OneLease(Invariant):
-    name, says = "I3", "at most one live lease per item; a stale token can neither confirm nor extend"
-
-    def see(self, step: Step, replay: Replay) -> None:
-        for position in step.twice:
-            self.broken(f"{position} stands in two places", step.record)
-        for position, before, after in moves(step):
-            if after is not None and after.state == "leased":
-                self._leased(step, position, before, after)
-            if before is not None and before.state == "leased":
-                self._left(step, position, before, after)
-
-    def _leased(self, step: Step, position: Position, before: Standing | None, after: Standing) -> None:
-        if not after.notes.token:
-            self.broken(f"{position} is leased without a token", step.record)
-        same = before is not None and before.state == "leased" and before.notes.token == after.notes.token
-        tried = before.notes.attempt if before is not None else 0
-        if after.notes.attempt != tried + (not same):
-            self.broken(f"{position} has its attempt {after.notes.attempt} after {tried}", step.record)
-        self.tally["leases"] += not same
-
-    def _left(self, step: Step, position: Position, before: Standing, after: Standing | None) -> None:
-        record, notes = step.record, before.notes
-        expired = notes.expires_at_us <= now_us(record)
-        mine = notes.consumer == record.by and is_sharing(record.call)
-        used = self.claims.used.get(record.by, {})
-        lease: LeaseOf = (position, notes.token)
-        if after is not None and after.state == "leased" and after.notes.token == notes.token:
-            kind, fine = "extended", mine or lease in used.get("extend", ())
-        elif after is not None and after.state == "leased":
-            kind, fine = "leased again", expired
-        elif after is None and step.counts["dequeued"] > 0:
-            kind, fine = "acked", lease in used.get("ack", ()) or mine or expired
-        else:
-            kind, fine = "given back", expired or mine or lease in used.get("return", ())
-        self.tally[kind + (" after it expired" if expired and kind != "acked" else "")] += 1
-        if not fine:
-            self.broken(f"{position} was {kind} by {record.by}, who had not its lease of {notes.consumer}", record)
-
-
-class AckOrRedelivery(Invariant):
-    name, says = "I4", "confirming and redelivering never both succeed"
-
-    def __init__(self, claims: Claims, rules: Rules) -> None:
-        super().__init__(claims, rules)
-        self._ends: dict[str, Counter[LeaseOf]] = {"ack": Counter(), "return": Counter(), "extend": Counter()}
-        self._acked: set[Position] = set()
-
-    def see(self, step: Step, replay: Replay) -> None:
-        for position, before, after in moves(step):
-            if position in self._acked and after is not None:
-                self.broken(f"{position} is {after.state} though it was acked", step.record)
-            if before is None or before.state != "leased":
-                continue
-            lease: LeaseOf = (position, before.notes.token)
-            if after is None:
-                self._ends["ack"][lease] += 1
-                if lease in self.claims.used.get(step.record.by, {}).get("ack", ()):
-                    self._acked.add(position)
-            elif after.state == "leased" and after.notes.token == before.notes.token:
-                self._ends["extend"][lease] += 1
-            else:
-                self._ends["return"][lease] += 1
-            if after is not None and after.state == "dead" and before.notes.attempt < self.rules.max_attempts:
-                self.broken(f"{position} died at its attempt {before.notes.attempt}", step.record)
-
-    def end(self, replay: Replay) -> None:
-        for kind, told in self.claims.told_used.items():
-            ends = self._ends["ack"] + self._ends["return"] if kind == "return" else self._ends[kind]
-            for lease, times in told.items():
-                self.tally[f"told that it worked: {kind}"] += times
-                if ends[lease] < times:
-                    self.broken(f"{lease[0]}: {times} callers were told that their {kind} worked, of {ends[lease]}")
-                if kind == "ack" and times > 1:
-                    self.broken(f"{lease[0]}: the same lease was acked {times} times")
 
 
 class Order(Invariant):
@@ -300,44 +192,3 @@ class ZeroOrOnce(Invariant):
             self.broken(f"{by} {call} took effect {times} times, and was told {outcome}")
         if times and (outcome == REFUSED or (outcome.startswith("error") and not unknown)):
             self.broken(f"{by} {call} took effect, and was told {outcome}")
-
-
-class Recount(Invariant):
-    name, says = "I10", "counters equal a recount"
-
-    def see(self, step: Step, replay: Replay) -> None:
-        counters, sizes = replay.counters, replay.sizes
-        gone = sum(counters[name] for name in ("dequeued", "expired", "purged", "deleted"))
-        away = sum(counters[name] for name in ("leased", "delayed", "dead"))
-        wrong = [name for name in ("leased", "delayed", "dead") if counters[name] != sizes[name]]
-        if counters["enqueued"] - gone - away != sizes["available"]:
-            wrong.append("available")
-        if +replay.levels != +replay.ranks:
-            wrong.append("levels")
-        if wrong:
-            self.broken(
-                f"the counters of {', '.join(wrong)} are wrong: {dict(counters)} for {dict(sizes)}", step.record
-            )
-        self.tally["recounts"] += 1
-
-
-class Swept(Invariant):
-    name, says = "I11", "dead requests and leases are swept within a stated time"
-
-    def see(self, step: Step, replay: Replay) -> None:
-        for position, _, after in moves(step):
-            wanted = set(timers_of(after))
-            found = replay.timers.get(position, set())
-            if wanted - found:
-                self.broken(f"{position} is {after.state if after else 'gone'} without its timer", step.record)
-            if found - wanted:
-                self.broken(f"{position} left a timer behind", step.record)
-            self.tally["timers"] += len(wanted)
-
-    def end(self, replay: Replay) -> None:
-        requests = replay.layout.requests.key()[len(replay.layout.prefix) :]
-        left = [key for key in replay.values if key.startswith(requests)]
-        if left:
-            self.broken(f"{len(left)} requests are left, long after they expired")
-        if any(replay.timers.values()):
-            self.broken("timers are left, long after they fell due")
