@@ -55,8 +55,8 @@ def main() -> None:
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
         if "embedded" in ENGINES:
             _report(_Run(spark, f"file:{folder}/db", "embedded, durable"))
-        url = cluster_url()
-        if "cluster" in ENGINES and url is not None:
+        url = cluster_url() if "cluster" in ENGINES else None
+        if url is not None:
             _report(_Run(spark, url, "cluster"))
         spark.stop()
 
