@@ -70,6 +70,8 @@ class Pointing(Head):
         self._pending: list[KeyValue] = []
         self._rows = self._bytes = self._accepted = self._arrivals = 0
         self._took = self._news = False
+        self._announces = False
+        """Whether this transaction may have notes of arrivals of its own."""
         self._pointer = Pointer([], 0, 0, 0)
         self._seen = self._unannounced = self._trimmed = 0
         self.accepts: Accepts = lambda key, stored: True
@@ -93,6 +95,7 @@ class Pointing(Head):
             SubscriptionError: there is no such subscription.
             FormatError: it can't be read.
         """
+        self._announces = not alone
         layout, name = self._layout, self._name
         registered = tr.get(layout.subscriptions.pack((name,)))
         pointing = started(self.look(tr, alone=alone))
@@ -197,6 +200,7 @@ class Pointing(Head):
         return max(1, min(wanted, PAGE_ROWS, int(PAGE_BYTES / habit.row_bytes)))
 
     def came_back(self, packed: Sequence[bytes]) -> None:
+        self._announces = self._announces or bool(packed)
         self.spans = joined([*self.spans, *((one, one + b"\x00") for one in packed)])
 
     def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:
@@ -253,7 +257,9 @@ class Pointing(Head):
             pointer = read_pointer(self._layout, self._layout.pointers.unpack(row.key)[0], row.value)
             if self._now_us - pointer.at_us < LAG_SECONDS * 1e6:
                 seen = min(seen, pointer.seen)
-        if seen > self._trimmed:
+        # A range that is cleared after a note was written takes that note with it, wherever its versionstamp would have
+        # put it: others would pass by what has come back here. Another transaction will trim.
+        if seen > self._trimmed and not self._announces:
             tr.clear_range(*arrivals_until(self._layout, seen))
             tr.byte_max(self._layout.trimmed_key, seen.to_bytes(8, "big"))
 
