@@ -1,0 +1,79 @@
+"""Layers that know nothing of each other, on one queue: smart checks, priorities, subscriptions, staged dequeue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fdbqueue import LeaseLost, Queue
+from fdbqueue.engine import Subspace
+from layers.decisions import Decision
+from layers.priority import PriorityQueue
+from layers.staged import StagedQueue
+from layers.subscriptions import Subscriptions
+from tests.helpers.smart import ORDER, Confirmation, Order, Progress, contents, smart_queue
+
+
+def test_what_a_subscription_holds_is_asked_and_deleted_by_a_newcomer(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space)
+    subscriptions = Subscriptions(smart.leases)
+    big = subscriptions.subscribe(db, "big", selector="size > 5")
+    big.grant(db, items=1)
+    smart.enqueue(db, Order(1), headers={"size": 1})
+    smart.enqueue(db, Order(2), headers={"size": 9})
+    smart.enqueue(db, Order(3), headers={"size": 8})
+    [held] = big.lease_many(db)
+    assert held.value == Order(2)
+
+    assert smart.enqueue(db, Confirmation(2)).decision is Decision.ignore_and_delete
+    with pytest.raises(LeaseLost):
+        smart.leases.ack(db, held)
+    assert [lease.value for lease in big.lease_many(db)] == [Order(3)], "its credit came back"
+    assert contents(smart, db) == [Order(1)]
+    assert subscriptions.check(db).problems == ()
+
+
+def test_a_subscription_gets_what_an_item_took_over_and_not_what_was_deleted(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space)
+    subscriptions = Subscriptions(smart.leases)
+    everything = subscriptions.subscribe(db, "everything")
+    smart.enqueue(db, Order(1))
+    smart.enqueue(db, Progress("a", 10))
+    smart.enqueue(db, Progress("b", 10))
+    smart.enqueue(db, Progress("a", 90))
+    smart.enqueue(db, Confirmation(1))
+    assert [lease.value for lease in everything.lease_many(db)] == [Progress("a", 90), Progress("b", 10)]
+    assert smart.check(db).problems == subscriptions.check(db).problems == ()
+
+
+def test_a_sooner_item_moves_a_subscription_back_and_a_released_one_as_well(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(Queue(space, codec="str"), levels=3)
+    subscriptions = Subscriptions(queue.leases)
+    red = subscriptions.subscribe(db, "red", selector="color = 'red'")
+    for number, priority in enumerate([2, 1, 2]):
+        queue.enqueue(db, f"red{number}", priority=priority, headers={"color": "red"})
+    queue.enqueue(db, "blue", priority=0, headers={"color": "blue"})
+    [first, second] = red.lease_many(db, limit=2)
+    assert [first.value, second.value] == ["red1", "red0"]
+
+    queue.enqueue(db, "urgent", priority=0, headers={"color": "red"})
+    queue.leases.nack(db, first)
+    assert [lease.value for lease in red.lease_many(db)] == ["urgent", "red1", "red2"]
+    last = StagedQueue(queue.leases).dequeue(db, timeout=1)
+    assert last is not None
+    assert last.value == "blue"
+    assert queue.check(db).problems == subscriptions.check(db).problems == ()
+
+
+def test_an_item_that_a_staged_call_leased_is_asked_and_comes_back_to_its_place(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space, ORDER)
+    staged = StagedQueue(smart.leases)
+    smart.enqueue(db, Order(1))
+    smart.enqueue(db, Order(2))
+    lease = staged.lease(db, timeout=1)
+    assert lease is not None
+    assert lease.value == Order(1)
+    assert smart.enqueue(db, Order(3)).decision is Decision.queue, "asked while it is leased, it lets the newcomer in"
+    smart.leases.nack(db, lease)
+    assert contents(smart, db) == [Order(1), Order(2), Order(3)]
