@@ -54,9 +54,12 @@ def everything(url: str, engine: str) -> None:
     compare(
         f"one consumer takes {CONSUMED:,} of {ITEMS:,} items by {BATCH} and acks them, {engine}",
         [
-            Contestant("alone", partial(beside, db, url, browsers=0)),
+            Contestant("alone", partial(beside, db, url, [])),
             Contestant(
-                "beside a browser that looks at all of them, again and again", partial(beside, db, url, browsers=1), 0.9
+                "beside a process that only counts, for its share of the cores", partial(beside, db, url, [spin])
+            ),
+            Contestant(
+                "beside a browser that looks at all of them, again and again", partial(beside, db, url, [browse]), 0.9
             ),
         ],
         rounds=min(ROUNDS, 3),
@@ -115,14 +118,12 @@ def consumed(db: Any, leases: Leases, takes: list[Take]) -> Sample:
     return Sample(items, seconds, [latency for _, some in results for latency in some])
 
 
-def beside(db: Any, url: str, browsers: int) -> Sample:
-    """Consume some items while others look on, each in a process of its own."""
+def beside(db: Any, url: str, others: list[Callable[[str, bytes, Any], None]]) -> Sample:
+    """Consume some items while others are at work, each in a process of its own."""
     leases = filled(db)
     spawn = multiprocessing.get_context("spawn")
     ready = spawn.Semaphore(0)
-    looking = [
-        spawn.Process(target=browse, args=(url, leases.layout.prefix, ready), daemon=True) for _ in range(browsers)
-    ]
+    looking = [spawn.Process(target=other, args=(url, leases.layout.prefix, ready), daemon=True) for other in others]
     for process in looking:
         process.start()
     for _ in looking:
@@ -153,6 +154,14 @@ def browse(url: str, prefix: bytes, ready: Any) -> None:
         while True:
             for _ in subscriptions.browse(db, selector="to = 3"):
                 pass
+
+
+def spin(url: str, prefix: bytes, ready: Any) -> None:
+    """Take the processor time that a browser takes, and no data."""
+    os.setsid()
+    ready.release()
+    while True:
+        pass
 
 
 if __name__ == "__main__":
