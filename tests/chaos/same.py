@@ -15,7 +15,7 @@ from layers.staged import StagedQueue
 from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
 from tests.chaos.kinds import CREDIT, Kind, queue_of, some_headers
-from tests.helpers.staging import Clock
+from tests.helpers.clock import Clock
 
 STATES: tuple[State, ...] = ("available", "leased", "delayed", "dead")
 VERBS = (

@@ -19,7 +19,7 @@ from tests.chaos.history import KILLED, OK, Told, told_claims, told_leases, valu
 from tests.chaos.kinds import CREDIT, Kind, log_of, queue_of
 from tests.chaos.oracle import judge
 from tests.chaos.rules import Rules
-from tests.helpers.staging import Clock
+from tests.helpers.clock import Clock
 
 
 class Scene:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -10,6 +11,29 @@ from fdbqueue.engine import FDBError
 When = Literal["before", "after"]
 Fault = tuple[When, int]
 """When a commit fails, relative to its effect, and the error code."""
+Plan = Callable[[], Fault | None]
+"""Called at each commit; its fault happens there, None lets it pass."""
+
+
+def says_the_same_whichever_commit_fails(
+    outcome: Callable[[Plan], tuple[list[Any], int]], fault: Fault, *, commits: int
+) -> None:
+    """Run a program without a fault, and then once for each of its commits with a fault at that one.
+
+    Args:
+        outcome: runs it under a plan; returns what its calls said, and how many commits it made.
+        fault: what happens.
+        commits: how many it makes at least, so that it can't become a program of nothing.
+    """
+    expected, made = outcome(lambda: None)
+    assert made >= commits
+    for failing in range(made):
+        numbers = itertools.count()
+
+        def plan(failing: int = failing, numbers: Iterator[int] = numbers) -> Fault | None:
+            return fault if next(numbers) == failing else None
+
+        assert outcome(plan)[0] == expected, f"with {fault} at commit {failing}"
 
 
 class FaultyDatabase:
@@ -17,10 +41,10 @@ class FaultyDatabase:
 
     Args:
         db: the database.
-        plan: called at each commit; its fault happens there, None lets it pass.
+        plan: what goes wrong.
     """
 
-    def __init__(self, db: Any, plan: Callable[[], Fault | None]) -> None:
+    def __init__(self, db: Any, plan: Plan) -> None:
         self._db = self.wrapped = db
         self._plan = plan
         self.commits = 0

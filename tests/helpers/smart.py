@@ -12,15 +12,7 @@ from layers.decisions import Answer, Asked, Decision
 from layers.leases import Leases
 from layers.messages import EVERYTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed
 from layers.smart import SmartQueue
-
-
-class Clock:
-    """A clock that stands still until a test moves it."""
-
-    now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.helpers.clock import Clock
 
 
 @dataclass
@@ -37,6 +29,11 @@ class Note:
             self.text = new.text
             answer = "ignore"
         return Decision(answer)
+
+
+def note(text: str, **to: str) -> Note:
+    """Return a message that says `to` whom what."""
+    return Note(text, to)
 
 
 @dataclass

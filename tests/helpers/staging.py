@@ -15,6 +15,7 @@ from fdbqueue.engine.transactional import attempts
 from layers import requests, turns
 from layers.requests import REQUEST_SECONDS, Requests, Wish
 from layers.staged import StagedQueue
+from tests.helpers.clock import Clock
 
 GRANT_S = 0.5
 """How long grants live when tests are in a hurry, in all processes."""
@@ -27,16 +28,6 @@ def hurry(patch: pytest.MonkeyPatch) -> None:
         for module in (requests, turns):
             if hasattr(module, name):
                 patch.setattr(module, name, seconds)
-
-
-class Clock:
-    """Seconds that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def register(db: Any, queue: Queue, clock: Clock, *, wanted: int = 1, lives: float = REQUEST_SECONDS) -> bytes:

@@ -14,24 +14,7 @@ from fdbqueue.layout import Position, pack
 from layers.backoff import constant
 from layers.lease import Fate, Lease, LeaseHandle
 from layers.leases import Leases
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self, now: float = 1_000_000.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-    def pass_by(self, seconds: float) -> None:
-        self.now += seconds
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.helpers.clock import Clock
 
 
 @pytest.fixture
@@ -82,7 +65,7 @@ def test_an_item_changes_its_place_and_never_its_position(db: Any, leases: Lease
     assert sorted(keys(db, leases)) == [("lease", *where), timer]
     leases.nack(db, lease, delay=5)
     assert sorted(keys(db, leases)) == [("delay", *where), ("timer", int((clock.now + 5) * 1e6), *where, "delay")]
-    clock.pass_by(5)
+    clock.now += 5
     assert leases.reclaim(db).reclaimed[0].fate is Fate.available
     assert keys(db, leases) == [where]
 
@@ -113,14 +96,14 @@ def test_what_is_enqueued_after_a_delayed_item_comes_after_it(db: Any, leases: L
     leases.enqueue(tr, b"next")
     tr.commit().wait()
     leases.queue.enqueue(db, b"last")
-    clock.pass_by(11)
+    clock.now += 11
     assert [lease.value for lease in leases.lease_many(db)] == [b"delayed", b"next", b"last"]
 
 
 def test_a_stale_token_can_do_nothing(db: Any, leases: Leases, clock: Clock) -> None:
     fill(leases, db, 1)
     stale = lease_of(leases, db, duration=10)
-    clock.pass_by(11)
+    clock.now += 11
     fresh = lease_of(leases, db, duration=10)
     assert (fresh.position, fresh.attempt) == (stale.position, 2)
     for attempt in (
@@ -141,7 +124,7 @@ def test_a_stale_token_can_do_nothing(db: Any, leases: Leases, clock: Clock) -> 
 def test_an_overdue_lease_that_nobody_took_away_is_still_good(db: Any, leases: Leases, clock: Clock) -> None:
     fill(leases, db, 1)
     lease = lease_of(leases, db, duration=1)
-    clock.pass_by(100)
+    clock.now += 100
     leases.ack(db, lease)
     assert keys(db, leases) == []
 
@@ -150,7 +133,7 @@ def test_an_ack_composes_with_the_callers_own_writes(db: Any, leases: Leases, sp
     fill(leases, db, 1)
     done = space.pack(("done",))
     stale = lease_of(leases, db, duration=1)
-    clock.pass_by(2)
+    clock.now += 2
     lease = lease_of(leases, db)
     tr = db.create_transaction()
     tr[done] = b"by the stale one"
@@ -189,10 +172,10 @@ def test_a_handle_that_was_written_down_acks(db: Any, leases: Leases) -> None:
 def test_an_extended_lease_ends_later_and_the_old_object_stays_good(db: Any, leases: Leases, clock: Clock) -> None:
     fill(leases, db, 1)
     lease = lease_of(leases, db, duration=10)
-    clock.pass_by(8)
+    clock.now += 8
     longer = leases.extend(db, lease, duration=10)
     assert longer.expires_at == pytest.approx(clock.now + 10)
-    clock.pass_by(8)
+    clock.now += 8
     assert leases.lease(db) is None
     leases.ack(db, lease)
     assert keys(db, leases) == []
@@ -203,7 +186,7 @@ def test_a_snoozed_item_comes_back_without_counting_the_attempt(db: Any, leases:
     lease = lease_of(leases, db)
     assert leases.snooze(db, lease, delay=3) is Fate.delayed
     assert lease_of(leases, db).value == b"1"
-    clock.pass_by(3)
+    clock.now += 3
     again = lease_of(leases, db)
     assert (again.value, again.attempt) == (b"0", 1)
     assert leases.snooze_many(db, [again], delay=0) == [Fate.available]
@@ -212,9 +195,9 @@ def test_a_snoozed_item_comes_back_without_counting_the_attempt(db: Any, leases:
 def test_an_expired_lease_counts_an_attempt_and_says_why(db: Any, leases: Leases, clock: Clock) -> None:
     fill(leases, db, 1)
     lease_of(leases, db, duration=5, consumer="worker 1")
-    clock.pass_by(4.9)
+    clock.now += 4.9
     assert leases.lease(db) is None
-    clock.pass_by(0.1)
+    clock.now += 0.1
     again = lease_of(leases, db)
     assert (again.attempt, again.error) == (2, "The lease of worker 1 expired.")
 
@@ -225,9 +208,9 @@ def test_after_max_attempts_an_item_is_a_dead_letter(db: Any, space: Subspace, c
     assert leases.nack(db, lease_of(leases, db), error="first") is Fate.available
     assert leases.nack(db, lease_of(leases, db), error="second", delay=9) is Fate.dead
     lease_of(leases, db, duration=1)
-    clock.pass_by(2)
+    clock.now += 2
     lease_of(leases, db, duration=1)
-    clock.pass_by(2)
+    clock.now += 2
     [reclaimed] = leases.reclaim(db).reclaimed
     assert (reclaimed.fate, reclaimed.kind, reclaimed.attempt) == (Fate.dead, "lease", 2)
     stats = leases.queue.stats(db)
@@ -240,11 +223,11 @@ def test_a_back_off_policy_delays_what_failed(db: Any, space: Subspace, clock: C
     fill(leases, db, 2)
     assert leases.nack(db, lease_of(leases, db)) is Fate.delayed
     lease_of(leases, db, duration=5)
-    clock.pass_by(6.5)
+    clock.now += 6.5
     assert leases.lease(db) is None
-    clock.pass_by(0.5)
+    clock.now += 0.5
     assert lease_of(leases, db).value == b"0"
-    clock.pass_by(6.5)
+    clock.now += 6.5
     assert lease_of(leases, db).value == b"1"
 
 
@@ -254,9 +237,9 @@ def test_an_item_becomes_available_after_its_delay_or_at_its_time(db: Any, lease
     leases.enqueue(db, b"past", at=clock.now - 1)
     assert leases.queue.stats(db).delayed == 2
     assert [lease.value for lease in leases.lease_many(db)] == [b"past"]
-    clock.pass_by(10)
+    clock.now += 10
     assert [lease.value for lease in leases.lease_many(db)] == [b"delay"]
-    clock.pass_by(10)
+    clock.now += 10
     assert [lease.value for lease in leases.lease_many(db)] == [b"at"]
     with pytest.raises(ValueError, match="not both"):
         leases.enqueue(db, b"x", delay=1, at=1)
@@ -267,7 +250,7 @@ def test_an_item_whose_life_is_over_is_removed_wherever_it_stands(db: Any, lease
     leases.enqueue(db, b"delayed", ttl=10, delay=5)
     leases.enqueue(db, b"both at once", ttl=10, delay=10)
     leases.enqueue(db, b"stays")
-    clock.pass_by(10)
+    clock.now += 10
     assert [lease.value for lease in leases.lease_many(db)] == [b"stays"]
     stats = leases.queue.stats(db)
     assert (stats.expired, stats.leased, stats.available, stats.delayed) == (3, 1, 0, 0)
@@ -279,7 +262,7 @@ def test_a_leased_item_outlives_its_time_until_it_is_given_back(db: Any, leases:
     leases.enqueue(db, b"x", ttl=10)
     leases.enqueue(db, b"y", ttl=10)
     x, y = leases.lease_many(db, duration=100)
-    clock.pass_by(50)
+    clock.now += 50
     assert leases.reclaim(db).reclaimed == ()
     leases.ack(db, x)
     assert leases.nack(db, y) is Fate.expired
@@ -290,7 +273,7 @@ def test_a_leased_item_outlives_its_time_until_it_is_given_back(db: Any, leases:
 def test_an_item_given_back_in_time_is_still_removed_at_its_time(db: Any, leases: Leases, clock: Clock) -> None:
     leases.enqueue(db, b"x", ttl=10)
     leases.nack(db, lease_of(leases, db))
-    clock.pass_by(10)
+    clock.now += 10
     assert leases.lease(db) is None
     assert keys(db, leases) == []
 
@@ -359,7 +342,7 @@ def test_more_due_timers_than_one_transaction_settles_do_not_change_the_order(
     fill(leases, db, 200)
     taken = leases.lease_many(db, limit=150, duration=100)
     leases.extend_many(db, taken[:100], duration=200)
-    clock.pass_by(300)
+    clock.now += 300
     assert [lease.value for lease in leases.lease_many(db, limit=200)] == [b"%d" % n for n in range(200)]
 
 
@@ -402,7 +385,7 @@ def test_overdue_items_of_a_newer_version_are_left_to_it_and_hold_nobody_up(
     fill(leases, db, 70)
     for lease in leases.lease_many(db, limit=66, duration=1):
         db[leases.layout.leased.key(pack(lease.position))] = b"\x20newer"
-    clock.pass_by(2)
+    clock.now += 2
     assert [lease.value for lease in leases.lease_many(db, duration=100)] == [b"%d" % n for n in range(66, 70)]
     assert leases.reclaim(db).more is False
     assert leases.stats(db).leased == 70

@@ -11,18 +11,7 @@ from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.items import INLINE_BYTES
 from layers.deadletters import BATCH_ITEMS
 from layers.leases import Leases
-
-
-class Clock:
-    now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.helpers.clock import Clock
 
 
 @pytest.fixture

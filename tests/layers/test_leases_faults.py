@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,16 +11,10 @@ from hypothesis import strategies as st
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
 from layers.leases import Leases
-from tests.helpers.faults import Fault, FaultyDatabase
+from tests.helpers.clock import Clock
+from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
 
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
-
-
-class Clock:
-    now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def program(leases: Leases, db: Any, clock: Clock) -> list[Any]:
@@ -63,7 +55,7 @@ def program(leases: Leases, db: Any, clock: Clock) -> list[Any]:
     return said
 
 
-def outcome(db: Any, space: Subspace, plan: Callable[[], Fault | None]) -> tuple[list[Any], int]:
+def outcome(db: Any, space: Subspace, plan: Plan) -> tuple[list[Any], int]:
     clock = Clock()
     faulty = FaultyDatabase(db, plan)
     leases = Leases(Queue(space), clock=clock)
@@ -75,15 +67,7 @@ def outcome(db: Any, space: Subspace, plan: Callable[[], Fault | None]) -> tuple
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_verb_is_exactly_once_when_any_commit_fails(db: Any, space: Subspace, fault: Fault) -> None:
-    expected, commits = outcome(db, space, lambda: None)
-    assert commits > 12
-    for failing in range(commits):
-        counter = itertools.count()
-
-        def plan(failing: int = failing, counter: itertools.count[int] = counter) -> Fault | None:
-            return fault if next(counter) == failing else None
-
-        assert outcome(db, space, plan)[0] == expected
+    says_the_same_whichever_commit_fails(lambda plan: outcome(db, space, plan), fault, commits=13)
 
 
 @given(plan=st.lists(st.none() | st.sampled_from(FAULTS), max_size=60))

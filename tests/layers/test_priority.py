@@ -16,8 +16,9 @@ from layers.priority import PriorityQueue
 from layers.relaxed import RelaxedQueue
 from layers.requests import Requests
 from layers.staged import StagedQueue
+from tests.helpers.clock import Clock
 from tests.helpers.smart import conflicts
-from tests.helpers.staging import Clock, register
+from tests.helpers.staging import register
 
 
 def jobs_of(space: Subspace, **options: Any) -> PriorityQueue:

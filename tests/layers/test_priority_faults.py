@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from fdbqueue.engine import Subspace
 from layers.levels import Levels
 from layers.priority import PriorityQueue
 from layers.staged import StagedQueue
-from tests.helpers.faults import Fault, FaultyDatabase
+from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
 
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
 
@@ -49,9 +48,8 @@ def program(jobs: PriorityQueue, db: Any) -> list[Any]:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_every_verb_is_exactly_once_when_any_commit_fails(fault: Fault, db: Any, space: Subspace) -> None:
-    def outcome(failing: int) -> tuple[list[Any], int]:
-        counter = itertools.count()
-        faulty = FaultyDatabase(db, lambda: fault if next(counter) == failing else None)
+    def outcome(plan: Plan) -> tuple[list[Any], int]:
+        faulty = FaultyDatabase(db, plan)
         order = Levels(3, of=lambda value: value // 10)
         jobs = PriorityQueue(Queue(space, codec="json"), levels=order, max_attempts=2)
         said = program(jobs, faulty)
@@ -59,7 +57,4 @@ def test_every_verb_is_exactly_once_when_any_commit_fails(fault: Fault, db: Any,
         jobs.queue.clear(db)
         return said, faulty.commits
 
-    expected, commits = outcome(-1)
-    assert commits > 12
-    for failing in range(commits):
-        assert outcome(failing)[0] == expected
+    says_the_same_whichever_commit_fails(outcome, fault, commits=13)

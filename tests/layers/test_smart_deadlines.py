@@ -17,13 +17,9 @@ from layers.decisions import TakeOver
 from layers.messages import MessageType
 from layers.monitor import Monitor
 from layers.smart import SmartQueue
+from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
-from tests.helpers.smart import Clock, conflicts, contents, rows_of, smart_queue
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.helpers.smart import conflicts, contents, rows_of, smart_queue
 
 
 def due_in(seconds: float) -> MessageType:

@@ -27,11 +27,6 @@ from tests.helpers.smart import (
 )
 
 
-@pytest.fixture
-def smart(space: Subspace) -> SmartQueue:
-    return smart_queue(space)
-
-
 def both(db: Any, one: Callable[[Any], Any], other: Callable[[Any], Any]) -> bool:
     """Do both in transactions that don't see each other, and say whether the second to commit conflicts."""
     first, second = db.create_transaction(), db.create_transaction()

@@ -21,7 +21,8 @@ from layers.messages import NOTHING, OWN_KEY, OWN_TYPE, MessageType, types
 from layers.overrun import Overrun, TimeLimit
 from layers.room import WATCHED_ENTRIES
 from layers.smart import SmartQueue
-from tests.helpers.smart import Clock, contents, rows_of, smart_queue
+from tests.helpers.clock import Clock
+from tests.helpers.smart import contents, rows_of, smart_queue
 
 Data = dict[str, Any]
 

@@ -19,8 +19,9 @@ from layers.decisions import Decision
 from layers.leases import Leases
 from layers.messages import NOTHING, MessageType
 from layers.smart import SmartQueue
+from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
-from tests.helpers.smart import Clock, contents, rows_of, smart_queue
+from tests.helpers.smart import contents, rows_of, smart_queue
 
 
 @dataclass

@@ -23,7 +23,8 @@ from layers.lease import Lease
 from layers.limits import Limit
 from layers.messages import EVERYTHING, OWN_KEY, OWN_TYPE, MessageType, Sees, keyed
 from layers.smart import SmartQueue
-from tests.helpers.smart import Clock, smart_queue
+from tests.helpers.clock import Clock
+from tests.helpers.smart import smart_queue
 
 LIFE = 10.0
 LIMIT = 2

@@ -16,14 +16,10 @@ from layers import turns
 from layers.leases import Leases
 from layers.requests import GRANT_SECONDS, REQUEST_SECONDS
 from layers.staged import StagedQueue
+from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.held import HeldDatabase
-from tests.helpers.staging import Clock, has_requests, join_finishers, left_behind, register, value, wait_until
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.helpers.staging import has_requests, join_finishers, left_behind, register, value, wait_until
 
 
 @pytest.fixture

@@ -20,15 +20,11 @@ from layers.lease import Lease
 from layers.leases import Leases
 from layers.requests import GRANT_SECONDS
 from layers.staged import StagedQueue
+from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
-from tests.helpers.staging import Clock, left_behind, register, value, wait_until
+from tests.helpers.staging import left_behind, register, value, wait_until
 
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ from layers.lease import LeaseHandle
 from layers.leases import Leases
 from layers.serving import Serving, Share
 from layers.staged import StagedQueue
+from tests.helpers.clock import Clock
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
-from tests.helpers.staging import Clock, has_requests, left_behind, register, value, wait_until
+from tests.helpers.staging import has_requests, left_behind, register, value, wait_until
 
 
 class Interrupting(FaultyDatabase):
@@ -48,11 +49,6 @@ class _Interrupted(FaultyTransaction):
 class _Unanswered(FaultyTransaction):
     def get_versionstamp(self) -> Failed:
         return Failed(1021)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from layers.pacing import Pace, RecentVersion
 from layers.remembered import Remembered
 from layers.serving import Serving
 from layers.staged import StagedQueue
+from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
-from tests.helpers.staging import Clock, left_behind, register, value, wait_until
+from tests.helpers.staging import left_behind, register, value, wait_until
 
 
 class Reading(FaultyDatabase):
@@ -41,11 +42,6 @@ class _Counted(FaultyTransaction):
         if name.startswith("get_range") or name in ("get", "get_key", "get_read_version", "snapshot"):
             self._reading.reads += 1
         return getattr(self._tr, name)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

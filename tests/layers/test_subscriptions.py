@@ -15,18 +15,7 @@ from layers.leases import Leases
 from layers.staged import StagedQueue
 from layers.subscription import Credit, Subscription
 from layers.subscriptions import Subscriptions
-
-
-class Clock:
-    now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.helpers.clock import Clock
 
 
 @pytest.fixture

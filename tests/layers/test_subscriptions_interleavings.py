@@ -12,18 +12,7 @@ from layers.lease import Lease
 from layers.leases import Leases
 from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
-
-
-class Clock:
-    now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.helpers.clock import Clock
 
 
 @pytest.fixture

@@ -20,8 +20,9 @@ from layers.lease import Lease
 from layers.leases import Leases
 from layers.relaxed import RelaxedQueue
 from layers.staged import StagedQueue
+from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, When
-from tests.helpers.staging import Clock, left_behind
+from tests.helpers.staging import left_behind
 
 LATER_S = 61.0
 """After so long all leases, delays, requests and grants of these tests are over."""

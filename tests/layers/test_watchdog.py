@@ -14,18 +14,7 @@ from layers.lease import Fate
 from layers.leases import Leases
 from layers.timers import Reclaimed
 from layers.watchdog import Watchdog
-
-
-class Clock:
-    now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.helpers.clock import Clock
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from layers.levels import Levels
 from layers.priority import PriorityQueue
 from layers.staged import StagedQueue
 from layers.weighted import WeightedHead, wheel
+from tests.helpers.clock import Clock
 from tests.helpers.smart import conflicts
-from tests.helpers.staging import Clock
 
 WEIGHTS = (4, 2, 1)
 
