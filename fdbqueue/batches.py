@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fdbqueue.items import INLINE_BYTES, chunks_of, envelope
+from fdbqueue.items import INLINE_BYTES, PLAIN, chunks_of, envelope
 from fdbqueue.layout import Position, pack
 
 BATCH_ITEMS = 1_000
@@ -22,6 +22,8 @@ class Encoding(NamedTuple):
 
     encode: Callable[[Any], bytes]
     """The codec's."""
+    takes_bytes: bool
+    """Whether the codec leaves bytes as they are."""
     rank: Callable[[Any], int | None]
     """The order's; None in a queue that is first in, first out."""
     order: str | None
@@ -108,15 +110,21 @@ class Batches:
         """How many values were read from the input."""
 
     def __iter__(self) -> Iterator[Batch]:
-        encode, rank_of, clock = self._encoding.encode, self._encoding.rank, time.monotonic
+        encode, takes_bytes, rank_of, order = self._encoding
+        clock = time.monotonic
         batch, since = Batch(0), clock()
         for value in self._values:
             self.taken += 1
-            payload = encode(value)
-            if len(payload) > INLINE_BYTES and batch.size_bytes + len(payload) > BATCH_BYTES and batch.stored:
-                yield batch
-                batch, since = Batch(batch.stop), clock()
-            batch.add(payload, rank_of(value))
+            payload = value if takes_bytes and type(value) is bytes else encode(value)
+            size_bytes = len(payload)
+            if order is None and size_bytes <= INLINE_BYTES:  # as `Batch.add`, for nearly all values there are
+                batch.stored.append(PLAIN + payload)
+                batch.size_bytes += size_bytes
+            else:
+                if size_bytes > INLINE_BYTES and batch.size_bytes + size_bytes > BATCH_BYTES and batch.stored:
+                    yield batch
+                    batch, since = Batch(batch.stop), clock()
+                batch.add(payload, rank_of(value))
             amount = len(batch.stored)
             if amount == BATCH_ITEMS // 2:
                 self._soon()

@@ -46,7 +46,8 @@ MAX_NOTES_BYTES = 1_900
 _HEADERS = 1
 _CHUNKED = 2
 _NOTES = 4
-_PLAIN = bytes((FORMAT_VERSION << 4,))
+PLAIN = bytes((FORMAT_VERSION << 4,))
+"""The envelope of a plain item is this before its payload."""
 _NO_HEADERS: Mapping[str, Any] = MappingProxyType({})
 _headers_encoder = msgspec.msgpack.Encoder()
 _headers_decoder = msgspec.msgpack.Decoder(dict[str, Any])
@@ -121,7 +122,7 @@ def envelope(payload: bytes, headers: Mapping[str, Any] | None = None) -> bytes:
         CodecError: the headers are no mapping from str to what MessagePack can hold.
     """
     if headers is None and len(payload) <= INLINE_BYTES:
-        return _PLAIN + payload
+        return PLAIN + payload
     flags = 0
     parts = []
     if headers:
@@ -154,7 +155,7 @@ def parse(value: bytes) -> Envelope:
     Raises:
         FormatError: it is not an envelope that this version of the library can read.
     """
-    if value[:1] == _PLAIN:
+    if value[:1] == PLAIN:
         return Envelope(value[1:], _NO_HEADERS, None)
     notes, at = _split_notes(value)
     try:
@@ -178,7 +179,7 @@ def headers_of(value: bytes) -> Mapping[str, Any]:
     Raises:
         FormatError: it is not an envelope that this version of the library can read.
     """
-    if value[:1] == _PLAIN:
+    if value[:1] == PLAIN:
         return _NO_HEADERS
     _check_first_byte(value)
     if not value[0] & _HEADERS:
@@ -272,7 +273,7 @@ def _pack_headers(headers: Mapping[str, Any]) -> bytes:
 
 def _split_notes(value: bytes) -> tuple[Notes, int]:
     """Return the notes, and where what follows them begins."""
-    if value[:1] == _PLAIN:
+    if value[:1] == PLAIN:
         return NO_NOTES, 1
     _check_first_byte(value)
     if not value[0] & _NOTES:

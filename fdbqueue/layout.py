@@ -69,6 +69,7 @@ LEASE, DELAY, TTL = "lease", "delay", "ttl"
 """Kinds of timers: what ends at that time."""
 _FIRST_INTEGER = b"\x14"  # type code of 0, the first integer that is not negative
 _AFTER_INTEGERS = b"\x1d"
+_BYTES = [bytes((byte,)) for byte in range(256)]
 
 
 @dataclass(frozen=True, slots=True, order=True, repr=False)
@@ -262,23 +263,12 @@ class Layout:
         """Return the key of an item: exactly the tuple ``(queue, index, random)``, or with its rank in front."""
         return self.prefix + pack(position)
 
-    def item_keys(self, index: int, amount: int, random: bytes, ranks: Sequence[int] | None = None) -> Iterator[bytes]:
-        """Yield the keys of `amount` items whose indices follow each other from `index` on, with or without ranks."""
+    def item_keys(self, index: int, amount: int, random: bytes, ranks: Sequence[int] | None = None) -> list[bytes]:
+        """Return the keys of `amount` items whose indices follow each other from `index` on, with or without ranks."""
         if ranks is None:
-            return self._keys_in_a_row(self.prefix, index, amount, random)
-        rows = self._keys_in_a_row(b"", index, amount, random)
-        return (self.prefix + _pack_integer(rank) + row for rank, row in zip(ranks, rows, strict=True))
-
-    def _keys_in_a_row(self, prefix: bytes, index: int, amount: int, random: bytes) -> Iterator[bytes]:
-        tail = b"\x01%b\x00" % random.replace(b"\x00", b"\x00\xff")
-        end = index + amount
-        while index < end:
-            size = (index.bit_length() + 7) // 8
-            head = prefix + bytes((0x14 + size,))
-            stop = min(end, 1 << 8 * size) if size else 1
-            for at in range(index, stop):
-                yield head + at.to_bytes(size, "big") + tail
-            index = stop
+            return _keys_in_a_row(self.prefix, index, amount, random)
+        rows = _keys_in_a_row(b"", index, amount, random)
+        return [self.prefix + _pack_integer(rank) + row for rank, row in zip(ranks, rows, strict=True)]
 
     def position_of(self, key: bytes) -> Position:
         """Return the position in an item's key."""
@@ -396,6 +386,23 @@ def rank_of(packed: bytes) -> int | None:
     """
     end = packed[0] - 0x13
     return None if packed[end : end + 1] == b"\x01" else int.from_bytes(packed[1:end], "big")
+
+
+def _keys_in_a_row(prefix: bytes, index: int, amount: int, random: bytes) -> list[bytes]:
+    """Return packed positions behind `prefix`; up to 256 in a row differ in the index's last byte only."""
+    tail = b"\x01%b\x00" % random.replace(b"\x00", b"\x00\xff")
+    end = index + amount
+    keys: list[bytes] = []
+    if not index and amount:
+        keys.append(prefix + _FIRST_INTEGER + tail)  # 0 has no byte at all
+        index = 1
+    while index < end:
+        head = prefix + _pack_integer(index)[:-1]
+        first = index & 0xFF
+        found = _BYTES[first : first + end - index]
+        keys += [head + last + tail for last in found]
+        index += len(found)
+    return keys
 
 
 def _pack_integer(number: int) -> bytes:

@@ -24,7 +24,7 @@ from fdbqueue.batches import Encoding
 from fdbqueue.browse import pages
 from fdbqueue.bulk import BulkReport, enqueue_in_batches, enqueue_in_transaction
 from fdbqueue.check import CheckReport, check_queue
-from fdbqueue.codecs import CODEC_ERRORS, Codec, codec_named
+from fdbqueue.codecs import CODEC_ERRORS, BytesCodec, Codec, codec_named
 from fdbqueue.engine.api import Database, Future, KeyValue, Transaction
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import Steps, rows, run
@@ -436,7 +436,7 @@ class Queue:
         return FormatError(f"The item {position} of {self!r} can't be read and was left there. {error}")
 
     def _encoding(self) -> Encoding:
-        return Encoding(self.encode, partial(self.rank, headers=None), self.order_name)
+        return Encoding(self.encode, type(self.codec) is BytesCodec, partial(self.rank, headers=None), self.order_name)
 
     def _clear(self, tr: Transaction) -> Steps[None]:
         yield from ()

@@ -31,7 +31,11 @@ from fdbqueue.spark.rows import Rows
 BATCH_ROWS = 4_000
 BATCH_BYTES = 1_000_000
 """About what one transaction writes; FoundationDB advises to stay under 1 MB, and refuses over 10 MB."""
-COMMITS_IN_FLIGHT = 4
+COMMITS_IN_FLIGHT = 5
+"""So many are waited for together: four others are under way while the next one is written."""
+COMMITS_IN_FLIGHT_EMBEDDED = 1
+"""An embedded engine commits in the thread that waits, or else in another of this process. That one would have LMDB's
+lock, for which the other tasks wait, while it waits for Python, which this one uses to make the next rows."""
 
 At = Callable[[str], None]
 
@@ -86,7 +90,8 @@ class Attempt:
         log: the partition's marks, or none.
         appender: where the rows go.
         batch_rows: how many go into one transaction, at most.
-        in_flight: how many transactions are under way at once; with 1 none begins before the last is in.
+        in_flight: how many transactions are under way at once; with 1 none begins before the last is in, and none is
+            under way between two calls.
         at: called with the name of each point that is passed; tests raise or kill there.
     """
 
@@ -196,16 +201,14 @@ class Attempt:
         The reads of each transaction are issued before the one in front of it is written, so that nobody waits for
         them. None is left open at the end.
         """
-        while True:
-            while len(self._sent) >= self._in_flight:
-                self._settle()
-            if self._ahead:
-                return
+        while not self._ahead:
             current = self._prepared or self._prepare(rest=rest)
             if current is None:
                 return
             self._prepared = self._prepare(rest=rest) if self._most_in_flight > 1 else None
             self._send(current)
+            while len(self._sent) >= self._in_flight:
+                self._settle()
 
     def _prepare(self, *, rest: bool) -> _Prepared | None:
         batch = self._backlog.take(rows=self._batch_rows, size_bytes=BATCH_BYTES, rest=rest)

@@ -10,14 +10,12 @@ import pyarrow as pa
 
 from fdbqueue.codecs import codec_named
 from fdbqueue.errors import CodecError
-from fdbqueue.items import INLINE_BYTES, envelope
+from fdbqueue.items import INLINE_BYTES, PLAIN, envelope
 from fdbqueue.spark.digests import digests_of
 from fdbqueue.spark.options import Options
 from fdbqueue.spark.rows import Rows
 
 _pack = msgspec.msgpack.Encoder().encode
-_PLAIN = envelope(b"")
-"""What comes before the payload of a plain item."""
 
 
 class Columns:
@@ -134,7 +132,7 @@ def _envelopes(
     payloads: list[bytes], headers: list[Mapping[str, Any] | None] | None, *, some_large: bool
 ) -> list[bytes]:
     if headers is None and not some_large:
-        return [_PLAIN + payload for payload in payloads]
+        return [PLAIN + payload for payload in payloads]
     beside = headers or [None] * len(payloads)
     return [envelope(payload, one) for payload, one in zip(payloads, beside, strict=True)]
 

@@ -20,7 +20,7 @@ from fdbqueue.engine.api import Database
 from fdbqueue.errors import JobError
 from fdbqueue.spark import checked
 from fdbqueue.spark.appender import Appender
-from fdbqueue.spark.attempt import Attempt, PartitionReport
+from fdbqueue.spark.attempt import COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED, Attempt, PartitionReport
 from fdbqueue.spark.columns import Columns
 from fdbqueue.spark.job import begin_job, commit_job, now_us, report_job
 from fdbqueue.spark.keys import JobKeys
@@ -119,7 +119,15 @@ class FdbQueueWriter(DataSourceArrowWriter):
         options = self._options
         if options.smart is None:
             appender = Appender(options.home())
-            return Attempt(db, log, appender, partition=partition, batch_rows=options.batch_rows, at=self.at)
+            return Attempt(
+                db,
+                log,
+                appender,
+                partition=partition,
+                batch_rows=options.batch_rows,
+                in_flight=COMMITS_IN_FLIGHT_EMBEDDED if options.url.startswith("file:") else COMMITS_IN_FLIGHT,
+                at=self.at,
+            )
         return Attempt(
             db,
             log,
