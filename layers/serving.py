@@ -73,6 +73,8 @@ class Look:
     limit: int
     """How many items at most."""
     head: Steps[list[KeyValue]]
+    rows: list[KeyValue] = field(default_factory=list)
+    """The same, if it was found that nothing else stands in front of them."""
 
 
 @dataclass(slots=True)
@@ -127,7 +129,7 @@ class Serving:
         found = yield from rows(tr.snapshot, begin, self._layout.end, limit=limit)
         if found and found[0].key < self._layout.begin:
             return None
-        return Look(now_us, None, limit, finished(found))
+        return Look(now_us, None, limit, finished(found), found)
 
     def see(self, tr: Transaction, look: Look) -> Steps[tuple[list[KeyValue], list[KeyValue]]]:
         """Return what is due and the first items, as a look finds them.
@@ -173,6 +175,17 @@ class Serving:
             moves.finish()
         served.wrote = moves.any
         return served
+
+    def take_next(self, tr: Transaction, row: KeyValue, share: Share) -> Steps[None]:
+        """Give a share the item that is known to be the first, and due; what makes it so, the caller conflicts with.
+
+        Raises:
+            FormatError, CodecError: it can't be read.
+        """
+        moves = Moves(tr, self._layout)
+        yield from self._give_one(tr, moves, row, share, b"", self._leases.now_us())
+        tr.clear(row.key)
+        moves.finish()
 
     def take_out(self, tr: Transaction, *, limit: int) -> Steps[list[Item]]:
         """Take up to `limit` first items out, after what was due is settled, however much that is."""
@@ -266,6 +279,8 @@ class Serving:
                 fate = moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
                 if fate is not Fate.expired:
                     moves.set_beside(got.packed, got.notes)
+                # Who took this item out leaves its place out of what its next transaction expects; not what is behind.
+                tr.add_write_conflict_key(self._layout.available.key(got.packed) + b"\x00")
                 moves.tally("dequeued", -1)
         for got, read in leased:
             value = yield read

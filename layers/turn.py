@@ -9,6 +9,7 @@ from fdbqueue.engine.api import Future, Transaction
 from fdbqueue.engine.errors import NOT_COMMITTED, FDBError
 
 from .combining import Alarm, Ticket
+from .foreseen import Foresight
 from .requests import Request, Wish, granted_us
 from .serving import ITEMS_AT_ONCE, Got, Share
 
@@ -52,6 +53,8 @@ class Turn:
     """That of its commit or, without one, of its reads; 0 or less: unknown."""
     old_grants: list[bytes] = field(default_factory=list)
     """Grants' keys that it removed."""
+    foresight: Foresight | None = None
+    """What comes next if it commits."""
 
     def asks(self) -> bool:
         """Say whether somebody wants to be told at once that there is nothing."""
@@ -67,6 +70,10 @@ class Leave(Exception):
 
 class Contended(Exception):
     """Ends a direct transaction that met a conflict."""
+
+
+class Unforeseen(Exception):
+    """Ends a transaction that began with what was foreseen, and was not so."""
 
 
 @dataclass(slots=True)

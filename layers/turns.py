@@ -20,18 +20,20 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.engine.api import Database, Future, Transaction
-from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError
+from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError, predicates
 from fdbqueue.engine.steps import Steps, started
+from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.layout import RANDOM_BYTES
 
 from .combining import Alarm, Crew
+from .foreseen import Foreseen, Foresight
 from .lease import LeaseHandle
 from .leases import Leases
 from .pacing import Pace, RecentVersion
 from .remembered import Remembered
 from .requests import REQUEST_SECONDS, Request, Requests, Wish, granted_us
 from .serving import ITEMS_AT_ONCE, Got, Look, Served, Serving, Share
-from .turn import Caller, Contended, Leave, Meetings, Turn, Want, share_of, wanted_by
+from .turn import Caller, Contended, Leave, Meetings, Turn, Unforeseen, Want, share_of, wanted_by
 
 REQUESTS_AT_ONCE = 100
 """How many requests one transaction looks at."""
@@ -39,6 +41,8 @@ TAKEOVER_SECONDS = 0.25
 """When the first in order has done nothing for so long though there are items, another fulfills in its place."""
 AFTERMATH_SECONDS = 0.1
 """Who met others so lately registers at once, so that nobody has to fight for being noticed."""
+ALONE_SECONDS = 1.0
+"""Who has met nobody for so long leads nobody any more, and takes items as one who is alone."""
 _WATCHED = ("enqueued", "leased", "dead")
 """The counters that change whenever an item becomes available, but for those that a timer brings back."""
 
@@ -78,6 +82,8 @@ class Turns(Crew[Want, list[Got]]):
         self._first_look = True
         self._leads: bool | None = None
         self._version = RecentVersion()
+        self._foreseen = Foreseen()
+        self._guessed = False
         self._meetings = meetings
         self._remembered = remembered
 
@@ -108,6 +114,7 @@ class Turns(Crew[Want, list[Got]]):
     def _serve(self, db: Database) -> Steps[Alarm | None]:
         if self._request is None:
             yield from self.line.gather()
+        self._guessed = False
         lately = time.monotonic() - self._met <= AFTERMATH_SECONDS
         direct = not self._contended and (self._leads or not lately)
         body = self._look if self._request else self._direct if direct else self._register_at_once
@@ -116,11 +123,15 @@ class Turns(Crew[Want, list[Got]]):
         except Contended:
             self._contended = True
             return None
+        except Unforeseen:
+            return None
         except Leave as left:
             turn = left.turn
         else:
-            if self._duration_us or self._leads is not None or turn.wish is not None:
+            if self._duration_us or self._leads is not None or turn.wish is not None or turn.foresight is not None:
                 turn.version = turn.tr.get_committed_version()
+            if turn.foresight is not None:
+                self._foreseen.committed(turn.foresight, turn.version)
             self._remembered.forget_grants(turn.old_grants)
         self._version.note(turn.version)
         if self._duration_us:
@@ -137,6 +148,11 @@ class Turns(Crew[Want, list[Got]]):
 
     def _on_retry(self, error: FDBError) -> None:
         self._meetings.note(error)
+        guessed, self._guessed = self._guessed, False
+        if guessed:
+            self._foreseen.was_wrong()
+            if predicates.retryable_not_committed(error):
+                raise Unforeseen
         if error.code == NOT_COMMITTED:
             self._met = time.monotonic()
             if self._request is None and not self._contended:
@@ -175,11 +191,23 @@ class Turns(Crew[Want, list[Got]]):
     def _direct(self, tr: Transaction) -> Steps[Turn]:
         """Fulfill the requests that stand there, and take items for our own callers behind them, without a request."""
         turn = Turn(tr, self.line.waiting())
+        if self._leads and time.monotonic() - self._met > ALONE_SECONDS:
+            self._leads = None
         limit = max(self._fulfilled if self._leads else 1, wanted_by(turn.callers))
         look = None
         standing: list[Request] = []
         if self._leads is None:  # who has not met anybody expects neither requests nor timers
-            look = yield from self._serving.look_alone(tr, self._requests.begin, limit=limit)
+            foresees = limit == 1 and not self._duration_us
+            foresight = self._foreseen.take() if foresees else None
+            if foresight is not None:
+                return (yield from self._take_foreseen(tr, turn, foresight))
+            began_at = time.monotonic()
+            ahead = self._foreseen.limit() if foresees else limit
+            look = yield from self._serving.look_alone(tr, self._requests.begin, limit=ahead)
+            if foresees and look is not None:
+                self._foreseen.looked(look.rows, time.monotonic() - began_at)
+                if len(look.rows) > 1:
+                    turn.foresight = self._expect(tr, Foresight(look.rows, 0))
         if look is None:
             # By snapshot: a request that is registered while this commits stands behind it.
             reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
@@ -192,10 +220,31 @@ class Turns(Crew[Want, list[Got]]):
         if standing:
             self._met = time.monotonic()
         served = yield from self._fulfill(tr, turn, look, None, live, dead)
+        if turn.foresight is not None:
+            turn.foresight = turn.foresight.after() if turn.got else None
         turn.nothing = not turn.got and served.drained
         if not served.wrote and not dead:
             raise Leave(turn)
         return turn
+
+    def _take_foreseen(self, tr: Transaction, turn: Turn, foresight: Foresight) -> Steps[Turn]:
+        """Take the item that is known to be next, without looking."""
+        tr.set_read_version(foresight.version)
+        self._expect(tr, foresight)
+        own = self._share(turn)
+        try:
+            yield from self._serving.take_next(tr, foresight.next, own)
+        except (CodecError, FormatError) as error:
+            raise Unforeseen from error  # who looks is told what is wrong with it
+        turn.got = own.got
+        turn.foresight = foresight.after()
+        return turn
+
+    def _expect(self, tr: Transaction, foresight: Foresight) -> Foresight:
+        """Conflict with more than what is taken; such a conflict says nothing yet about others who take."""
+        self._guessed = True
+        foresight.expect(tr, self._requests.begin)
+        return foresight
 
     def _register_at_once(self, tr: Transaction) -> Steps[Turn]:
         """Register without looking first whether there is somebody."""
