@@ -148,8 +148,9 @@ class StagedQueue:
         Raises:
             FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
 
-        *Conflicts:* at the first meeting with another process only. *Cost:* alone, a share of one round of parallel
-        reads and one commit, as the plain dequeue; under contention a share of two to three transactions.
+        *Conflicts:* at the first meeting with another process, and when one that is alone foresaw what is not so.
+        *Cost:* alone, a share of one read and one commit, as the plain dequeue, and at a cluster that is asked again
+        and again for one item the commit only; under contention a share of two to three transactions.
         """
         items = yield from self.dequeue_many.steps(db, limit=1, timeout=timeout)
         return items[0] if items else None
