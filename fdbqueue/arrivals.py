@@ -8,14 +8,14 @@ readers, every transaction that makes items available also notes where, in the o
 
 A note is a blind write under a key of its own, so that nobody conflicts. Who does not know of the readers yet, since
 it read the queue before they came, notes nothing; it is found out: what is enqueued is counted, and what is enqueued
-and noted is counted too.
+and noted is counted too. A sole subscription (`layers/sole.py`) reads at the head, and wants nothing noted.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import strinc
@@ -57,6 +57,18 @@ def announce(tr: Transaction, layout: Layout, spans: Iterable[Span], *, enqueued
         count(tr, layout, announced=enqueued)
     else:
         count(tr, layout, returned=1)  # who waits for items watches this, and the enqueued ones
+
+
+def wants_arrivals(stored: Any) -> tuple[bool, str | None]:
+    """Say by what was read of the subscribed key whether arrivals are to be noted; else who is the sole subscription.
+
+    Args:
+        stored: the value that was read; None: it was not, since nobody is subscribed.
+    """
+    if stored is None or not stored.present():
+        return False, None
+    name = bytes(stored).decode("utf-8", "replace")
+    return not name, name or None
 
 
 def announces(tr: Transaction, layout: Layout) -> Steps[bool]:

@@ -20,7 +20,7 @@ only who enqueues needs to know. (docs/adr/0060)
 | ``("count", name)`` | 8 bytes, little-endian, by atomic adds | everything that changes an item's state |
 | ``("request", versionstamp)`` | who waits for how many items, and until when | `layers/requests.py` |
 | ``("grant", client)`` | the leases that others took for a request | `layers/requests.py` |
-| ``(True, "subscribed")`` | empty; there are subscriptions | `layers/subscriptions.py` |
+| ``(True, "subscribed")`` | there are subscriptions: empty, or the name of the sole one | `layers/subscriptions.py` |
 | ``("subscription", name)`` | what it selects, its credit, whose it is | `layers/subscriptions.py` |
 | ``("pointer", name)`` | what it has yet to look at | `layers/subscriptions.py` |
 | ``("held", name, index, random)`` | bytes of an item that its consumers have | `layers/subscriptions.py` |
@@ -201,6 +201,7 @@ class Layout:
         "returned",
         "served_key",
         "smart",
+        "sole",
         "space",
         "subscribed",
         "subscribed_key",
@@ -238,7 +239,9 @@ class Layout:
         self.marks = self.space["once"]
         self.jobs = self.space["job"]
         self.subscribed = False
-        """Whether the queue had subscriptions when this process last looked for the queue's end."""
+        """Whether the queue had subscriptions that want arrivals noted, when this process last looked for its end."""
+        self.sole: str | None = None
+        """The queue's sole subscription, which needs none (`layers/sole.py`), as this process knew it then."""
         # Behind the tail: whoever enqueues reads it together with the tail, and nobody does who needs no tail.
         self.subscribed_key: bytes = self.space.pack((True, "subscribed"))
         self.subscriptions = self.space["subscription"]

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fdbqueue.arrivals import wants_arrivals
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps
@@ -83,7 +84,8 @@ class LastIndex:
             OrderError: the queue has another order.
         """
         layout = self._layout
-        layout.subscribed = self._subscribed is not None and (yield self._subscribed).present()
+        subscribed = None if self._subscribed is None else (yield self._subscribed)
+        layout.subscribed, layout.sole = wants_arrivals(subscribed)
         if self._item is None:
             return (yield from self._in_order())
         key = bytes((yield self._item))

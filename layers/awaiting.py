@@ -59,9 +59,10 @@ class Awaiting:
         terms: what it wants.
         take: takes items of its subscription, if there are some.
         timeout: for how many seconds; None: as long as it takes.
+        sole: whether all who wait want whatever is first, so that the first in line looks for itself only.
     """
 
-    def __init__(self, leases: Leases, terms: Terms, take: Take, timeout: float | None) -> None:
+    def __init__(self, leases: Leases, terms: Terms, take: Take, timeout: float | None, *, sole: bool = False) -> None:
         self._leases = leases
         self._layout = leases.layout
         self._terms = terms
@@ -69,6 +70,7 @@ class Awaiting:
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._line = WaitingLine(leases.layout)
         self._client = os.urandom(RANDOM_BYTES)
+        self._sole = sole
         self._grant_key = self._line.grant_key(self._client)
         self._habit = Habit()
         self._request: Request | None = None
@@ -175,9 +177,10 @@ class Awaiting:
             look.seconds = min(look.seconds, max(0.0, (in_front[-1].wish.expires_at_us - now_us) / 1e6) + 0.001)
             look.alarms.append(tr.watch(in_front[-1].key))
         else:
-            wrote, again = yield from self._line.dispatch(tr, live, now_us, self._habit)
-            if wrote or again:
-                return wrote
+            if not self._sole:
+                wrote, again = yield from self._line.dispatch(tr, live, now_us, self._habit)
+                if wrote or again:
+                    return wrote
             look.seconds = min(look.seconds, (yield from self._next_due(tr)))
             look.alarms += [tr.watch(self._layout.count_key(name)) for name in _WATCHED]
         look.alarms.append(tr.watch(request.key))

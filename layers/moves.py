@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from msgspec import structs
 
-from fdbqueue.arrivals import announce
+from fdbqueue.arrivals import announce, wants_arrivals
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.items import Notes, has_notes, is_chunked, kept_size_of, notes_of, with_notes
@@ -40,7 +40,7 @@ class Retry:
 class Moves:
     """What one transaction moves. Every `leave` wants an `enter` or `vanish`, and all of them a `finish`."""
 
-    __slots__ = ("_away", "_layout", "_levels", "_returned", "_tally", "_tr", "any", "arrived", "subscribed")
+    __slots__ = ("_away", "_layout", "_levels", "_returned", "_sole", "_tally", "_tr", "any", "arrived", "subscribed")
 
     def __init__(self, tr: Transaction, layout: Layout) -> None:
         self._tr = tr
@@ -49,6 +49,7 @@ class Moves:
         self._levels: dict[int | None, int] = {}
         self._away = b""
         self._returned: set[str] = set()
+        self._sole: str | None = None
         self.subscribed = layout.subscribed
         """Whether to announce what becomes available; `ask` makes sure. A guess is good enough for what is enqueued."""
         self.arrived: list[bytes] = []
@@ -62,7 +63,7 @@ class Moves:
         A plain read: of the first subscription and a release at the same time one fails, and then sees the other.
         Without it the release would tell nobody, and the subscription might have passed the item's place.
         """
-        self.subscribed = (yield self._tr.get(self._layout.subscribed_key)).present()
+        self.subscribed, self._sole = wants_arrivals((yield self._tr.get(self._layout.subscribed_key)))
 
     def finish(self) -> None:
         """Write the counters, the tail, and what subscriptions want to know."""
@@ -72,6 +73,8 @@ class Moves:
         if self.subscribed and (self.arrived or "enqueued" in changes):
             spans = [(packed, packed) for packed in self.arrived]
             announce(self._tr, self._layout, spans, enqueued=changes.get("enqueued", 0))
+        elif self._sole is not None and self.arrived:
+            count(self._tr, self._layout, returned=1)  # no note, but who waits for items watches this
         for subscription in self._returned:
             # Wakes those who wait for credit. Nobody reads it, so that returns don't conflict.
             self._tr.add(self._layout.returned.pack((subscription,)), _ONE)

@@ -23,6 +23,7 @@ from .leases import Leases, this_consumer
 from .moves import Moves
 from .pointing import Habit, Pointing
 from .selectors import ItemTest, Selector, Selects
+from .sole import SoleHead
 from .subscriptionrecords import Registration, pack_record, read_registration
 from .taking import Taken, Taking, Terms
 from .timers import SETTLE_LIMIT, due_timers, settle
@@ -51,9 +52,19 @@ class Subscription:
         function: its selector, if that is a function.
         owner: what this process proves with that an exclusive subscription is its own.
         ownership_us: for how long it is, without being renewed.
+        sole: whether it takes the short cut of the queue's only one, which wants everything.
     """
 
-    def __init__(self, leases: Leases, name: str, *, function: Selects | None, owner: bytes, ownership_us: int) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        name: str,
+        *,
+        function: Selects | None,
+        owner: bytes,
+        ownership_us: int,
+        sole: bool = False,
+    ) -> None:
         self.leases = leases
         self.name = name
         self._layout = leases.layout
@@ -61,6 +72,7 @@ class Subscription:
         self._owner = owner
         self._ownership_us = ownership_us
         self._habit = Habit()
+        self._sole = sole
 
     def __repr__(self) -> str:
         return f"Subscription({self._layout.describe()}, {self.name!r})"
@@ -123,7 +135,8 @@ class Subscription:
             return (yield from self._take(cast(Transaction, tr), terms))[0].leases
         db = cast(Database, tr)
         if timeout != 0:
-            return (yield from Awaiting(self.leases, terms, partial(self._take, terms=terms), timeout).steps(db))
+            take = partial(self._take, terms=terms)
+            return (yield from Awaiting(self.leases, terms, take, timeout, sole=self._sole).steps(db))
         while True:
             taken = yield from self.leases.commit_if_written(db, partial(self._take_now, terms=terms))
             if not taken.again:
@@ -192,7 +205,7 @@ class Subscription:
     def _take(self, tr: Transaction, terms: Terms) -> Steps[tuple[Taken, bool, bool]]:
         """Take items; say also whether anything was written, and whether it may have items at all."""
         now_us = self.leases.now_us()
-        head = Pointing(self._layout, self.name, now_us=now_us, habit=self._habit)
+        head = self._head(terms, now_us)
         registration = yield from head.prepare(tr, alone=terms.strict)
         renewed = self._hold(tr, registration, now_us)
         left = yield from credit_left(tr, self._layout, self.name, registration)
@@ -205,7 +218,9 @@ class Subscription:
         limit = terms.limit if left.items is None else min(terms.limit, left.items)
         if registration.suspended or not limit:
             return Taken([], again=False), renewed, False
-        head.accepts, head.bytes_left = self._test(registration), left.size_bytes
+        head.bytes_left = left.size_bytes
+        if isinstance(head, Pointing):
+            head.accepts = self._test(registration)
         taking = Taking(self.leases.queue, head, self.leases.retry)
         taken, wrote = yield from taking.take(tr, dataclasses.replace(terms, limit=limit), now_us)
         noted = yield from head.finish(tr)
@@ -213,6 +228,11 @@ class Subscription:
             head.found_nothing(tr)
         again = taken.again or (head.more and not taken.leases)
         return Taken(taken.leases, again), wrote or noted or renewed, not head.stuck
+
+    def _head(self, terms: Terms, now_us: int) -> Pointing | SoleHead:
+        if self._sole:
+            return SoleHead(self._layout, self.name, wanted=terms.limit)
+        return Pointing(self._layout, self.name, now_us=now_us, habit=self._habit)
 
     def _settle(self, tr: Transaction, now_us: int) -> Steps[Moves]:
         """Settle what is due, and return what that moved."""

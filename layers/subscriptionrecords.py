@@ -32,6 +32,11 @@ class Registration(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     since_us: int = msgspec.field(default=0, name="t")
     """When it was registered."""
 
+    @property
+    def sole(self) -> bool:
+        """Whether it is the only one and takes whatever is first, so that the queue's head is its pointer."""
+        return bool(self.owner) and self.selector == ""
+
 
 class Pointer(msgspec.Struct, frozen=True, gc=False):
     """How far a subscription has looked."""

@@ -8,7 +8,7 @@ Keys
     Beside those of the queue and its leases (behind the queue's own tuple):
 
     ==========================================  =======================================================
-    ``(True, "subscribed")``                    there are subscriptions
+    ``(True, "subscribed")``                    there are subscriptions: empty, or the name of the sole one
     ``("subscription", name)``                  selector, credit, owner
     ``("pointer", name)``                       what it has yet to look at
     ``("held", name, index, random)``           size of an item that its consumers have
@@ -34,6 +34,8 @@ Guarantees
 
     An exclusive subscription has one owner, and no other subscription beside it. Ownership ends some seconds after its
     owner was last heard of, judged by the clock of whoever wants it; a former owner is refused in the same transaction.
+    If it has no selector either, the head of the queue is its pointer: it costs little more than plain leases, and
+    producers note nothing for it (`layers/sole.py`).
 
 Limits
     A selector that is a function is not stored; every process that serves the subscription must bring the same.
@@ -160,7 +162,7 @@ class Subscriptions:
         until_us = self.leases.now_us() + ownership_us if exclusive else 0
         new = Registration(selector=text, owner=owner, owned_until_us=until_us, since_us=self.leases.now_us())
         yield from self._queue.transact(tr, partial(self._subscribe, name=name, new=new))
-        return Subscription(self.leases, name, function=function, owner=owner, ownership_us=ownership_us)
+        return Subscription(self.leases, name, function=function, owner=owner, ownership_us=ownership_us, sole=new.sole)
 
     def open(self, name: str, *, function: Selects | None = None) -> Subscription:
         """Return a subscription that was registered before, whatever its selector is; no key is touched.
@@ -204,7 +206,8 @@ class Subscriptions:
 
         *Conflicts:* where somebody waits: with whoever serves, wakes or is that consumer, and with what comes to stand
         in front of the item and is wanted by the same; else none. *Cost:* as `Queue.enqueue`, and a read of the line;
-        for each subscription that is tried two rounds of reads, for a delivery about ten writes.
+        for each subscription that is tried three rounds of reads, for a delivery about ten writes. If the queue's only
+        subscription is exclusive and for all items, four reads in parallel instead.
         """
         payload, rank = self._queue.encode(value), self._queue.rank(value, headers)
         body = partial(self._pushing.enqueue, payload=payload, headers=headers, rank=rank, immediate=immediate)
@@ -275,12 +278,25 @@ class Subscriptions:
         if old is not None:
             new = replace(old, selector=new.selector, owner=new.owner, owned_until_us=new.owned_until_us)
         tr.set(layout.subscriptions.pack((name,)), pack_record(new))
-        if old is None or old.selector != new.selector:
-            # -1 is no number of unannounced items: the first look is at everything.
+        if old is None or old.selector != new.selector or new.sole:
+            # -1 is no number of unannounced items: the first look is at everything. A sole subscription leaves its
+            # pointer so, and when it is that no longer, whatever came meanwhile is looked at.
             pointer = Pointer(everything(), 0, -1, now_us)
             tr.set(layout.pointers.pack((name,)), pack_record(pointer))
-        # From now on arrivals are noted.
-        tr.set(layout.subscribed_key, b"")
+        if any(registration.owner for registration in registered.values()):
+            # Who waits for a former owner is told at once, and nothing is delivered to it any more.
+            span = layout.waiting.range()
+            tr.clear_range(span.start, span.stop)
+        if new.sole:
+            self._forget_arrivals(tr)
+        # From now on arrivals are noted, or not any more.
+        tr.set(layout.subscribed_key, name.encode() if new.sole else b"")
+
+    def _forget_arrivals(self, tr: Transaction) -> None:
+        """Clear what was noted, and the pointer that relies on it whoever wakes the others."""
+        span = self._layout.arrivals.range()
+        tr.clear_range(span.start, span.stop)
+        tr.clear(self._layout.pointers.pack((DISPATCHER,)))
 
     def _unsubscribe(self, tr: Transaction, name: str) -> Steps[bool]:
         layout = self._layout
@@ -291,9 +307,7 @@ class Subscriptions:
         tr.clear(layout.pointers.pack((name,)))
         tr.clear(layout.returned.pack((name,)))
         if len(registered) == 1:
-            span = layout.arrivals.range()
-            tr.clear_range(span.start, span.stop)
-            tr.clear(layout.pointers.pack((DISPATCHER,)))
+            self._forget_arrivals(tr)
             tr.clear(layout.subscribed_key)
         return True
 

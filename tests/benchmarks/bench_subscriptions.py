@@ -17,12 +17,16 @@ from fdbqueue.engine import Subspace
 from layers.lease import Lease
 from layers.leases import Leases
 from layers.subscriptions import Subscriptions
-from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, say
+from layers.waitingline import WaitingLine
+from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, in_turn, say
 
 SPACE = Subspace(("fdbqueue bench", "subscriptions"))
 ITEMS = int(os.environ.get("FDBQUEUE_BENCH_ITEMS", "100_000"))
 CONSUMERS = 8
 BATCH = 100
+ITEM = b"x" * 100
+SINGLY = 500
+PUSHED = 200
 CONSUMED = 20_000
 """How many items are consumed while a browser looks on; the others stand for it to look at."""
 Take = Callable[[], list[Lease]]
@@ -51,6 +55,7 @@ def everything(url: str, engine: str) -> None:
         ],
         rounds=min(ROUNDS, 3),
     )
+    exclusively(db, engine)
     compare(
         f"one consumer takes {CONSUMED:,} of {ITEMS:,} items by {BATCH} and acks them, {engine}",
         [
@@ -66,6 +71,71 @@ def everything(url: str, engine: str) -> None:
     )
     db.clear_range_startswith(SPACE.key())
     db.close()
+
+
+def exclusively(db: Any, engine: str) -> None:
+    """The short cut of an exclusive subscription for all items, against a shared one and plain leases."""
+    ways: list[tuple[str, Callable[[Leases], Any]]] = [
+        ("a shared subscription", lambda leases: Subscriptions(leases).subscribe(db, "one")),
+        ("an exclusive one", lambda leases: Subscriptions(leases).subscribe(db, "one", exclusive=True)),
+        ("plain leases", lambda leases: leases),
+    ]
+    compare(
+        f"one consumer leases and acks {SINGLY:,} items one by one, {engine}",
+        [Contestant(name, partial(singly, db, consumer)) for name, consumer in ways],
+        rounds=min(ROUNDS, 3),
+    )
+    compare(
+        f"{SINGLY:,} items are enqueued one by one, and nobody waits, {engine}",
+        [Contestant(name, partial(enqueued, db, consumer)) for name, consumer in ways[:2]],
+        rounds=min(ROUNDS, 3),
+    )
+    compare(
+        f"{PUSHED:,} items are enqueued straight to one who waits, {engine}",
+        [Contestant(name, partial(pushed, db, consumer)) for name, consumer in ways[:2]],
+        rounds=min(ROUNDS, 3),
+    )
+
+
+def singly(db: Any, consumer: Callable[[Leases], Any]) -> Sample:
+    """Lease and ack items of a new queue."""
+    leases = new(db)
+    one = consumer(leases)
+    leases.queue.enqueue_many(db, (ITEM for _ in range(SINGLY)))
+    return in_turn(SINGLY, lambda: leases.ack(db, one.lease(db, duration=300)))
+
+
+def enqueued(db: Any, consumer: Callable[[Leases], Any]) -> Sample:
+    """Enqueue plainly."""
+    leases = new(db)
+    consumer(leases)
+    return in_turn(SINGLY, lambda: leases.queue.enqueue(db, ITEM))
+
+
+def pushed(db: Any, consumer: Callable[[Leases], Any]) -> Sample:
+    """Enqueue by an enqueue that tries delivery, with as many waiting as there are items."""
+    leases = new(db)
+    subscriptions, name = Subscriptions(leases), consumer(leases).name
+    leases.queue.enqueue(db, ITEM)
+    leases.queue.dequeue(db)
+    line = WaitingLine(leases.layout)
+    tr = db.create_transaction()
+    for stand in range(PUSHED):
+        wish = line.wish(os.urandom(8), name, leases.now_us() + int(1e9))
+        line.put(tr, line.key(stand.to_bytes(10, "big")), wish)
+    tr.commit().wait()
+
+    def push() -> None:
+        if subscriptions.enqueue(db, ITEM, immediate=True) is None:
+            raise RuntimeError("nobody waited")
+
+    return in_turn(PUSHED, push)
+
+
+def new(db: Any) -> Leases:
+    """Return leases of a new queue."""
+    db.clear_range_startswith(SPACE.key())
+    return Leases(Queue(SPACE[os.urandom(4)]))
 
 
 def filled(db: Any) -> Leases:

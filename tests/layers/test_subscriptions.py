@@ -10,12 +10,12 @@ import pytest
 from fdbqueue import FormatError, Position, Queue, SelectorError, SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.layout import pack
-from layers.lease import Lease
 from layers.leases import Leases
 from layers.staged import StagedQueue
 from layers.subscription import Credit, Subscription
 from layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
+from tests.helpers.subscribing import values
 
 
 @pytest.fixture
@@ -35,10 +35,6 @@ def fill(leases: Leases, db: Any, *colors: str) -> list[Position]:
 
 def of_color(subscriptions: Subscriptions, db: Any, color: str, **terms: Any) -> Subscription:
     return subscriptions.subscribe(db, color, selector=f"color = '{color}'", **terms)
-
-
-def values(taken: list[Lease]) -> list[str]:
-    return [lease.value for lease in taken]
 
 
 def test_each_subscription_gets_what_it_selects_in_order(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue, SubscriptionError
-from fdbqueue.engine import FDBError, Subspace
-from layers.lease import Lease
+from fdbqueue.engine import Subspace
 from layers.leases import Leases
 from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
+from tests.helpers.smart import conflicts
+from tests.helpers.subscribing import values
 
 
 @pytest.fixture
@@ -38,20 +39,6 @@ def blue(db: Any, subscriptions: Subscriptions) -> Subscription:
 def fill(leases: Leases, db: Any, *colors: str) -> None:
     for n, color in enumerate(colors):
         leases.enqueue(db, f"{color}{n}", headers={"color": color})
-
-
-def values(taken: list[Lease]) -> list[str]:
-    return [lease.value for lease in taken]
-
-
-def conflicts(tr: Any) -> bool:
-    try:
-        tr.commit().wait()
-    except FDBError as error:
-        if error.code != 1020:
-            raise
-        return True
-    return False
 
 
 def test_subscriptions_that_take_different_items_do_not_conflict(

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fdbqueue import LeaseLost, Position, Queue
+from fdbqueue import LeaseLost, Position, Queue, SubscriptionError
 from layers.lease import Lease
 from layers.leases import Leases
 from layers.staged import StagedQueue
@@ -27,6 +27,7 @@ from layers.subscriptions import Subscriptions
 
 WANTS = {"all": "", "even": "n = 0 OR n = 2", "two": "n = 2", "none": "n > 7"}
 SELECTED = {"all": {0, 1, 2}, "even": {0, 2}, "two": {2}, "none": set()}
+OWNERSHIP = 30
 numbers = st.integers(0, 2)
 
 
@@ -67,6 +68,10 @@ class SubscriptionsMachine(RuleBasedStateMachine):
         self.credit: dict[str, int | None] = {}
         self.handed_out: list[Lease] = []
         self.slow: list[tuple[Any, Position, int]] = []
+        self.owned_until = 0.0
+        """Until when there is an exclusive subscription."""
+        self.former: list[Subscription] = []
+        """In the hands of processes that own it no longer."""
 
     def teardown(self) -> None:
         self.leases.queue.clear(self.db)
@@ -77,14 +82,50 @@ class SubscriptionsMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(sorted(WANTS)))
     def subscribe(self, name: str) -> None:
+        if self.now < self.owned_until:
+            with pytest.raises(SubscriptionError):
+                self.subscriptions.subscribe(self.db, name, selector=WANTS[name])
+            return
+        self.end_ownership()
         self.registered[name] = self.subscriptions.subscribe(self.db, name, selector=WANTS[name])
         self.credit.setdefault(name, None)
+
+    @rule(name=st.sampled_from(sorted(WANTS)))
+    def subscribe_exclusively(self, name: str) -> None:
+        def subscribe() -> Subscription:
+            return self.subscriptions.subscribe(
+                self.db, name, selector=WANTS[name], exclusive=True, ownership=OWNERSHIP
+            )
+
+        if self.now < self.owned_until or self.registered.keys() - {name}:
+            with pytest.raises(SubscriptionError):
+                subscribe()
+            return
+        self.end_ownership()
+        self.registered[name] = subscribe()
+        self.credit.setdefault(name, None)
+        self.owned_until = self.now + OWNERSHIP
+
+    @precondition(lambda self: self.former)
+    @rule(data=st.data())
+    def a_former_owner_is_refused(self, data: st.DataObject) -> None:
+        with pytest.raises(SubscriptionError):
+            data.draw(st.sampled_from(self.former)).lease(self.db)
+
+    def end_ownership(self) -> None:
+        """Let who owns it, if anybody does, own it no longer; it stays registered, and is anybody's."""
+        if self.owned_until:
+            self.owned_until = 0.0
+            [(name, owner)] = self.registered.items()
+            self.former.append(owner)
+            self.registered[name] = self.subscriptions.open(name)
 
     @precondition(lambda self: self.registered)
     @rule(data=st.data())
     def unsubscribe(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.registered)))
         assert self.subscriptions.unsubscribe(self.db, name)
+        self.owned_until = 0.0
         del self.registered[name], self.credit[name]
 
     @rule(n=numbers, how=st.sampled_from(["plain", "leases", "delayed", "staged"]))
@@ -134,6 +175,8 @@ class SubscriptionsMachine(RuleBasedStateMachine):
             tr.commit().wait()
         else:
             taken = self.registered[name].lease_many(self.db, limit=limit, duration=duration)
+        if self.owned_until and self.owned_until - self.now <= OWNERSHIP / 2:
+            self.owned_until = self.now + OWNERSHIP
         assert [lease.position for lease in taken] == expected
         self.take(taken, name, duration)
 
@@ -169,6 +212,8 @@ class SubscriptionsMachine(RuleBasedStateMachine):
     def grant(self, data: st.DataObject, credit: int | None) -> None:
         name = data.draw(st.sampled_from(sorted(self.registered)))
         self.registered[name].grant(self.db, items=credit)
+        if self.owned_until and self.owned_until - self.now <= OWNERSHIP / 2:
+            self.owned_until = self.now + OWNERSHIP
         self.credit[name] = credit
 
     @rule(seconds=st.integers(1, 40))

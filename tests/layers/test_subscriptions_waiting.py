@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
-from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from layers.leases import Leases
 from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
 from layers.waitingline import WaitingLine
+from tests.helpers.smart import conflicts
+from tests.helpers.subscribing import stand_in_line, standing
 
 
 @pytest.fixture
@@ -28,8 +30,7 @@ def of_color(subscriptions: Subscriptions, db: Any, color: str) -> Subscription:
 
 
 def waiting(subscriptions: Subscriptions, db: Any) -> list[str]:
-    line = WaitingLine(subscriptions.leases.layout)
-    return [one.wish.consumer for one in run(line.first(db.create_transaction(), limit=0))]
+    return [name for name, _ in standing(subscriptions, db)]
 
 
 async def until_waiting(subscriptions: Subscriptions, db: Any, amount: int) -> None:
@@ -236,23 +237,6 @@ def test_large_items_are_delivered_too(db: Any, subscriptions: Subscriptions) ->
 
     asyncio.run(session())
     assert subscriptions.check(db).problems == ()
-
-
-def stand_in_line(subscriptions: Subscriptions, db: Any, client: bytes, name: str) -> None:
-    line = WaitingLine(subscriptions.leases.layout)
-    tr = db.create_transaction()
-    line.register(tr, line.wish(client, name, subscriptions.leases.now_us()))
-    tr.commit().wait()
-
-
-def conflicts(tr: Any) -> bool:
-    try:
-        tr.commit().wait()
-    except FDBError as error:
-        if error.code != 1020:
-            raise
-        return True
-    return False
 
 
 def test_of_two_immediate_items_for_one_who_waits_one_is_delivered(db: Any, subscriptions: Subscriptions) -> None:
