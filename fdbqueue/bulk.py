@@ -17,10 +17,10 @@ from fdbqueue.engine.errors import (
     TRANSACTION_TOO_OLD,
     FDBError,
     adopt_binding,
-    predicates,
+    leaves_in_doubt,
 )
 from fdbqueue.engine.steps import Steps
-from fdbqueue.errors import BulkInterrupted
+from fdbqueue.errors import BulkInterrupted, StorageError
 from fdbqueue.layout import Layout, Position, new_random
 from fdbqueue.once import Claim, Once
 from fdbqueue.stats import count, count_levels
@@ -114,6 +114,7 @@ class _Load:
         self._ahead: deque[_Ahead] = deque()
         self._sent: deque[_Sent] = deque()
         self._done: list[tuple[int, int]] = []
+        self._unknown: list[tuple[int, int]] = []
         self._items = self._bytes = self._transactions = self._conflicts = self._retries = 0
         self._started = time.monotonic()
 
@@ -132,7 +133,7 @@ class _Load:
             # Whatever went wrong, in the values, their codec or the database: the commits under way are settled
             # before anybody is told what is in.
             yield from self._settle_rest()
-            if not self._items:
+            if not self._items and (not self._unknown or leaves_in_doubt(error)):
                 raise
             raise self._interrupted(source.taken, error) from error
         return self._report()
@@ -180,7 +181,7 @@ class _Load:
         try:
             yield sent.commit
         except FDBError as error:
-            doubt = (sent.mark, None) if predicates.maybe_committed(error) else None
+            doubt = (sent.mark, None) if leaves_in_doubt(error) else None
             yield from self._repeat(sent.batch, sent.tr, sent.claim, error, doubt)
         else:
             sent.claim.close()
@@ -220,14 +221,16 @@ class _Load:
         else:
             self._count(batch)
         finally:
+            if claim.in_doubt:
+                self._unknown.append((batch.start, batch.stop))
             claim.close()
 
     def _settle_rest(self) -> Steps[None]:
         while self._sent:
             try:
                 yield from self._settle(self._sent.popleft())
-            except FDBError:
-                continue  # its values are among the missing ones
+            except (FDBError, StorageError):
+                continue  # its values are among the missing or the unknown ones
 
     def _count(self, batch: Batch) -> None:
         if self._done and self._done[-1][1] == batch.start:
@@ -248,7 +251,7 @@ class _Load:
     def _interrupted(self, taken: int, error: Exception) -> BulkInterrupted:
         missing = []
         seen = 0
-        for start, stop in [*sorted(self._done), (taken, taken)]:
+        for start, stop in [*sorted(self._done + self._unknown), (taken, taken)]:
             if start > seen:
                 missing.append((seen, start))
             seen = stop
@@ -258,6 +261,7 @@ class _Load:
             " enqueue them again, and what follows.",
             report=self._report(),
             missing=missing,
+            unknown=sorted(self._unknown),
         )
 
 

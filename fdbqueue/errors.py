@@ -7,6 +7,7 @@ particular. Each says what happened, where, and what to do. A failed transaction
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -111,17 +112,33 @@ class SubscriptionError(FdbQueueError):
 
 
 class BulkInterrupted(FdbQueueError):
-    """A bulk enqueue stopped when some of its values were already in; what stopped it is the cause.
+    """A bulk enqueue stopped when some of its values were in already, or may be; what stopped it is the cause.
 
     Attributes:
         report: what was done until then.
-        missing: the values that were read from the input and are not in, as sorted (first, end) ordinals from 0.
+        missing: the values that were read from the input and are surely not in, as sorted (first, end) ordinals from 0.
+        unknown: likewise those of which nobody knows, since their transaction timed out while it committed: they are in
+            or not, or will be in a moment.
     """
 
-    def __init__(self, message: str, *, report: BulkReport, missing: list[tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        report: BulkReport,
+        missing: list[tuple[int, int]],
+        unknown: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        doubtful = sum(end - first for first, end in unknown)
+        if doubtful:
+            message += (
+                f" Of {doubtful:,} more, in `unknown`, nobody knows whether they are in, as their transaction got no"
+                " answer: look before you enqueue them again."
+            )
         super().__init__(message)
         self.report = report
         self.missing = missing
+        self.unknown = list(unknown)
 
 
 class JobError(FdbQueueError):

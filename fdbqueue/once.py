@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.errors import FDBError, adopt_binding, predicates
+from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FDBError, adopt_binding, leaves_in_doubt, predicates
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.layout import Layout
 
@@ -51,11 +51,12 @@ class Once:
         Args:
             db: the database.
             body: its steps, run again at every retry.
-            on_retry: called with the error before each retry; what it raises ends the call.
+            on_retry: called with the error before each retry, when it is sure that the attempt took no effect; what it
+                raises ends the call.
 
         Raises:
-            FDBError: what `Transaction.on_error` does not retry. With 1031, from a timeout that the caller set on
-                `db`, the outcome is unknown.
+            FDBError: what `Transaction.on_error` does not retry. With 1021, when no more retries are allowed, and with
+                1031, from a timeout that the caller set on `db`, the outcome is unknown (`leaves_in_doubt`).
 
         *Conflicts:* none but the body's. *Cost:* one more key is written; one more is read after a 1021.
         """
@@ -103,16 +104,19 @@ class Once:
 class Claim:
     """One slot of this process' marks, used by one call at a time."""
 
-    __slots__ = ("_client", "_slot", "key")
+    __slots__ = ("_client", "_slot", "in_doubt", "key")
 
     def __init__(self, client: _Client) -> None:
         self._client = client
         self._slot = client.take_slot()
         self.key = client.key(self._slot)
+        self.in_doubt = False
+        """Whether it is not known if what was committed took effect; when `transact` failed, it stays so."""
 
     def close(self) -> None:
-        """Let the next call have the slot."""
-        self._client.return_slot(self._slot)
+        """Let the next call have the slot, unless a commit that is still on its way may yet write its mark there."""
+        if not self.in_doubt:
+            self._client.return_slot(self._slot)
 
     def mark(self, tr: Transaction) -> bytes:
         """Write a mark that no other attempt of this client has, and return it."""
@@ -134,30 +138,41 @@ class Claim:
         Args:
             failed: the error of a first attempt that the caller made in `tr` itself.
             doubt: that attempt's mark and result, if its outcome is unknown.
-            on_retry: called with the error before each retry; what it raises ends the call.
+            on_retry: called with the error before each retry, when it is sure that the attempt took no effect; what it
+                raises ends the call.
         """
+        last: FDBError | None = None
         while True:
             committing: tuple[bytes, T] | None = None
+            self.in_doubt = doubt is not None
             try:
                 if failed is not None:
-                    on_retry(failed)
+                    if doubt is None:
+                        on_retry(failed)
                     yield tr.on_error(failed.code)
-                    failed = None
+                    last, failed = failed, None
                 if doubt is not None:
                     # The client library answers 1021 only when the commit can no longer be under way, so what this
-                    # reads is settled.
+                    # reads is settled. (After 1031 it may be, but that is not retried.)
                     value = yield tr.get(self.key)
+                    self.in_doubt = False
                     if value.present() and bytes(value) == doubt[0]:
                         return doubt[1]
                     doubt = None
+                    if last is not None:
+                        on_retry(last)
                 result = yield from body(tr)
                 committing = (self.mark(tr), result)
+                self.in_doubt = True  # also for whoever goes away while this waits
                 yield tr.commit()
+                self.in_doubt = False
                 return result
             except FDBError as error:
                 if failed is not None:
+                    if doubt is not None and not leaves_in_doubt(error):
+                        raise FDBError(COMMIT_UNKNOWN_RESULT) from error
                     raise
-                if committing is not None and predicates.maybe_committed(error):
+                if committing is not None and leaves_in_doubt(error):
                     doubt = committing
                 failed = error
 

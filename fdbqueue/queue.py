@@ -127,7 +127,8 @@ class Queue:
         """Append items in their order.
 
         Given a transaction, all of them in it. Given a database, in as many transactions as it takes, several of
-        them under way at once, each exactly once; an interrupted call says which values are in (`BulkInterrupted`).
+        them under way at once, each exactly once; an interrupted call says which values are in, and which are not
+        or may be (`BulkInterrupted`).
         They come after all that was committed before the call and before all that is enqueued after it; what is
         enqueued meanwhile may stand between them.
 

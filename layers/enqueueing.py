@@ -9,6 +9,7 @@ from typing import Any
 
 from fdbqueue import BulkInterrupted, BulkReport, Position, Queue
 from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.errors import FDBError, leaves_in_doubt
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
 from fdbqueue.items import Notes, chunks_of, envelope
@@ -50,10 +51,16 @@ def enqueue_with_notes(
     """Append `values`: in the caller's transaction or, given a database, in batches that commit one by one."""
     first = last = None
     items = size_bytes = transactions = 0
+    unknown: list[tuple[int, int]] = []
     counted = _Counted(values)
     try:
         for batch in _batches(queue, counted, headers, cut=is_database(tr)):
-            positions = yield from queue.transact(tr, partial(_append, queue=queue, batch=batch, notes=notes))
+            try:
+                positions = yield from queue.transact(tr, partial(_append, queue=queue, batch=batch, notes=notes))
+            except FDBError as error:
+                if leaves_in_doubt(error):
+                    unknown = [(items, items + len(batch.items))]
+                raise
             first, last = first or positions[0], positions[-1]
             items += len(positions)
             size_bytes += batch.size_bytes
@@ -62,10 +69,12 @@ def enqueue_with_notes(
         # Of a value, its codec or the database: whoever asked for all learns that some are in.
         if not items:
             raise
+        rest = unknown[0][1] if unknown else items
         raise BulkInterrupted(
             f"The enqueue into {queue!r} stopped after {items:,} values were in: {error}. Enqueue the rest again.",
             report=BulkReport(items, size_bytes, first, last, transactions),
-            missing=[(items, counted.taken)],
+            missing=[(rest, counted.taken)] if rest < counted.taken else [],
+            unknown=unknown,
         ) from error
     return BulkReport(items, size_bytes, first, last, transactions)
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from fdbqueue import BulkInterrupted, BulkReport, Queue, QueueFull
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError
+from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError, leaves_in_doubt
 from fdbqueue.engine.steps import Steps
 
 from .asking import Newcomer
@@ -105,9 +105,12 @@ class Batches:
         done = len(outcomes)
         positions = [outcome.position for outcome in outcomes if outcome.position is not None]
         ends = (positions[0], positions[-1]) if positions else (None, None)
+        rest = [(done, max(taken, done + 1))]
+        unknown = rest if leaves_in_doubt(error) else []
         return BulkInterrupted(
             f"The enqueue into {self.queue!r} stopped after {done:,} messages were dealt with: {error} Go on with the"
             " next one, or leave it out.",
             report=BulkReport(len(positions), 0, *ends),
-            missing=[(done, max(taken, done + 1))],
+            missing=[] if unknown else rest,
+            unknown=unknown,
         )

@@ -131,6 +131,21 @@ class Predicates:
 
 
 predicates = Predicates()
+_NOT_WAITED_FOR = frozenset({TRANSACTION_CANCELLED, TRANSACTION_TIMED_OUT})
+
+
+def leaves_in_doubt(error: BaseException) -> bool:
+    """Say whether a commit that failed with `error` may have taken effect, or may yet take it.
+
+    With 1021 the client has seen to it that the commit is no longer under way. After a timeout, or when the transaction
+    was cancelled, nobody has.
+
+    >>> [leaves_in_doubt(FDBError(code)) for code in (1020, 1021, 1031)]
+    [False, True, True]
+    """
+    if not isinstance(error, FDBError):
+        return False
+    return predicates.maybe_committed(error) or error.code in _NOT_WAITED_FOR
 
 
 def adopt_binding() -> None:

@@ -113,9 +113,10 @@ def _enqueued(claims: Claims, told: Told) -> None:
     if told.outcome == OK:
         claims.acknowledged.update(contents)
     elif told.outcome == "interrupted":
-        missing = {number for first, end in told.answer["missing"] for number in range(first, end)}
-        read = max((end for _, end in told.answer["missing"]), default=len(contents))
-        claims.acknowledged.update(content for n, content in enumerate(contents[:read]) if n not in missing)
+        told_of = [*told.answer["missing"], *told.answer["unknown"]]
+        not_told = {number for first, end in told_of for number in range(first, end)}
+        read = max((end for _, end in told_of), default=len(contents))
+        claims.acknowledged.update(content for n, content in enumerate(contents[:read]) if n not in not_told)
 
 
 def _used(claims: Claims, told: Told) -> None:

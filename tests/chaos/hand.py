@@ -81,7 +81,8 @@ class Hand:
         except FDBError as error:
             outcome, answer = f"error {error.code}", {"where": traceback.format_exc()}
         except BulkInterrupted as stopped:
-            outcome, answer = "interrupted", {"count": stopped.report.items, "missing": stopped.missing}
+            not_in = {"missing": stopped.missing, "unknown": stopped.unknown}
+            outcome, answer = "interrupted", {"count": stopped.report.items, **not_in}
         self.tools.history.end(number, outcome, answer)
         return outcome == OK
 

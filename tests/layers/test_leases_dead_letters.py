@@ -12,6 +12,7 @@ from fdbqueue.items import INLINE_BYTES
 from layers.deadletters import BATCH_ITEMS
 from layers.leases import Leases
 from tests.helpers.clock import Clock
+from tests.helpers.faults import FaultyDatabase, When
 
 
 @pytest.fixture
@@ -196,3 +197,14 @@ def test_an_interrupted_enqueue_says_which_values_are_in(db: Any, leases: Leases
     tr = db.create_transaction()
     with pytest.raises(CodecError):
         leases.enqueue_many(tr, [b"x", "y"])
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_enqueue_whose_commit_timed_out_says_of_which_values_nobody_knows(
+    db: Any, leases: Leases, when: When
+) -> None:
+    faulty = FaultyDatabase.failing_at(db, {1}, (when, 1031))
+    with pytest.raises(BulkInterrupted, match="Of 500 more, in `unknown`, nobody knows") as interrupted:
+        leases.enqueue_many(faulty, (b"x" for _ in range(1_200)))
+    assert (interrupted.value.missing, interrupted.value.unknown) == ([(1000, 1001)], [(500, 1000)])
+    assert leases.stats(db).available == (1_000 if when == "after" else 500)

@@ -16,7 +16,7 @@ from layers.limits import Limit
 from layers.messages import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed, types
 from layers.smart import SmartQueue
 from tests.helpers.clock import Clock
-from tests.helpers.faults import Fault, FaultyDatabase
+from tests.helpers.faults import Fault, FaultyDatabase, When
 from tests.helpers.smart import (
     Confirmation,
     Order,
@@ -218,6 +218,16 @@ def test_enqueue_many_says_which_are_in_when_one_fails(db: Any, smart: SmartQueu
     with pytest.raises(CodecError):
         smart.enqueue_many(db, ["no message"])
     assert len(contents(smart, db)) == 100
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_enqueue_many_says_of_which_nobody_knows_when_a_commit_times_out(
+    db: Any, smart: SmartQueue, when: When
+) -> None:
+    with pytest.raises(BulkInterrupted, match="nobody knows") as interrupted:
+        smart.enqueue_many(FaultyDatabase.failing_at(db, {1}, (when, 1031)), [Order(n) for n in range(120)])
+    assert (interrupted.value.missing, interrupted.value.unknown) == ([], [(100, 120)])
+    assert len(contents(smart, db)) == (120 if when == "after" else 100)
 
 
 def test_a_callers_transaction_has_all_of_it_or_nothing(db: Any, smart: SmartQueue) -> None:

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from fdbqueue import Queue, batches
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.errors import BulkInterrupted, CodecError
-from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
+from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction, When
+
+ENDING: list[Fault] = [
+    *(("before", 1021), ("after", 1021), ("before", 1020)),  # repeated
+    *(("before", 1031), ("after", 1031), ("before", 2023)),  # these end a load
+]
 
 
 @pytest.fixture
@@ -144,7 +149,7 @@ def test_an_input_that_breaks_tells_what_is_in_and_what_is_missing(db: Any, queu
 
 @pytest.mark.usefixtures("small_batches")
 def test_a_commit_that_cannot_succeed_tells_exactly_what_is_missing(db: Any, queue: Queue) -> None:
-    faulty = FaultyDatabase.failing_at(db, {2}, ("before", 1031))
+    faulty = FaultyDatabase.failing_at(db, {2}, ("before", 2023))
     with pytest.raises(BulkInterrupted) as stopped:
         queue.enqueue_many(faulty, numbered(60))
     values = numbered(60)
@@ -152,6 +157,97 @@ def test_a_commit_that_cannot_succeed_tells_exactly_what_is_missing(db: Any, que
     missing = [values[n] for first, end in stopped.value.missing for n in range(first, end)]
     assert values[20:30] == missing[:10]
     assert sorted(in_queue + missing) == values[: len(in_queue) + len(missing)]
+    assert stopped.value.unknown == []
+
+
+def numbers(spans: list[tuple[int, int]]) -> set[int]:
+    return {number for first, end in spans for number in range(first, end)}
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_commit_that_times_out_is_neither_said_to_be_in_nor_to_be_missing(db: Any, queue: Queue, when: When) -> None:
+    faulty = FaultyDatabase.failing_at(db, {2}, (when, 1031))
+    with pytest.raises(BulkInterrupted, match="Of 10 more, in `unknown`, nobody knows") as stopped:
+        queue.enqueue_many(faulty, numbered(40))
+    assert (stopped.value.missing, stopped.value.unknown) == ([], [(20, 30)])
+    assert stopped.value.report.items == 30
+    assert len(contents(queue, db)) == (40 if when == "after" else 30)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_an_input_that_breaks_while_the_only_commit_is_in_doubt_does_not_hide_the_doubt(db: Any, queue: Queue) -> None:
+    def values() -> Iterator[bytes]:
+        yield from numbered(10)
+        raise LookupError("the file ended early")
+
+    with pytest.raises(BulkInterrupted, match="after 0 values were in: the file ended early") as stopped:
+        queue.enqueue_many(FaultyDatabase.failing_at(db, {0}, ("after", 1031)), values())
+    assert (stopped.value.missing, stopped.value.unknown) == ([], [(0, 10)])
+
+
+@pytest.mark.usefixtures("small_batches")
+@given(plan=st.lists(st.none() | st.sampled_from(ENDING), max_size=30), broken_after=st.integers(0, 123))
+def test_all_that_an_interrupted_load_says_is_true_under_faults(
+    db: Any, plan: list[Fault | None], broken_after: int
+) -> None:
+    queue = Queue(("fdbqueue tests", "told", str(id(plan))))
+    queue.clear(db)
+    pending = iter(plan)
+
+    def values() -> Iterator[bytes]:
+        yield from numbered(broken_after)
+        raise LookupError("the file ended early")
+
+    with pytest.raises((BulkInterrupted, FDBError, LookupError)) as stopped:
+        queue.enqueue_many(FaultyDatabase(db, lambda: next(pending, None)), values())
+    found = [int(value) for value in contents(queue, db)]
+    assert found == sorted(set(found))
+    told = stopped.value
+    if isinstance(told, BulkInterrupted):
+        missing, unknown = numbers(told.missing), numbers(told.unknown)
+        known = set(range(max([*missing, *unknown, *found], default=-1) + 1)) - missing - unknown
+        assert not missing & unknown
+        assert known <= set(found) <= known | unknown
+        assert told.report.items == len(known)
+    elif isinstance(told, FDBError):
+        assert told.code in (2023, 1031)
+        assert not found or told.code == 1031
+    else:
+        assert not found
+    assert queue.check(db).ok
+    queue.clear(db)
+
+
+class DroppingTransaction(FaultyTransaction):
+    """Forgets its marks: reads of them fail as the database's `reads` say."""
+
+    def get(self, key: bytes) -> Any:
+        code = next(self._db.reads, None)  # type: ignore[attr-defined]
+        return self._tr.get(key) if code is None else Failed(code)
+
+
+class DroppingDatabase(FaultyDatabase):
+    reads: Iterator[int]
+
+    def create_transaction(self) -> DroppingTransaction:
+        return DroppingTransaction(self._db.create_transaction(), self)
+
+
+def test_a_batch_in_doubt_is_not_halved_before_it_is_known_not_to_be_in(db: Any, queue: Queue) -> None:
+    dropping = DroppingDatabase.failing_at(db, {0}, ("after", 1021))
+    dropping.reads = iter([1007, 1007, 1007])  # type: ignore[attr-defined]
+    report = queue.enqueue_many(dropping, numbered(20))
+    assert contents(queue, db) == numbered(20)
+    assert (report.items, report.transactions, report.retries) == (20, 1, 0)
+
+
+def test_a_doubt_that_could_not_be_settled_is_told_as_one(db: Any, queue: Queue) -> None:
+    dropping = DroppingDatabase.failing_at(db, {0}, ("after", 1021))
+    dropping.reads = iter([2017])  # type: ignore[attr-defined]
+    with pytest.raises(FDBError, match="1021"):
+        queue.enqueue_many(dropping, numbered(20))
+    assert contents(queue, db) == numbered(20)
 
 
 def test_a_first_value_that_does_not_fit_is_the_codecs_own_error(db: Any, queue: Queue) -> None:

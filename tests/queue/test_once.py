@@ -107,6 +107,16 @@ def test_a_client_leaves_as_many_marks_as_it_had_calls_at_once(db: Any, queue: Q
     assert len(list(db.get_range_startswith(queue.layout.marks.key()))) == 1
 
 
+def test_a_mark_that_a_timed_out_commit_may_yet_overwrite_is_nobody_elses(db: Any, queue: Queue) -> None:
+    with pytest.raises(FDBError, match="1031"):
+        queue.enqueue(FaultyDatabase.failing_at(db, {0}, ("after", 1031)), b"x")
+    [(key, mark)] = [(row.key, row.value) for row in db.get_range_startswith(queue.layout.marks.key())]
+    for _ in range(3):
+        queue.enqueue(db, b"y")
+    assert bytes(db[key]) == mark
+    assert len(list(db.get_range_startswith(queue.layout.marks.key()))) == 2
+
+
 def test_marks_of_clients_that_are_long_gone_are_swept_and_fresh_ones_are_not(
     db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
