@@ -29,6 +29,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     headers_column: str | None
     columns: tuple[tuple[str, str], ...]
     """The columns that are read, each with its Spark type."""
+    smart: str | None = None
+    """What makes the smart queues that rows go through. Not in records of earlier versions."""
 
     def expect(self, job_id: str, other: Header) -> None:
         """Refuse the job's being submitted again as `other`, if that is not the same.

@@ -50,6 +50,7 @@ def header_of(options: Options, schema: t.StructType) -> Header:
         queue_column=options.queue_column,
         headers_column=options.headers_column,
         columns=tuple((field.name, field.dataType.simpleString()) for field in [*columns, *others]),
+        smart=options.smart,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from fdbqueue import CheckFailed, CodecError
 from fdbqueue.engine import Subspace
+from fdbqueue.errors import JobError
 from fdbqueue.items import envelope
 from fdbqueue.layout import Layout
 from fdbqueue.spark.attempt import Attempt
@@ -135,6 +136,8 @@ def test_a_dataframe_goes_through_a_smart_queue(spark: SparkSession, db: Any, ur
             frame, url=url, queue=queue_name, job_id="job", partitions=2, codec="json", smart=SMART
         )
         assert report.rows == 300
+    with pytest.raises(JobError, match=f"smart was {SMART} and is now not given"):
+        enqueue_dataframe(frame, url=url, queue=queue_name, job_id="job", partitions=2, codec="json")
     smart = prices(Subspace((queue_name,)))
     assert smart.check(db).ok
     assert {item.value["article"]: item.value["n"] for item in smart.queue.browse(db)} == {

@@ -196,6 +196,8 @@ def test_a_job_is_compared_with_its_header_before_its_first_row(db: Any, space: 
         begin_job(db, job.keys, header(5))
     with pytest.raises(JobError, match=r"columns was \(value binary\) and is now \(value string\).*id of its own"):
         begin_job(db, job.keys, header(4, columns=(("value", "string"),)))
+    with pytest.raises(JobError, match="smart was not given and is now shop:prices"):
+        begin_job(db, job.keys, header(4, smart="shop:prices"))
 
 
 def test_a_commit_with_another_number_of_partitions_is_refused(db: Any, space: Subspace) -> None:
