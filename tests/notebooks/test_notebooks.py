@@ -1,4 +1,4 @@
-"""Every notebook runs from the first cell to the last, on the embedded engine."""
+"""Every notebook runs from the first cell to the last, on every engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs_to_its_end(path: Path, tmp_path: Path) -> None:
+def test_notebook_runs_to_its_end(path: Path, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FDBQUEUE_URL", url)
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     client = NotebookClient(
         notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
