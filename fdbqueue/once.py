@@ -61,7 +61,9 @@ class Once:
         *Conflicts:* none but the body's. *Cost:* one more key is written; one more is read after a 1021.
         """
         adopt_binding()
-        yield from self.sweep(db)
+        client = self._client
+        if client is None or client.pid != os.getpid():
+            yield from self.sweep(db)
         claim = self.claim()
         try:
             return (yield from claim.transact(db.create_transaction(), body, on_retry=on_retry))

@@ -13,7 +13,7 @@ Source: FoundationDB's queue recipe (documentation, "Queues").
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -344,6 +344,28 @@ class Queue:
             raise self._unreadable(position, error) from error
         return self._decode(position, opened, payload)
 
+    def take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> Steps[list[Item]]:
+        """Take items out whose rows were read; at least one, and all that stand from the first to the last.
+
+        Raises:
+            FormatError, CodecError: as `item`; all stay where they are.
+
+        *Conflicts:* none: the caller reads, or declares, that range as far as it takes items from it. *Cost:* two
+        writes; one read and one write more per chunked payload.
+        """
+        items = []
+        for row in found:
+            item = yield from self._item(tr, row)
+            items.append(item)
+        for row in found:
+            self._clear_beside(tr, row)
+        tr.clear_range(found[0].key, found[-1].key + b"\x00")
+        count(tr, self.layout, dequeued=len(items))
+        if items[-1].position.rank is not None:
+            gone = Counter(item.position.rank for item in items)
+            count_levels(tr, self.layout, {rank: -amount for rank, amount in gone.items()})
+        return items
+
     def _enqueue(
         self, tr: Transaction, stored: bytes, chunks: list[bytes], rank: int | None, random: bytes
     ) -> Steps[Position]:
@@ -379,19 +401,7 @@ class Queue:
             # What is taken depends on the items up to the last one only.
             found = yield from rows(tr.snapshot, begin, end, limit=limit)
             tr.add_read_conflict_range(begin, found[-1].key + b"\x00" if found else end)
-        if not found:
-            return []
-        items = []
-        for row in found:
-            items.append((yield from self._item(tr, row)))
-            self._clear_beside(tr, row)
-        # The range was read, so that nothing but these items can stand in it when this commits.
-        tr.clear_range(found[0].key, found[-1].key + b"\x00")
-        count(tr, self.layout, dequeued=len(items))
-        if items[-1].position.rank is not None:
-            gone = Counter(item.position.rank for item in items)
-            count_levels(tr, self.layout, {rank: -amount for rank, amount in gone.items()})
-        return items
+        return (yield from self.take_rows(tr, found)) if found else []
 
     def _clear_beside(self, tr: Transaction, row: KeyValue) -> None:
         """Clear what an item that is taken out has beside its key."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 from fdbqueue.engine.steps import Steps, run, run_async
@@ -56,7 +57,7 @@ class Verb(Generic[S, P, T]):
     @overload
     def __get__(self, instance: S, owner: Any) -> BoundVerb[P, T]: ...
     def __get__(self, instance: Any, owner: Any) -> Any:
-        return self if instance is None else BoundVerb(functools.partial(self._steps, instance))
+        return self if instance is None else BoundVerb(MethodType(self._steps, instance))
 
 
 def verb(steps: Callable[Concatenate[S, P], Steps[T]]) -> Verb[S, P, T]:

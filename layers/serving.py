@@ -176,16 +176,14 @@ class Serving:
         served.wrote = moves.any
         return served
 
-    def take_next(self, tr: Transaction, row: KeyValue, share: Share) -> Steps[None]:
-        """Give a share the item that is known to be the first, and due; what makes it so, the caller conflicts with.
+    def take_next(self, tr: Transaction, row: KeyValue) -> Steps[Got]:
+        """Take the item out that is known to be the first, and due; what makes it so, the caller conflicts with.
 
         Raises:
             FormatError, CodecError: it can't be read.
         """
-        moves = Moves(tr, self._layout)
-        yield from self._give_one(tr, moves, row, share, b"", self._leases.now_us())
-        tr.clear(row.key)
-        moves.finish()
+        [item] = yield from self._queue.take_rows(tr, [row])
+        return Got(item, self._layout.available.packed(row.key), row.value, notes_of(row.value))
 
     def take_out(self, tr: Transaction, *, limit: int) -> Steps[list[Item]]:
         """Take up to `limit` first items out, after what was due is settled, however much that is."""

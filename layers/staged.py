@@ -152,7 +152,7 @@ class StagedQueue:
         *Cost:* alone, a share of one read and one commit, as the plain dequeue, and at a cluster that is asked again
         and again for one item the commit only; under contention a share of two to three transactions.
         """
-        items = yield from self.dequeue_many.steps(db, limit=1, timeout=timeout)
+        items = cast(list[Item], (yield from self._take(db, 1, timeout, 0)))
         return items[0] if items else None
 
     @verb
@@ -174,7 +174,7 @@ class StagedQueue:
 
         *Conflicts:* and *Cost:* as `dequeue`, and two more writes.
         """
-        leases = yield from self.lease_many.steps(db, limit=1, duration=duration, timeout=timeout)
+        leases = cast(list[Lease], (yield from self._take(db, 1, timeout, positive(duration, "duration"))))
         return leases[0] if leases else None
 
     @verb

@@ -9,7 +9,7 @@ from fdbqueue.engine.api import Future, Transaction
 from fdbqueue.engine.errors import NOT_COMMITTED, FDBError
 
 from .combining import Alarm, Ticket
-from .foreseen import Foresight
+from .foresight import Foresight
 from .requests import Request, Wish, granted_us
 from .serving import ITEMS_AT_ONCE, Got, Share
 
@@ -98,4 +98,6 @@ def share_of(request: Request) -> Share:
 
 def wanted_by(callers: list[Caller]) -> int:
     """Return how many items calls want together, as far as one transaction goes."""
+    if len(callers) == 1:
+        return min(ITEMS_AT_ONCE, callers[0].argument.limit)
     return max(1, min(ITEMS_AT_ONCE, sum(caller.argument.limit for caller in callers)))

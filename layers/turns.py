@@ -22,11 +22,10 @@ from typing import Any
 from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError, predicates
 from fdbqueue.engine.steps import Steps, started
-from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.layout import RANDOM_BYTES
 
+from .alone import Alone
 from .combining import Alarm, Crew
-from .foreseen import Foreseen, Foresight
 from .lease import LeaseHandle
 from .leases import Leases
 from .pacing import Pace, RecentVersion
@@ -82,8 +81,7 @@ class Turns(Crew[Want, list[Got]]):
         self._first_look = True
         self._leads: bool | None = None
         self._version = RecentVersion()
-        self._foreseen = Foreseen()
-        self._guessed = False
+        self._alone = Alone(self._serving, leases.layout, self._requests.begin)
         self._meetings = meetings
         self._remembered = remembered
 
@@ -114,7 +112,7 @@ class Turns(Crew[Want, list[Got]]):
     def _serve(self, db: Database) -> Steps[Alarm | None]:
         if self._request is None:
             yield from self.line.gather()
-        self._guessed = False
+        self._alone.guessed = False
         lately = time.monotonic() - self._met <= AFTERMATH_SECONDS
         direct = not self._contended and (self._leads or not lately)
         body = self._look if self._request else self._direct if direct else self._register_at_once
@@ -131,7 +129,7 @@ class Turns(Crew[Want, list[Got]]):
             if self._duration_us or self._leads is not None or turn.wish is not None or turn.foresight is not None:
                 turn.version = turn.tr.get_committed_version()
             if turn.foresight is not None:
-                self._foreseen.committed(turn.foresight, turn.version)
+                self._alone.committed(turn.foresight, turn.version)
             self._remembered.forget_grants(turn.old_grants)
         self._version.note(turn.version)
         if self._duration_us:
@@ -148,9 +146,9 @@ class Turns(Crew[Want, list[Got]]):
 
     def _on_retry(self, error: FDBError) -> None:
         self._meetings.note(error)
-        guessed, self._guessed = self._guessed, False
+        guessed, self._alone.guessed = self._alone.guessed, False
         if guessed:
-            self._foreseen.was_wrong()
+            self._alone.was_wrong()
             if predicates.retryable_not_committed(error):
                 raise Unforeseen
         if error.code == NOT_COMMITTED:
@@ -197,17 +195,12 @@ class Turns(Crew[Want, list[Got]]):
         look = None
         standing: list[Request] = []
         if self._leads is None:  # who has not met anybody expects neither requests nor timers
-            foresees = limit == 1 and not self._duration_us
-            foresight = self._foreseen.take() if foresees else None
-            if foresight is not None:
-                return (yield from self._take_foreseen(tr, turn, foresight))
-            began_at = time.monotonic()
-            ahead = self._foreseen.limit() if foresees else limit
-            look = yield from self._serving.look_alone(tr, self._requests.begin, limit=ahead)
-            if foresees and look is not None:
-                self._foreseen.looked(look.rows, time.monotonic() - began_at)
-                if len(look.rows) > 1:
-                    turn.foresight = self._expect(tr, Foresight(look.rows, 0))
+            if limit == 1 and not self._duration_us:
+                look = yield from self._alone.take(tr, turn)
+                if turn.got:
+                    return turn
+            else:
+                look = yield from self._serving.look_alone(tr, self._requests.begin, limit=limit)
         if look is None:
             # By snapshot: a request that is registered while this commits stands behind it.
             reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
@@ -220,31 +213,10 @@ class Turns(Crew[Want, list[Got]]):
         if standing:
             self._met = time.monotonic()
         served = yield from self._fulfill(tr, turn, look, None, live, dead)
-        if turn.foresight is not None:
-            turn.foresight = turn.foresight.after() if turn.got else None
         turn.nothing = not turn.got and served.drained
         if not served.wrote and not dead:
             raise Leave(turn)
         return turn
-
-    def _take_foreseen(self, tr: Transaction, turn: Turn, foresight: Foresight) -> Steps[Turn]:
-        """Take the item that is known to be next, without looking."""
-        tr.set_read_version(foresight.version)
-        self._expect(tr, foresight)
-        own = self._share(turn)
-        try:
-            yield from self._serving.take_next(tr, foresight.next, own)
-        except (CodecError, FormatError) as error:
-            raise Unforeseen from error  # who looks is told what is wrong with it
-        turn.got = own.got
-        turn.foresight = foresight.after()
-        return turn
-
-    def _expect(self, tr: Transaction, foresight: Foresight) -> Foresight:
-        """Conflict with more than what is taken; such a conflict says nothing yet about others who take."""
-        self._guessed = True
-        foresight.expect(tr, self._requests.begin)
-        return foresight
 
     def _register_at_once(self, tr: Transaction) -> Steps[Turn]:
         """Register without looking first whether there is somebody."""

@@ -165,6 +165,8 @@ class _Kept:
     """A future that is not cancelled with its waiter, and that gives its error as a value."""
 
     __slots__ = ("_future",)
+    fpointer = None
+    """It is none of the binding's futures, which are waited for in their own way."""
 
     def __init__(self, future: Any) -> None:
         self._future = future

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fdbqueue import Queue
 from fdbqueue.engine import Subspace
+from layers.leases import Leases
 from layers.smart import SmartQueue
 from tests.helpers.clock import Clock
 from tests.helpers.smart import smart_queue
@@ -20,3 +22,15 @@ def clock() -> Clock:
 def smart(space: Subspace) -> SmartQueue:
     """A queue of the messages that tests of smart checks share."""
     return smart_queue(space)
+
+
+@pytest.fixture
+def queue(space: Subspace) -> Queue:
+    """An empty queue of texts."""
+    return Queue(space, codec="str")
+
+
+@pytest.fixture
+def leases(queue: Queue, clock: Clock) -> Leases:
+    """Its items' leases, by the clock."""
+    return Leases(queue, clock=clock)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from fdbqueue import CodecError, Queue
-from fdbqueue.engine import Subspace
 from layers import turns
 from layers.leases import Leases
 from layers.requests import GRANT_SECONDS, REQUEST_SECONDS
@@ -20,16 +19,6 @@ from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.held import HeldDatabase
 from tests.helpers.staging import has_requests, join_finishers, left_behind, register, value, wait_until
-
-
-@pytest.fixture
-def queue(space: Subspace) -> Queue:
-    return Queue(space, codec="str")
-
-
-@pytest.fixture
-def leases(queue: Queue, clock: Clock) -> Leases:
-    return Leases(queue, clock=clock)
 
 
 @pytest.fixture

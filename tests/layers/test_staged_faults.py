@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue import Queue
-from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.engine import FDBError
 from layers import turns
 from layers.lease import Lease
 from layers.leases import Leases
@@ -25,16 +25,6 @@ from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.staging import left_behind, register, value, wait_until
 
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
-
-
-@pytest.fixture
-def queue(space: Subspace) -> Queue:
-    return Queue(space, codec="str")
-
-
-@pytest.fixture
-def leases(queue: Queue, clock: Clock) -> Leases:
-    return Leases(queue, clock=clock)
 
 
 @pytest.fixture(params=["alone", "among others"])

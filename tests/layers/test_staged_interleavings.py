@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
-from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from layers import turns
 from layers.lease import LeaseHandle
@@ -49,16 +48,6 @@ class _Interrupted(FaultyTransaction):
 class _Unanswered(FaultyTransaction):
     def get_versionstamp(self) -> Failed:
         return Failed(1021)
-
-
-@pytest.fixture
-def queue(space: Subspace) -> Queue:
-    return Queue(space, codec="str")
-
-
-@pytest.fixture
-def leases(queue: Queue, clock: Clock) -> Leases:
-    return Leases(queue, clock=clock)
 
 
 def test_a_request_that_is_withdrawn_while_it_is_granted_gets_nothing(

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from fdbqueue import LeaseLost, Queue
-from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from layers import pacing, remembered, turns
 from layers.lease import Lease, LeaseHandle
@@ -18,40 +17,9 @@ from layers.remembered import Remembered
 from layers.serving import Serving
 from layers.staged import StagedQueue
 from tests.helpers.clock import Clock
-from tests.helpers.faults import FaultyDatabase, FaultyTransaction
+from tests.helpers.faults import FaultyDatabase
+from tests.helpers.reading import Reading
 from tests.helpers.staging import left_behind, register, value, wait_until
-
-
-class Reading(FaultyDatabase):
-    """Counts what its transactions read, and passes everything on."""
-
-    def __init__(self, db: Any) -> None:
-        super().__init__(db, lambda: None)
-        self.reads = 0
-
-    def create_transaction(self) -> FaultyTransaction:
-        return _Counted(self._db.create_transaction(), self)
-
-
-class _Counted(FaultyTransaction):
-    def __init__(self, tr: Any, db: Reading) -> None:
-        super().__init__(tr, db)
-        self._reading = db
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("get_range") or name in ("get", "get_key", "get_read_version", "snapshot"):
-            self._reading.reads += 1
-        return getattr(self._tr, name)
-
-
-@pytest.fixture
-def queue(space: Subspace) -> Queue:
-    return Queue(space, codec="str")
-
-
-@pytest.fixture
-def leases(queue: Queue, clock: Clock) -> Leases:
-    return Leases(queue, clock=clock)
 
 
 def take(staged: StagedQueue, db: Any, **terms: Any) -> Lease:

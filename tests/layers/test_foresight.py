@@ -13,19 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue import CodecError, Position, Queue
-from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.engine import FDBError
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.items import NO_NOTES, envelope
-from layers import foreseen
-from layers.foreseen import PAUSE_CALLS, ROWS_AT_MOST, Foreseen
+from layers import alone
 from layers.lease import LeaseHandle
 from layers.leases import Leases
 from layers.serving import Got, Serving
 from layers.staged import StagedQueue
 from tests.helpers.clock import Clock
-from tests.helpers.faults import Fault, FaultyDatabase, FaultyTransaction, When
+from tests.helpers.faults import Fault, FaultyDatabase, When
 from tests.helpers.held import HeldDatabase
+from tests.helpers.reading import Reading, ReadingTransaction
 from tests.helpers.staging import join_finishers, left_behind, register, value
 
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
@@ -33,28 +33,22 @@ BEGINNING = 2
 """After so many calls a process foresees: the first one reads one item, the second one two."""
 
 
-class Watching(FaultyDatabase):
-    """Counts what its transactions read, and does something once, right before or with the next commit."""
+class Watching(Reading):
+    """Does something once, right before one of its commits or together with it, and counts what is read."""
 
     def __init__(self, db: Any) -> None:
-        super().__init__(db, lambda: None)
-        self.reads = 0
+        super().__init__(db)
         self.before: Callable[[], object] | None = None
         self.together: Callable[[Any], object] | None = None
 
-    def create_transaction(self) -> FaultyTransaction:
+    def create_transaction(self) -> ReadingTransaction:
         return _Watched(self._db.create_transaction(), self)
 
 
-class _Watched(FaultyTransaction):
+class _Watched(ReadingTransaction):
     def __init__(self, tr: Any, db: Watching) -> None:
         super().__init__(tr, db)
         self._watching = db
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("get_range") or name in ("get", "get_key", "get_read_version", "snapshot"):
-            self._watching.reads += 1
-        return getattr(self._tr, name)
 
     def commit(self) -> Any:
         watching = self._watching
@@ -73,22 +67,7 @@ class _Watched(FaultyTransaction):
 
 @pytest.fixture(autouse=True)
 def _worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreseen, "WORTH_SECONDS", 0.0)  # however soon an engine answers
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def queue(space: Subspace) -> Queue:
-    return Queue(space, codec="str")
-
-
-@pytest.fixture
-def leases(queue: Queue, clock: Clock) -> Leases:
-    return Leases(queue, clock=clock)
+    monkeypatch.setattr(alone, "WORTH_SECONDS", 0.0)  # however soon an engine answers
 
 
 @pytest.fixture
@@ -137,7 +116,7 @@ def test_who_is_alone_reads_ahead_and_then_takes_without_a_read(
 def test_an_engine_that_answers_at_once_is_read(
     watching: Watching, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foreseen, "WORTH_SECONDS", 1_000.0)
+    monkeypatch.setattr(alone, "WORTH_SECONDS", 1_000.0)
     queue.enqueue_many(watching.wrapped, "abcdef")
     staged = StagedQueue(leases)
     for text in "abcdef":
@@ -335,26 +314,29 @@ def test_large_items_and_some_with_notes_are_read_when_it_is_their_turn(
 def test_who_comes_seldom_reads_one_item_each_time(
     watching: Watching, staged: StagedQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foreseen, "RECENT_SECONDS", -1.0)  # whatever it knows is too old
+    monkeypatch.setattr(alone, "RECENT_SECONDS", -1.0)  # whatever it knows is too old
     for text in ("3", "4", "5"):
         watching.reads = 0
         assert value(staged.dequeue(watching)) == text
         assert watching.reads == 1
 
 
-def test_after_something_unforeseen_it_looks_for_some_time(db: Any, queue: Queue, leases: Leases) -> None:
-    known = Foreseen()
-    limits = []
-    for _ in range(10):
-        limits.append(known.limit())
-        known.looked([], 1.0)
-    assert limits[:4] == [1, 2, 4, 8]
-    assert limits[-1] == ROWS_AT_MOST
-    known.was_wrong()
-    for _ in range(PAUSE_CALLS + 1):
-        assert known.limit() == 1
-        known.looked([], 1.0)
-    assert known.limit() == 2
+def test_after_something_unforeseen_it_looks_for_some_time(
+    watching: Watching, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alone, "PAUSE_CALLS", 3)
+    staged = StagedQueue(leases)
+    queue.enqueue_many(watching.wrapped, [f"{number:02}" for number in range(40)])
+    reads = []
+    for number in range(40):
+        if number == 5:
+            watching.before = partial(queue.dequeue, watching.wrapped)  # takes the 05 away
+        watching.reads = 0
+        item = staged.dequeue(watching)
+        assert value(item) == (f"{number + (number >= 5):02}" if number < 39 else None)
+        reads.append(watching.reads)
+    # It takes 1, 2 and 4 after a look; then looks for 3 more calls, and begins anew.
+    assert reads[:18] == [1, 1, 0, 1, 0, 1, 1, 1, 1, 1, 0, 1, 0, 0, 0, 1, 0, 0]
 
 
 def test_large_values_are_not_read_far_ahead(watching: Watching, queue: Queue, leases: Leases) -> None:
