@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fdbqueue.engine.embedded.changes import Changes
-from fdbqueue.engine.embedded.commitlog import Commit
+from fdbqueue.engine.embedded.logrows import Commit
 from fdbqueue.engine.embedded.written import encode
 
 

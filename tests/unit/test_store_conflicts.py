@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue.engine.embedded import commitlog, committer
+from fdbqueue.engine.embedded import commitlog, committer, logrows
 from fdbqueue.engine.embedded.store import CommitRequest, Store
 from fdbqueue.engine.embedded.written import Range, Written, decode, encode
 from tests.helpers.stores import MovableClock, commit, opened, put, sets, view
@@ -42,6 +42,7 @@ _plans = st.builds(
 
 
 _BLOCKS = [(1, 1 << 20), (1, 1), (250, 300), (1 << 20, 1 << 20)]
+_TAILS = [0, 100, 200, logrows.TAIL_BYTES]
 
 
 def _as_ranges(keys: list[bytes], ranges: list[Range]) -> list[Range]:
@@ -52,11 +53,17 @@ def _meet(reads: list[Range], writes: list[Range]) -> bool:
     return any(max(a, c) < min(b, d) for a, b in reads for c, d in writes)
 
 
-@given(batches=st.lists(st.lists(_plans, min_size=1, max_size=3), max_size=12), block=st.sampled_from(_BLOCKS))
+@given(
+    batches=st.lists(st.lists(_plans, min_size=1, max_size=3), max_size=12),
+    block=st.sampled_from(_BLOCKS),
+    tail=st.sampled_from(_TAILS),
+)
 def test_a_commit_fails_if_and_only_if_somebody_wrote_what_it_read(
-    batches: list[list[Plan]], block: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    batches: list[list[Plan]], block: tuple[int, int], tail: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Blocks of one commit and of all, remembered or read again: every way in which the log is looked at comes up.
+    # Blocks of one commit and of all, remembered or read again, from rows of one commit, of a few, and from the tail:
+    # every way in which the log is looked at comes up.
+    monkeypatch.setattr(logrows, "TAIL_BYTES", tail)
     monkeypatch.setattr(commitlog, "BLOCK_BYTES", block[0])
     monkeypatch.setattr(commitlog, "CACHE_BYTES", block[1])
     with opened() as store:
@@ -166,11 +173,13 @@ def test_a_snapshot_older_than_five_seconds_is_too_old_to_commit(clock: MovableC
         assert commit(store, request).error == 1007
 
 
+@pytest.mark.parametrize("tail", _TAILS)
 def test_a_fresh_snapshot_of_an_old_state_may_commit(
-    clock: MovableClock, store: Store, monkeypatch: pytest.MonkeyPatch
+    clock: MovableClock, store: Store, tail: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(committer, "TRIM_EVERY", 1)
+    monkeypatch.setattr(committer, "FORGET_EVERY", 1)
     monkeypatch.setattr(commitlog, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(logrows, "TAIL_BYTES", tail)
     put(store, (b"x", b""))
     for _ in range(5):
         clock.ahead += 60
@@ -184,8 +193,9 @@ def test_a_fresh_snapshot_of_an_old_state_may_commit(
 def test_a_version_from_before_the_log_is_too_old_and_one_to_come_is_of_the_future(
     clock: MovableClock, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(committer, "TRIM_EVERY", 1)
+    monkeypatch.setattr(committer, "FORGET_EVERY", 1)
     monkeypatch.setattr(commitlog, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(logrows, "TAIL_BYTES", 0)
     old = put(store, (b"x", b"")).version
     for _ in range(4):
         clock.ahead += 7

@@ -69,13 +69,13 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_database_of_another_format_version_is_refused_and_left_as_it_is(folder: Path) -> None:
-    for found, put_back in ((b"fdbqueue embedded 2", False), (b"fdbqueue embedded 1", True)):
+    for found, put_back in ((b"fdbqueue embedded 3", False), (b"fdbqueue embedded 2", True)):
         env = lmdb.open(str(folder), max_dbs=8, map_size=1 << 30)
         with env.begin(write=True) as txn:
             txn.put(b"format", found, db=env.open_db(b"meta", txn=txn))
         env.close()
         if not put_back:
-            refused(folder, "its format is 'fdbqueue embedded 2'.*reads 'fdbqueue embedded 1'")
+            refused(folder, "its format is 'fdbqueue embedded 3'.*reads 'fdbqueue embedded 2'")
     kept(folder)
 
 

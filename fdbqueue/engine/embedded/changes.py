@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from fdbqueue.engine.embedded.commitlog import Commit
+from fdbqueue.engine.embedded.logrows import Commit
 from fdbqueue.engine.embedded.written import Range, decode
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.errors import StorageError

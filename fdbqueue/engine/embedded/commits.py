@@ -173,7 +173,7 @@ def _request(tr: Transaction) -> CommitRequest | None:
     return CommitRequest(
         tr._version,
         read_ranges,
-        writes.conflict_ranges(mutations) if writes.hushed or writes.conflicts else None,
+        writes.conflict_ranges(mutations) if writes.hushed or writes.conflicts.begins else None,
         mutations,
         settings.report_conflicts,
         read_keys,

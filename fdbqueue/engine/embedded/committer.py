@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import chain
 from typing import Any, Final, Protocol
 
@@ -17,11 +17,12 @@ import lmdb
 
 from fdbqueue.engine.embedded.applying import apply
 from fdbqueue.engine.embedded.clock import Clock
-from fdbqueue.engine.embedded.commitlog import WINDOW_US, RecentCommits, trim
-from fdbqueue.engine.embedded.commitlog import Commit as LogCommit
+from fdbqueue.engine.embedded.commitlog import RecentCommits
 from fdbqueue.engine.embedded.company import Company, Gathering, Turns
 from fdbqueue.engine.embedded.files import Files, explain
 from fdbqueue.engine.embedded.layout import WINDOW_SECONDS
+from fdbqueue.engine.embedded.logrows import WINDOW_US, append
+from fdbqueue.engine.embedded.logrows import Commit as LogCommit
 from fdbqueue.engine.embedded.neighbours import Neighbours
 from fdbqueue.engine.embedded.request import IO_ERROR, CommitRequest, Faults
 from fdbqueue.engine.embedded.written import Written, conflicting, conflicts, encode
@@ -32,8 +33,8 @@ log = logging.getLogger(__name__)
 
 MOST_REQUESTS: Final = 2048
 MOST_MUTATIONS: Final = 50_000
-TRIM_EVERY: Final = 128
-"""Commits, after which log records that are too old are dropped, at most twice as many."""
+FORGET_EVERY: Final = 128
+"""Commits, after which those in memory that are too old are dropped."""
 
 
 class Host(Protocol):
@@ -89,7 +90,7 @@ class Committer:
         self._lead = threading.Lock()
         self._news: list[LogCommit] = []
         self._called: list[CommitRequest] = []
-        self._untrimmed = 0
+        self._unforgotten = 0
         self._now_ns = host.clock.now_ns
         self.commits = 0
         self.listening = False
@@ -105,7 +106,7 @@ class Committer:
         self._begin = files.env.begin
         self._dbs = files.dbs
         self._disk = files.disk
-        self._recent = RecentCommits(files.dbs.log)
+        self._recent = RecentCommits(files.dbs)
         self._last_txn = -1
         self.newest = (-1, -1)
         """The LMDB transaction and the version of the last commit of this process; it is on the disk."""
@@ -259,10 +260,7 @@ class Committer:
                 txn.abort()
                 return
             record = encode_requests(now, accepted)
-            txn.put(key, record, True, True, True, self._dbs.log)
-            self._untrimmed += 1
-            if self._untrimmed >= TRIM_EVERY:
-                self._trim(txn, version, now)
+            tail = append(txn, self._dbs, recent.tail, key, record)
             if self._durable:
                 self._disk.label(txn_id, key, now, accepted)
             try:
@@ -278,7 +276,11 @@ class Committer:
             raise
         self._last_txn = txn_id
         self.newest = (txn_id, version)
+        recent.tail = tail
         recent.add(version, now, record)
+        self._unforgotten += 1
+        if self._unforgotten >= FORGET_EVERY:
+            self._forget(now)
         if self.listening:
             self._news.append((version, record))
         for number, request in enumerate(accepted):
@@ -360,9 +362,8 @@ class Committer:
             return NOT_COMMITTED if request.conflicting else 0
         return NOT_COMMITTED if conflicts(written, keys, ranges) else 0
 
-    def _trim(self, txn: Any, version: int, now: int) -> None:
-        self._untrimmed = 0
-        trim(txn, self._dbs.log, version)
+    def _forget(self, now: int) -> None:
+        self._unforgotten = 0
         self._recent.forget(now - WINDOW_US)
         self._host.working()
 
@@ -371,7 +372,7 @@ def encode_requests(now: int, requests: list[CommitRequest]) -> bytes:
     """Return the log's record of what `requests` write."""
     if len(requests) == 1:
         request = requests[0]
-        single: Sequence[bytes] = request.write_keys
-        return encode(now, [*single, *request.stamped] if request.stamped else single, request.write_ranges)
+        keys = request.write_keys
+        return encode(now, [*keys, *request.stamped] if request.stamped else keys, request.write_ranges)
     keys = [key for request in requests for key in chain(request.write_keys, request.stamped)]
     return encode(now, keys, [span for request in requests for span in request.write_ranges])

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import lmdb
 
-from fdbqueue.engine.embedded import commitlog, datafile, layout, redo, written
+from fdbqueue.engine.embedded import datafile, layout, logrows, redo, written
 from fdbqueue.engine.embedded.applying import apply
 from fdbqueue.engine.embedded.clock import Clock
 from fdbqueue.engine.embedded.disk import Disk, Durable, Relaxed
@@ -171,6 +171,7 @@ class Files:
                 long=self.env.open_db(layout.LONG, txn=txn),
                 log=self.env.open_db(layout.LOG, txn=txn),
                 meta=meta,
+                top=self.env.open_db(None, txn=txn),
             )
         if found is None:
             disk.ensure(number)
@@ -187,7 +188,12 @@ class Files:
         except lmdb.NotFoundError:
             raise StorageError(f"{self.path}: the LMDB database there is not fdbqueue's.") from None
         found: bytes | None = txn.get(layout.FORMAT_KEY, db=meta)
-        if found not in (None, layout.FORMAT):
+        if found == layout.FORMER_FORMAT and not self._guard.alone:
+            raise StorageError(
+                f"{self.path}: its format is {found.decode()!r}, which this version of fdbqueue brings up to date when"
+                " no other process has it open. Close it in the others first."
+            )
+        if found not in (None, layout.FORMAT, layout.FORMER_FORMAT):
             raise StorageError(
                 f"{self.path}: its format is {found.decode('latin-1')!r} and this version of fdbqueue reads"
                 f" {layout.FORMAT.decode()!r}. Use the version that made it."
@@ -205,21 +211,26 @@ class Files:
             disk.label_other(number, self._redo)
             for batch, mutations in enumerate(commit.requests):
                 apply(txn, dbs, mutations, commit.version, batch)
-            txn.put(commit.version, written.encode(commit.time_us, [], []), db=dbs.log)
+            record = written.encode(commit.time_us, [], [])
+            logrows.append(txn, dbs, logrows.tail_of(txn, dbs), commit.version, record)
         self._redo = None
         disk.ensure(number)
 
     def _note_boot(self, dbs: Databases, disk: Durable, clock: Clock) -> None:
         boot = clock.boot()
         with self.env.begin(write=True) as txn:
-            if txn.get(layout.BOOT_KEY, db=dbs.meta) == boot:
+            current = txn.get(layout.FORMAT_KEY, db=dbs.meta) == layout.FORMAT
+            if current and txn.get(layout.BOOT_KEY, db=dbs.meta) == boot:
                 return
-            # No transaction is left from before the boot, whose clock said nothing of this one's.
+            # No transaction is left from before the boot, whose clock said nothing of this one's, nor, where the
+            # format is a former one, from before this process came, alone.
             number = txn.id()
             disk.begun(number)
             disk.label_other(number, None)
+            txn.put(layout.FORMAT_KEY, layout.FORMAT, db=dbs.meta)
             txn.put(layout.BOOT_KEY, boot, db=dbs.meta)
-            commitlog.begin(txn, dbs.log, clock.now_ns() // 1000, jump=layout.REBOOT_VERSIONS)
+            record = written.encode(clock.now_ns() // 1000, [], [])
+            logrows.begin(txn, dbs, record, jump=layout.REBOOT_VERSIONS)
         disk.ensure(number)
 
 

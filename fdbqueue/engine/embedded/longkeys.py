@@ -31,6 +31,8 @@ class Databases:
     long: Any
     log: Any
     meta: Any
+    top: Any
+    """The environment's own, in which LMDB keeps where the others begin."""
 
 
 class LongKeys:

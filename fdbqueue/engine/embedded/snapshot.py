@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import lmdb
 
-from fdbqueue.engine.embedded.commitlog import Commit, read_log
 from fdbqueue.engine.embedded.files import explain
 from fdbqueue.engine.embedded.layout import DIRECT_KEY
+from fdbqueue.engine.embedded.logrows import Commit, read_log
 from fdbqueue.engine.embedded.longkeys import Databases, LongKeys, Row
 from fdbqueue.engine.errors import TRANSACTION_TOO_OLD, FDBError
 
@@ -100,7 +100,7 @@ class Snapshot:
         with self._lock:
             if self._txn is None:
                 raise FDBError(TRANSACTION_TOO_OLD)
-            return self._txn.id(), list(read_log(self._txn, self._dbs.log, version))
+            return self._txn.id(), list(read_log(self._txn, self._dbs, version))
 
     def share(self) -> Snapshot:
         """Return the same view once more, to be closed for itself."""

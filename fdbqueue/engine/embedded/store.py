@@ -31,11 +31,11 @@ import lmdb
 from fdbqueue.engine.embedded import forks, memory, urloptions
 from fdbqueue.engine.embedded.changes import Changes
 from fdbqueue.engine.embedded.clock import Clock
-from fdbqueue.engine.embedded.commitlog import Commit, last_version
 from fdbqueue.engine.embedded.committer import Committer
 from fdbqueue.engine.embedded.files import Files, explain
 from fdbqueue.engine.embedded.janitor import Janitor
 from fdbqueue.engine.embedded.layout import WINDOW_SECONDS
+from fdbqueue.engine.embedded.logrows import Commit, last_version
 from fdbqueue.engine.embedded.request import CommitRequest, Faults
 from fdbqueue.engine.embedded.snapshot import Snapshot
 from fdbqueue.engine.embedded.sweeper import Sweeper
@@ -152,7 +152,7 @@ class Store:
                     last_id, version = self._last
                 if txn_id != last_id:
                     self._keep(txn, txn_id)
-                    version = last_version(txn, self._dbs.log)
+                    version = last_version(txn, self._dbs)
                     self._last = (txn_id, version)
             except lmdb.Error as error:
                 trouble = error

@@ -9,8 +9,8 @@ succeeds make it new.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
+from _thread import RLock  # what `threading.RLock` calls: making one is on the way of every transaction
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ class Transaction(Writing):
     def __init__(self, db: Database) -> None:
         self._db = db
         self._store = db._opened or db._store()
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._created = time.monotonic()
         self._writes = Writes()
         self._gets = {}
