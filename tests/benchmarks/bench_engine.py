@@ -18,6 +18,7 @@ from typing import Any
 import lmdb
 
 import fdbqueue
+from tests.benchmarks.bounds import hand_over
 from tests.benchmarks.harness import Contestant, Sample, compare, heading, quantile, say
 from tests.benchmarks.samples import Stopwatch
 
@@ -81,6 +82,10 @@ def group_commit(folder: pathlib.Path) -> None:
                 Contestant("one thread", partial(in_threads, db, 1, DURABLE_TRANSACTIONS)),
                 Contestant("4 threads", partial(in_threads, db, 4, 4 * DURABLE_TRANSACTIONS)),
                 Contestant("16 threads", partial(in_threads, db, 16, 16 * DURABLE_TRANSACTIONS), wanted=5.0),
+                Contestant(
+                    "bound: 16 threads that only hand over and wait for the disk, one page for all",
+                    partial(hand_over, folder, 16, 16 * DURABLE_TRANSACTIONS),
+                ),
             ],
         )
 

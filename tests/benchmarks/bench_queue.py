@@ -17,6 +17,7 @@ from fdbqueue import Queue
 from fdbqueue.batches import BATCH_ITEMS
 from fdbqueue.bulk import COMMITS_IN_FLIGHT
 from fdbqueue.engine import Subspace
+from tests.benchmarks.bounds import one_page
 from tests.benchmarks.harness import Contestant, Sample, cluster_url, compare, heading, in_threads, in_turn, say
 from tests.benchmarks.peers import RecipeQueue, bare_lmdb, bare_sets
 from tests.benchmarks.samples import Stopwatch
@@ -85,6 +86,7 @@ def single_items(folder: pathlib.Path) -> None:
                 lambda: both_ways(lambda: queue.enqueue(db, ITEM), lambda: queue.dequeue(db)),
                 wanted=1.0,
             ),
+            Contestant("bound: one page written and waited for", partial(one_page, folder, 2 * calls)),
         ],
     )
     db.close()
