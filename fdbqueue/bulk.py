@@ -27,6 +27,7 @@ from fdbqueue.stats import count, count_levels
 from fdbqueue.tail import LastIndex, give_up_to
 
 COMMITS_IN_FLIGHT = 8
+"""With a database that does not say how many it can use."""
 TRANSACTIONS_AHEAD = 3
 
 
@@ -113,6 +114,7 @@ class _Load:
         self._last: Position | None = None
         self._ahead: deque[_Ahead] = deque()
         self._sent: deque[_Sent] = deque()
+        self._most_in_flight: int = getattr(db, "commits_in_flight", COMMITS_IN_FLIGHT)
         self._done: list[tuple[int, int]] = []
         self._unknown: list[tuple[int, int]] = []
         self._items = self._bytes = self._transactions = self._conflicts = self._retries = 0
@@ -125,7 +127,7 @@ class _Load:
         try:
             for batch in source:
                 yield from self._send(batch)
-                while len(self._sent) >= COMMITS_IN_FLIGHT:
+                while len(self._sent) >= self._most_in_flight:
                     yield from self._settle(self._sent.popleft())
             while self._sent:
                 yield from self._settle(self._sent.popleft())

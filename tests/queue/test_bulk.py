@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue import Queue, batches
+from fdbqueue import Queue, batches, bulk
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.errors import BulkInterrupted, CodecError
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction, When
@@ -130,6 +130,44 @@ def test_a_batch_that_is_too_large_or_too_slow_is_halved_until_it_fits(db: Any, 
     assert report.items == 64
     assert report.transactions == 8
     assert queue.check(db).ok
+
+
+class CountingTransaction(FaultyTransaction):
+    def commit(self) -> Any:
+        return CountedCommit(self._tr.commit(), self._db)
+
+
+class CountedCommit:
+    """A commit that counts as under way until somebody has waited for it."""
+
+    def __init__(self, commit: Any, db: Any) -> None:
+        self._commit = commit
+        self._db = db
+        db.under_way += 1
+        db.most = max(db.most, db.under_way)
+
+    def wait(self) -> None:
+        self._db.under_way -= 1
+        self._commit.wait()
+
+
+class CountingDatabase(FaultyDatabase):
+    under_way = most = 0
+
+    def create_transaction(self) -> CountingTransaction:
+        return CountingTransaction(self._db.create_transaction(), self)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_as_many_commits_are_under_way_as_the_database_says_it_can_use(db: Any, queue: Queue) -> None:
+    counting = CountingDatabase(db, lambda: None)
+    queue.enqueue_many(counting, numbered(123))
+    assert counting.most == bulk.COMMITS_IN_FLIGHT
+    saying = CountingDatabase(db, lambda: None)
+    saying.commits_in_flight = 3  # type: ignore[attr-defined]
+    queue.enqueue_many(saying, numbered(123))
+    assert saying.most == 3
+    assert len(contents(queue, db)) == 2 * 123
 
 
 @pytest.mark.usefixtures("small_batches")

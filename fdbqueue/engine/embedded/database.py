@@ -84,6 +84,14 @@ class Database:
     # -- transactions --------------------------------------------------------------------------------------------
 
     @property
+    def commits_in_flight(self) -> int:
+        """How many commits one thread should have under way, where it writes as much as it can.
+
+        Those that are pending together are made in one step, which pays as long as they wait for the disk.
+        """
+        return 8 if self._store().options.durable else 2
+
+    @property
     def options(self) -> DatabaseOptions:
         return DatabaseOptions(self)
 
