@@ -22,7 +22,7 @@ from typing import Any
 from fdbqueue.arrivals import wants_arrivals
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.selector import KeySelector
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.errors import OrderError
 from fdbqueue.layout import Layout
 
@@ -58,15 +58,19 @@ class LastIndex:
 
     Args:
         order: the name of the order in which something is to be enqueued; None: first in, first out.
+        composed: whether the transaction may have written before. Then the last row is read and not the last key,
+            which brings its value along: a key is looked for backwards beyond the begin of an empty queue, and to meet
+            a versionstamped key of the transaction's own there, a log's for instance, makes it fail (1036).
 
     *Conflicts:* none. *Cost:* one read where items were never lent, and with an order; else two, which are issued at
     once but for the first time in a process.
     """
 
-    __slots__ = ("_item", "_layout", "_order", "_subscribed", "_tail", "_tr")
+    __slots__ = ("_composed", "_item", "_layout", "_order", "_subscribed", "_tail", "_tr")
 
-    def __init__(self, tr: Transaction, layout: Layout, order: str | None = None) -> None:
+    def __init__(self, tr: Transaction, layout: Layout, order: str | None = None, *, composed: bool = False) -> None:
         self._tr = tr
+        self._composed = composed
         self._layout = layout
         self._order = order
         has_tail = layout.has_tail or order is not None
@@ -75,7 +79,9 @@ class LastIndex:
         # the first subscription, as it comes at the same time, notes no arrival, and counters tell (`arrivals.py`).
         self._subscribed = tr.snapshot.get(layout.subscribed_key) if has_tail else None
         end = layout.end if has_tail else layout.subscribed_key + b"\x00"
-        self._item = None if order is not None else tr.snapshot.get_key(KeySelector.last_less_than(end))
+        self._item: Steps[bytes] | None = None
+        if order is None:
+            self._item = started(_last_row(tr, layout.begin, end)) if composed else _last_key(tr, end)
 
     def steps(self) -> Steps[int]:
         """Wait for it.
@@ -88,11 +94,11 @@ class LastIndex:
         layout.subscribed, layout.sole = wants_arrivals(subscribed)
         if self._item is None:
             return (yield from self._in_order())
-        key = bytes((yield self._item))
+        key = yield from self._item
         if self._tail is None:
             if key in (layout.tail_key, layout.subscribed_key):
                 layout.has_tail = True
-                return (yield from LastIndex(self._tr, layout).steps())
+                return (yield from LastIndex(self._tr, layout, composed=self._composed).steps())
             index = layout.index_of(key)
             if index is None:
                 raise self._refusal((yield from read_tail(self._tr, layout)).order or "unknown")
@@ -113,8 +119,7 @@ class LastIndex:
             raise self._refusal(given.order)
         # Nothing was enqueued in this order yet. By snapshot as all of this: of two that give a new queue two orders
         # at the same instant neither fails, and `check` tells.
-        key = bytes((yield self._tr.snapshot.get_key(KeySelector.last_less_than(self._layout.end))))
-        if key >= self._layout.begin:
+        if (yield from rows(self._tr.snapshot, self._layout.begin, self._layout.end, limit=1)):
             raise self._refusal(None)
         return 0
 
@@ -126,6 +131,20 @@ class LastIndex:
             f"The items of {self._layout.describe()} stand {told(order)}, and nothing can be enqueued there"
             f" {told(self._order)}. Use the queue with its own order, or another queue."
         )
+
+
+def _last_key(tr: Transaction, end: bytes) -> Steps[bytes]:
+    last = tr.snapshot.get_key(KeySelector.last_less_than(end))
+    return _key_of(last)
+
+
+def _key_of(last: Any) -> Steps[bytes]:
+    return bytes((yield last))
+
+
+def _last_row(tr: Transaction, begin: bytes, end: bytes) -> Steps[bytes]:
+    found = yield from rows(tr.snapshot, begin, end, limit=1, reverse=True)
+    return found[0].key if found else b""
 
 
 def raise_tail(tr: Transaction, layout: Layout, index: int) -> None:

@@ -3,8 +3,10 @@
 Inside, everywhere, a smaller rank is sooner. `Levels` takes priorities as such integers. `AmqpLevels` takes those of
 AMQP and JMS, 0 to 9 where larger is higher, and turns them at this boundary.
 
-Source: AMQP 0-10, message class, rules "priority levels": of n < 10 distinct priorities, 0 to 5 - ceiling(n/2) are one
-and the lowest, 4 + floor(n/2) and above are one and the highest, and those between are distinct. JMS 2.0, 3.4.10: ten
+Source: AMQP 0-10, message class, rule "priority-level-implementation": of n distinct priorities, 0 to 5 - ceiling(n/2)
+are one and the lowest, 4 + floor(n/2) and above are one and the highest, and those between are distinct; by rule
+"min-priority-levels" 0 and 9 always are, with two levels or more. (`specs/amqp.0-10-qpid-errata.xml` in Qpid's
+repository, whose brokers in Java and C++ compute the same.) JMS 2.0, 3.4.10: ten
 priorities, 0 to 4 are gradations of normal and 5 to 9 of expedited priority; 4 is the default.
 
 >>> [AmqpLevels(3).rank_of(priority) for priority in range(10)]

@@ -42,6 +42,15 @@ def test_amqp_priorities_are_distinct_where_the_specification_says_so(count: int
     assert distinct == list(range(count))[::-1]
 
 
+@pytest.mark.parametrize("count", range(1, 11))
+def test_amqp_priorities_have_the_sub_queues_that_qpids_brokers_give_them(count: int) -> None:
+    rank = AmqpLevels(count).rank_of
+    first = 5 - (count + 1) // 2  # what both brokers subtract; level 0 is their lowest
+    assert [count - 1 - rank(priority) for priority in range(10)] == [
+        min(max(priority - first, 0), count - 1) for priority in range(10)
+    ]
+
+
 @pytest.mark.parametrize(("fewer", "more"), list(itertools.combinations(range(1, 11), 2)))
 def test_priorities_that_few_levels_tell_apart_are_told_apart_by_more(fewer: int, more: int) -> None:
     few, many = AmqpLevels(fewer).rank_of, AmqpLevels(more).rank_of
