@@ -1,48 +1,201 @@
-"""Rows of a queue in pages: in the caller's transaction, or in as many of our own as it takes."""
+"""Rows of a queue in pages: in the caller's transaction, or in as many of our own as it takes; and who looks at them.
+
+A browser beside consumers takes a share of what they all live on: the server's time, and the processors where they run
+on one machine. How large a share can be said: then it rests after each page until reading has taken no more of the
+time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from types import GeneratorType
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.steps import rows, run
+from fdbqueue.engine.steps import Steps, pause, rows, run, run_async
 from fdbqueue.engine.transactional import attempts, is_database
 
 PAGE_ROWS = 1_000
 PAGE_BYTES = 1_000_000
 _FIRST_PAGE_ROWS = 100
 
+T = TypeVar("T")
 
-def pages(
-    tr: Transaction | Database, begin: bytes, end: bytes, *, limit: int | None = None, reverse: bool = False
-) -> Iterator[list[KeyValue]]:
-    """Yield the rows of ``[begin, end)`` by the page, read by snapshot.
+
+class Pace:
+    """How long to rest between two pages, so that reading takes no more than a share of the time.
+
+    Args:
+        share: of the time, over 0 and up to 1, which is without a rest.
+        clock: seconds.
+        rest: waits for so many seconds.
+
+    Raises:
+        ValueError: the share is no such number.
+    """
+
+    __slots__ = ("_begun", "_clock", "_read", "_rest", "_share")
+
+    def __init__(
+        self,
+        share: float,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        rest: Callable[[float], Steps[None]] = pause,
+    ) -> None:
+        if not 0 < share <= 1:
+            raise ValueError(f"share is a part of the time, over 0 and up to 1, not {share}.")
+        self._share = share
+        self._clock = clock
+        self._rest = rest
+        self._begun: float | None = None
+        self._read = 0.0
+
+    def paced(self, reading: Steps[T]) -> Steps[T]:
+        """Read after a rest that is long enough for the reading before.
+
+        What the caller did meanwhile counts as rest: one that is slow anyway does not wait on top of that.
+        """
+        if self._begun is not None:
+            seconds = self._begun + self._read / self._share - self._clock()
+            if seconds > 0:
+                yield from self._rest(seconds)
+        self._begun = self._clock()
+        result = yield from reading
+        self._read = self._clock() - self._begun
+        return result
+
+
+class Pages:
+    """The rows of ``[begin, end)``, by the page, read by snapshot.
 
     A page has at most `PAGE_ROWS` rows, and about `PAGE_BYTES` as far as the page before can tell. Given a database
     each page is read in a transaction of its own, so that the whole may take longer than a transaction lives.
+
+    Args:
+        tr: a transaction, which lives for a few seconds and is therefore read without rests, or a database.
+        begin: the first key.
+        end: the key behind the last one.
+        limit: how many rows at most; None: all.
+        reverse: from the last row to the first.
+        pace: how fast.
     """
-    left = limit
-    page_rows = _FIRST_PAGE_ROWS
-    while begin < end and left != 0:
-        wanted = page_rows if left is None else min(left, page_rows)
-        page = _page(tr, begin, end, wanted, reverse)
-        if page:
-            yield page
-        if len(page) < wanted:
-            return
-        if left is not None:
-            left -= len(page)
-        if reverse:
-            end = page[-1].key
+
+    def __init__(
+        self,
+        tr: Transaction | Database,
+        begin: bytes,
+        end: bytes,
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+        pace: Pace | None = None,
+    ) -> None:
+        self._tr = tr
+        self._begin = begin
+        self._end = end
+        self._left = limit
+        self._reverse = reverse
+        self._pace = pace if is_database(tr) else None
+        self._page_rows = _FIRST_PAGE_ROWS
+        self._ended = False
+
+    def next(self) -> Steps[list[KeyValue] | None]:
+        """Read the next page; None: there is none."""
+        if self._ended or self._begin >= self._end or self._left == 0:
+            return None
+        wanted = self._page_rows if self._left is None else min(self._left, self._page_rows)
+        reading = self._read(wanted)
+        page = yield from (reading if self._pace is None else self._pace.paced(reading))
+        self._ended = len(page) < wanted
+        if not page:
+            return None
+        if self._left is not None:
+            self._left -= len(page)
+        if self._reverse:
+            self._end = page[-1].key
         else:
-            begin = page[-1].key + b"\x00"
+            self._begin = page[-1].key + b"\x00"
         mean = sum(len(row.value) for row in page) // len(page) + 1
-        page_rows = max(1, min(PAGE_ROWS, PAGE_BYTES // mean))
+        self._page_rows = max(1, min(PAGE_ROWS, PAGE_BYTES // mean))
+        return page
+
+    def _read(self, limit: int) -> Steps[list[KeyValue]]:
+        def read(tr: Transaction) -> Steps[list[KeyValue]]:
+            return rows(tr.snapshot, self._begin, self._end, limit=limit, reverse=self._reverse)
+
+        if is_database(self._tr):
+            db: Database = self._tr  # type: ignore[assignment]
+            return attempts(db, read)
+        own: Transaction = self._tr  # type: ignore[assignment]
+        return read(own)
 
 
-def _page(tr: Transaction | Database, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[KeyValue]:
-    if is_database(tr):
-        db: Database = tr  # type: ignore[assignment]
-        return run(attempts(db, lambda tr: rows(tr.snapshot, begin, end, limit=limit, reverse=reverse)))
-    own: Transaction = tr  # type: ignore[assignment]
-    return run(rows(own.snapshot, begin, end, limit=limit, reverse=reverse))
+def pages(tr: Transaction | Database, begin: bytes, end: bytes) -> Iterator[list[KeyValue]]:
+    """Yield the rows of ``[begin, end)`` by the page, as `Pages` reads them, blocking the thread."""
+    reading = Pages(tr, begin, end)
+    while (page := run(reading.next())) is not None:
+        yield page
+
+
+Look: TypeAlias = Callable[[KeyValue], T | Steps[T | None] | None]
+"""Makes what is shown of a row, at once or in steps; None: it is not shown."""
+
+
+class Browser(Iterator[T], AsyncIterator[T], Generic[T]):
+    """What somebody looks at, lazily, in order: ``for item in …`` or ``async for item in …``.
+
+    Args:
+        pages: where its rows come from.
+        look: what is shown of each.
+        limit: how many are shown at most; None: all.
+    """
+
+    __slots__ = ("_walk",)
+
+    def __init__(self, pages: Pages, look: Look[T], *, limit: int | None = None) -> None:
+        self._walk = _walk(pages, look, limit)
+
+    def __next__(self) -> T:
+        step = next(self._walk)
+        while isinstance(step, _Wait):
+            step = self._walk.send(run(step.steps))
+        return step
+
+    async def __anext__(self) -> T:
+        try:
+            step = next(self._walk)
+            while isinstance(step, _Wait):
+                step = self._walk.send(await run_async(step.steps))
+        except StopIteration:
+            raise StopAsyncIteration from None
+        return step
+
+
+class _Wait:
+    """Steps to be driven, whose result goes back in."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: Steps[object]) -> None:
+        self.steps = steps
+
+
+def _walk(pages: Pages, look: Look[T], limit: int | None) -> Generator[T | _Wait, Any, None]:
+    """Yield what is shown, and what has to be waited for: the body of both ways to go through it."""
+    shown = 0
+    while limit is None or shown < limit:
+        page = yield _Wait(pages.next())
+        if page is None:
+            return
+        for row in page:
+            found: Any = look(row)
+            if type(found) is GeneratorType:
+                found = yield _Wait(found)
+            if found is None:
+                continue
+            yield found
+            shown += 1
+            if shown == limit:
+                return

@@ -13,7 +13,7 @@ Source: FoundationDB's queue recipe (documentation, "Queues").
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -21,13 +21,13 @@ from weakref import WeakKeyDictionary
 
 from fdbqueue.arrivals import announce
 from fdbqueue.batches import Encoding
-from fdbqueue.browse import pages
+from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.bulk import BulkReport, enqueue_in_batches, enqueue_in_transaction
 from fdbqueue.check import CheckReport, check_queue
 from fdbqueue.codecs import CODEC_ERRORS, BytesCodec, Codec, codec_named
 from fdbqueue.engine.api import Database, Future, KeyValue, Transaction
 from fdbqueue.engine.errors import FDBError
-from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.items import (
@@ -213,8 +213,9 @@ class Queue:
         before: Position | None = None,
         limit: int | None = None,
         reverse: bool = False,
-    ) -> Iterator[Item]:
-        """Look at the items in order without taking them, lazily.
+        share: float = 1.0,
+    ) -> Browser[Item]:
+        """Look at the items in order without taking them, lazily: ``for item in …``, or ``async for item in …``.
 
         Given a database it reads as many transactions as it needs, a page in each: items that come and go meanwhile
         may or may not be seen, none twice.
@@ -225,21 +226,17 @@ class Queue:
             before: only items in front of this position.
             limit: how many at most; None: all.
             reverse: from the last item to the first.
+            share: given a database, which part of the time it may read, over 0 and up to 1; it rests after each page.
+
+        Raises:
+            FormatError, CodecError: the next item can't be read; what stands behind it can be, `after` it.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one read per page of up to 1,000 items; memory for a page.
         """
         begin = self.layout.begin if after is None else self.layout.item_key(after) + b"\x00"
         end = self.layout.end if before is None else self.layout.item_key(before)
-        for page in pages(tr, begin, end, limit=limit, reverse=reverse):
-            for row in page:
-                position = self.layout.position_of(row.key)
-                opened = self._open(position, row.value)
-                if opened.chunked is None:
-                    yield self._decode(position, opened, opened.payload)
-                    continue
-                large = run(self.read(tr, partial(self._item_if_there, row=row)))
-                if large is not None:
-                    yield large
+        found = Pages(tr, begin, end, limit=limit, reverse=reverse, pace=Pace(share))
+        return Browser(found, partial(self.look_at, tr))
 
     @verb
     def clear(self, tr: Transaction | Database) -> Steps[None]:
@@ -318,7 +315,7 @@ class Queue:
         order = order or self.order_name
         tail = self._tails.get(tr)
         if tail is None or tail.attempt.is_ready():
-            last = yield from LastIndex(tr, self.layout, order).steps()
+            last = yield from LastIndex(tr, self.layout, order, composed=True).steps()
             tail = self._tails[tr] = _Tail(tr.get_versionstamp(), last + 1)
         index = tail.next_index
         tail.next_index += wanted
@@ -365,6 +362,20 @@ class Queue:
             gone = Counter(item.position.rank for item in items)
             count_levels(tr, self.layout, {rank: -amount for rank, amount in gone.items()})
         return items
+
+    def look_at(self, tr: Transaction | Database, row: KeyValue) -> Item | Steps[Item | None]:
+        """Open a row of an available item that was read before; in steps if it is large, None if it has gone since.
+
+        For layers.
+
+        Raises:
+            FormatError, CodecError: as `item`.
+        """
+        position = self.layout.position_of(row.key)
+        opened = self._open(position, row.value)
+        if opened.chunked is None:
+            return self._decode(position, opened, opened.payload)
+        return self.read(tr, partial(self._item_if_there, row=row))
 
     def _enqueue(
         self, tr: Transaction, stored: bytes, chunks: list[bytes], rank: int | None, random: bytes

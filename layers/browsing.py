@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
 from fdbqueue import Item, Position, Queue
-from fdbqueue.browse import pages
+from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import Steps
 from fdbqueue.items import Notes, is_chunked, notes_of
 from fdbqueue.layout import Place, pack
 
@@ -55,15 +55,17 @@ def browse(
     state: State,
     after: Position | None = None,
     limit: int | None = None,
-) -> Iterator[Kept]:
-    """Yield the items of one state in the order of their positions, as `Queue.browse` does those available."""
+    share: float = 1.0,
+) -> Browser[Kept]:
+    """Return the items of one state in the order of their positions, as `Queue.browse` does those available."""
     place: Place = getattr(queue.layout, state)
     begin = place.begin if after is None else place.key(pack(after)) + b"\x00"
-    for page in pages(tr, begin, place.end, limit=limit):
-        for row in page:
-            found = run(_open(tr, queue, place, row))
-            if found is not None:
-                yield _kept(found, notes_of(row.value), state)
+
+    def look(row: KeyValue) -> Steps[Kept | None]:
+        found = yield from _open(tr, queue, place, row)
+        return None if found is None else _kept(found, notes_of(row.value), state)
+
+    return Browser(Pages(tr, begin, place.end, limit=limit, pace=Pace(share)), look)
 
 
 def _open(tr: Transaction | Database, queue: Queue, place: Place, row: KeyValue) -> Steps[Item | None]:

@@ -5,13 +5,14 @@ A dead letter keeps its position, so that a redrive can put it back exactly wher
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Literal, TypeAlias
 
 from msgspec import structs
 
 from fdbqueue import Position, Queue
+from fdbqueue.browse import Browser
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.items import Notes, is_chunked, notes_of
@@ -50,7 +51,7 @@ class DeadLetters:
 
     def browse(
         self, tr: Transaction | Database, *, after: Position | None = None, limit: int | None = None
-    ) -> Iterator[Kept]:
+    ) -> Browser[Kept]:
         """Look at the dead letters in the order of their positions, lazily, as `Queue.browse` does."""
         return browse(tr, self._queue, state="dead", after=after, limit=limit)
 

@@ -46,12 +46,13 @@ import dataclasses
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from fdbqueue import BulkReport, CheckReport, Position, Queue
+from fdbqueue.browse import Browser
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
@@ -393,8 +394,14 @@ class Leases:
         return report
 
     def browse(
-        self, tr: Transaction | Database, *, state: State, after: Position | None = None, limit: int | None = None
-    ) -> Iterator[Kept]:
+        self,
+        tr: Transaction | Database,
+        *,
+        state: State,
+        after: Position | None = None,
+        limit: int | None = None,
+        share: float = 1.0,
+    ) -> Browser[Kept]:
         """Look at the items of one state with all that is known of their lives, in order, lazily.
 
         Args:
@@ -402,10 +409,11 @@ class Leases:
             state: "available", "leased", "delayed" or "dead".
             after: only items behind this position.
             limit: how many at most; None: all.
+            share: which part of the time it may read, as in `Queue.browse`.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one read per page; memory for a page.
         """
-        return browse(tr, self.queue, state=state, after=after, limit=limit)
+        return browse(tr, self.queue, state=state, after=after, limit=limit, share=share)
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[LeaseStats]:

@@ -38,12 +38,13 @@ Source
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from fdbqueue import BulkReport, CheckReport, Item, Position, Queue
+from fdbqueue.browse import Browser
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.stats import read_level_counts
@@ -209,7 +210,7 @@ class PriorityQueue:
 
     def browse(
         self, tr: Transaction | Database, *, level: int | None = None, limit: int | None = None, reverse: bool = False
-    ) -> Iterator[Item]:
+    ) -> Browser[Item]:
         """Look at the available items in order, of all levels or of one, 0 being the soonest; as `Queue.browse`."""
         if level is None:
             return self.queue.browse(tr, limit=limit, reverse=reverse)

@@ -53,7 +53,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -61,13 +61,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from fdbqueue import CheckReport, Item, Position, Queue, SubscriptionError
-from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.browse import Browser, Pace, Pages
+from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.verbs import verb
 
 from .leases import Leases
 from .pushing import Delivery, Pushing
-from .selectors import Selector, Selects
+from .selectors import ItemTest, Selector, Selects
 from .spans import everything
 from .subscription import Subscription
 from .subscriptioncheck import check_subscriptions
@@ -76,6 +77,8 @@ from .times import positive
 from .waitingline import DISPATCHER
 
 NAME_BYTES = 200
+SHARE = 0.05
+"""Which part of the time a browser reads, unless it is told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +231,8 @@ class Subscriptions:
         selector: str | Selects = "",
         after: Position | None = None,
         limit: int | None = None,
-    ) -> Iterator[Item]:
+        share: float = SHARE,
+    ) -> Browser[Item]:
         """Look at the available items that a selector accepts, in order, and take none: a browser.
 
         Lazily, as `Queue.browse`, with which it shares what it sees of items that come and go.
@@ -238,17 +242,19 @@ class Subscriptions:
             selector: as `subscribe`.
             after: only items behind this position.
             limit: how many at most; None: all.
+            share: given a database, which part of the time it may read, over 0 and up to 1. A browser looks on while
+                others consume, and leaves them most of it; 1 is for those who are alone or in a hurry.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* as `Queue.browse` of all items that it passes by.
         """
-        wants = Selector(selector).accepts if isinstance(selector, str) else selector
-        found = 0
-        for item in self._queue.browse(tr, after=after):
-            if limit is not None and found >= limit:
-                return
-            if wants(item.headers):
-                found += 1
-                yield item
+        begin = self._layout.begin if after is None else self._layout.item_key(after) + b"\x00"
+        wants = ItemTest(self._layout, Selector(selector) if isinstance(selector, str) else selector)
+
+        def look(row: KeyValue) -> Item | Steps[Item | None] | None:
+            # Only what is wanted is opened. What can't be read is told where everything is wanted.
+            return self._queue.look_at(tr, row) if selector == "" or wants(row.key, row.value) else None
+
+        return Browser(Pages(tr, begin, self._layout.end, pace=Pace(share)), look, limit=limit)
 
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Read everything that the queue owns and compare: what `Leases.check` does, and subscriptions.

@@ -23,6 +23,9 @@ def browse(
     after: Annotated[
         str | None, typer.Option("--after", metavar="INDEX:RANDOM", help="Only items behind this position.")
     ] = None,
+    share: Annotated[
+        float, typer.Option("--share", min=0.001, max=1, help="Which part of the time it reads; less disturbs less.")
+    ] = 1.0,
     url: Url = None,
     codec: Codec = CodecName.json,
     records: Records = False,
@@ -34,7 +37,7 @@ def browse(
     start = None if after is None else position(after)
     with open(url) as db:
         found = queue_of(queue, codec).browse(
-            db, after=start, limit=limit or (SCREENFUL if table else None), reverse=reverse
+            db, after=start, limit=limit or (SCREENFUL if table else None), reverse=reverse, share=share
         )
         if table:
             printed = print_items(found, codec, "")

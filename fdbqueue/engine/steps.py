@@ -176,6 +176,32 @@ def within(future: Future[Any], seconds: float | None) -> Steps[bool]:
     return (yield Deadline(future, seconds))  # type: ignore[no-any-return]
 
 
+def pause(seconds: float) -> Steps[None]:
+    """Wait for `seconds`."""
+    yield from within(_NEVER, seconds)
+
+
+class _Never:
+    """A future that does not become ready."""
+
+    __slots__ = ()
+
+    def is_ready(self) -> bool:
+        return False
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        """Never call back."""
+
+    def wait(self) -> None:
+        raise RuntimeError("Nothing ever comes of this.")
+
+    def cancel(self) -> None:
+        """Nothing is under way."""
+
+
+_NEVER: Any = _Never()
+
+
 class Deadline:
     """The future of "`future` is ready or `seconds` have passed": True for the first."""
 
