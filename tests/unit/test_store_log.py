@@ -64,6 +64,18 @@ def write_some(folder: Path, tail: int) -> None:
             put(store, (b"theirs/%02d" % number, b""))
 
 
+def test_nobody_hears_of_other_processes_commits_who_watches_nothing(
+    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[logrows.Commit] = []
+    with opened(tmp_path) as store:
+        monkeypatch.setattr(store, "published", told.extend)
+        put(store, (b"mine", b""))
+        processes.run(write_some, tmp_path, logrows.TAIL_BYTES)
+        put(store, (b"mine", b""))
+        assert not told, "what would be kept here, and decoded, grows with their commits"
+
+
 def test_small_commits_stand_in_the_tail_and_become_a_row_now_and_then() -> None:
     with opened() as store:
         for number in range(400):

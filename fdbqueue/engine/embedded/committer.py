@@ -94,7 +94,7 @@ class Committer:
         self._now_ns = host.clock.now_ns
         self.commits = 0
         self.listening = False
-        """Whether the host wants to hear of this process' commits."""
+        """Whether the host wants to hear of commits."""
         self.faults: Faults | None = None
         self.submit: Callable[[CommitRequest], None] = self._pending.append
         """Hand a request in; it is committed when someone leads."""
@@ -249,7 +249,9 @@ class Committer:
             self._disk.begun(txn_id)
             if txn_id != self._last_txn + 1:
                 # Another process has committed. That is known from here on, whatever becomes of this transaction.
-                self._news += recent.catch_up(txn)
+                others = recent.catch_up(txn)
+                if self.listening:
+                    self._news += others
                 self._last_txn = txn_id - 1
             now = self._now_ns() // 1000
             passed = now - recent.last_time_us
