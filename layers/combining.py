@@ -226,7 +226,10 @@ class Crew(ABC, Generic[A, R]):
         try:
             while not ticket.settled and not ticket.overdue():
                 if not ticket.leads:
-                    yield from first_of([ticket.turn], ticket.seconds_left())
+                    if ticket.deadline is None:
+                        yield ticket.turn
+                    else:
+                        yield from first_of([ticket.turn], ticket.seconds_left())
                     continue
                 alarm = yield from finish(self._work(ticket))
                 if alarm is not None and not ticket.settled:

@@ -54,7 +54,7 @@ from fdbqueue.arrivals import announce
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.items import chunks_of, envelope
-from fdbqueue.layout import new_random, pack
+from fdbqueue.layout import new_random
 from fdbqueue.stats import count, count_levels
 from fdbqueue.tail import LastIndex, give_up_to
 from fdbqueue.verbs import verb
@@ -282,19 +282,19 @@ class _Crews:
         def body(tr: Transaction) -> Steps[list[Position | Exception]]:
             last = yield from LastIndex(tr, layout, order).steps()
             give_up_to(tr, layout, last + len(values), order)
+            ranks = [rank for _, _, rank in values if rank is not None]
+            keys = layout.item_keys(last + 1, len(values), random, ranks or None)
             positions: list[Position | Exception] = []
-            places = []
-            for index, (stored, chunks, rank) in enumerate(values, last + 1):
-                position = Position(index, random, rank=rank)
-                packed = pack(position)
-                tr.set(layout.available.key(packed), stored)
+            for key, (stored, chunks, _) in zip(keys, values, strict=True):
+                position = layout.position_of(key)
+                tr.set(key, stored)
                 for number, chunk in enumerate(chunks):
                     tr.set(layout.chunk_key(position, number), chunk)
                 positions.append(position)
-                places.append(packed)
             count(tr, layout, enqueued=len(values))
-            count_levels(tr, layout, Counter(rank for _, _, rank in values))
+            count_levels(tr, layout, Counter(ranks))
             if layout.subscribed:
+                places = [layout.available.packed(key) for key in keys]
                 announce(tr, layout, [(packed, packed) for packed in places], enqueued=len(values))
             return positions
 

@@ -91,18 +91,14 @@ async def _ready(future: Future[Any]) -> None:
     own_thread = threading.get_ident()
     waiter = loop.create_future()
 
-    def wake() -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
     def ready(_: object) -> None:
         # The loop may be closed by the time a cancelled future calls back.
         if loop.is_closed():
             return
         if threading.get_ident() == own_thread:
-            wake()  # another task of this loop has made it ready: no need to wake the loop, which costs a system call
+            _wake(waiter)  # another task of this loop has made it ready: no need for a system call that wakes the loop
         else:
-            loop.call_soon_threadsafe(wake)
+            loop.call_soon_threadsafe(_wake, waiter)
 
     future.on_ready(ready)
     try:
@@ -110,6 +106,11 @@ async def _ready(future: Future[Any]) -> None:
     except asyncio.CancelledError:
         future.cancel()
         raise
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def rows(
