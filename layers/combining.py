@@ -41,6 +41,8 @@ GATHER_SECONDS = 0.001
 """How long a leader waits at least for those who were served with the ones before it."""
 LONGEST_GATHER_SECONDS = 0.008
 """And at most; between them, as long as the last turn took."""
+ANNOUNCED_SECONDS = 0.002
+"""For how long those are expected who were served together in another line."""
 
 _FAULTS_OF_ONE = (TRANSACTION_TOO_LARGE, 2102, 2103)  # and a key or a value that is too large: nothing was committed
 
@@ -86,6 +88,7 @@ class Line(Generic[A, R]):
         self._working = False
         self._gathering: tuple[int, Promise] | None = None
         self._recent = 0
+        self._announced = (0, 0.0)
         self._gathered_at = 0.0
         self._took = 0.0
         self.bell = Promise()
@@ -114,9 +117,11 @@ class Line(Generic[A, R]):
         as long as this: else they fall apart into halves, of which each does the one while the other does the other.
         """
         with self._lock:
-            missing = len(self._waiting) < self._recent
+            calls, until = self._announced
+            expected = max(self._recent, calls) if time.monotonic() < until else self._recent
+            missing = len(self._waiting) < expected
             if missing:
-                self._gathering = (self._recent, Promise())
+                self._gathering = (expected, Promise())
         if missing and self._gathering is not None:
             seconds = min(max(self._took, GATHER_SECONDS), LONGEST_GATHER_SECONDS)
             yield from first_of([self._gathering[1]], seconds)
@@ -131,6 +136,13 @@ class Line(Generic[A, R]):
         """
         self._recent = max(calls, self._recent - 1)
         self._took = time.monotonic() - self._gathered_at
+
+    def announce(self, calls: int) -> None:
+        """Note that so many callers may come at once, who were served together in another line just now.
+
+        For a moment only: those who have more to do before they come are not waited for.
+        """
+        self._announced = (calls, time.monotonic() + ANNOUNCED_SECONDS)
 
     def waiting(self) -> list[Ticket[A, R]]:
         """Return those who are not served yet, in order."""

@@ -12,6 +12,7 @@ RECENT_SECONDS = 1.0
 _FIRST_SECONDS = 0.003
 _SHORTEST_SECONDS = 0.0005
 _LONGEST_SECONDS = 0.02
+_AGAIN_SECONDS = 0.0007
 
 
 class RecentVersion:
@@ -32,6 +33,11 @@ class RecentVersion:
         if version > 0:
             self._version, self._seen_at = version, time.monotonic()
 
+    def fresh(self, seconds: float) -> int:
+        """Return it if it is no older than that; 0: there is none."""
+        version = self._version
+        return version if time.monotonic() - self._seen_at < seconds else 0
+
     def take(self) -> int:
         """Return it and forget it: an attempt that failed there wants another; 0: there is none."""
         version, self._version = self._version, 0
@@ -41,9 +47,9 @@ class RecentVersion:
 class Pace:
     """How long to leave those in front alone before looking whether they served this one.
 
-    Who was served by another the last time expects the same again. To look at once would find nothing, set watches, and
-    be woken by them: three round trips more than to look when the grant is there. The time is shortened a little by
-    each look that finds a grant, and lengthened by each that does not.
+    Who was served by another the last time expects the same again. To look at once would find nothing, and to set
+    watches and be woken by them is three round trips more than to look when the grant is there. The time is shortened a
+    little by each first look that finds a grant, and lengthened by each that does not, which is soon made again.
     """
 
     __slots__ = ("_seconds",)
@@ -55,7 +61,12 @@ class Pace:
         """Return how long to wait."""
         return self._seconds
 
-    def looked(self, *, found: bool) -> None:
-        """Learn from a look after that time."""
-        changed = self._seconds * (0.95 if found else 1.2)
-        self._seconds = min(max(changed, _SHORTEST_SECONDS), _LONGEST_SECONDS)
+    def found(self, *, first: bool) -> None:
+        """Learn from a look that found a grant, the first one or a later one."""
+        if first:
+            self._seconds = max(0.95 * self._seconds, _SHORTEST_SECONDS)
+
+    def again(self) -> float:
+        """Return how long to wait after a look that found none, and learn from it."""
+        self._seconds = min(self._seconds + 0.5 * _AGAIN_SECONDS, _LONGEST_SECONDS)
+        return _AGAIN_SECONDS

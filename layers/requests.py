@@ -70,6 +70,7 @@ class _Granted(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class _Grant(msgspec.Struct, array_like=True, frozen=True, gc=False):
     expires_at_us: int
     leases: list[_Granted]
+    leads: bool = False  # left out where it is not so
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -123,14 +124,16 @@ class Requests:
                 return request
         return Request(self.key(_NO_STAMP), wish)
 
-    def fulfill(self, tr: Transaction, request: Request, leases: list[LeaseHandle], *, now_us: int) -> None:
-        """Let a request be gone and, if there are `leases`, grant them.
+    def fulfill(
+        self, tr: Transaction, request: Request, leases: list[LeaseHandle], *, now_us: int, leads: bool = False
+    ) -> None:
+        """Let a request be gone and, if there are `leases`, grant them; `leads`: its requester is to lead from now on.
 
         The conflict on the request's key is met by whoever withdraws, renews or fulfills it at the same time.
         """
         self.remove(tr, request.key)
         if leases:
-            tr.set(self.grant_key(request.wish.client), self._pack_grant(leases, now_us))
+            tr.set(self.grant_key(request.wish.client), self._pack_grant(leases, now_us, leads))
 
     def remove(self, tr: Transaction, key: bytes) -> None:
         """Let a request be gone, if nobody else touches it meanwhile."""
@@ -150,6 +153,10 @@ class Requests:
         """
         leases = self._grant(stored).leases
         return [LeaseHandle(Position(one.index, one.random, rank=one.rank), one.token) for one in leases]
+
+    def hands_over(self, stored: bytes) -> bool:
+        """Say whether a stored grant lets its requester lead."""
+        return self._grant(stored).leads
 
     def read_all(self, tr: Transaction) -> Steps[tuple[list[Request], list[LeaseHandle]]]:
         """Read all requests, and the leases in all grants.
@@ -175,9 +182,10 @@ class Requests:
             if self._grant(row.value).expires_at_us < stale_us:
                 tr.clear(row.key)
 
-    def _pack_grant(self, leases: Iterable[LeaseHandle], now_us: int) -> bytes:
+    def _pack_grant(self, leases: Iterable[LeaseHandle], now_us: int, leads: bool) -> bytes:
         handles = [_granted(lease.position, lease.token) for lease in leases]
-        return _encode((now_us + int(GRANT_SECONDS * 1e6), handles))
+        grant = (now_us + int(GRANT_SECONDS * 1e6), handles)
+        return _encode((*grant, True) if leads else grant)
 
     def _grant(self, stored: bytes) -> _Grant:
         try:

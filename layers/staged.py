@@ -14,8 +14,9 @@ Keys
 
 Ordering
     Strict: items are granted in queue order to requests in request order, which is the order of their commits. Who
-    finds requests registered stands behind them. Calls of one process share its request, in the order in which they
-    came; when more came meanwhile, they stand in its next one.
+    finds requests registered stands behind them; a process that serves others and comes again within 3 ms does not look
+    for new ones. Calls of one process share its request, in the order in which they came; when more came meanwhile,
+    they stand in its next one.
 
 Guarantees
     A call takes effect once or not at all, also when a commit's outcome is unknown. A consumer that dies strands
@@ -63,6 +64,7 @@ from .combining import Combiner, Ticket, result_of
 from .lease import Held, Lease
 from .leases import Leases
 from .leasestats import LeaseStats
+from .pacing import RecentVersion
 from .remembered import Remembered
 from .requests import Requests
 from .times import positive
@@ -256,6 +258,7 @@ class _Crews:
         self._consumer = consumer
         self.meetings = Meetings()
         self._remembered = Remembered()
+        self._versions: WeakKeyDictionary[Any, RecentVersion] = WeakKeyDictionary()
         self._turns: WeakKeyDictionary[Any, dict[int, Turns]] = WeakKeyDictionary()
         self.enqueues: Combiner[_Stored, Position] = Combiner(self._enqueue, weight=BATCH_BYTES)
         self.acks: Combiner[Held, None] = Combiner(self._ack, weight=_ACKS_AT_ONCE)
@@ -271,9 +274,16 @@ class _Crews:
                 consumer=self._consumer,
                 meetings=self.meetings,
                 remembered=self._remembered,
+                version=self._version_of(db),
+                announce=self.acks.line.announce,
             )
             turns = by_terms.setdefault(duration_us, new)  # atomic: of two threads, one wins
         return turns
+
+    def _version_of(self, db: Database) -> RecentVersion:
+        """Return what version of a database this process saw last."""
+        known = self._versions.get(db)
+        return self._versions.setdefault(db, RecentVersion()) if known is None else known
 
     def _enqueue(self, db: Database, values: list[_Stored]) -> Steps[list[Position | Exception]]:
         random = new_random()
@@ -302,8 +312,10 @@ class _Crews:
 
     def _ack(self, db: Database, leases: list[Held]) -> Steps[list[Exception | None]]:
         old_grants: list[bytes] = []
+        last: list[Transaction] = []
 
         def body(tr: Transaction) -> Steps[list[Exception | None]]:
+            last[:] = [tr]
             # What is remembered is forgotten with it, so that an attempt after one that failed reads.
             live = self._remembered.take(leases)
             old_grants[:] = self._remembered.clear_grants(tr)
@@ -315,6 +327,7 @@ class _Crews:
 
         results = yield from self._queue.transact(db, body, on_retry=self.meetings.note)
         self._remembered.forget_grants(old_grants)
+        self._version_of(db).note(last[0].get_committed_version())
         return results
 
     def _ack_each(self, tr: Transaction, leases: list[Held]) -> Steps[list[Exception | None]]:

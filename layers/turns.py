@@ -6,9 +6,9 @@ and on the request in front of it. Whoever is first on an empty queue watches th
 and the timers; it alone.
 
 Of several processes that come again and again, one leads: it fulfilled for others the last time, and goes on. Those
-that it served follow: they register at once, by a blind write, and look for their grant when it is probably there. Who
-leads is nobody's decision and written nowhere. When the leader is gone, the first who looks in vain fulfills in its
-place, and two who lead at the same time conflict, of whom one then follows. (docs/adr/0075)
+that it served follow: they register at once, by a blind write, and look for their grant when it is probably there. Now
+and then a grant says that its requester is to lead from then on. When the leader is gone, the first who looks in vain
+fulfills in its place, and two who lead at the same time conflict, of whom one then follows. (docs/adr/0075, 0077)
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from .combining import Alarm, Crew
 from .lease import LeaseHandle
 from .leases import Leases
 from .pacing import Pace, RecentVersion
+from .readahead import ReadsAhead
 from .remembered import Remembered
 from .requests import REQUEST_SECONDS, Request, Requests, Wish, granted_us
 from .serving import ITEMS_AT_ONCE, Got, Look, Served, Serving, Share
@@ -40,6 +42,10 @@ TAKEOVER_SECONDS = 0.25
 """When the first in order has done nothing for so long though there are items, another fulfills in its place."""
 AFTERMATH_SECONDS = 0.1
 """Who met others so lately registers at once, so that nobody has to fight for being noticed."""
+LEAD_TURNS = 10
+"""After serving others so often, whoever leads lets the first of them lead, since it serves itself more often."""
+FOLLOWING_LOOKS = 3
+"""How often one who follows looks for its grant alone, before it looks at all that stands there."""
 ALONE_SECONDS = 1.0
 """Who has met nobody for so long leads nobody any more, and takes items as one who is alone."""
 _WATCHED = ("enqueued", "leased", "dead")
@@ -55,10 +61,20 @@ class Turns(Crew[Want, list[Got]]):
         consumer: for whom.
         meetings: what is counted.
         remembered: what other calls of this process are told of leases.
+        version: what this process saw last.
+        announce: called with how many callers got leases at the same time, who may ack them at once.
     """
 
     def __init__(
-        self, leases: Leases, *, duration_us: int, consumer: str, meetings: Meetings, remembered: Remembered
+        self,
+        leases: Leases,
+        *,
+        duration_us: int,
+        consumer: str,
+        meetings: Meetings,
+        remembered: Remembered,
+        version: RecentVersion,
+        announce: Callable[[int], None],
     ) -> None:
         super().__init__()
         self._leases = leases
@@ -78,10 +94,13 @@ class Turns(Crew[Want, list[Got]]):
         self._met = -AFTERMATH_SECONDS
         self._ahead = True
         self._pace = Pace()
-        self._first_look = True
+        self._looks_left = FOLLOWING_LOOKS
         self._leads: bool | None = None
-        self._version = RecentVersion()
+        self._led = 0
+        self._version = version
+        self._announce = announce
         self._alone = Alone(self._serving, leases.layout, self._requests.begin)
+        self._reads_ahead = ReadsAhead(self._requests, self._serving, version, most=REQUESTS_AT_ONCE)
         self._meetings = meetings
         self._remembered = remembered
 
@@ -131,6 +150,8 @@ class Turns(Crew[Want, list[Got]]):
             if turn.foresight is not None:
                 self._alone.committed(turn.foresight, turn.version)
             self._remembered.forget_grants(turn.old_grants)
+            if self._leads and turn.got and not turn.drained and not self._duration_us:
+                self._reads_ahead.begin(db, turn.version, limit=self._fulfilled)
         self._version.note(turn.version)
         if self._duration_us:
             self._remembered.add(turn.version, turn.got)
@@ -153,7 +174,8 @@ class Turns(Crew[Want, list[Got]]):
                 raise Unforeseen
         if error.code == NOT_COMMITTED:
             self._met = time.monotonic()
-            if self._request is None and not self._contended:
+            if self._request is not None or not self._contended:
+                # Another took these items. It has probably served this process as well, which looks at once.
                 self._leads = False
                 raise Contended
 
@@ -161,6 +183,8 @@ class Turns(Crew[Want, list[Got]]):
         """Give what was got to those who wait, in order; what nobody wants any more goes back."""
         got = turn.got
         served = 0
+        if self._duration_us and got:
+            self._announce(min(len(got), len(turn.callers)))  # before they come
         for caller in self.line.waiting():
             if not got:
                 break
@@ -201,11 +225,20 @@ class Turns(Crew[Want, list[Got]]):
                     return turn
             else:
                 look = yield from self._serving.look_alone(tr, self._requests.begin, limit=limit)
+        stale = False
+        if self._leads:
+            seen = yield from self._reads_ahead.take(tr)
+            if seen is not None:
+                standing, look = seen
+            stale = seen is not None or (self._duration_us > 0 and self._reads_ahead.begin_at_recent(tr))
         if look is None:
             # By snapshot: a request that is registered while this commits stands behind it.
+            began_at = time.monotonic()
             reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
             look = self._serving.look(tr, limit=limit)
             standing = yield from reading
+            if not stale:
+                self._reads_ahead.looked(time.monotonic() - began_at)
         if len(standing) == REQUESTS_AT_ONCE:  # and perhaps more, who stand in front of this one too
             return (yield from self._register(tr))
         live = [one for one in standing if one.wish.expires_at_us > look.now_us]
@@ -213,6 +246,10 @@ class Turns(Crew[Want, list[Got]]):
         if standing:
             self._met = time.monotonic()
         served = yield from self._fulfill(tr, turn, look, None, live, dead)
+        if stale and (served.drained or served.error is not None or not served.wrote):
+            # More may have come, and been acknowledged, since that version.
+            self._reads_ahead.saw_too_little()
+            raise Unforeseen
         turn.nothing = not turn.got and served.drained
         if not served.wrote and not dead:
             raise Leave(turn)
@@ -230,7 +267,7 @@ class Turns(Crew[Want, list[Got]]):
     def _register(self, tr: Transaction) -> Steps[Turn]:
         """Register behind all who did before, by a blind write."""
         turn = Turn(tr, self.line.waiting())
-        self._first_look = True
+        self._looks_left = FOLLOWING_LOOKS
         if not self._swept:
             self._swept = True
             yield from self._requests.sweep_grants(tr, self._client, self._leases.now_us())
@@ -262,22 +299,27 @@ class Turns(Crew[Want, list[Got]]):
         if request is None:
             raise RuntimeError("there is no request to look after")
         turn = Turn(tr, self.line.waiting(), request=request)
-        follows, self._first_look = self._leads is False and self._first_look, False
+        follows = self._leads is False and self._looks_left > 0
+        self._looks_left -= 1
         grant_key = self._requests.grant_key(request.wish.client)
         # Plain reads: who fulfills, withdraws or collects this request at the same time conflicts with it.
         granted = tr.get(grant_key)
         if not follows:  # who expects a grant reads that alone, who does not all at the same time
             own, reading, look = self._read_standing(tr, turn, request)
         value = yield granted
-        if follows:
-            self._pace.looked(found=value.present())
+        if follows and value.present():
+            self._pace.found(first=self._looks_left == FOLLOWING_LOOKS - 1)
         if value.present():
             turn.request = None
             self._met = time.monotonic()
-            self._leads = False
+            self._leads = self._requests.hands_over(bytes(value))
+            self._led = 0
             yield from self._collect(tr, turn, grant_key, self._requests.granted(bytes(value)))
             return turn
         if follows:
+            if self._looks_left:
+                turn.request, turn.alarm = request, ([], self._pace.again())
+                raise Leave(turn)
             own, reading, look = self._read_standing(tr, turn, request)
         if not (yield own).present():  # it expired while this process slept, and was removed
             turn.request = None
@@ -363,11 +405,16 @@ class Turns(Crew[Want, list[Got]]):
         if own.got:
             turn.request = None
             self._leads = bool(live) or (self._leads or None)
+        if any(share.handles for share in shares):
+            self._led += 1
         for one, share in zip(live, shares, strict=False):
             if share is own and own.got:
                 tr.clear(one.key)
             elif share.handles:
-                self._requests.fulfill(tr, one, share.handles, now_us=self._leases.now_us())
+                heir = self._led >= LEAD_TURNS
+                self._requests.fulfill(tr, one, share.handles, now_us=look.now_us, leads=heir)
+                if heir:
+                    self._leads, self._led = False, 0
         return served
 
     def _is_stuck(self, first: Request) -> bool:

@@ -233,13 +233,15 @@ def test_a_recent_version_is_used_once_and_an_old_one_never(monkeypatch: pytest.
 def test_the_time_to_look_shrinks_with_grants_that_are_there_and_grows_with_those_that_are_not() -> None:
     pace = Pace()
     first = pace.seconds()
-    pace.looked(found=True)
-    assert pace.seconds() < first
+    pace.found(first=True)
+    assert (shrunk := pace.seconds()) < first
+    pace.found(first=False)  # it came too early, and has noted that already
+    assert pace.seconds() == shrunk
     for _ in range(100):
-        pace.looked(found=False)
-    assert pace.seconds() <= 0.02
+        assert 0 < pace.again() < first
+    assert first < pace.seconds() <= 0.02
     for _ in range(1_000):
-        pace.looked(found=True)
+        pace.found(first=True)
     assert 0 < pace.seconds() < first
 
 
