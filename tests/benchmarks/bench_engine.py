@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import pathlib
 import random
 import resource
@@ -76,18 +77,32 @@ def one_and_one(folder: pathlib.Path) -> None:
 def group_commit(folder: pathlib.Path) -> None:
     """Threads that commit durably share the disk's fsync."""
     with fdbqueue.open(f"file:{folder / 'durable'}") as db:
+        count = 16 * DURABLE_TRANSACTIONS
+        sixteen = partial(in_threads, db, 16, count, work=write_one)
         compare(
             "durable commits of one item, against one thread alone",
             [
-                Contestant("one thread", partial(in_threads, db, 1, DURABLE_TRANSACTIONS)),
-                Contestant("4 threads", partial(in_threads, db, 4, 4 * DURABLE_TRANSACTIONS)),
-                Contestant("16 threads", partial(in_threads, db, 16, 16 * DURABLE_TRANSACTIONS), wanted=5.0),
+                Contestant("one thread", partial(in_threads, db, 1, DURABLE_TRANSACTIONS, work=write_one)),
+                Contestant("4 threads", partial(in_threads, db, 4, 4 * DURABLE_TRANSACTIONS, work=write_one)),
+                Contestant("16 threads", sixteen, wanted=5.0),
+                Contestant("16 threads, of a process that is kept on one core", partial(on_one_core, sixteen)),
+                Contestant("16 threads that read an item first", partial(in_threads, db, 16, count)),
                 Contestant(
                     "bound: 16 threads that only hand over and wait for the disk, one page for all",
-                    partial(hand_over, folder, 16, 16 * DURABLE_TRANSACTIONS),
+                    partial(hand_over, folder, 16, count),
                 ),
             ],
         )
+
+
+def on_one_core(run: Callable[[], Sample]) -> Sample:
+    """Run it without what a thread of Python pays for waking another on another core."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})  # threads that are started now inherit it
+    try:
+        return run()
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def ranges(folder: pathlib.Path) -> None:
@@ -241,16 +256,23 @@ def read_and_write(db: Any, numbers: list[int]) -> None:
                 tr.on_error(error).wait()
 
 
-def in_threads(db: Any, threads: int, count: int) -> Sample:
+def write_one(db: Any, numbers: list[int]) -> None:
+    for number in numbers:
+        tr = db.create_transaction()
+        tr.set(key(number), VALUE)
+        tr.commit().wait()
+
+
+def in_threads(db: Any, threads: int, count: int, work: Callable[[Any, list[int]], None] = read_and_write) -> Sample:
     """Share `count` transactions among `threads`, each of which keeps to keys of its own."""
     each = count // threads
     started = threading.Barrier(threads + 1)
 
-    def work(thread: int) -> None:
+    def share(thread: int) -> None:
         started.wait()
-        read_and_write(db, [thread + threads * random.randrange(KEYS // threads) for _ in range(each)])
+        work(db, [thread + threads * random.randrange(KEYS // threads) for _ in range(each)])
 
-    workers = [threading.Thread(target=work, args=(thread,)) for thread in range(threads)]
+    workers = [threading.Thread(target=share, args=(thread,)) for thread in range(threads)]
     for worker in workers:
         worker.start()
 
