@@ -30,6 +30,8 @@ ITEMS_AT_ONCE = 256
 BYTES_AT_ONCE = 2_000_000
 _CHUNKED_BYTES = BYTES_AT_ONCE  # a large item is read by the transaction that takes it: one at a time
 
+TRY_AGAIN_LOOKS = 64
+"""Who has found timers looks for them apart from the items, but once in so many looks: they may be gone for good."""
 TOKEN_BYTES = 8
 
 
@@ -96,14 +98,15 @@ class Served:
 class Serving:
     """Takes items of one queue from its head."""
 
-    __slots__ = ("_bare", "_layout", "_leases", "_queue")
+    __slots__ = ("_bare", "_layout", "_leases", "_looks", "_queue")
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
         self._queue = leases.queue
         self._layout = leases.layout
         self._bare = type(leases.head) is Head
-        """Whether nothing stood between the first timer's place and the first item, whenever we looked."""
+        """Whether nothing stood between the first timer's place and the first item when we looked."""
+        self._looks = 0
 
     def look(self, tr: Transaction, *, limit: int) -> Look:
         """Begin to read what is due, and about as many items as will be taken.
@@ -123,13 +126,19 @@ class Serving:
 
         By snapshot, as the reads that it stands for. None if something does, or if that is to be expected.
         """
-        if not self._bare:
+        if not self._bare and not self._tries_again():
             return None
         now_us = self._leases.now_us()
         found = yield from rows(tr.snapshot, begin, self._layout.end, limit=limit)
         if found and found[0].key < self._layout.begin:
             return None
+        self._bare = True
         return Look(now_us, None, limit, finished(found), found)
+
+    def _tries_again(self) -> bool:
+        """Say whether to look once more for what was there, and may be gone for good: timers, in most queues."""
+        self._looks += 1
+        return self._looks % TRY_AGAIN_LOOKS == 0 and type(self._leases.head) is Head
 
     def see(self, tr: Transaction, look: Look) -> Steps[tuple[list[KeyValue], list[KeyValue]]]:
         """Return what is due and the first items, as a look finds them.

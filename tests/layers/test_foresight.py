@@ -17,7 +17,7 @@ from fdbqueue.engine import FDBError
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.items import NO_NOTES, envelope
-from layers import alone
+from layers import alone, serving
 from layers.lease import LeaseHandle
 from layers.leases import Leases
 from layers.serving import Got, Serving
@@ -319,6 +319,23 @@ def test_who_comes_seldom_reads_one_item_each_time(
         watching.reads = 0
         assert value(staged.dequeue(watching)) == text
         assert watching.reads == 1
+
+
+def test_a_queue_without_timers_any_more_is_foreseen_again(
+    watching: Watching, leases: Leases, staged: StagedQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "TRY_AGAIN_LOOKS", 3)
+    lease = leases.lease(watching.wrapped)
+    assert lease is not None
+    reads = []
+    for text in ("4", "5", "6", "7", None):
+        watching.reads = 0
+        assert value(staged.dequeue(watching)) == text
+        reads.append(watching.reads)
+        if text == "4":
+            leases.ack(watching.wrapped, lease)
+    assert min(reads[:2]) > 1  # timers, requests and items, each for themselves
+    assert reads[-1] == 1
 
 
 def test_after_something_unforeseen_it_looks_for_some_time(
