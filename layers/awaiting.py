@@ -75,6 +75,8 @@ class Awaiting:
         self._habit = Habit()
         self._request: Request | None = None
         self._working = self._gone = False
+        self._looked = False
+        """Whether it has looked for items since it stands in the line, or renewed its stand."""
 
     def steps(self, db: Database) -> Steps[list[Lease]]:
         """Return items as soon as there are some; [] when the time is over.
@@ -130,7 +132,7 @@ class Awaiting:
     def _look(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
         """Collect what was granted, or take, or register; or dispatch, if it is the first in line, or wait."""
         look = _Look(request=self._request)
-        request = self._request
+        request, renewed = self._request, False
         if request is not None:
             # Plain reads: who grants to this one, or wakes it, at the same time conflicts with it.
             granted, own = tr.get(self._grant_key), tr.get(request.key)
@@ -142,6 +144,11 @@ class Awaiting:
                 return look, True
             if not (yield own).present():
                 request = look.request = None
+            elif request.wish.expires_at_us - self._leases.now_us() < REQUEST_SECONDS / 2 * 1e6:
+                request = look.request = self._renewed(tr, request)
+                renewed = True
+            elif self._looked and (yield from self._stand_behind(tr, look, request)):
+                return look, False
         taken, wrote, ready = yield from self._take(tr)
         if taken.leases:
             look.leases = taken.leases
@@ -149,10 +156,11 @@ class Awaiting:
                 self._line.remove(tr, request.key)
                 look.request = None
             return look, True
-        if wrote or taken.again:
-            return look, wrote
-        if not ready:
-            return look, (yield from self._stand_aside(tr, look, request))
+        if not ready and not wrote and not taken.again:
+            return look, (yield from self._stand_aside(tr, look, request)) or renewed
+        self._looked = request is not None and ready and not taken.again
+        if wrote or renewed or taken.again:
+            return look, wrote or renewed
         if request is None:
             look.wish = self._line.wish(self._client, self._terms.subscription, self._leases.now_us())
             look.stamp = self._line.register(tr, look.wish)
@@ -162,30 +170,47 @@ class Awaiting:
     def _stand(self, tr: Transaction, look: _Look, request: Request) -> Steps[bool]:
         """Do what is to be done in the line; say whether anything was written, else what to wait for is set."""
         now_us = self._leases.now_us()
-        if request.wish.expires_at_us - now_us < REQUEST_SECONDS / 2 * 1e6:
-            wish = self._line.wish(self._client, self._terms.subscription, now_us)
-            self._line.put(tr, request.key, wish)
-            look.request = Request(request.key, wish)
+        in_front = yield from self._line.in_front_of(tr, request.key)
+        if in_front is not None and in_front.wish.expires_at_us <= now_us:
+            self._line.remove(tr, in_front.key)
             return True
-        live, some_died = yield from self._line.live(tr, now_us)
-        if some_died:
-            return True
-        in_front = [one for one in live if one.key < request.key]
-        look.seconds = (request.wish.expires_at_us - now_us) / 1e6 - REQUEST_SECONDS / 2
-        if in_front:
-            # Whoever is first may be dead; the next in line then is the first to see that its time is over.
-            look.seconds = min(look.seconds, max(0.0, (in_front[-1].wish.expires_at_us - now_us) / 1e6) + 0.001)
-            look.alarms.append(tr.watch(in_front[-1].key))
-        else:
-            if not self._sole:
-                wrote, again = yield from self._line.dispatch(tr, live, now_us, self._habit)
-                if wrote or again:
-                    return wrote
-            look.seconds = min(look.seconds, (yield from self._next_due(tr)))
-            look.alarms += [tr.watch(self._layout.count_key(name)) for name in _WATCHED]
+        if (yield from self._stand_behind(tr, look, request)):
+            return False
+        if not self._sole:
+            wrote, again = yield from self._line.dispatch(tr, now_us, self._habit)
+            if wrote or again:
+                return wrote
+        look.seconds = min(self._until_renewal(request), (yield from self._next_due(tr)))
+        look.alarms += [tr.watch(self._layout.count_key(name)) for name in _WATCHED]
         look.alarms.append(tr.watch(request.key))
         yield from self._set(tr)
         return False
+
+    def _stand_behind(self, tr: Transaction, look: _Look, request: Request) -> Steps[bool]:
+        """Wait for the one in front, if there is one who lives; say whether.
+
+        What arrives is the business of the first in line, so that one who is woken because the one in front has renewed
+        its stand need not look for items.
+        """
+        now_us = self._leases.now_us()
+        in_front = yield from self._line.in_front_of(tr, request.key)
+        if in_front is None or in_front.wish.expires_at_us <= now_us:
+            return False
+        # Whoever is first may be dead; the next in line then is the first to see that its time is over.
+        seconds = (in_front.wish.expires_at_us - now_us) / 1e6 + 0.001
+        look.seconds = min(self._until_renewal(request), seconds)
+        look.alarms += [tr.watch(in_front.key), tr.watch(request.key)]
+        yield from self._set(tr)
+        return True
+
+    def _until_renewal(self, request: Request) -> float:
+        return (request.wish.expires_at_us - self._leases.now_us()) / 1e6 - REQUEST_SECONDS / 2
+
+    def _renewed(self, tr: Transaction, request: Request) -> Request:
+        """Renew one's stand."""
+        wish = self._line.wish(self._client, self._terms.subscription, self._leases.now_us())
+        self._line.put(tr, request.key, wish)
+        return Request(request.key, wish)
 
     def _set(self, tr: Transaction) -> Steps[None]:
         """Set the watches: the transaction wrote nothing, and its commit sets them by its own view of the database."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fdbqueue import FormatError
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import strinc
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.layout import Layout
 
 from .pointing import Accepts, Habit, Pointing
@@ -64,11 +64,27 @@ class WaitingLine(Requests):
         live = [one for one in standing if one.wish.expires_at_us > now_us]
         return live, len(live) < len(standing)
 
-    def dispatch(self, tr: Transaction, live: list[Request], now_us: int, habit: Habit) -> Steps[tuple[bool, bool]]:
-        """Wake those who want some of what arrived; say whether anything was written, and whether to come again."""
+    def in_front_of(self, tr: Transaction, key: bytes) -> Steps[Request | None]:
+        """Read who stands in front of a request; None: it is the first.
+
+        By snapshot: one who leaves at the same time changes the key, and who watches it is woken.
+        """
+        found = yield from rows(tr.snapshot, self._begin, key, limit=1, reverse=True)
+        return Request(found[0].key, self._wish(found[0].key, found[0].value)) if found else None
+
+    def dispatch(self, tr: Transaction, now_us: int, habit: Habit) -> Steps[tuple[bool, bool]]:
+        """Wake those who want some of what arrived; say whether anything was written, and whether to come again.
+
+        Who waits, and for what, is read only if anything arrived: it is as much as there are.
+        """
         head = Pointing(self._layout, DISPATCHER, now_us=now_us, habit=habit)
-        waiting = yield from self._with_wants(tr, live)
         yield from head.look(tr, alone=True)
+        if not (yield from head.first(tr, limit=1)):
+            return (yield from head.finish(tr)), head.more
+        live, some_died = yield from self.live(tr, now_us)
+        if some_died:
+            return True, True
+        waiting = yield from self._with_wants(tr, live)
         head.accepts = lambda key, stored: any(one.accepts(key, stored) for one in waiting)
         found = yield from head.first(tr, limit=DISPATCH_LIMIT)
         for row in found:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
-import statistics
 import tempfile
 import time
 from collections import deque
@@ -27,9 +25,8 @@ from tests.benchmarks.harness import (
     heading,
     in_threads,
     in_turn,
-    quantile,
-    say,
 )
+from tests.benchmarks.idling import WAITING, idle, watch_and_read
 from tests.benchmarks.samples import Stopwatch
 
 SPACE = Subspace(("fdbqueue bench", "delivery"))
@@ -55,7 +52,7 @@ def everything(url: str, engine: str) -> None:
         leased(db, crowd, engine)
     shared_enqueues(db, engine)
     uncontended(db, engine)
-    idle(db, engine)
+    waiting(db, engine)
     after_many(db, engine)
     db.clear_range_startswith(SPACE.key())
     db.close()
@@ -219,63 +216,18 @@ def uncontended(db: Any, engine: str) -> None:
     )
 
 
-def idle(db: Any, engine: str) -> None:
-    """1,000 waiting consumers: what they cost, how soon one of them gets an item, and how many wake for it."""
+def waiting(db: Any, engine: str) -> None:
+    """1,000 waiting consumers."""
     queue = Queue(SPACE[os.urandom(4)])
     consumers = [StagedQueue(queue) for _ in range(10)]
-    reached: list[float] = []
-    woken: list[int] = []
-    cost: list[float] = []
-
-    async def wait(staged: StagedQueue) -> float:
-        item = await staged.dequeue.aio(db, timeout=None)
-        _there(item)
-        return time.perf_counter()
-
-    async def all_of_them() -> None:
-        waiting = {asyncio.ensure_future(wait(consumers[n % len(consumers)])) for n in range(1_000)}
-        await asyncio.sleep(5)
-        before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-        await asyncio.sleep(10)
-        after = resource.getrusage(resource.RUSAGE_SELF)
-        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        cost.append(used / (time.perf_counter() - started))
-        for _ in range(20):
-            looks = [staged.meetings().looks for staged in consumers]
-            began = time.perf_counter()
-            await queue.enqueue.aio(db, ITEM)
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            reached.append(done.pop().result() - began)
-            await asyncio.sleep(0.2)
-            woken.append(sum(staged.meetings().looks > seen for staged, seen in zip(consumers, looks, strict=True)))
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-    asyncio.run(all_of_them())
-    bare = [_watch_and_read(db) for _ in range(20)]
-    ratio = statistics.median(reached) / statistics.median(bare)
-    say(f"\n### 1,000 idle consumers, tasks of 10 clients in one process, {engine}\n")
-    say("| what | measured | wanted |\n|---|---:|---:|")
-    say(f"| share of a core while idle | {cost[0]:.2%} | < 2% |")
-    say(f"| one enqueue reaches one, median | {statistics.median(reached) * 1e3:.2f} ms | |")
-    say(f"| the same, P99 | {(quantile(reached, 0.99) or 0) * 1e3:.2f} ms | |")
-    say(f"| a bare watch and read, median | {statistics.median(bare) * 1e3:.2f} ms | |")
-    say(f"| ratio | {ratio:.2f} | <= 4 |")
-    say(f"| clients that wake for an enqueue, median | {statistics.median(woken)} | < 3 |")
-
-
-def _watch_and_read(db: Any) -> float:
-    key = SPACE.pack(("watched",))
-    tr = db.create_transaction()
-    watch = tr.watch(key)
-    tr.commit().wait()
-    time.sleep(0.05)
-    began = time.perf_counter()
-    db[key] = os.urandom(8)
-    watch.wait()
-    _ = bytes(db[key])
-    return time.perf_counter() - began
+    idle(
+        f"{WAITING:,} idle consumers, tasks of 10 clients in one process, {engine}",
+        [partial(consumers[n % 10].dequeue.aio, db, timeout=None) for n in range(WAITING)],
+        lambda _: queue.enqueue.aio(db, ITEM),
+        lambda: [staged.meetings().looks for staged in consumers],
+        [watch_and_read(db, SPACE.pack(("watched",))) for _ in range(20)],
+        wanted=("< 2%", "< 3"),
+    )
 
 
 def after_many(db: Any, engine: str) -> None:

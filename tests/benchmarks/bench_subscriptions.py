@@ -17,9 +17,11 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from layers.lease import Lease
 from layers.leases import Leases
+from layers.subscription import Subscription
 from layers.subscriptions import SHARE, Subscriptions
 from layers.waitingline import WaitingLine
 from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, in_turn, say
+from tests.benchmarks.idling import WAITING, idle, watch_and_read
 
 SPACE = Subspace(("fdbqueue bench", "subscriptions"))
 ITEMS = int(os.environ.get("FDBQUEUE_BENCH_ITEMS", "100_000"))
@@ -57,6 +59,7 @@ def everything(url: str, engine: str) -> None:
         rounds=min(ROUNDS, 3),
     )
     exclusively(db, engine)
+    waiting(db, engine)
     looked_at(db, url, engine)
     db.clear_range_startswith(SPACE.key())
     db.close()
@@ -119,6 +122,35 @@ def pushed(db: Any, consumer: Callable[[Leases], Any]) -> Sample:
             raise RuntimeError("nobody waited")
 
     return in_turn(PUSHED, push)
+
+
+def waiting(db: Any, engine: str) -> None:
+    """1,000 subscriptions with a condition of its own each, for each of which one call waits."""
+    leases = new(db)
+    subscriptions = Subscriptions(leases)
+    served = [subscriptions.subscribe(db, f"{n}", selector=f"n = {n}") for n in range(WAITING)]
+    looks = [0] * WAITING
+    for n, one in enumerate(served):
+        count_looks(one, n, looks)
+    idle(
+        f"{WAITING:,} idle subscriptions, a call of one process waiting for each, {engine}",
+        [partial(one.lease.aio, db, timeout=None) for one in served],
+        lambda number: leases.queue.enqueue.aio(db, ITEM, headers={"n": number * 47}),
+        lambda: list(looks),
+        [watch_and_read(db, SPACE.pack(("watched",))) for _ in range(20)],
+        settled=25.0,
+    )
+
+
+def count_looks(one: Subscription, number: int, looks: list[int]) -> None:
+    """Count how often a subscription looks for items."""
+    take = one._take
+
+    def counting(tr: Any, terms: Any) -> Any:
+        looks[number] += 1
+        return take(tr, terms)
+
+    one._take = counting  # type: ignore[method-assign]
 
 
 def new(db: Any) -> Leases:

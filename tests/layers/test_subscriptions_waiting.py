@@ -141,6 +141,58 @@ def test_one_enqueue_wakes_the_first_in_line_and_one_who_wants_it_and_not_all(
     asyncio.run(session())
 
 
+def test_who_stands_behind_does_not_look_for_items_when_the_one_in_front_renews_its_stand(
+    db: Any, subscriptions: Subscriptions
+) -> None:
+    async def session() -> None:
+        everything, leases = subscriptions.subscribe(db, "all"), subscriptions.leases
+        line = WaitingLine(leases.layout)
+        looks = 0
+        take = everything._take
+
+        def counting(tr: Any, terms: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return take(tr, terms)
+
+        everything._take = counting  # type: ignore[method-assign]
+        stand_in_line(subscriptions, db, b"in front", "all")
+        [task] = await started(subscriptions, db, everything)
+        quiet = 0
+        while quiet != looks:
+            quiet = looks
+            await asyncio.sleep(0.3)
+        [front, _] = run(line.first(db.create_transaction(), limit=0))
+        tr = db.create_transaction()
+        line.put(tr, front.key, line.wish(b"in front", "all", leases.now_us() + 1_000_000))
+        tr.commit().wait()
+        await asyncio.sleep(0.3)
+        assert looks == quiet
+        leases.enqueue(db, "x")
+        tr = db.create_transaction()
+        line.remove(tr, front.key)  # it goes without looking at what arrived
+        tr.commit().wait()
+        assert (await task).value == "x"
+
+    asyncio.run(session())
+
+
+def test_who_stands_behind_one_who_died_waiting_takes_its_place(db: Any, space: Subspace) -> None:
+    async def session() -> None:
+        now = time.time()
+        leases = Leases(Queue(space, codec="str"), clock=lambda: now)
+        subscriptions = Subscriptions(leases)
+        everything = subscriptions.subscribe(db, "all")
+        stand_in_line(subscriptions, db, b"dies", "all")
+        now += 29.9
+        [task] = await started(subscriptions, db, everything)
+        leases.enqueue(db, "x")
+        now += 1
+        assert (await task).value == "x"
+
+    asyncio.run(session())
+
+
 def test_who_waits_without_credit_gets_an_item_when_some_comes_back(db: Any, subscriptions: Subscriptions) -> None:
     async def session() -> None:
         everything = subscriptions.subscribe(db, "all")
