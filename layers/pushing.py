@@ -61,7 +61,14 @@ class Pushing:
         self._line = WaitingLine(leases.layout)
 
     def enqueue(
-        self, tr: Transaction, payload: bytes, headers: Mapping[str, Any] | None, rank: int | None, *, immediate: bool
+        self,
+        tr: Transaction,
+        payload: bytes,
+        headers: Mapping[str, Any] | None,
+        rank: int | None,
+        *,
+        ttl_us: int,
+        immediate: bool,
     ) -> Steps[Delivery | None]:
         """Deliver an item to one who waits for it, or enqueue it; if it is `immediate`, deliver it or do nothing.
 
@@ -71,7 +78,11 @@ class Pushing:
         """
         now_us = self._leases.now_us()
         position = Position(0, new_random(), rank=rank)
-        new = _New(position, envelope(payload, headers), Notes(enqueued_at_us=now_us))
+        new = _New(
+            position,
+            envelope(payload, headers),
+            Notes(enqueued_at_us=now_us, ttl_at_us=now_us + ttl_us if ttl_us else 0),
+        )
         taker = yield from self._to_sole(tr, new, now_us)
         if taker is None:
             taker = yield from self._to_one_of_many(tr, new, now_us)
@@ -187,6 +198,7 @@ class Pushing:
             expires_at_us=now_us + int(GRANT_SECONDS * 1e6),
             consumer=name,
             enqueued_at_us=now_us,
+            ttl_at_us=new.notes.ttl_at_us,
             subscription=name,
         )
         moves.enter_leased(new.packed, new.stored, lent)

@@ -191,6 +191,7 @@ class Subscriptions:
         value: Any,
         *,
         headers: Mapping[str, Any] | None = None,
+        ttl: float | None = None,
         immediate: bool = False,
     ) -> Steps[Delivery | None]:
         """Enqueue an item, straight into the hands of a consumer that waits for it, if there is one.
@@ -202,6 +203,7 @@ class Subscriptions:
             tr: a transaction, or a database.
             value: what the queue's codec takes.
             headers: a small mapping kept beside the value.
+            ttl: seconds after which it is removed, unless it is leased then, as by `Leases.enqueue`.
             immediate: whether it is not to be enqueued at all, if nobody waits for it: None is returned then.
 
         Raises:
@@ -213,7 +215,10 @@ class Subscriptions:
         subscription is exclusive and for all items, four reads in parallel instead.
         """
         payload, rank = self._queue.encode(value), self._queue.rank(value, headers)
-        body = partial(self._pushing.enqueue, payload=payload, headers=headers, rank=rank, immediate=immediate)
+        ttl_us = 0 if ttl is None else positive(ttl, "ttl")
+        body = partial(
+            self._pushing.enqueue, payload=payload, headers=headers, rank=rank, ttl_us=ttl_us, immediate=immediate
+        )
         return (yield from self._queue.transact(tr, body))
 
     @verb

@@ -402,3 +402,19 @@ def test_calls_that_wait_for_a_former_owner_are_told_when_it_is_taken_over(
         assert subscriptions.enqueue(db, "x", immediate=True) is None
 
     asyncio.run(session())
+
+
+def test_an_item_that_is_delivered_keeps_its_time_to_live(
+    db: Any, subscriptions: Subscriptions, leases: Leases, mine: Subscription, clock: Clock
+) -> None:
+    assert subscriptions.enqueue(db, "nobody waits", ttl=5) is not None
+    clock.now += 6
+    leases.reclaim(db)
+    stand_in_line(subscriptions, db, b"client", "mine")
+    assert subscriptions.enqueue(db, "delivered", ttl=5, immediate=True) is not None
+    assert leases.stats(db).leased == 1
+    clock.now += 11  # nobody has collected it
+    leases.reclaim(db)
+    stats = leases.stats(db)
+    assert (stats.available, stats.leased, stats.expired) == (0, 0, 2)
+    assert subscriptions.check(db).problems == ()
