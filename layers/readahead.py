@@ -76,7 +76,6 @@ class ReadsAhead:
         """Let a transaction read as of what was seen last, for those who had something else to commit in between."""
         if self._took < WORTH_SECONDS or not self._recent.fresh(FRESH_SECONDS):
             return False
-        # Taken, so that an attempt after one that failed asks.
         tr.set_read_version(self._recent.take())
         return True
 

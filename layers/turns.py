@@ -97,6 +97,7 @@ class Turns(Crew[Want, list[Got]]):
         self._looks_left = FOLLOWING_LOOKS
         self._leads: bool | None = None
         self._led = 0
+        self._first_attempt = True
         self._version = version
         self._announce = announce
         self._alone = Alone(self._serving, leases.layout, self._requests.begin)
@@ -135,6 +136,7 @@ class Turns(Crew[Want, list[Got]]):
         lately = time.monotonic() - self._met <= AFTERMATH_SECONDS
         direct = not self._contended and (self._leads or not lately)
         body = self._look if self._request else self._direct if direct else self._register_at_once
+        self._first_attempt = True
         try:
             turn = yield from self._queue.transact(db, body, on_retry=self._on_retry)
         except Contended:
@@ -166,6 +168,7 @@ class Turns(Crew[Want, list[Got]]):
         return turn.alarm
 
     def _on_retry(self, error: FDBError) -> None:
+        self._first_attempt = False
         self._meetings.note(error)
         guessed, self._alone.guessed = self._alone.guessed, False
         if guessed:
@@ -230,7 +233,9 @@ class Turns(Crew[Want, list[Got]]):
             seen = yield from self._reads_ahead.take(tr)
             if seen is not None:
                 standing, look = seen
-            stale = seen is not None or (self._duration_us > 0 and self._reads_ahead.begin_at_recent(tr))
+            # At the first attempt only: a later one may have a version already, from reading what became of the first.
+            may_begin = self._first_attempt and self._duration_us > 0
+            stale = seen is not None or (may_begin and self._reads_ahead.begin_at_recent(tr))
         if look is None:
             # By snapshot: a request that is registered while this commits stands behind it.
             began_at = time.monotonic()
@@ -257,9 +262,9 @@ class Turns(Crew[Want, list[Got]]):
 
     def _register_at_once(self, tr: Transaction) -> Steps[Turn]:
         """Register without looking first whether there is somebody."""
-        # Taken at the first attempt, whether it is used or not: a later one may have read already, to find out what
-        # became of the one before it, and then has a version.
-        recent = self._version.take()
+        # At the first attempt only: a later one may have read already, to find out what became of the one before it,
+        # and then has a version. What was seen meanwhile does not help it.
+        recent = self._version.take() if self._first_attempt else 0
         if recent and self._swept:
             tr.set_read_version(recent)
         return (yield from self._register(tr))

@@ -17,7 +17,7 @@ from layers.leases import Leases
 from layers.requests import Requests
 from layers.staged import StagedQueue
 from tests.helpers.clock import Clock
-from tests.helpers.faults import FaultyDatabase
+from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.staging import register, value, wait_until
 from tests.layers.test_staged_interleavings import Interrupting
 
@@ -90,6 +90,37 @@ def test_a_leader_of_leases_begins_at_the_version_of_its_last_ack_and_sees_what_
         staged.ack(db, lease)
         queue.enqueue(db, chr(ord(name) + 1))
     assert value(staged.lease(db)) == "d"
+    assert leases.check(db).ok
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_an_attempt_after_an_unknown_outcome_has_its_own_version_though_another_call_has_seen_one_meanwhile(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, reads_ahead: None, monkeypatch: pytest.MonkeyPatch, leads: bool
+) -> None:
+    tr = db.create_transaction()
+    seen = tr.get_read_version().wait()
+    failing: list[Fault] = []
+
+    def plan() -> Fault | None:
+        if not failing:
+            return None
+        staged._crew()._version_of(faulty).note(seen)  # as an ack does in another thread
+        return failing.pop()
+
+    staged, faulty = StagedQueue(leases), FaultyDatabase(db, plan)
+    register(db, queue, clock)
+    queue.enqueue_many(db, ["for another", "a", "b"])
+    lease = staged.lease(faulty)
+    assert lease is not None
+    assert lease.value == "a"
+    staged.ack(faulty, lease)
+    if not leads:
+        [crew] = staged._crew()._turns[faulty].values()
+        crew._leads, crew._swept = False, True
+        monkeypatch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))  # it registers
+    failing.append(("before", 1021))
+    assert value(staged.lease(faulty, timeout=20)) == "b"
+    assert not failing
     assert leases.check(db).ok
 
 
