@@ -33,11 +33,6 @@ class RecentVersion:
         if version > 0:
             self._version, self._seen_at = version, time.monotonic()
 
-    def fresh(self, seconds: float) -> int:
-        """Return it if it is no older than that; 0: there is none."""
-        version = self._version
-        return version if time.monotonic() - self._seen_at < seconds else 0
-
     def take(self) -> int:
         """Return it and forget it: an attempt that failed there wants another; 0: there is none."""
         version, self._version = self._version, 0

@@ -14,9 +14,8 @@ Keys
 
 Ordering
     Strict: items are granted in queue order to requests in request order, which is the order of their commits. Who
-    finds requests registered stands behind them; a process that serves others and comes again within 3 ms does not look
-    for new ones. Calls of one process share its request, in the order in which they came; when more came meanwhile,
-    they stand in its next one.
+    finds requests registered stands behind them. Calls of one process share its request, in the order in which they
+    came; when more came meanwhile, they stand in its next one.
 
 Guarantees
     A call takes effect once or not at all, also when a commit's outcome is unknown. A consumer that dies strands

@@ -30,7 +30,6 @@ from .combining import Alarm, Crew
 from .lease import LeaseHandle
 from .leases import Leases
 from .pacing import Pace, RecentVersion
-from .readahead import ReadsAhead
 from .remembered import Remembered
 from .requests import REQUEST_SECONDS, Request, Requests, Wish, granted_us
 from .serving import ITEMS_AT_ONCE, Got, Look, Served, Serving, Share
@@ -101,7 +100,6 @@ class Turns(Crew[Want, list[Got]]):
         self._version = version
         self._announce = announce
         self._alone = Alone(self._serving, leases.layout, self._requests.begin)
-        self._reads_ahead = ReadsAhead(self._requests, self._serving, version, most=REQUESTS_AT_ONCE)
         self._meetings = meetings
         self._remembered = remembered
 
@@ -152,8 +150,6 @@ class Turns(Crew[Want, list[Got]]):
             if turn.foresight is not None:
                 self._alone.committed(turn.foresight, turn.version)
             self._remembered.forget_grants(turn.old_grants)
-            if self._leads and turn.got and not turn.drained and not self._duration_us:
-                self._reads_ahead.begin(db, turn.version, limit=self._fulfilled)
         self._version.note(turn.version)
         if self._duration_us:
             self._remembered.add(turn.version, turn.got)
@@ -228,22 +224,11 @@ class Turns(Crew[Want, list[Got]]):
                     return turn
             else:
                 look = yield from self._serving.look_alone(tr, self._requests.begin, limit=limit)
-        stale = False
-        if self._leads:
-            seen = yield from self._reads_ahead.take(tr)
-            if seen is not None:
-                standing, look = seen
-            # At the first attempt only: a later one may have a version already, from reading what became of the first.
-            may_begin = self._first_attempt and self._duration_us > 0
-            stale = seen is not None or (may_begin and self._reads_ahead.begin_at_recent(tr))
         if look is None:
             # By snapshot: a request that is registered while this commits stands behind it.
-            began_at = time.monotonic()
             reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
             look = self._serving.look(tr, limit=limit)
             standing = yield from reading
-            if not stale:
-                self._reads_ahead.looked(time.monotonic() - began_at)
         if len(standing) == REQUESTS_AT_ONCE:  # and perhaps more, who stand in front of this one too
             return (yield from self._register(tr))
         live = [one for one in standing if one.wish.expires_at_us > look.now_us]
@@ -251,10 +236,6 @@ class Turns(Crew[Want, list[Got]]):
         if standing:
             self._met = time.monotonic()
         served = yield from self._fulfill(tr, turn, look, None, live, dead)
-        if stale and (served.drained or served.error is not None or not served.wrote):
-            # More may have come, and been acknowledged, since that version.
-            self._reads_ahead.saw_too_little()
-            raise Unforeseen
         turn.nothing = not turn.got and served.drained
         if not served.wrote and not dead:
             raise Leave(turn)

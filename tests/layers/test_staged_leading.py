@@ -1,4 +1,4 @@
-"""Who leads: what it reads ahead, what it does when that was too old, and how it lets another lead."""
+"""Who leads: what it sees, at which version it begins, and how it lets another lead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine.steps import run
-from layers import combining, readahead, turns
+from layers import combining, turns
 from layers.combining import Line, Ticket
 from layers.leases import Leases
 from layers.requests import Requests
@@ -20,13 +20,6 @@ from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.staging import register, value, wait_until
 from tests.layers.test_staged_interleavings import Interrupting
-
-
-@pytest.fixture
-def reads_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let reading ahead be worth it on every engine, and what was read stay fresh."""
-    monkeypatch.setattr(readahead, "WORTH_SECONDS", 0.0)
-    monkeypatch.setattr(readahead, "FRESH_SECONDS", 60.0)
 
 
 def leader(db: Any, queue: Queue, leases: Leases, clock: Clock) -> StagedQueue:
@@ -39,22 +32,19 @@ def leader(db: Any, queue: Queue, leases: Leases, clock: Clock) -> StagedQueue:
     return staged
 
 
-def test_a_leader_goes_in_front_of_who_registers_after_its_last_commit_for_no_longer_than_what_it_read_is_fresh(
-    db: Any, queue: Queue, leases: Leases, clock: Clock, reads_ahead: None, monkeypatch: pytest.MonkeyPatch
+def test_a_leader_stands_behind_who_registers_after_its_last_commit(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     staged = leader(db, queue, leases, clock)
     register(db, queue, clock)
-    assert value(staged.dequeue(db)) == "second"
-    queue.enqueue_many(db, ["for another", "third", "for one more"])
-    assert value(staged.dequeue(db)) == "third"
-    register(db, queue, clock)
-    monkeypatch.setattr(readahead, "FRESH_SECONDS", 0.0)
     assert staged.dequeue(db) is None
+    queue.enqueue(db, "third")
+    assert value(staged.dequeue(db)) == "third"
     assert leases.check(db).ok
 
 
 def test_a_leader_sees_what_was_enqueued_since_its_last_commit(
-    db: Any, queue: Queue, leases: Leases, clock: Clock, reads_ahead: None
+    db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     staged = leader(db, queue, leases, clock)
     assert value(staged.dequeue(db)) == "second"
@@ -65,7 +55,7 @@ def test_a_leader_sees_what_was_enqueued_since_its_last_commit(
 
 
 def test_a_leader_takes_what_came_back_in_front_since_its_last_commit_first(
-    db: Any, queue: Queue, leases: Leases, clock: Clock, reads_ahead: None
+    db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     queue.enqueue(db, "back")
     lease = leases.lease(db)
@@ -78,7 +68,7 @@ def test_a_leader_takes_what_came_back_in_front_since_its_last_commit_first(
 
 
 def test_a_leader_of_leases_begins_at_the_version_of_its_last_ack_and_sees_what_came_since(
-    db: Any, queue: Queue, leases: Leases, clock: Clock, reads_ahead: None
+    db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     register(db, queue, clock)
     queue.enqueue_many(db, ["for another", "a"])
@@ -93,9 +83,8 @@ def test_a_leader_of_leases_begins_at_the_version_of_its_last_ack_and_sees_what_
     assert leases.check(db).ok
 
 
-@pytest.mark.parametrize("leads", [True, False])
 def test_an_attempt_after_an_unknown_outcome_has_its_own_version_though_another_call_has_seen_one_meanwhile(
-    db: Any, queue: Queue, leases: Leases, clock: Clock, reads_ahead: None, monkeypatch: pytest.MonkeyPatch, leads: bool
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tr = db.create_transaction()
     seen = tr.get_read_version().wait()
@@ -114,10 +103,9 @@ def test_an_attempt_after_an_unknown_outcome_has_its_own_version_though_another_
     assert lease is not None
     assert lease.value == "a"
     staged.ack(faulty, lease)
-    if not leads:
-        [crew] = staged._crew()._turns[faulty].values()
-        crew._leads, crew._swept = False, True
-        monkeypatch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))  # it registers
+    [crew] = staged._crew()._turns[faulty].values()
+    crew._leads, crew._swept = False, True
+    monkeypatch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))  # it registers
     failing.append(("before", 1021))
     assert value(staged.lease(faulty, timeout=20)) == "b"
     assert not failing
