@@ -207,7 +207,7 @@ class Subscription:
         now_us = self.leases.now_us()
         head = self._head(terms, now_us)
         registration = yield from head.prepare(tr, alone=terms.strict)
-        renewed = self._hold(tr, registration, now_us)
+        renewed = self._hold(tr, registration, now_us) is not registration
         left = yield from credit_left(tr, self._layout, self.name, registration)
         if left.items == 0 or left.size_bytes == 0:
             # What its consumers let expire is theirs until somebody comes by.
@@ -257,25 +257,25 @@ class Subscription:
             return lambda key, stored: True
         return ItemTest(self._layout, Selector(registration.selector))
 
-    def _hold(self, tr: Transaction, registration: Registration, now_us: int) -> bool:
-        """Make sure that an exclusive subscription is this process' own; renew that in time, and say whether."""
+    def _hold(self, tr: Transaction, registration: Registration, now_us: int) -> Registration:
+        """Make sure that an exclusive subscription is this process' own; renew that in time, and return what it is."""
         if registration.owner != self._owner:
             raise SubscriptionError(
                 f"{self!r} is exclusive, and another's, or was: this process does not own it, or was silent for too"
                 " long. Subscribe again; an exclusive one can be taken over when its owner is gone."
             )
         if not registration.owner or registration.owned_until_us - now_us > self._ownership_us / 2:
-            return False
+            return registration
         owned = replace(registration, owned_until_us=now_us + self._ownership_us)
         tr.set(self._layout.subscriptions.pack((self.name,)), pack_record(owned))
-        return True
+        return owned
 
     def _change(self, tr: Transaction | Database, change: Callable[[Registration], Registration]) -> Steps[None]:
         def body(tr: Transaction) -> Steps[None]:
             key = self._layout.subscriptions.pack((self.name,))
             registration = self._registration((yield tr.get(key)))
-            self._hold(tr, registration, self.leases.now_us())
-            tr.set(key, pack_record(change(registration)))
+            owned = self._hold(tr, registration, self.leases.now_us())
+            tr.set(key, pack_record(change(owned)))
 
         yield from self.leases.queue.transact(tr, body)
 

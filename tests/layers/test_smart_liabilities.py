@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -212,6 +214,27 @@ def test_a_time_limit_that_is_not_reached_stops_nobody_later() -> None:
     with pytest.raises(Overrun):
         wait_busily(done, TimeLimit(0.05))
     assert sum(range(2_000_000)) == 1_999_999_000_000
+
+
+STOPPED_AND_TRACED = """
+import sys
+from layers.overrun import Overrun, TimeLimit
+
+for _ in range(3):
+    try:
+        with TimeLimit(0.01):
+            while True:
+                pass
+    except Overrun:
+        pass
+sys.settrace(lambda frame, event, argument: None)
+(lambda: None)()
+"""
+
+
+def test_a_thread_that_was_stopped_can_be_traced_afterwards() -> None:
+    # Where an exception was sent and taken back, Python up to 3.12 does not come to an end here.
+    subprocess.run([sys.executable, "-c", STOPPED_AND_TRACED], check=True, timeout=60)
 
 
 @pytest.mark.parametrize(

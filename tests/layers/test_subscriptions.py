@@ -308,6 +308,18 @@ def test_an_exclusive_subscription_has_one_owner_while_it_lives(
         mine.lease(db)
 
 
+@pytest.mark.parametrize("change", ["grant", "suspend", "resume"])
+def test_an_owner_who_changes_an_exclusive_subscription_keeps_it(
+    db: Any, subscriptions: Subscriptions, clock: Clock, change: str
+) -> None:
+    mine = subscriptions.subscribe(db, "one", exclusive=True, ownership=10)
+    clock.now += 6
+    getattr(mine, change)(db, **({"items": 3} if change == "grant" else {}))
+    clock.now += 6
+    with pytest.raises(SubscriptionError, match="exclusive"):
+        subscriptions.subscribe(db, "one", exclusive=True)
+
+
 def test_none_can_be_exclusive_beside_others(db: Any, subscriptions: Subscriptions) -> None:
     subscriptions.subscribe(db, "shared")
     with pytest.raises(SubscriptionError, match="'shared'"):
