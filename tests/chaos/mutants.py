@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant(
         "a bulk load does not look whether a batch of unknown outcome is in",
         "fdbqueue/bulk.py",
-        (("doubt = (sent.mark, None) if predicates.maybe_committed(error) else None", "doubt = None"),),
+        (("doubt = (sent.mark, None) if leaves_in_doubt(error) else None", "doubt = None"),),
         Kind.plain,
     ),
     Mutant(
