@@ -8,6 +8,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from layers.leases import Leases
 from layers.smart import SmartQueue
+from layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.smart import smart_queue
 
@@ -34,3 +35,9 @@ def queue(space: Subspace) -> Queue:
 def leases(queue: Queue, clock: Clock) -> Leases:
     """Its items' leases, by the clock."""
     return Leases(queue, clock=clock)
+
+
+@pytest.fixture
+def subscriptions(leases: Leases) -> Subscriptions:
+    """Subscriptions to the queue of the test's leases."""
+    return Subscriptions(leases)

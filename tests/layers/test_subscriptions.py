@@ -23,11 +23,6 @@ def leases(space: Subspace, clock: Clock) -> Leases:
     return Leases(Queue(space, codec="str"), clock=clock)
 
 
-@pytest.fixture
-def subscriptions(leases: Leases) -> Subscriptions:
-    return Subscriptions(leases)
-
-
 def fill(leases: Leases, db: Any, *colors: str) -> list[Position]:
     """Enqueue an item of each color, called by its color and its number."""
     return [leases.enqueue(db, f"{color}{n}", headers={"color": color}) for n, color in enumerate(colors)]

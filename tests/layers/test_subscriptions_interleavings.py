@@ -22,11 +22,6 @@ def leases(space: Subspace, clock: Clock) -> Leases:
 
 
 @pytest.fixture
-def subscriptions(leases: Leases) -> Subscriptions:
-    return Subscriptions(leases)
-
-
-@pytest.fixture
 def red(db: Any, subscriptions: Subscriptions) -> Subscription:
     return subscriptions.subscribe(db, "red", selector="color = 'red'")
 

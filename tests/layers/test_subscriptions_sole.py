@@ -26,11 +26,6 @@ def leases(space: Subspace, clock: Clock) -> Leases:
 
 
 @pytest.fixture
-def subscriptions(leases: Leases) -> Subscriptions:
-    return Subscriptions(leases)
-
-
-@pytest.fixture
 def mine(db: Any, subscriptions: Subscriptions) -> Subscription:
     return subscriptions.subscribe(db, "mine", exclusive=True)
 
