@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fdbqueue import CheckFailed, CodecError, Position, Queue
@@ -15,7 +16,7 @@ from fdbqueue.layout import Layout
 
 from .decisions import Asked, Decision, TakeOver
 from .messages import MESSAGE_ERRORS, Messages, MessageType, takes_asked
-from .overrun import Overrun, TimeLimit
+from .overrun import Overrun, within
 from .scanning import Found, position_of
 
 
@@ -92,10 +93,8 @@ class Asking:
         if not found:
             return answers
         at = [found[0]]
-        limit = TimeLimit(self._seconds)
         try:
-            with limit:
-                self._ask_all(new, found, now_us, answers, at)
+            within(self._seconds, partial(self._ask_all, new, found, now_us, answers, at))
         except Overrun as error:
             raise self._failed(at[0], new, f"it did not return within {self._seconds} seconds") from error
         if answers.asked and self._changed(new.message, new.payload):

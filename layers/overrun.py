@@ -2,7 +2,7 @@
 
 A check that never returns would hold its transaction, its thread, and with asyncio the whole event loop. One thread of
 this process looks after all that run too long, and raises an exception in theirs. It sleeps where there is nothing to
-look after, so that a check pays two dictionary writes.
+look after, so that a check pays a dictionary write.
 
 What it can't stop: a call into C that does not return, such as a sleep or a read of a socket; it is stopped as soon as
 it is back in Python. (docs/adr/0052)
@@ -14,8 +14,10 @@ import ctypes
 import os
 import threading
 import time
-from types import TracebackType
+from collections.abc import Callable
+from typing import TypeVar
 
+T = TypeVar("T")
 _LOOK_SECONDS = 0.05
 
 
@@ -23,49 +25,47 @@ class Overrun(BaseException):
     """Raised in a thread whose time is over; no `except Exception` in between catches it."""
 
 
-class TimeLimit:
-    """Stops what runs in its `with` block, by `Overrun`, after some seconds.
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """Return what a call returns; raise `Overrun` in it when it has not returned after some seconds.
 
+    >>> def loop():
+    ...     while True:
+    ...         pass
     >>> try:
-    ...     with TimeLimit(0.05):
-    ...         while True:
-    ...             pass
+    ...     within(0.05, loop)
     ... except Overrun:
     ...     print("stopped")
     stopped
     """
+    limit = TimeLimit(seconds)
+    try:
+        _lookout().watch(limit)
+        result = call()
+    finally:
+        # A store, and neither a call nor a `with`: where a function begins or a call has ended, Python looks for
+        # exceptions that were sent, and one that came in front of this would leave the thread watched for ever.
+        limit.running = False
+        try:
+            limit.settle()
+        except Overrun:
+            limit.settle()  # another one may have been on its way
+    if limit.stopped:
+        raise Overrun
+    return result
+
+
+class TimeLimit:
+    """When the call that this thread makes has to be over."""
 
     __slots__ = ("_ident", "_lock", "_seconds", "due", "running", "stopped")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._ident = 0
-        self.due = 0.0
-        self.running = False
-        self.stopped = False
-
-    def __enter__(self) -> TimeLimit:
         self._ident = threading.get_ident()
-        self.due = time.monotonic() + self._seconds
+        self.due = time.monotonic() + seconds
         self.running = True
-        _lookout().watch(self)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        while self.running:
-            try:
-                with self._lock:
-                    self.running = False  # nothing is sent from here on
-                if self.stopped:
-                    _let_it_arrive()
-            except Overrun:
-                pass  # it was sent when the block was just done
-        _lookout().leave(self)
-        if self.stopped and kind is None:
-            raise Overrun
+        self.stopped = False
 
     def stop_if_due(self, now: float) -> None:
         """Raise `Overrun` in the thread, again as long as it goes on."""
@@ -75,15 +75,17 @@ class TimeLimit:
                 self.due = now + self._seconds
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._ident), ctypes.py_object(Overrun))
 
+    def settle(self) -> None:
+        """Do what makes the interpreter look for an exception that was sent: it comes here, or there was none.
 
-def _let_it_arrive() -> None:
-    """Do what makes the interpreter look for an exception that was sent: it comes here, or there was none.
-
-    It must not arrive later, in somebody else's code, and it must not be taken back either: Python up to 3.12 then
-    looks for it for ever, at every step of every thread, and never comes to an end in a thread that is traced.
-    """
-    for _ in range(2):
-        time.monotonic()
+        It must not arrive later, in somebody else's code, and it must not be taken back either: Python up to 3.12 then
+        looks for it for ever, at every step of every thread, and never comes to an end in a thread that is traced.
+        """
+        with self._lock:
+            pass  # who was about to send one has sent it
+        if self.stopped:
+            for _ in range(2):
+                time.monotonic()
 
 
 class _Lookout:
@@ -100,16 +102,16 @@ class _Lookout:
         if not self._wanted.is_set():
             self._wanted.set()
 
-    def leave(self, limit: TimeLimit) -> None:
-        self._limits.pop(id(limit), None)
-
     def _run(self) -> None:
         while True:
             self._wanted.wait()
             time.sleep(_LOOK_SECONDS)
             self._wanted.clear()
-            for limit in list(self._limits.values()):
-                limit.stop_if_due(time.monotonic())
+            for key, limit in list(self._limits.items()):
+                if limit.running:
+                    limit.stop_if_due(time.monotonic())
+                else:
+                    del self._limits[key]
             if self._limits:
                 self._wanted.set()
 
