@@ -28,6 +28,7 @@ only who enqueues needs to know. (docs/adr/0060)
 | ``("arrival", versionstamp, first, last)`` | empty; items became available there | `arrivals.py` |
 | ``("arriving", index, random)`` | never written: conflict ranges only | `arrivals.py` |
 | ``("waiting", versionstamp)`` | a consumer of a subscription waits, until when | `layers/waitingline.py` |
+| ``("waiting", name)`` | never written: conflict ranges only | `layers/waitingline.py` |
 | ``("served",)`` | the subscription that an enqueue delivered to last | `layers/pushing.py` |
 | ``("trimmed",)`` | the version up to which arrivals may be missing, by `byte_max` | `layers/subscriptions.py` |
 | ``("once", client, slot)`` | mark of the last transaction of that slot (`once.py`) | calls that commit by themselves |

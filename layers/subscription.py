@@ -28,6 +28,7 @@ from .subscriptionrecords import Registration, pack_record, read_registration
 from .taking import Taken, Taking, Terms
 from .timers import SETTLE_LIMIT, due_timers, settle
 from .times import positive
+from .waitingline import WaitingLine
 
 T = TypeVar("T")
 TOKEN_BYTES = 8
@@ -154,13 +155,26 @@ class Subscription:
         Raises:
             SubscriptionError: as `lease`.
 
-        *Conflicts:* with this subscription's leases at the same time. *Cost:* one read, one write.
+        *Conflicts:* with this subscription's leases, and whoever begins or ends to wait for its items, at the same
+        time. *Cost:* one read, and one of all who wait; one write, and one for each who waits for its items.
         """
-        yield from self._change(tr, lambda registration: replace(registration, suspended=True))
+
+        def body(tr: Transaction) -> Steps[None]:
+            yield from self._change(tr, lambda registration: replace(registration, suspended=True))
+            # While it is suspended, what comes is passed by for those in the line; out of it they wait to be resumed.
+            yield from WaitingLine(self._layout).wake(tr, self.name)
+
+        yield from self.leases.queue.transact(tr, body)
 
     @verb
     def resume(self, tr: Transaction | Database) -> Steps[None]:
-        """Deliver again; otherwise as `suspend`."""
+        """Deliver again.
+
+        Raises:
+            SubscriptionError: as `lease`.
+
+        *Conflicts:* with this subscription's leases at the same time. *Cost:* one read, one write.
+        """
         yield from self._change(tr, lambda registration: replace(registration, suspended=False))
 
     @verb
@@ -176,7 +190,7 @@ class Subscription:
             size_bytes: at most so many; None: any number. An item that is larger by itself is not delivered, nor
                 what stands behind it.
 
-        Raises, *Conflicts*, *Cost:* as `suspend`.
+        Raises, *Conflicts*, *Cost:* as `resume`.
         """
         if min(items or 0, size_bytes or 0) < 0:
             raise ValueError(f"Credit is 0 or more, or None for no limit, not {items} items and {size_bytes} bytes.")
@@ -194,7 +208,7 @@ class Subscription:
     def close(self, tr: Transaction | Database) -> Steps[None]:
         """Give up an exclusive subscription: it stays registered, and anybody may take it over.
 
-        *Conflicts:* as `suspend`. *Cost:* one read, one write.
+        *Conflicts:* as `resume`. *Cost:* one read, one write.
         """
         yield from self._change(tr, lambda registration: replace(registration, owned_until_us=0))
 

@@ -74,7 +74,7 @@ from .subscription import Subscription
 from .subscriptioncheck import check_subscriptions
 from .subscriptionrecords import Pointer, Registration, pack_record, read_registration
 from .times import positive
-from .waitingline import DISPATCHER
+from .waitingline import DISPATCHER, WaitingLine
 
 NAME_BYTES = 200
 SHARE = 0.05
@@ -123,6 +123,7 @@ class Subscriptions:
         self._queue = self.leases.queue
         self._layout = self.leases.layout
         self._pushing = Pushing(self.leases)
+        self._line = WaitingLine(self._layout)
 
     def __repr__(self) -> str:
         return f"Subscriptions({self._layout.describe()})"
@@ -154,7 +155,7 @@ class Subscriptions:
             SubscriptionError: there is an exclusive one, whose owner lives; or this is to be, and there are others.
 
         *Conflicts:* with other changes of subscriptions, and with leases of the same one. *Cost:* one range read, which
-        grows with the number of subscriptions; four writes.
+        grows with the number of subscriptions; four writes. A new selector for an old one: as `unsubscribe`.
         """
         if not 1 <= len(name.encode()) <= NAME_BYTES:
             raise ValueError(f"The name of a subscription has 1 to {NAME_BYTES} bytes, not {len(name.encode())}.")
@@ -180,7 +181,10 @@ class Subscriptions:
     def unsubscribe(self, tr: Transaction | Database, name: str) -> Steps[bool]:
         """Remove a subscription; False if there was none. What its consumers have stays leased to them.
 
-        *Conflicts:* as `subscribe`. *Cost:* one range read, four writes.
+        Who waits for its items is woken by that, and told.
+
+        *Conflicts:* as `subscribe`, and with whoever begins or ends to wait for its items. *Cost:* two range reads,
+        which grow with the number of subscriptions and of all who wait; four writes, and one for each who is woken.
         """
         return (yield from self._queue.transact(tr, partial(self._unsubscribe, name=name)))
 
@@ -294,6 +298,9 @@ class Subscriptions:
             # pointer so, and when it is that no longer, whatever came meanwhile is looked at.
             pointer = Pointer(everything(), 0, -1, now_us)
             tr.set(layout.pointers.pack((name,)), pack_record(pointer))
+        if old is not None and old.selector != new.selector:
+            # Who waits is woken for what it wants; what was passed by for all of them may be wanted now.
+            yield from self._line.wake(tr, name)
         if any(registration.owner for registration in registered.values()):
             # Who waits for a former owner is told at once, and nothing is delivered to it any more.
             span = layout.waiting.range()
@@ -317,6 +324,7 @@ class Subscriptions:
         tr.clear(layout.subscriptions.pack((name,)))
         tr.clear(layout.pointers.pack((name,)))
         tr.clear(layout.returned.pack((name,)))
+        yield from self._line.wake(tr, name)
         if len(registered) == 1:
             self._forget_arrivals(tr)
             tr.clear(layout.subscribed_key)

@@ -4,13 +4,14 @@ Each waiting call stands in one line, in the order of commits, under a key of it
 line watches the counters that every arrival changes; it looks at what arrived, for all that wait, and removes the keys
 of those who want some of it: for each item, of the first in line who wants it. So one enqueue wakes the first in line,
 one who wants the item, and the one who watched that one leave, however many wait. What the first has looked at for all
-of them is a pointer like a subscription's.
+of them is a pointer like a subscription's. A subscription that ends, or changes, wakes its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from fdbqueue import FormatError
 from fdbqueue.engine.api import Transaction
@@ -54,6 +55,26 @@ class WaitingLine(Requests):
     def wish(self, client: bytes, name: str, now_us: int) -> Wish:
         """Return what one registers who waits for items of a subscription."""
         return Wish(client, 1, now_us + int(REQUEST_SECONDS * 1e6), 0, name)
+
+    def register(self, tr: Transaction, wish: Wish) -> Any:
+        """As `Requests.register`; who wakes this subscription's consumers at the same time conflicts (`wake`)."""
+        tr.add_write_conflict_key(self._joining(wish.consumer))
+        return super().register(tr, wish)
+
+    def wake(self, tr: Transaction, name: str) -> Steps[None]:
+        """Let all who wait for items of a subscription leave the line, so that they look how things stand now.
+
+        The line is read by snapshot, so that what others do in it is no conflict. Who comes to stand in it for this
+        subscription would not be seen, and not woken: a read conflict on a key that nobody writes.
+        """
+        tr.add_read_conflict_key(self._joining(name))
+        for one in (yield from self.first(tr, limit=0)):
+            if one.wish.consumer == name:
+                self.remove(tr, one.key)
+
+    def _joining(self, name: str) -> bytes:
+        key: bytes = self._layout.waiting.pack((name,))
+        return key
 
     def live(self, tr: Transaction, now_us: int) -> Steps[tuple[list[Request], bool]]:
         """Read who waits, in order, and remove those who died waiting; say whether there were any."""

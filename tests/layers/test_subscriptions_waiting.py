@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Queue
+from fdbqueue import Queue, SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from layers.leases import Leases
@@ -191,6 +191,69 @@ def test_who_stands_behind_one_who_died_waiting_takes_its_place(db: Any, space: 
         assert (await task).value == "x"
 
     asyncio.run(session())
+
+
+def test_who_waits_for_a_subscription_that_ends_is_woken_and_told(db: Any, subscriptions: Subscriptions) -> None:
+    async def session() -> None:
+        red, blue = of_color(subscriptions, db, "red"), of_color(subscriptions, db, "blue")
+        tasks = await started(subscriptions, db, red, blue, red)
+        subscriptions.unsubscribe(db, "red")
+        assert waiting(subscriptions, db) == ["blue"]
+        for task in (tasks[0], tasks[2]):
+            with pytest.raises(SubscriptionError, match="unsubscribed"):
+                await task
+        subscriptions.leases.enqueue(db, "b", headers={"color": "blue"})
+        assert (await tasks[1]).value == "b"
+
+    asyncio.run(session())
+
+
+def test_who_waits_for_a_subscription_with_a_new_selector_gets_what_it_wants_now(
+    db: Any, subscriptions: Subscriptions
+) -> None:
+    async def session() -> None:
+        [task] = await started(subscriptions, db, of_color(subscriptions, db, "red"))
+        subscriptions.leases.enqueue(db, "b", headers={"color": "blue"})
+        subscriptions.subscribe(db, "red", selector="color = 'blue'")
+        assert waiting(subscriptions, db) == []
+        assert (await task).value == "b"
+
+    asyncio.run(session())
+
+
+def test_who_waits_for_a_subscription_that_is_suspended_gets_what_came_meanwhile_when_it_is_resumed(
+    db: Any, subscriptions: Subscriptions
+) -> None:
+    async def session() -> None:
+        red = of_color(subscriptions, db, "red")
+        # The first in line passes by what nobody in it may have now.
+        tasks = await started(subscriptions, db, of_color(subscriptions, db, "blue"), red)
+        red.suspend(db)
+        assert waiting(subscriptions, db) == ["blue"]
+        subscriptions.leases.enqueue(db, "r", headers={"color": "red"})
+        subscriptions.leases.enqueue(db, "b", headers={"color": "blue"})
+        assert (await tasks[0]).value == "b"
+        red.resume(db)
+        assert (await tasks[1]).value == "r"
+
+    asyncio.run(session())
+
+
+@pytest.mark.parametrize("name", ["red", "blue"])
+@pytest.mark.parametrize("end", ["unsubscribed", "suspended", "with a new selector"])
+def test_who_comes_to_wait_when_its_subscription_ends_conflicts_with_that_and_others_do_not(
+    db: Any, subscriptions: Subscriptions, end: str, name: str
+) -> None:
+    red = of_color(subscriptions, db, "red")
+    ending = db.create_transaction()
+    if end == "unsubscribed":
+        subscriptions.unsubscribe(ending, "red")
+    elif end == "suspended":
+        red.suspend(ending)
+    else:
+        subscriptions.subscribe(ending, "red", selector="color = 'pink'")
+    stand_in_line(subscriptions, db, b"client", name)
+    assert conflicts(ending) == (name == "red")
 
 
 def test_who_waits_without_credit_gets_an_item_when_some_comes_back(db: Any, subscriptions: Subscriptions) -> None:
