@@ -31,6 +31,7 @@ only who enqueues needs to know. (docs/adr/0060)
 | ``("waiting", name)`` | never written: conflict ranges only | `layers/waitingline.py` |
 | ``("served",)`` | the subscription that an enqueue delivered to last | `layers/pushing.py` |
 | ``("trimmed",)`` | the version up to which arrivals may be missing, by `byte_max` | `layers/subscriptions.py` |
+| ``("trimming",)`` | 8 bytes: when somebody last looked which of them may go | `layers/subscriptions.py` |
 | ``("once", client, slot)`` | mark of the last transaction of that slot (`once.py`) | calls that commit by themselves |
 | ``("smart", type, key, index, random)`` | empty; an item of this type and relation key is there | `layers/smart.py` |
 | ``("deadline", stage, at_us, index, random)`` | empty; when it should be gone; a stage is "near" or "missed" | same |
@@ -210,6 +211,7 @@ class Layout:
         "tail_key",
         "timers",
         "trimmed_key",
+        "trimming_key",
         "unsent",
         "waiting",
     )
@@ -255,6 +257,7 @@ class Layout:
         self.waiting = self.space["waiting"]
         self.served_key: bytes = self.space.pack(("served",))
         self.trimmed_key: bytes = self.space.pack(("trimmed",))
+        self.trimming_key: bytes = self.space.pack(("trimming",))
         self.smart = self.space["smart"]
         self.deadlines = self.space["deadline"]
         self.missed = self.space["missed"]

@@ -21,7 +21,7 @@ from fdbqueue.layout import Layout
 
 from .head import Head
 from .spans import END, Span, behind, everything, few, joined
-from .subscriptionrecords import Pointer, Registration, pack_record, read_pointer, read_registration
+from .subscriptionrecords import NO_LOOK, Pointer, Registration, pack_record, read_pointer, read_registration
 
 SCAN_ROWS = 10_000
 SCAN_BYTES = 4_000_000
@@ -32,6 +32,8 @@ ARRIVALS_AT_ONCE = 2_000
 """Who has missed more arrivals than so many looks at everything instead."""
 LAG_SECONDS = 60.0
 """Arrivals that a subscription has not looked for, for so long, may be forgotten; then it looks at everything."""
+TRIM_SECONDS = 1.0
+"""Which arrivals may be forgotten is looked for so often at most: it means reading all pointers."""
 _WORTH_NOTING = 32  # rows or arrivals: passing fewer of them again costs less than a commit
 _TRIM_CHANCE = 1 / 16
 
@@ -116,7 +118,7 @@ class Pointing(Head):
         counts = [tr.snapshot.get(layout.count_key(counter)) for counter in ("enqueued", "announced")]
         version = tr.get_read_version()
         stored = yield pointed
-        self._pointer = read_pointer(layout, name, bytes(stored)) if stored.present() else Pointer([], 0, -1, 0)
+        self._pointer = read_pointer(layout, name, bytes(stored)) if stored.present() else Pointer([], 0, NO_LOOK, 0)
         self._trimmed = _number((yield trimmed), "big")
         self._unannounced = _number((yield counts[0])) - _number((yield counts[1]))
         self._seen = yield version
@@ -246,22 +248,30 @@ class Pointing(Head):
         return True
 
     def _trim(self, tr: Transaction) -> Steps[None]:
-        """Forget the arrivals that all know of, but for those who have not looked for long.
+        """Forget the arrivals that all know of, but for those who have not looked for long, or not at all yet.
 
         By snapshot, and blind writes: nobody reads arrivals with a conflict, and who meets a gap sees, in the same
-        view of the database, that it may be one.
+        view of the database, that it may be one. If one of a thousand subscriptions holds all arrivals, each of the
+        others would find that out for itself, so that all leave it to the first for a second.
         """
-        span = self._layout.pointers.range()
+        if self._announces:
+            # A range that is cleared after a note was written takes that note with it, wherever its versionstamp would
+            # have put it: others would pass by what has come back here. Another transaction will trim.
+            return
+        layout, now_us = self._layout, self._now_us
+        looked_us = _number((yield tr.snapshot.get(layout.trimming_key)))
+        if 0 <= now_us - looked_us < TRIM_SECONDS * 1e6:  # a time to come is that of a clock which is ahead
+            return
+        tr.set(layout.trimming_key, now_us.to_bytes(8, "little"))
+        span = layout.pointers.range()
         seen = self._seen
         for row in (yield from rows(tr.snapshot, span.start, span.stop)):
-            pointer = read_pointer(self._layout, self._layout.pointers.unpack(row.key)[0], row.value)
-            if self._now_us - pointer.at_us < LAG_SECONDS * 1e6:
+            pointer = read_pointer(layout, layout.pointers.unpack(row.key)[0], row.value)
+            if pointer.unannounced != NO_LOOK and now_us - pointer.at_us < LAG_SECONDS * 1e6:
                 seen = min(seen, pointer.seen)
-        # A range that is cleared after a note was written takes that note with it, wherever its versionstamp would have
-        # put it: others would pass by what has come back here. Another transaction will trim.
-        if seen > self._trimmed and not self._announces:
-            tr.clear_range(*arrivals_until(self._layout, seen))
-            tr.byte_max(self._layout.trimmed_key, seen.to_bytes(8, "big"))
+        if seen > self._trimmed:
+            tr.clear_range(*arrivals_until(layout, seen))
+            tr.byte_max(layout.trimmed_key, seen.to_bytes(8, "big"))
 
     def _learn(self) -> None:
         if self._rows:

@@ -11,6 +11,8 @@ from fdbqueue.codecs import UNREADABLE
 from fdbqueue.layout import Layout
 
 VERSION = 1
+NO_LOOK = -1
+"""No number of items: a pointer that has it looks at everything next."""
 
 
 class Registration(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -46,7 +48,7 @@ class Pointer(msgspec.Struct, frozen=True, gc=False):
     seen: int
     """The version up to which it knows all arrivals."""
     unannounced: int
-    """How many items had been enqueued without an announcement by then."""
+    """How many items had been enqueued without an announcement by then, or `NO_LOOK`."""
     at_us: int
     """When it was written."""
     version: int = VERSION

@@ -17,6 +17,7 @@ Keys
     ``("waiting", versionstamp)``               a consumer waits for items
     ``("served",)``                             the subscription that an enqueue delivered to last
     ``("trimmed",)``                            the version up to which such notes may be gone
+    ``("trimming",)``                           when somebody last looked which of them may go
     ==========================================  =======================================================
 
 Ordering
@@ -72,7 +73,7 @@ from .selectors import ItemTest, Selector, Selects
 from .spans import everything
 from .subscription import Subscription
 from .subscriptioncheck import check_subscriptions
-from .subscriptionrecords import Pointer, Registration, pack_record, read_registration
+from .subscriptionrecords import NO_LOOK, Pointer, Registration, pack_record, read_registration
 from .times import positive
 from .waitingline import DISPATCHER, WaitingLine
 
@@ -294,9 +295,9 @@ class Subscriptions:
             new = replace(old, selector=new.selector, owner=new.owner, owned_until_us=new.owned_until_us)
         tr.set(layout.subscriptions.pack((name,)), pack_record(new))
         if old is None or old.selector != new.selector or new.sole:
-            # -1 is no number of unannounced items: the first look is at everything. A sole subscription leaves its
-            # pointer so, and when it is that no longer, whatever came meanwhile is looked at.
-            pointer = Pointer(everything(), 0, -1, now_us)
+            # The first look is at everything. A sole subscription leaves its pointer so, and when it is that no longer,
+            # whatever came meanwhile is looked at.
+            pointer = Pointer(everything(), 0, NO_LOOK, now_us)
             tr.set(layout.pointers.pack((name,)), pack_record(pointer))
         if old is not None and old.selector != new.selector:
             # Who waits is woken for what it wants; what was passed by for all of them may be wanted now.

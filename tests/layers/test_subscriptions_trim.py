@@ -9,8 +9,11 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
-from layers.pointing import LAG_SECONDS, Habit, Pointing
+from layers.leases import Leases
+from layers.pointing import LAG_SECONDS, TRIM_SECONDS, Habit, Pointing
 from layers.subscriptions import Subscriptions
+from tests.helpers.clock import Clock
+from tests.helpers.subscribing import values
 
 
 @pytest.mark.parametrize(("came_back", "trims"), [([], True), ([b"a packed position"], False)])
@@ -29,3 +32,39 @@ def test_a_transaction_in_which_something_came_back_does_not_trim(
     run(head._trim(tr))
 
     assert tr.get(queue.layout.trimmed_key).wait().present() == trims
+
+
+def test_which_notes_may_go_is_looked_for_once_a_second_at_most_by_every_clock(
+    db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
+) -> None:
+    everything = subscriptions.subscribe(db, "all")
+    items = [f"{n}" for n in range(40)]
+
+    def notes_left() -> bool:
+        for item in items:
+            leases.enqueue(db, item)
+        taken = everything.lease_many(db)
+        assert values(taken) == items
+        leases.ack_many(db, taken)
+        span = leases.layout.arrivals.range()
+        return bool(list(db[span.start : span.stop]))
+
+    assert not notes_left()
+    assert notes_left()
+    clock.now += TRIM_SECONDS
+    assert not notes_left()
+    clock.now -= 10 * TRIM_SECONDS  # who trimmed last has a clock that is ahead
+    assert not notes_left()
+
+
+def test_a_subscription_that_has_not_looked_yet_holds_no_notes(
+    db: Any, subscriptions: Subscriptions, leases: Leases
+) -> None:
+    everything, new = subscriptions.subscribe(db, "all"), subscriptions.subscribe(db, "new")
+    leases.enqueue(db, "x")
+    assert everything.lease(db) is not None
+    span = leases.layout.arrivals.range()
+    assert not list(db[span.start : span.stop])
+    leases.enqueue(db, "y")
+    assert values(new.lease_many(db)) == ["y"]
+    assert subscriptions.check(db).problems == ()
