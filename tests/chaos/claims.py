@@ -12,11 +12,13 @@ from tests.chaos.history import KILLED, OK, REFUSED, Told
 LeaseOf = tuple[Position, bytes]
 """A position and the token of one lease of it."""
 
-ACKS = frozenset({"ack", "ack many", "staged ack", "ack in my transaction"})
+ACKS = frozenset({"ack", "ack newest", "ack many", "staged ack", "ack in my transaction"})
 RETURNS = frozenset({"nack", "nack later", "snooze"})
 EXTENDS = frozenset({"extend"})
 TAKES_OUT = frozenset({"dequeue", "dequeue many", "staged dequeue", "staged dequeue many"})
-TRIED_ONCE = frozenset({"enqueue two", "ack in my transaction"})
+WAITS = ("subscribed lease", "owned lease")
+"""Calls that wait for items of a subscription."""
+TRIED_ONCE = frozenset({"enqueue two", "ack in my transaction", "reset"})
 """Calls in a transaction of the caller's own, who does not repeat it: any retryable error comes out."""
 ONE_TRANSACTION = frozenset(
     {
@@ -31,6 +33,7 @@ ONE_TRANSACTION = frozenset(
         "enqueue large",
         "enqueue some",
         "enqueue two",
+        "deliver",
         "smart",
     }
 )
@@ -110,6 +113,8 @@ def _enqueued(claims: Claims, told: Told) -> None:
         claims.messages[contents[0]] = told.asked["message"]
         if told.answer.get("position") is None:
             return  # it was left out, or that is not known
+    if told.answer.get("left out"):
+        return
     if told.outcome == OK:
         claims.acknowledged.update(contents)
     elif told.outcome == "interrupted":

@@ -1,4 +1,4 @@
-"""Promises of the layers that stand on the queue in some rounds: smart checks (I8) and subscriptions (I12)."""
+"""Promises of the layers that stand on the queue in some rounds: smart checks (I8), subscriptions (I12), owners."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from layers.oprecords import Record
 from tests.chaos.claims import Claims
 from tests.chaos.history import OK, content
 from tests.chaos.invariant import Invariant
-from tests.chaos.kinds import CREDIT, Kind
-from tests.chaos.motions import moves
+from tests.chaos.kinds import EXCLUSIVE, Kind, credit_of
+from tests.chaos.motions import is_taken, moves
 from tests.chaos.replay import Replay, Step
 from tests.chaos.rules import Rules
 
@@ -85,11 +85,12 @@ _DECISIONS = {"report": "ignore", "confirm": "ignore and delete", "override": "q
 
 class WithinCredit(Invariant):
     name, says = "I12", "credit is never below 0 or above its grant"
-    kinds = (Kind.subscriptions,)
+    kinds = (Kind.subscriptions, Kind.exclusive)
 
     def __init__(self, claims: Claims, rules: Rules) -> None:
         super().__init__(claims, rules)
-        self._leased: dict[str, set[Position]] = {name: set() for name in CREDIT}
+        self._credit = credit_of(rules.kind)
+        self._leased: dict[str, set[Position]] = {name: set() for name in self._credit}
 
     def see(self, step: Step, replay: Replay) -> None:
         record = step.record
@@ -101,7 +102,7 @@ class WithinCredit(Invariant):
             if new:
                 self._leased[new].add(position)
                 self._taken(new, record, again=old == new)
-        for name, credit in CREDIT.items():
+        for name, credit in self._credit.items():
             held = replay.held.get(name, 0)
             if held != len(self._leased[name]):
                 self.broken(f"{name} has {len(self._leased[name])} items, and {held} are counted", record)
@@ -111,3 +112,34 @@ class WithinCredit(Invariant):
 
     def _taken(self, name: str, record: Record, *, again: bool) -> None:
         self.tally[f"leases for {name}"] += not again
+
+
+class OneOwner(Invariant):
+    name, says = "owner", "an exclusive subscription's items go to who took it over last"
+    kinds = (Kind.exclusive,)
+
+    def __init__(self, claims: Claims, rules: Rules) -> None:
+        super().__init__(claims, rules)
+        self._owner: tuple[str, int] | None = None
+        """Process and hand; None: nobody."""
+
+    def see(self, step: Step, replay: Replay) -> None:
+        record = step.record
+        key = replay.layout.subscriptions.pack((EXCLUSIVE,))[len(replay.layout.prefix) :]
+        if any(change.operation == "set" and change.key == key for change in record.changes):
+            if record.call.startswith("take over#"):
+                self._owner = self._hand(record)
+                self.tally["takeovers"] += 1
+            elif record.call.startswith("reset#"):
+                self._owner = None
+        if not record.call.startswith("owned lease#"):
+            return
+        for position, before, after in moves(step):
+            if is_taken(step, position, before, after):
+                self.tally["leases"] += 1
+                if self._hand(record) != self._owner:
+                    self.broken(f"{position} went to hand {self._hand(record)}, and {self._owner} owns it", record)
+
+    def _hand(self, record: Record) -> tuple[str, int] | None:
+        told = self.claims.calls.get((record.by, record.call))
+        return (record.by, told.asked["hand"]) if told is not None else None

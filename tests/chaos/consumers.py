@@ -9,8 +9,11 @@ from typing import Any, ClassVar
 from layers.consumer import Consumer
 from layers.handlers import ACKED, Snooze
 from layers.lease import Lease
+from layers.subscription import Subscription
 from tests.chaos.hand import DURATION_S, Hand, Tools
 from tests.chaos.history import OK, told_claims, told_items, told_leases
+from tests.chaos.kinds import Kind
+from tests.chaos.owners import own
 
 REMEMBERED = 40
 """Leases that a hand remembers; the older ones are lost, and it uses them all the same."""
@@ -39,23 +42,43 @@ class Taker(Hand):
         "consume": 1,
     }
 
+    OWNERS_VERBS: ClassVar[dict[str, int]] = {
+        "take over": 4,
+        "owned lease": 20,
+        "close": 1,
+        "lease many": 2,
+        "staged lease": 2,
+        "dequeue many": 4,
+        "ack": 5,
+        "ack newest": 30,
+        "nack": 3,
+        "extend": 1,
+    }
+    """Where a subscription is exclusive: little is held and left, so that its owner has to wait for items."""
+
     def __init__(self, tools: Tools, number: int, seed: str) -> None:
         super().__init__(tools, number, seed)
         self.held: list[Lease] = []
+        self.owned: Subscription | None = None
+        """The exclusive subscription, as this hand took it over; perhaps another did since."""
 
     def verbs(self) -> dict[str, int]:
+        if self.tools.kind is Kind.exclusive:
+            return self.OWNERS_VERBS
         return {**self.VERBS, "subscribed lease": 12} if self.tools.subscriptions else self.VERBS
 
     def _taken(self, leases: list[Lease]) -> dict[str, Any]:
         self.held = [*self.held, *leases][-REMEMBERED:]
         return {"leases": told_leases(leases)}
 
-    def _lease(self, verb: str, lease: Callable[[], list[Lease] | Lease | None]) -> None:
+    def _lease(
+        self, verb: str, lease: Callable[[], list[Lease] | Lease | None], asked: dict[str, Any] | None = None
+    ) -> None:
         def act() -> dict[str, Any]:
             got = lease()
             return self._taken(got if isinstance(got, list) else [got] if got else [])
 
-        self.call(verb, {}, act)
+        self.call(verb, asked or {}, act)
 
     def lease(self) -> None:
         self._lease("lease", lambda: self.leases.lease(self.db, duration=DURATION_S, consumer=self.by))
@@ -68,11 +91,32 @@ class Taker(Hand):
         )
 
     def subscribed_lease(self) -> None:
-        subscription, limit = self.dice.choice(self.tools.subscriptions), self.dice.randint(1, 10)
-        self._lease(
-            "subscribed lease",
-            lambda: subscription.lease_many(self.db, limit=limit, duration=DURATION_S, consumer=self.by),
+        self._lease("subscribed lease", self._from(self.dice.choice(self.tools.subscriptions)))
+
+    def _from(self, subscription: Subscription) -> Callable[[], list[Lease]]:
+        limit, timeout = self.dice.randint(1, 10), self._timeout()
+        return lambda: subscription.lease_many(
+            self.db, limit=limit, duration=DURATION_S, consumer=self.by, timeout=timeout
         )
+
+    def take_over(self) -> None:
+        subscribed = self.tools.subscribed
+        if subscribed is None:
+            raise RuntimeError("there are no subscriptions in this round")
+
+        def act() -> None:
+            self.owned = own(self.db, subscribed)
+
+        self.call("take over", {"hand": self.number}, act)
+
+    def owned_lease(self) -> None:
+        if self.owned is not None:
+            self._lease("owned lease", self._from(self.owned), asked={"hand": self.number})
+
+    def close(self) -> None:
+        owned = self.owned
+        if owned is not None:
+            self.call("close", {}, lambda: owned.close(self.db))
 
     def staged_lease(self) -> None:
         timeout = self._timeout()
@@ -118,13 +162,17 @@ class Taker(Hand):
     def _one(self) -> Lease | None:
         return self.dice.choice(self.held) if self.held else None
 
-    def _use(self, verb: str, use: Callable[[Lease], Any]) -> None:
-        lease = self._one()
+    def _use(self, verb: str, use: Callable[[Lease], Any], lease: Lease | None = None) -> None:
+        lease = lease or self._one()
         if lease is not None:
             self.call(verb, {"claims": told_claims([lease])}, lambda: {"fate": str(use(lease))})
 
     def ack(self) -> None:
         self._use("ack", lambda lease: self.leases.ack(self.db, lease.handle))
+
+    def ack_newest(self) -> None:
+        if self.held:
+            self._use("ack newest", lambda lease: self.leases.ack(self.db, lease), self.held.pop())
 
     def staged_ack(self) -> None:
         self._use("staged ack", lambda lease: self.tools.staged.ack(self.db, lease))

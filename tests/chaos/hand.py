@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fdbqueue import BulkInterrupted, LeaseLost, Queue
+from fdbqueue import BulkInterrupted, LeaseLost, Queue, SubscriptionError
 from fdbqueue.engine import FDBError, Subspace
 from layers.leases import Leases
 from layers.oplog import calling
 from layers.smart import SmartQueue
 from layers.staged import StagedQueue
 from layers.subscription import Subscription
+from layers.subscriptions import Subscriptions
 from tests.chaos.faults import ChaosClock
 from tests.chaos.history import OK, REFUSED, History
 from tests.chaos.kinds import Kind
@@ -37,8 +38,10 @@ class Tools:
     queue: Queue
     leases: Leases
     staged: StagedQueue
+    subscribed: Subscriptions | None
+    """In a round with subscriptions, or an exclusive one."""
     subscriptions: list[Subscription]
-    """In a round with subscriptions."""
+    """In a round with subscriptions that anybody serves."""
     smart: SmartQueue | None
     """In a round with smart checks."""
     history: History
@@ -78,6 +81,8 @@ class Hand:
             outcome = OK
         except LeaseLost as lost:
             outcome, answer = REFUSED, {"lost": len(lost.lost)}
+        except SubscriptionError as another:
+            outcome, answer = REFUSED, {"why": str(another)}
         except FDBError as error:
             outcome, answer = f"error {error.code}", {"where": traceback.format_exc()}
         except BulkInterrupted as stopped:

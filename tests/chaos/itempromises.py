@@ -10,7 +10,7 @@ from layers.levels import PRIORITY
 from tests.chaos.claims import ONE_TRANSACTION, TRIED_ONCE, Claims, LeaseOf, is_unknown
 from tests.chaos.history import OK, REFUSED
 from tests.chaos.invariant import Invariant
-from tests.chaos.kinds import LEVELS, Kind
+from tests.chaos.kinds import CREDIT, HAVE_LEVELS, LEVELS, Kind
 from tests.chaos.motions import cause_of, from_the_dead, is_taken, moves
 from tests.chaos.replay import Replay, Step
 from tests.chaos.rules import Rules
@@ -98,19 +98,32 @@ class Order(Invariant):
         taken = [position for position, before, after in moves(step) if is_taken(step, position, before, after)]
         if taken:
             self.tally["items taken"] += len(taken)
-            last = max(taken)
-            name = self._subscription(step, last)
-            passed = next((one for one in replay.available if one < last and self._wanted(replay, name, one)), None)
-            if passed is not None:
-                self.broken(f"{last} was taken though {passed} stood before it", step.record)
+            for last in self._last_ones(taken):
+                self._taken_in_order(step, replay, last)
         for position, before, after in moves(step):
             if before is None and after is not None and position not in self._seen:
                 self._seen.add(position)
                 self._came(step, position)
+                self.tally["items delivered as they came"] += after.state == "leased"
             if after is not None and after.state in ("leased", "delayed") and replay.tail < position.index:
                 self.broken(f"{position} is {after.state}, and the tail is at {replay.tail}", step.record)
         self._versions.append(step.record.version)
         self._live.append(replay.live_index())
+
+    def _last_ones(self, taken: list[Position]) -> list[Position]:
+        """Return the items in front of which none may be left: the last, or with weights the last of each level."""
+        if self.rules.kind is not Kind.weights:
+            return [max(taken)]
+        return list({position.rank: position for position in sorted(taken)}.values())
+
+    def _taken_in_order(self, step: Step, replay: Replay, last: Position) -> None:
+        name = self._subscription(step, last)
+        in_front = (one for one in replay.available if one < last)
+        if self.rules.kind is Kind.weights:
+            in_front = (one for one in in_front if one.rank == last.rank)
+        passed = next((one for one in in_front if self._wanted(replay, name, one)), None)
+        if passed is not None:
+            self.broken(f"{last} was taken though {passed} stood before it", step.record)
 
     def _subscription(self, step: Step, taken: Position) -> str:
         after = step.after[taken]
@@ -119,14 +132,14 @@ class Order(Invariant):
     def _wanted(self, replay: Replay, name: str, position: Position) -> bool:
         """Say whether an item is wanted by who takes: by all, or by the subscription of a color."""
         standing = replay.standing(position)
-        if not name or standing is None:
+        if name not in CREDIT or standing is None:
             return True
         return self.claims.headers.get(standing.content, {}).get("color") == name
 
     def _came(self, step: Step, position: Position) -> None:
         record = step.record
         after = step.after[position]
-        if self.rules.kind is Kind.priority and after is not None:
+        if self.rules.kind in HAVE_LEVELS and after is not None:
             priority = self.claims.headers.get(after.content, {}).get(PRIORITY, LEVELS.count - 1)
             if position.rank != priority:
                 self.broken(f"{position} has not the rank of its priority {priority}", record)

@@ -7,6 +7,8 @@ from typing import ClassVar
 from layers.browsing import State
 from layers.watchdog import Watchdog
 from tests.chaos.hand import Hand
+from tests.chaos.kinds import Kind
+from tests.chaos.owners import reset
 
 STATES: tuple[State, ...] = ("available", "leased", "delayed", "dead")
 
@@ -23,6 +25,16 @@ class Keeper(Hand):
         "look": 3,
         "pause": 4,
     }
+
+    def verbs(self) -> dict[str, int]:
+        return {**self.VERBS, "reset": 8} if self.tools.kind is Kind.exclusive else self.VERBS
+
+    def reset(self) -> None:
+        """Let the exclusive subscription be nobody's, whoever owns it."""
+        subscribed = self.tools.subscribed
+        if subscribed is None:
+            raise RuntimeError("there are no subscriptions in this round")
+        self.call("reset", {}, lambda: reset(self.db, subscribed))
 
     def reclaim(self) -> None:
         self.call("reclaim", {}, lambda: {"count": len(self.leases.reclaim(self.db, limit=100).reclaimed)})

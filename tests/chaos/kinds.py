@@ -9,14 +9,22 @@ from typing import Any
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from layers.decisions import Decision, TakeOver
+from layers.head import Head
 from layers.levels import PRIORITY, Levels
 from layers.messages import Messages, MessageType, keyed
 from layers.oplog import OperationLog
+from layers.weighted import WeightedHead
 
 LEVELS = Levels(4)
+WEIGHTS = (4, 3, 2, 1)
 CREDIT = {"red": 7, "blue": 25}
 """Of the subscriptions, each of which selects the items of the color that it is named after."""
 COLORS = (*CREDIT, "green")
+EXCLUSIVE = "mine"
+"""The subscription that has one owner, who gets whatever is first."""
+EXCLUSIVE_CREDIT = {EXCLUSIVE: 12}
+OWNERSHIP_S = 0.5
+"""Shorter than a process is stopped for."""
 
 
 class Kind(StrEnum):
@@ -24,8 +32,13 @@ class Kind(StrEnum):
 
     plain = "plain"
     priority = "priorities"
+    weights = "weights"
     subscriptions = "subscriptions"
+    exclusive = "exclusive subscription"
     smart = "smart checks"
+
+
+HAVE_LEVELS = (Kind.priority, Kind.weights)
 
 
 def answer(queued: dict[str, Any], new: dict[str, Any]) -> Any:
@@ -57,7 +70,17 @@ def queue_of(space: Subspace, kind: Kind) -> Queue:
     """Return the round's queue."""
     if kind is Kind.smart:
         return Queue(space["queue"], codec=MESSAGES)
-    return Queue(space["queue"], order=LEVELS if kind is Kind.priority else None)
+    return Queue(space["queue"], order=LEVELS if kind in HAVE_LEVELS else None)
+
+
+def head_of(queue: Queue, kind: Kind) -> Head | None:
+    """Return in which order the round's items are leased, if that is not the queue's."""
+    return WeightedHead(queue.layout, WEIGHTS) if kind is Kind.weights else None
+
+
+def credit_of(kind: Kind) -> dict[str, int]:
+    """Return what the consumers of each of the round's subscriptions may have at once."""
+    return {Kind.subscriptions: CREDIT, Kind.exclusive: EXCLUSIVE_CREDIT}.get(kind, {})
 
 
 def log_of(space: Subspace, kind: Kind) -> OperationLog:
@@ -68,12 +91,12 @@ def log_of(space: Subspace, kind: Kind) -> OperationLog:
 def some_headers(kind: Kind, dice: random.Random, name: str) -> dict[str, Any] | None:
     """Return headers for an item, or none."""
     match kind:
-        case Kind.priority if dice.random() < 0.8:
+        case Kind.priority | Kind.weights if dice.random() < 0.8:
             return {PRIORITY: dice.randrange(LEVELS.count)}
         case Kind.subscriptions if dice.random() < 0.9:
             return {"color": dice.choice(COLORS)}
         case _:
-            return {"of": name} if dice.random() < 0.3 and kind is not Kind.priority else None
+            return {"of": name} if dice.random() < 0.3 and kind not in HAVE_LEVELS else None
 
 
 def encoded(value: Any) -> bytes:

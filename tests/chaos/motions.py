@@ -43,8 +43,10 @@ def timers_of(standing: Standing | None) -> Iterator[tuple[int, str]]:
 
 
 def is_taken(step: Step, position: Position, before: Standing | None, after: Standing | None) -> bool:
-    """Say whether an item was taken from the head."""
-    if before is None or before.state == "dead":
+    """Say whether an item was taken from the head, or delivered at once to one who waits for the head."""
+    if before is None:
+        return after is not None and after.state == "leased"
+    if before.state == "dead":
         return False
     if after is None:
         deleted = step.counts["deleted"] > 0

@@ -158,4 +158,39 @@ MUTANTS = (
         (("        count_levels(self._tr, self._layout, self._levels)\n", ""),),
         Kind.priority,
     ),
+    Mutant(
+        "a lease by turns does not conflict with who takes the same items",
+        "layers/weighted.py",
+        (("            tr.add_read_conflict_range(begin, end)\n", ""),),
+        Kind.weights,
+    ),
+    Mutant(
+        "a turn's items are taken from the end of their level",
+        "layers/weighted.py",
+        (("rows(tr.snapshot, *own, limit=limit)", "rows(tr.snapshot, *own, limit=limit, reverse=True)"),),
+        Kind.weights,
+    ),
+    Mutant(
+        "a former owner of an exclusive subscription is not refused",
+        "layers/subscription.py",
+        (("if registration.owner != self._owner:", "if registration.owner is None:"),),
+        Kind.exclusive,
+    ),
+    Mutant(
+        "a lease by the owner does not conflict with a takeover",
+        "layers/sole.py",
+        (("        self.fence(tr)\n        if registration is None", "        if registration is None"),),
+        Kind.exclusive,
+    ),
+    Mutant(
+        "a delivery to the owner does not conflict with what comes to stand in front",
+        "layers/sole.py",
+        (
+            (
+                "        tr.add_read_conflict_range(self._layout.begin, self._layout.available.key(packed))\n",
+                "        return\n",
+            ),
+        ),
+        Kind.exclusive,
+    ),
 )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from tests.chaos.hand import Hand
 from tests.chaos.history import value_of
-from tests.chaos.kinds import some_headers
+from tests.chaos.kinds import Kind, some_headers
 
 
 class Producer(Hand):
@@ -25,7 +25,9 @@ class Producer(Hand):
     }
 
     def verbs(self) -> dict[str, int]:
-        return {"smart": 1} if self.tools.smart is not None else self.VERBS
+        if self.tools.smart is not None:
+            return {"smart": 1}
+        return {**self.VERBS, "deliver": 6, "deliver now": 6} if self.tools.subscribed is not None else self.VERBS
 
     def _values(self, count: int, size: int) -> tuple[dict[str, Any], list[bytes], Any]:
         name = self.name()
@@ -61,6 +63,25 @@ class Producer(Hand):
             asked,
             lambda: {"count": self.leases.enqueue_many(self.db, values, headers=headers).items},
         )
+
+    def deliver(self) -> None:
+        self._deliver("deliver", immediate=False)
+
+    def deliver_now(self) -> None:
+        self._deliver("deliver now", immediate=True)
+
+    def _deliver(self, verb: str, *, immediate: bool) -> None:
+        """Enqueue into the hands of one who waits, if there is one."""
+        subscribed = self.tools.subscribed
+        if subscribed is None:
+            raise RuntimeError("there are no subscriptions in this round")
+        asked, [value], headers = self._values(1, 40)
+
+        def act() -> dict[str, Any]:
+            delivery = subscribed.enqueue(self.db, value, headers=headers, immediate=immediate)
+            return {"left out": True} if delivery is None else {"to": delivery.subscription}
+
+        self.call(verb, asked, act)
 
     def enqueue_two(self) -> None:
         """Enqueue twice beside a write of one's own, in one transaction that is tried once."""
@@ -106,7 +127,13 @@ class Loader(Producer):
     VERBS: ClassVar[dict[str, int]] = {"bulk": 2, "enqueue many": 1, "rest": 4}
 
     def verbs(self) -> dict[str, int]:
-        return {"smart": 4, "rest": 1} if self.tools.smart is not None else self.VERBS
+        match self.tools.kind:
+            case Kind.smart:
+                return {"smart": 4, "rest": 1}
+            case Kind.exclusive:
+                return {"deliver": 2, "deliver now": 4, "rest": 1}  # few items, so that its owner has to wait for them
+            case _:
+                return self.VERBS
 
     def bulk(self) -> None:
         asked, values, _ = self._values(self.dice.randint(300, 2_500), 40)

@@ -8,7 +8,7 @@ from typing import Any
 from tests.chaos.oracle import INVARIANTS, NOT_HERE, REBUILT
 from tests.chaos.run import MOST_TOLD, SAME, WOKEN, Report
 
-COMPOSED = ("I8", "I12")
+COMPOSED = ("I8", "I12", "owner")
 OTHERS = {
     SAME: "both engines answer the same to the same program",
     WOKEN: "who waits for an item is woken by it",

@@ -30,7 +30,9 @@ VERBS = (
 OF_KIND: dict[Kind, tuple[str, ...]] = {
     Kind.plain: (),
     Kind.priority: (),
+    Kind.weights: (),
     Kind.subscriptions: ("subscribed lease",) * 6,
+    Kind.exclusive: (),
     Kind.smart: ("smart",) * 9,
 }
 """What a program also does, by the layer that stands on its queue."""

@@ -21,8 +21,9 @@ from layers.staged import StagedQueue
 from layers.subscriptions import Subscriptions
 from tests.chaos.faults import Odds
 from tests.chaos.history import OK, History, read_histories, told_claims, told_leases
-from tests.chaos.kinds import CREDIT, Kind, log_of, queue_of
+from tests.chaos.kinds import CREDIT, Kind, credit_of, log_of, queue_of
 from tests.chaos.oracle import Verdict, judge
+from tests.chaos.owners import reset
 from tests.chaos.rules import Rules
 from tests.chaos.worker import MAX_ATTEMPTS, Part, play
 from tests.helpers.processes import Processes, kill_9
@@ -120,11 +121,14 @@ class Round:
             subscriptions = Subscriptions(queue_of(self.space, self.kind))
             for name, credit in CREDIT.items():
                 subscriptions.subscribe(db, name, selector=f"color = '{name}'").grant(db, items=credit)
+        if self.kind is Kind.exclusive:
+            db = log_of(self.space, self.kind).of(self.db, by="stage")
+            reset(db, Subscriptions(queue_of(self.space, self.kind)))
 
     def _check(self) -> list[str]:
         queue = queue_of(self.space, self.kind)
         problems = [*StagedQueue(queue).check(self.db).problems]
-        if self.kind is Kind.subscriptions:
+        if credit_of(self.kind):
             problems += Subscriptions(queue).check(self.db).problems
         if self.kind is Kind.smart:
             problems += SmartQueue(queue).check(self.db).problems

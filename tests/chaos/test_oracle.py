@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,13 +12,17 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layout import LEASE, pack
 from fdbqueue.stats import count
+from layers.head import Head
 from layers.leases import Leases
 from layers.oplog import OperationLog, calling
+from layers.relaxed import RelaxedHead
 from layers.smart import SmartQueue
 from layers.subscriptions import Subscriptions
+from layers.weighted import WeightedHead, wheel
 from tests.chaos.history import KILLED, OK, Told, told_claims, told_leases, value_of
-from tests.chaos.kinds import CREDIT, Kind, log_of, queue_of
+from tests.chaos.kinds import CREDIT, OWNERSHIP_S, WEIGHTS, Kind, log_of, queue_of
 from tests.chaos.oracle import judge
+from tests.chaos.owners import own
 from tests.chaos.rules import Rules
 from tests.helpers.clock import Clock
 
@@ -52,6 +57,13 @@ class Scene:
             lease = self.leases.lease(self.db, consumer="me", **terms)
         told.answer = {"leases": told_leases([lease] if lease else [])}
         return lease
+
+    def lease_by(self, *heads: Head) -> list[Any]:
+        """Lease an item by each of some heads, in one transaction."""
+        tr = self.db.create_transaction()
+        leases = [Leases(self.queue, clock=self.clock, head=head).lease(tr, consumer="me") for head in heads]
+        tr.commit().wait()
+        return leases
 
     def ack(self, lease: Any) -> None:
         told = self.told("ack", {"claims": told_claims([lease])})
@@ -216,6 +228,53 @@ def test_a_rank_that_is_not_the_prioritys_is_found(other: Any) -> None:
         tr = scene.db.create_transaction()
         stored = fdbqueue.items.envelope(value_of("b", 0, 10), {"priority": 1})
         tr.set(scene.queue.layout.item_key(fdbqueue.Position(9, b"r", rank=2)), stored)
+        tr.commit().wait()
+    assert "I5" in scene.broken()
+
+
+def test_with_weights_an_item_of_another_level_may_be_left_in_front_and_one_of_the_same_is_found(other: Any) -> None:
+    scene = other(Kind.weights)
+    layout = scene.queue.layout
+    for name, priority in [("a", 0), ("b", 1), ("c", 1)]:
+        scene.enqueue(name, headers={"priority": priority})
+    first_of_1 = partial(WeightedHead, layout, WEIGHTS, spin=lambda n: list(wheel(WEIGHTS)).index(1))
+    assert [lease.position.rank for lease in scene.lease_by(first_of_1())] == [1]
+    assert "I5" not in scene.broken()
+
+    scene.enqueue("d", headers={"priority": 0})
+    second = RelaxedHead(layout, window=2, choose=lambda runs: runs - 1)
+    assert [lease.position.rank for lease in scene.lease_by(second, first_of_1())] == [0, 1]
+    assert "I5" in scene.broken()
+
+
+def test_an_item_that_goes_to_a_former_owner_is_found(other: Any) -> None:
+    scene = other(Kind.exclusive)
+    subscriptions = Subscriptions(scene.leases)
+    for hand in (0, 1):
+        scene.clock.now += 2 * OWNERSHIP_S
+        told = scene.told("take over", {"hand": hand})
+        with calling(f"take over#{told.number}"):
+            owned = own(scene.db, subscriptions)
+    for hand in (1, 0):
+        scene.enqueue(f"to {hand}")
+        told = scene.told("owned lease", {"hand": hand})
+        with calling(f"owned lease#{told.number}"):
+            [lease] = owned.lease_many(scene.db, consumer="me")
+        told.answer = {"leases": told_leases([lease])}
+        scene.ack(lease)
+        assert scene.broken() == (set() if hand else {"owner"})
+
+
+def test_an_item_that_is_delivered_though_another_stands_in_front_is_found(other: Any) -> None:
+    scene = other(Kind.exclusive)
+    scene.enqueue("a")
+    told = scene.told("deliver", {"name": "b", "count": 1, "size": 10, "headers": None})
+    tr = scene.db.create_transaction()
+    scene.queue.enqueue(tr, value_of("b", 0, 10))
+    second = RelaxedHead(scene.queue.layout, window=2, choose=lambda runs: runs - 1)
+    [lease] = Leases(scene.queue, clock=scene.clock, head=second).lease_many(tr, limit=1, consumer="mine")
+    assert lease.value == value_of("b", 0, 10)
+    with calling(f"deliver#{told.number}"):
         tr.commit().wait()
     assert "I5" in scene.broken()
 

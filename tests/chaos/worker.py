@@ -22,12 +22,13 @@ from layers.leases import Leases
 from layers.smart import SmartQueue
 from layers.staged import StagedQueue
 from layers.subscription import Subscription
+from layers.subscriptions import Subscriptions
 from tests.chaos.consumers import Taker
 from tests.chaos.faults import ChaosClock, ChaosDatabase, Odds
 from tests.chaos.hand import Hand, Tools
 from tests.chaos.history import History
 from tests.chaos.keepers import Keeper
-from tests.chaos.kinds import CREDIT, Kind, log_of, queue_of
+from tests.chaos.kinds import CREDIT, Kind, credit_of, head_of, log_of, queue_of
 from tests.chaos.producers import Loader, Producer
 from tests.helpers.staging import hurry
 
@@ -100,7 +101,8 @@ def _tools(part: Part, history: History, opened: Any) -> Tools:
     clock = ChaosClock(part.odds, history, f"{part.seed}/clock")
     db = ChaosDatabase(opened, part.odds, history, f"{part.seed}/faults")
     backoff = random.Random(part.seed).choice([immediately, constant(0.1)])
-    leases = Leases(queue, max_attempts=MAX_ATTEMPTS, backoff=backoff, clock=clock)
+    head = head_of(queue, part.kind)
+    leases = Leases(queue, max_attempts=MAX_ATTEMPTS, backoff=backoff, clock=clock, head=head)
     names = CREDIT if part.kind is Kind.subscriptions else ()
     return Tools(
         db=log_of(space, part.kind).of(db, by=part.by, clock=clock),
@@ -109,6 +111,7 @@ def _tools(part: Part, history: History, opened: Any) -> Tools:
         queue=queue,
         leases=leases,
         staged=StagedQueue(leases, consumer=part.by),
+        subscribed=Subscriptions(leases) if credit_of(part.kind) else None,
         # The round has registered them.
         subscriptions=[Subscription(leases, name, function=None, owner=b"", ownership_us=0) for name in names],
         smart=SmartQueue(leases) if part.kind is Kind.smart else None,
