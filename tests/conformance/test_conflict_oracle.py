@@ -13,7 +13,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue.engine import FDBError, KeySelector, Subspace
+from fdbqueue.engine import KeySelector, Subspace
+from tests.helpers.conflicting import conflicts
 
 SLOTS = 4
 NAMES = [b"a", b"a\x00", b"b", b"c", b"c\x00", b"c\x00\x00", b"d", b"e" * 600, b"e" * 600 + b"\x00", b"f"]
@@ -100,19 +101,10 @@ class Interleaving:
 
     def _commit(self, slot: int, tr: Any, footprint: Footprint, *_: bytes) -> None:
         expected = self._oracle.conflicts(footprint)
-        assert self._fails(tr) is expected, footprint
+        assert conflicts(tr) is expected, footprint
         if not expected and footprint.writes:
             self._oracle.committed.append(footprint.writes)
         self._slots[slot] = self._db.create_transaction(), Footprint()
-
-    def _fails(self, tr: Any) -> bool:
-        try:
-            tr.commit().wait()
-        except FDBError as error:
-            if error.code != 1020:
-                raise
-            return True
-        return False
 
 
 steps = st.tuples(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import Position
-from fdbqueue.engine import FDBError
 from layers.decisions import Answer, Asked, Decision
 from layers.leases import Leases
 from layers.messages import EVERYTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed
@@ -97,17 +96,6 @@ def contents(smart: SmartQueue, db: Any) -> list[Any]:
     """Return the messages that are available, and that nothing is wrong."""
     assert smart.check(db).problems == smart.check(db.create_transaction()).problems == ()
     return [item.value for item in smart.queue.browse(db)]
-
-
-def conflicts(tr: Any) -> bool:
-    """Commit, and say whether that failed with a conflict."""
-    try:
-        tr.commit().wait()
-    except FDBError as error:
-        if error.code != 1020:
-            raise
-        return True
-    return False
 
 
 def rows_of(smart: SmartQueue, db: Any) -> list[tuple[bytes, bytes]]:

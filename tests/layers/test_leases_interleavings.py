@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from fdbqueue import LeaseLost, Queue
-from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.engine import Subspace
 from layers.lease import Lease
 from layers.leases import Leases
 from tests.helpers.clock import Clock
+from tests.helpers.conflicting import conflicts
 
 
 @pytest.fixture
@@ -28,16 +29,6 @@ def lease_of(leases: Leases, db: Any, **terms: Any) -> Lease:
     lease = leases.lease(db, **terms)
     assert lease is not None
     return lease
-
-
-def conflicts(tr: Any) -> bool:
-    try:
-        tr.commit().wait()
-    except FDBError as error:
-        if error.code != 1020:
-            raise
-        return True
-    return False
 
 
 def test_of_two_leases_of_the_same_item_one_conflicts(db: Any, leases: Leases) -> None:

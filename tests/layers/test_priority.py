@@ -17,7 +17,7 @@ from layers.relaxed import RelaxedQueue
 from layers.requests import Requests
 from layers.staged import StagedQueue
 from tests.helpers.clock import Clock
-from tests.helpers.smart import conflicts
+from tests.helpers.conflicting import conflicts
 from tests.helpers.staging import register
 
 

@@ -18,8 +18,9 @@ from layers.messages import MessageType
 from layers.monitor import Monitor
 from layers.smart import SmartQueue
 from tests.helpers.clock import Clock
+from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import Fault, FaultyDatabase
-from tests.helpers.smart import conflicts, contents, rows_of, smart_queue
+from tests.helpers.smart import contents, rows_of, smart_queue
 
 
 def due_in(seconds: float) -> MessageType:

@@ -14,13 +14,13 @@ from layers.decisions import Decision
 from layers.limits import Limit
 from layers.messages import MessageType
 from layers.smart import SmartQueue
+from tests.helpers.conflicting import conflicts
 from tests.helpers.smart import (
     CONFIRMATION,
     Confirmation,
     Note,
     Order,
     Progress,
-    conflicts,
     contents,
     position_of,
     smart_queue,

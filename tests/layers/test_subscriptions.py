@@ -18,11 +18,6 @@ from tests.helpers.clock import Clock
 from tests.helpers.subscribing import values
 
 
-@pytest.fixture
-def leases(space: Subspace, clock: Clock) -> Leases:
-    return Leases(Queue(space, codec="str"), clock=clock)
-
-
 def fill(leases: Leases, db: Any, *colors: str) -> list[Position]:
     """Enqueue an item of each color, called by its color and its number."""
     return [leases.enqueue(db, f"{color}{n}", headers={"color": color}) for n, color in enumerate(colors)]

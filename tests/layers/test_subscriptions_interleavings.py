@@ -6,19 +6,14 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Queue, SubscriptionError
+from fdbqueue import SubscriptionError
 from fdbqueue.engine import Subspace
 from layers.leases import Leases
 from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
-from tests.helpers.smart import conflicts
+from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import values
-
-
-@pytest.fixture
-def leases(space: Subspace, clock: Clock) -> Leases:
-    return Leases(Queue(space, codec="str"), clock=clock)
 
 
 @pytest.fixture

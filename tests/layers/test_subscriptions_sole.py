@@ -16,13 +16,8 @@ from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
 from layers.waitingline import DISPATCHER
 from tests.helpers.clock import Clock
-from tests.helpers.smart import conflicts
+from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import stand_in_line, standing, values
-
-
-@pytest.fixture
-def leases(space: Subspace, clock: Clock) -> Leases:
-    return Leases(Queue(space, codec="str"), clock=clock)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from layers.leases import Leases
 from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
 from layers.waitingline import WaitingLine
-from tests.helpers.smart import conflicts
+from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import stand_in_line, standing
 
 

@@ -20,7 +20,7 @@ from layers.priority import PriorityQueue
 from layers.staged import StagedQueue
 from layers.weighted import WeightedHead, wheel
 from tests.helpers.clock import Clock
-from tests.helpers.smart import conflicts
+from tests.helpers.conflicting import conflicts
 
 WEIGHTS = (4, 2, 1)
 
