@@ -20,7 +20,7 @@ class Head:
         self._layout = layout
 
     def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
-        """Read the next `limit` available items; `after`: behind this item's key.
+        """Read the next `limit` available items; `after`: right behind this item's key, to be taken together with it.
 
         By snapshot, since only `take` knows how many of them are taken: a plain read of 100 rows that finds 3 would
         conflict with every enqueue, though one behind the last taken item changes nothing.

@@ -58,7 +58,10 @@ class RelaxedHead(Head):
         self._choose = choose
 
     def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
-        found = yield from super().first(tr, limit=max(limit, self._window), after=after)
+        if after is not None:
+            # Right behind it: what is taken is one run, and what stood between two would be cleared with them.
+            return (yield from super().first(tr, limit=limit, after=after))
+        found = yield from super().first(tr, limit=max(limit, self._window))
         runs = max(1, min(len(found), self._window) - limit + 1)
         start = self._choose(runs)
         return found[start : start + limit]

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
+from layers.browsing import State
 from layers.leases import Leases
 from layers.relaxed import RelaxedHead, RelaxedQueue
 from layers.staged import StagedQueue
+from tests.helpers.clock import Clock
+from tests.helpers.staging import register
 
 
 @pytest.fixture
@@ -69,6 +72,20 @@ def test_it_composes_in_a_transaction_and_with_the_strict_view(db: Any, queue: Q
     assert [item.value for item in StagedQueue(queue).dequeue_many(db)] == rest
     assert relaxed.dequeue(db) is None
     assert queue.check(db).ok
+
+
+def test_who_serves_others_too_takes_nothing_away_between_what_it_looked_at_first_and_later(
+    db: Any, queue: Queue, clock: Clock
+) -> None:
+    queue.enqueue_many(db, list(range(60)))
+    last = RelaxedHead(queue.layout, window=8, choose=lambda runs: runs - 1)
+    leases = Leases(queue, clock=clock, head=last)
+    register(db, queue, clock, wanted=3)  # of whom who comes knows when it has begun to look
+    taken = StagedQueue(leases).dequeue_many(db, limit=3)
+    states: list[State] = ["available", "leased"]
+    left = [item.value for state in states for item in leases.browse(db, state=state)]
+    assert sorted([*left, *(item.value for item in taken)]) == list(range(60))
+    assert leases.check(db).problems == ()
 
 
 def test_many_who_pick_at_once_take_everything_once(db: Any, queue: Queue) -> None:
