@@ -111,10 +111,17 @@ class Order(Invariant):
         self._live.append(replay.live_index())
 
     def _last_ones(self, taken: list[Position]) -> list[Position]:
-        """Return the items in front of which none may be left: the last, or with weights the last of each level."""
-        if self.rules.kind is not Kind.weights:
-            return [max(taken)]
-        return list({position.rank: position for position in sorted(taken)}.values())
+        """Return the items in front of which none may be left: the last, or with weights the last of each level.
+
+        With relaxed order there is none: what was among the first when it was read need not be so at the commit.
+        """
+        match self.rules.kind:
+            case Kind.weights:
+                return list({position.rank: position for position in sorted(taken)}.values())
+            case Kind.relaxed:
+                return []
+            case _:
+                return [max(taken)]
 
     def _taken_in_order(self, step: Step, replay: Replay, last: Position) -> None:
         name = self._subscription(step, last)

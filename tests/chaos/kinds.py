@@ -13,6 +13,7 @@ from layers.head import Head
 from layers.levels import PRIORITY, Levels
 from layers.messages import Messages, MessageType, keyed
 from layers.oplog import OperationLog
+from layers.relaxed import RelaxedHead
 from layers.weighted import WeightedHead
 
 LEVELS = Levels(4)
@@ -33,6 +34,7 @@ class Kind(StrEnum):
     plain = "plain"
     priority = "priorities"
     weights = "weights"
+    relaxed = "relaxed order"
     subscriptions = "subscriptions"
     exclusive = "exclusive subscription"
     smart = "smart checks"
@@ -75,7 +77,13 @@ def queue_of(space: Subspace, kind: Kind) -> Queue:
 
 def head_of(queue: Queue, kind: Kind) -> Head | None:
     """Return in which order the round's items are leased, if that is not the queue's."""
-    return WeightedHead(queue.layout, WEIGHTS) if kind is Kind.weights else None
+    match kind:
+        case Kind.weights:
+            return WeightedHead(queue.layout, WEIGHTS)
+        case Kind.relaxed:
+            return RelaxedHead(queue.layout)
+        case _:
+            return None
 
 
 def credit_of(kind: Kind) -> dict[str, int]:

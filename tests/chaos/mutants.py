@@ -165,6 +165,12 @@ MUTANTS = (
         Kind.weights,
     ),
     Mutant(
+        "a lease in relaxed order does not conflict with who takes the same items",
+        "layers/relaxed.py",
+        (("        tr.add_read_conflict_range(begin, end)\n", ""),),
+        Kind.relaxed,
+    ),
+    Mutant(
         "a turn's items are taken from the end of their level",
         "layers/weighted.py",
         (("rows(tr.snapshot, *own, limit=limit)", "rows(tr.snapshot, *own, limit=limit, reverse=True)"),),

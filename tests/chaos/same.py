@@ -31,6 +31,7 @@ OF_KIND: dict[Kind, tuple[str, ...]] = {
     Kind.plain: (),
     Kind.priority: (),
     Kind.weights: (),
+    Kind.relaxed: (),
     Kind.subscriptions: ("subscribed lease",) * 6,
     Kind.exclusive: (),
     Kind.smart: ("smart",) * 9,

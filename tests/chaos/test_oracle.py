@@ -247,6 +247,16 @@ def test_with_weights_an_item_of_another_level_may_be_left_in_front_and_one_of_t
     assert "I5" in scene.broken()
 
 
+def test_in_relaxed_order_an_item_may_be_left_in_front(other: Any) -> None:
+    scene = other(Kind.relaxed)
+    scene.enqueue("a")
+    scene.enqueue("b")
+    second = RelaxedHead(scene.queue.layout, window=2, choose=lambda runs: runs - 1)
+    [lease] = scene.lease_by(second)
+    assert lease.value == value_of("b", 0, 10)
+    assert "I5" not in scene.broken()
+
+
 def test_an_item_that_goes_to_a_former_owner_is_found(other: Any) -> None:
     scene = other(Kind.exclusive)
     subscriptions = Subscriptions(scene.leases)
