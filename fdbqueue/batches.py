@@ -62,6 +62,10 @@ class Batch:
         self.stored.append(envelope(payload))
         self.size_bytes += len(payload)
 
+    def count_plain(self) -> None:
+        """Count the bytes of values that all are plain items, which were appended to `stored` by themselves."""
+        self.size_bytes = sum(map(len, self.stored)) - len(PLAIN) * len(self.stored)
+
     def position(self, at: int, random: bytes) -> Position:
         """Return the position of the value at a place in the batch."""
         return Position(self.index + at, random, rank=None if self.ranks is None else self.ranks[at])
@@ -112,24 +116,41 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         encode, takes_bytes, rank_of, order = self._encoding
         clock = time.monotonic
-        batch, since = Batch(0), clock()
-        for value in self._values:
-            self.taken += 1
+        # Values up to this size fill no batch by their bytes, which need not be counted one by one then.
+        short = BATCH_BYTES // BATCH_ITEMS if order is None else -1
+        batch = Batch(0)
+        append, uncounted = batch.stored.append, short
+        look, late = BATCH_ITEMS // 2, clock() + BATCH_SECONDS
+        for taken, value in enumerate(self._values, 1):
+            self.taken = taken
             payload = value if takes_bytes and type(value) is bytes else encode(value)
             size_bytes = len(payload)
-            if order is None and size_bytes <= INLINE_BYTES:  # as `Batch.add`, for nearly all values there are
-                batch.stored.append(PLAIN + payload)
-                batch.size_bytes += size_bytes
+            if size_bytes <= uncounted:  # as `Batch.add`, for nearly all values there are
+                append(PLAIN + payload)
             else:
+                if uncounted >= 0:
+                    batch.count_plain()
+                    uncounted = -1
                 if size_bytes > INLINE_BYTES and batch.size_bytes + size_bytes > BATCH_BYTES and batch.stored:
                     yield batch
-                    batch, since = Batch(batch.stop), clock()
+                    batch = Batch(batch.stop)
+                    append, look, late = batch.stored.append, batch.start + BATCH_ITEMS // 2, clock() + BATCH_SECONDS
                 batch.add(payload, rank_of(value))
-            amount = len(batch.stored)
-            if amount == BATCH_ITEMS // 2:
+                if batch.size_bytes >= BATCH_BYTES:
+                    look = 0
+            if taken < look and clock() < late:
+                continue
+            if taken == look < batch.start + BATCH_ITEMS:
                 self._soon()
-            elif amount >= BATCH_ITEMS or batch.size_bytes >= BATCH_BYTES or clock() - since > BATCH_SECONDS:
-                yield batch
-                batch, since = Batch(batch.stop), clock()
+                look = batch.start + BATCH_ITEMS
+                continue
+            if uncounted >= 0:
+                batch.count_plain()
+            yield batch
+            batch = Batch(batch.stop)
+            append, uncounted = batch.stored.append, short
+            look, late = batch.start + BATCH_ITEMS // 2, clock() + BATCH_SECONDS
         if batch.stored:
+            if uncounted >= 0:
+                batch.count_plain()
             yield batch

@@ -398,6 +398,7 @@ def rank_of(packed: bytes) -> int | None:
 def _keys_in_a_row(prefix: bytes, index: int, amount: int, random: bytes) -> list[bytes]:
     """Return packed positions behind `prefix`; up to 256 in a row differ in the index's last byte only."""
     tail = b"\x01%b\x00" % random.replace(b"\x00", b"\x00\xff")
+    ends = [last + tail for last in _BYTES] if amount > len(_BYTES) else []
     end = index + amount
     keys: list[bytes] = []
     if not index and amount:
@@ -406,8 +407,11 @@ def _keys_in_a_row(prefix: bytes, index: int, amount: int, random: bytes) -> lis
     while index < end:
         head = prefix + _pack_integer(index)[:-1]
         first = index & 0xFF
-        found = _BYTES[first : first + end - index]
-        keys += [head + last + tail for last in found]
+        if ends:
+            found = [head + last for last in ends[first : first + end - index]]
+        else:
+            found = [head + last + tail for last in _BYTES[first : first + end - index]]
+        keys += found
         index += len(found)
     return keys
 

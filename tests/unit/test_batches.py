@@ -1,0 +1,101 @@
+"""Batches: where a stream of values is cut, by their number and their bytes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fdbqueue import batches
+from fdbqueue.batches import Batch, Batches, Encoding
+from fdbqueue.items import envelope
+
+MOST_ITEMS, MOST_BYTES, INLINE = 10, 200, 60
+
+values = st.lists(st.integers(0, 130).map(bytes) | st.just(b"short"), max_size=60)
+ranks = st.sampled_from([None, "by length"])
+
+
+def expected(sizes: list[int]) -> list[list[int]]:
+    """Return the sizes of each batch's values: full as soon as it has enough of either, no large one over the brim."""
+    found: list[list[int]] = [[]]
+    for size in sizes:
+        if size > INLINE and found[-1] and sum(found[-1]) + size > MOST_BYTES:
+            found.append([])
+        found[-1].append(size)
+        if len(found[-1]) == MOST_ITEMS or sum(found[-1]) >= MOST_BYTES:
+            found.append([])
+    return found if found[-1] else found[:-1]
+
+
+def encoding(order: str | None = None, *, takes_bytes: bool = True) -> Encoding:
+    return Encoding(bytes, takes_bytes, len if order else lambda _: None, order)
+
+
+@given(values=values, order=ranks)
+@example(values=[b"short"] * 25, order=None)
+def test_a_batch_goes_out_when_it_has_enough_values_or_bytes(values: list[bytes], order: str | None) -> None:
+    halves = 0
+
+    def soon() -> None:
+        nonlocal halves
+        halves += 1
+
+    with patch.multiple(batches, BATCH_ITEMS=MOST_ITEMS, BATCH_BYTES=MOST_BYTES, INLINE_BYTES=INLINE):
+        found = list(Batches(encoding(order), values, soon))
+    sizes = expected([len(value) for value in values])
+    assert [batch.size_bytes for batch in found] == [sum(some) for some in sizes]
+    assert [stored for batch in found for stored in batch.stored] == [envelope(value) for value in values]
+    assert [(batch.start, batch.stop) for batch in found] == spans(sizes)
+    assert halves == sum(len(some) >= MOST_ITEMS // 2 for some in sizes if not fills_at_half(some))
+    assert [batch.ranks for batch in found] == [some if order else None for some in sizes]
+
+
+def spans(sizes: list[list[int]]) -> list[tuple[int, int]]:
+    stops = [sum(map(len, sizes[: n + 1])) for n in range(len(sizes))]
+    return list(zip([0, *stops], stops, strict=False))
+
+
+def fills_at_half(sizes: list[int]) -> bool:
+    return len(sizes) == MOST_ITEMS // 2 and sum(sizes) >= MOST_BYTES
+
+
+def test_a_slow_input_sends_each_value_that_was_late_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def slow() -> Iterator[bytes]:
+        nonlocal now
+        for n in range(6):
+            now += (0.1, 0.6)[n > 2]
+            yield b"%d" % n
+
+    assert [batch.stop for batch in Batches(encoding(), slow(), lambda: None)] == [4, 5, 6]
+
+
+@pytest.mark.parametrize("takes_bytes", [True, False])
+def test_a_value_counts_as_taken_as_soon_as_it_is_read(takes_bytes: bool) -> None:
+    source = Batches(encoding(takes_bytes=takes_bytes), [b"a", b"b", "no bytes", b"c"], lambda: None)
+    with pytest.raises(TypeError):
+        list(source)
+    assert source.taken == 3
+
+
+def test_an_input_that_breaks_counts_what_came() -> None:
+    def broken() -> Iterator[bytes]:
+        yield from (b"a", b"b")
+        raise ConnectionError
+
+    source = Batches(encoding(), broken(), lambda: None)
+    with pytest.raises(ConnectionError):
+        list(source)
+    assert source.taken == 2
+
+
+def test_a_batch_of_none_is_none() -> None:
+    assert list(Batches(encoding(), [], lambda: None)) == []
+    assert Batch(3).stop == 3
