@@ -19,6 +19,7 @@ from fdbqueue.engine.errors import (
     adopt_binding,
     leaves_in_doubt,
 )
+from fdbqueue.engine.manysets import set_rows
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import BulkInterrupted, StorageError
 from fdbqueue.layout import Layout, Position, new_random
@@ -273,12 +274,10 @@ class _Halve(Exception):
 
 def _write(tr: Transaction, layout: Layout, batch: Batch, random: bytes, order: str | None) -> None:
     keys = layout.item_keys(batch.index, len(batch.stored), random, batch.ranks)
-    write = tr.set
-    for key, stored in zip(keys, batch.stored, strict=True):
-        write(key, stored)
+    set_rows(tr, keys, batch.stored)
     for at, chunks in batch.large:
         for number, chunk in enumerate(chunks):
-            write(layout.chunk_key(batch.position(at, random), number), chunk)
+            tr.set(layout.chunk_key(batch.position(at, random), number), chunk)
     give_up_to(tr, layout, batch.index + len(batch.stored) - 1, order)
     count(tr, layout, enqueued=len(batch.stored))
     if batch.ranks is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fdbqueue.arrivals import announce
 from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.manysets import set_rows
 from fdbqueue.engine.steps import run
 from fdbqueue.items import chunks_of
 from fdbqueue.layout import Layout, Position, new_random, pack
@@ -56,12 +57,10 @@ class Appender:
             tail, rows, layout = part.tail, part.rows, part.tail.layout
             index = max(run(part.last.steps()) + 1, tail.next_index)
             tail.next_index = index + len(rows)
-            write = tr.set
-            for key, stored in zip(layout.item_keys(index, len(rows), self._random), rows.stored, strict=True):
-                write(key, stored)
+            set_rows(tr, layout.item_keys(index, len(rows), self._random), rows.stored)
             for at, payload in enumerate(rows.large or ()):
                 for number, chunk in enumerate(chunks_of(payload or b"")):
-                    write(layout.chunk_key(Position(index + at, self._random), number), chunk)
+                    tr.set(layout.chunk_key(Position(index + at, self._random), number), chunk)
             count(tr, layout, enqueued=len(rows))
             if layout.subscribed:
                 first, last = Position(index, self._random), Position(index + len(rows) - 1, self._random)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.engine import FDBError, Subspace, strinc
+from fdbqueue.engine.manysets import set_rows
 from tests.conformance.model import ATOMICS, combined
 
 VALUES = [None, b"", b"\x01", b"\xff\x00\x10", b"some longer text"]
@@ -70,3 +71,65 @@ def test_a_transaction_of_more_than_ten_million_bytes_is_refused(db: Any, space:
     with pytest.raises(FDBError) as raised:
         tr.commit().wait()
     assert raised.value.code == 2101
+
+
+def at_a_stroke(tr: Any, keys: list[bytes], values: list[bytes]) -> None:
+    set_rows(tr, keys, values)
+
+
+def one_by_one(tr: Any, keys: list[bytes], values: list[bytes]) -> None:
+    for key, value in zip(keys, values, strict=True):
+        tr.set(key, value)
+
+
+ROWS: dict[str, Any] = {
+    "plain": lambda prefix: ([prefix + b"%03d" % n for n in range(40)], [b"%d" % n for n in range(40)]),
+    "long keys": lambda prefix: ([prefix + bytes(n * 40) for n in range(40)], [b"v"] * 40),
+    "twice": lambda prefix: ([prefix, prefix + b"b"] * 10, [b"%d" % n for n in range(20)]),
+    "none": lambda prefix: ([], []),
+    "a key too long": lambda prefix: ([prefix, prefix + bytes(10_000)], [b"", b""]),
+    "a value too long": lambda prefix: ([prefix, prefix + b"b"], [b"", bytes(100_001)]),
+    "a key of the system": lambda prefix: ([prefix, b"\xffx"], [b"", b""]),
+}
+BEFORE: dict[str, Any] = {
+    "nothing": lambda tr, prefix: None,
+    "an addition and a clear": lambda tr, prefix: (tr.add(prefix + b"001", b"\x01"), tr.clear(prefix + b"002")),
+    "a versionstamp": lambda tr, prefix: tr.set_versionstamped_value(prefix + b"001", bytes(14)),
+    "cleared": lambda tr, prefix: tr.clear_range_startswith(prefix),
+    "no conflict of the next": lambda tr, prefix: tr.options.set_next_write_no_write_conflict_range(),
+    "own writes not seen": lambda tr, prefix: tr.options.set_read_your_writes_disable(),
+    "committed": lambda tr, prefix: tr.commit(),
+}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("before", BEFORE)
+def test_many_sets_at_a_stroke_do_what_so_many_calls_do(db: Any, space: Subspace, rows: str, before: str) -> None:
+    found = [answers(db, space.key(), ROWS[rows], BEFORE[before], write) for write in (at_a_stroke, one_by_one)]
+    assert found[0] == found[1]
+
+
+def answers(db: Any, prefix: bytes, rows: Any, before: Any, write: Any) -> list[Any]:
+    """Return what is seen of a transaction that writes rows, and by another that read them."""
+    db.clear_range_startswith(prefix)
+    reader, tr = db.create_transaction(), db.create_transaction()
+    keys, values = rows(prefix)
+    for key in keys:
+        if key < b"\xff" and len(key) < 10_000:
+            reader.get(key).present()
+    before(tr, prefix)
+    write(tr, keys, values)
+    found = [asked(lambda: tr.get_approximate_size().wait())]
+    found.append(asked(lambda: [(row.key, row.value) for row in tr.get_range_startswith(prefix)]))
+    found.append(asked(lambda: tr.commit().wait()))
+    found.append([(row.key, row.value if len(row.value) != 10 else b"stamp") for row in db[prefix : strinc(prefix)]])
+    reader.set(prefix + b"reader", b"")
+    found.append(asked(lambda: reader.commit().wait()))
+    return found
+
+
+def asked(question: Any) -> Any:
+    try:
+        return question()
+    except FDBError as error:
+        return error.code

@@ -6,6 +6,7 @@ an answer, the commit above all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fdbqueue.engine.embedded import special
@@ -103,6 +104,25 @@ class Writing(Reading):
             writes.empty = False
         else:
             writes.set(key, value, True)
+
+    def set_rows(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Set each of `keys`, bytes as the `values` are, to the value in its place: `set` for many at a stroke."""
+        key_sizes, value_sizes = [*map(len, keys)], [*map(len, values)]
+        writes = self._writes
+        if (
+            not keys
+            or self._odd
+            or not writes.plain
+            or max(keys) >= TOP
+            or max(key_sizes) > KEY_LIMIT
+            or max(value_sizes) > VALUE_SIZE_LIMIT
+        ):
+            for key, value in zip(keys, values, strict=True):
+                self.set(key, value)
+            return
+        writes.points.update(zip(keys, values, strict=True))
+        writes.empty = False
+        self._size += 3 * sum(key_sizes) + sum(value_sizes) + 69 * len(key_sizes)
 
     def _set_oddly(self, key: bytes, value: bytes) -> None:
         if self._deferred_error():
