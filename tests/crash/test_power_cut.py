@@ -23,6 +23,7 @@ import pytest
 
 from fdbqueue.engine.embedded import redo
 from fdbqueue.engine.embedded.disk import Durable
+from fdbqueue.engine.embedded.request import Rows
 from fdbqueue.engine.embedded.store import CommitRequest, Store
 from fdbqueue.errors import StorageError
 from tests.helpers.stores import MovableClock, commit, contents, opened, put, sets, view
@@ -133,8 +134,10 @@ def request(chance: random.Random, size: int) -> CommitRequest:
             mutations.append((14, b"s" + key + bytes(10) + (4).to_bytes(4, "little"), key))
         else:
             mutations.append((0, key + b"k" * (chance.randrange(600) if kind == 3 else 0), chance.randbytes(size)))
+    rows = {b"%03d" % chance.randrange(300): chance.randbytes(size) for _ in range(chance.choice((0, 0, 20)))}
     return CommitRequest(
-        mutations=[mutation for mutation in mutations if mutation[0] != 1 or mutation[1] < mutation[2]]
+        mutations=[mutation for mutation in mutations if mutation[0] != 1 or mutation[1] < mutation[2]],
+        rows=Rows(sorted(rows), rows) if rows else None,
     )
 
 
@@ -151,12 +154,12 @@ def die(disk: Durable, txn: int) -> None:
     raise KeyboardInterrupt
 
 
-def commit_and_die(store: Store, monkeypatch: pytest.MonkeyPatch, mutations: list[Any]) -> None:
+def commit_and_die(store: Store, monkeypatch: pytest.MonkeyPatch, request: CommitRequest) -> None:
     """Commit as a process does that is killed before it waits for the disk."""
     with monkeypatch.context() as patched:
         patched.setattr(Durable, "ensure", die)
         with pytest.raises(KeyboardInterrupt):
-            commit(store, CommitRequest(mutations=mutations))
+            commit(store, request)
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
@@ -175,7 +178,7 @@ def test_a_power_cut_takes_nothing_that_was_acknowledged_and_halves_nothing(
             witness.acknowledged += 1
             for _ in range(chance.randrange(20)):
                 if chance.random() < 0.1:
-                    commit_and_die(store, monkeypatch, request(chance, 300).mutations)
+                    commit_and_die(store, monkeypatch, request(chance, 300))
                 else:
                     commit_together(store, requests(chance))
                 states.append(dict(contents(store)))
@@ -225,7 +228,7 @@ def test_what_a_process_did_not_live_to_wait_for_is_on_disk_before_others_read_o
     acts: list[Callable[[Store], object]] = [contents, lambda store: put(store, (b"b", b""))]
     for act in acts:
         with opened(folder) as store:
-            commit_and_die(store, monkeypatch, [(0, b"a", b"x" * size)])
+            commit_and_die(store, monkeypatch, sets((b"a", b"x" * size)))
             witness.waits = 0
             act(store)
             before = 1 if size == 100 else 2

@@ -9,7 +9,7 @@ from typing import Any, Final
 from fdbqueue.engine.embedded import atomics
 from fdbqueue.engine.embedded.layout import DIRECT_KEY
 from fdbqueue.engine.embedded.longkeys import Databases, LongKeys
-from fdbqueue.engine.embedded.request import Mutation
+from fdbqueue.engine.embedded.request import Mutation, Rows
 
 _SET: Final = 0
 _CLEAR_RANGE: Final = 1
@@ -55,6 +55,17 @@ def _one_by_one(
         else:
             _change(txn, dbs, op, key, param)
     return stamped
+
+
+def put_rows(txn: Any, dbs: Databases, rows: Rows) -> None:
+    """Set all of `rows`.
+
+    *Cost:* as `apply`, in a few steps of Python where no key is long.
+    """
+    if rows.keys[0] and max(map(len, rows.keys)) <= DIRECT_KEY:
+        txn.cursor(dbs.data).putmulti(rows)
+    else:
+        _one_by_one(txn, dbs, [(_SET, key, value) for key, value in rows], b"", 0)
 
 
 def clear_range(txn: Any, dbs: Databases, begin: bytes, end: bytes) -> None:

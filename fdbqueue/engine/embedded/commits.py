@@ -10,6 +10,7 @@ from fdbqueue.engine.embedded.futures import CANCELLED, Future, call
 from fdbqueue.engine.embedded.intervals import Intervals, Range
 from fdbqueue.engine.embedded.stacks import Mutation, emit
 from fdbqueue.engine.embedded.store import CommitRequest
+from fdbqueue.engine.embedded.writes import MANY
 from fdbqueue.engine.errors import FDBError
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _request(tr: Transaction) -> CommitRequest | None:
         read_keys, read_ranges = None, list(tr._read_conflicts())
     else:
         read_keys, read_ranges = tr._conflict_keys(), tr._conflict_ranges
-    mutations = writes.mutations()
+    mutations, rows = writes.in_rows() if len(writes.points) >= MANY else (writes.mutations(), None)
     return CommitRequest(
         tr._version,
         read_ranges,
@@ -179,6 +180,7 @@ def _request(tr: Transaction) -> CommitRequest | None:
         read_keys,
         writes.conflict_keys(),
         None if snap is None else snap.opened_at,
+        rows,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import lmdb
 
-from fdbqueue.engine.embedded.applying import apply
+from fdbqueue.engine.embedded.applying import apply, put_rows
 from fdbqueue.engine.embedded.clock import Clock
 from fdbqueue.engine.embedded.commitlog import RecentCommits
 from fdbqueue.engine.embedded.company import Company, Gathering, Turns
@@ -190,7 +190,7 @@ class Committer:
         """Return how many of the pending requests go together."""
         count = mutations = 0
         for request in self._pending:
-            mutations += len(request.mutations)
+            mutations += request.size()
             count += 1
             if count == MOST_REQUESTS or mutations >= MOST_MUTATIONS:
                 break
@@ -311,6 +311,8 @@ class Committer:
             request.error = None
             try:
                 request.stamped = apply(txn, dbs, request.mutations, version, len(accepted))
+                if request.rows is not None:
+                    put_rows(txn, dbs, request.rows)
             except (ArithmeticError, LookupError, TypeError, ValueError, lmdb.BadValsizeError) as cause:
                 raise Broken(request, cause) from cause
             accepted.append(request)
@@ -376,5 +378,5 @@ def encode_requests(now: int, requests: list[CommitRequest]) -> bytes:
         request = requests[0]
         keys = request.write_keys
         return encode(now, [*keys, *request.stamped] if request.stamped else keys, request.write_ranges)
-    keys = [key for request in requests for key in chain(request.write_keys, request.stamped)]
+    keys = [*chain.from_iterable(chain(request.write_keys, request.stamped) for request in requests)]
     return encode(now, keys, [span for request in requests for span in request.write_ranges])

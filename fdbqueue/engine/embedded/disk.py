@@ -70,8 +70,7 @@ class Durable:
             raise self._failure()
 
     def label(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> None:
-        mutations = [request.mutations for request in requests]
-        self.label_other(txn, redo.encode(version, time_us, mutations, self._labels.room))
+        self.label_other(txn, redo.encode(version, time_us, requests, self._labels.room))
 
     def label_other(self, txn: int, content: bytes | None) -> None:
         """Label a commit that is made again from that redo, if there is one."""

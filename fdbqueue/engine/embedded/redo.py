@@ -28,7 +28,7 @@ from typing import Final
 import msgspec
 
 from fdbqueue.engine.embedded import datafile
-from fdbqueue.engine.embedded.request import Mutation
+from fdbqueue.engine.embedded.request import CommitRequest
 from fdbqueue.errors import StorageError
 
 LABEL_AT: Final = 256
@@ -57,11 +57,11 @@ class Redo(msgspec.Struct, array_like=True, frozen=True):
 _decode: Final = msgspec.msgpack.Decoder(Redo).decode
 
 
-def encode(version: bytes, time_us: int, requests: Sequence[Sequence[Mutation]], room: int) -> bytes | None:
+def encode(version: bytes, time_us: int, requests: Sequence[CommitRequest], room: int) -> bytes | None:
     """Return the redo of a commit, None if it has more than `room` bytes."""
-    if sum(map(len, requests)) > MOST_MUTATIONS:
+    if sum(request.size() for request in requests) > MOST_MUTATIONS:
         return None
-    redo = _encode((version, time_us, requests))
+    redo = _encode((version, time_us, [request.all_mutations() for request in requests]))
     return redo if len(redo) <= room else None
 
 

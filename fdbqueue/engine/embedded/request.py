@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from fdbqueue.engine.embedded.written import Range
 
 Mutation = tuple[int, bytes, bytes]
+
+_SET: Final = 0
+
+
+class Rows:
+    """Plain sets of keys, in order and each but once, that are applied behind a request's mutations.
+
+    A transaction's map of writes by another view: what is not in `keys` is none of them.
+    """
+
+    __slots__ = ("_points", "keys")
+
+    def __init__(self, keys: Sequence[bytes], points: Mapping[bytes, Any]) -> None:
+        self.keys = keys
+        self._points = points
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        return zip(self.keys, map(self._points.__getitem__, self.keys), strict=True)
+
 
 IO_ERROR: Final = 1510
 """FoundationDB's code for a disk that failed; `CommitRequest.failure` says more."""
@@ -30,6 +52,7 @@ class CommitRequest:
         read_keys: Single keys that were read: shorter for ``(key, key + b"\\0")`` in `read_ranges`.
         write_keys: Single keys that are written: shorter for ``(key, key + b"\\0")`` in `write_ranges`.
         opened_at: When the snapshot was taken (`Snapshot.opened_at`); a commit more than 5 s later fails with 1007.
+        rows: Sets that take effect behind the mutations, where there are many.
 
     The lists belong to the request from then on: whoever made them must not change them.
     """
@@ -66,6 +89,7 @@ class CommitRequest:
         read_keys: list[bytes] | None = None,
         write_keys: list[bytes] | None = None,
         opened_at: float | None = None,
+        rows: Rows | None = None,
     ) -> None:
         self.snapshot_version = snapshot_version
         self.read_ranges = read_ranges or []
@@ -75,6 +99,15 @@ class CommitRequest:
         self.read_keys = read_keys or []
         self.write_keys = write_keys or []
         self.opened_at = opened_at
+        self.rows = rows
+
+    def size(self) -> int:
+        """Return how many mutations there are, `rows` included."""
+        return len(self.mutations) if self.rows is None else len(self.mutations) + len(self.rows)
+
+    def all_mutations(self) -> list[Mutation]:
+        """Return the mutations, `rows` among them."""
+        return self.mutations if self.rows is None else [*self.mutations, *((_SET, *row) for row in self.rows)]
 
     def reads(self) -> bool:
         """Say whether it can conflict at all."""

@@ -30,10 +30,13 @@ from fdbqueue.engine.embedded.atomics import (
     VERSIONSTAMPED,
 )
 from fdbqueue.engine.embedded.intervals import Intervals, Range
+from fdbqueue.engine.embedded.request import Rows
 from fdbqueue.engine.embedded.stacks import INDEPENDENT, Mutation, Point, Stack, emit
 
 ABSENT: Final = object()
 _FEW: Final = 32
+MANY: Final = 16
+"""Points, from which on plain sets are handed on apart: for so few, one by one is as fast."""
 
 
 _NONE: Final = Intervals()
@@ -353,10 +356,7 @@ class Writes:
         keys = self.ordered()
         if self.plain and not self._ranges and None not in points.values():
             return [(SET, key, points[key]) for key in keys]  # type: ignore[misc]
-        out: list[Mutation] = []
-        if self._ranges:
-            out += self.early
-            out += [(CLEAR_RANGE, begin, end) for begin, end in self.clears]
+        out = self._ranges_first()
         for key in keys:
             point = points[key]
             if type(point) is bytes:
@@ -364,6 +364,28 @@ class Writes:
             else:
                 emit(key, point, out)
         return out
+
+    def _ranges_first(self) -> list[Mutation]:
+        if not self._ranges:
+            return []
+        return [*self.early, *((CLEAR_RANGE, begin, end) for begin, end in self.clears)]
+
+    def in_rows(self) -> tuple[list[Mutation], Rows | None]:
+        """Return what `mutations` does, the plain sets apart where there are many.
+
+        They may come last: no other operation is on their keys, but for those that come before all keys', and no
+        versionstamped key can become one of them, as no set is plain where one may land.
+        """
+        if len(self.points) < MANY or self.hushed:
+            return self.mutations(), None
+        points = self.points.copy()  # at a stroke, as in `ordered`
+        keys = sorted(points)
+        others = [key for key, point in points.items() if type(point) is not bytes]
+        mutations = self._ranges_first()
+        for key in sorted(others):
+            emit(key, points[key], mutations)
+            del keys[bisect_left(keys, key)]
+        return mutations, Rows(keys, points) if keys else None
 
     def conflict_keys(self) -> list[bytes]:
         """Return the single keys that readers conflict on; `conflicts` has the ranges."""
