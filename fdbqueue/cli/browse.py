@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fdbqueue.cli import errors
-from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, position, queue_of
+from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, position, queue_of
 from fdbqueue.cli.output import line, print_items, wants_table, write_lines
 from fdbqueue.engine import open
 
@@ -33,6 +33,7 @@ def browse(
     as_json: AsJson = False,
 ) -> None:
     """Print items in order and leave them where they are. Exits with 1 if there is none."""
+    check_raw(raw, codec)
     table = wants_table(as_json) and not raw
     start = None if after is None else position(after)
     with open(url) as db:

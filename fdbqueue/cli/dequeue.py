@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from fdbqueue.cli import errors
-from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, queue_of
+from fdbqueue.cli.errors import OutputFailed
+from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
 from fdbqueue.cli.output import line, print_items, wants_table, write_lines
 from fdbqueue.engine import open
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import Steps, run
 from fdbqueue.items import Item
 from fdbqueue.queue import Queue
 
@@ -30,35 +34,39 @@ def dequeue(
 ) -> None:
     """Take items out, from the first on, and print them. Exits with 1 if there was none.
 
-    What is printed is no longer in the queue. If whoever reads the pipe goes away, the items of the last batch (at
-    most 100) that it did not take are written to standard error.
+    What is printed is no longer in the queue. If whoever reads the pipe goes away, or the disk is full, the items of
+    the last batch (at most 100) are written to standard error.
     """
+    check_raw(raw, codec)
+    table = wants_table(as_json) and not raw
+    show = partial(line, codec=codec, records=records, raw=raw)
     with open(url) as db:
-        taken = _drain(db, queue_of(queue, codec), None if everything else limit, codec, records, raw, as_json)
+        taken = _drain(db, queue_of(queue, codec), None if everything else limit, show, codec if table else None)
     if not taken:
         raise typer.Exit(errors.EMPTY)
 
 
-def _drain(db: Any, queue: Queue, left: int | None, codec: CodecName, records: bool, raw: bool, as_json: bool) -> int:
+def _drain(db: Any, queue: Queue, left: int | None, show: Callable[[Item], bytes], table: CodecName | None) -> int:
     taken = 0
     while left is None or taken < left:
-        items = queue.dequeue_many(db, limit=BATCH_ITEMS if left is None else min(BATCH_ITEMS, left - taken))
+        limit = BATCH_ITEMS if left is None else min(BATCH_ITEMS, left - taken)
+        items, lines = run(queue.transact(db, partial(_take, queue=queue, limit=limit, show=show)))
         if not items:
             break
         taken += len(items)
-        if wants_table(as_json) and not raw:
-            print_items(items, codec, "")
-        else:
-            _deliver(items, [line(item, codec, records=records, raw=raw) for item in items])
+        try:
+            if table:
+                print_items(items, table, "")
+            else:
+                write_lines(lines)
+        except (OutputFailed, OSError, KeyboardInterrupt):
+            typer.echo(f"{len(items)} items were taken out that may not have been read; here they are:", err=True)
+            sys.stderr.buffer.write(b"".join(lines))
+            raise
     return taken
 
 
-def _deliver(items: list[Item], lines: list[bytes]) -> None:
-    try:
-        write_lines(lines)
-    except BrokenPipeError:
-        # Nothing more can be written there, also not at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        typer.echo(f"Error: {len(items)} items were taken out, but nobody reads them; here they are:", err=True)
-        sys.stderr.buffer.write(b"".join(lines))
-        raise typer.Exit(errors.ENGINE) from None
+def _take(tr: Transaction, queue: Queue, limit: int, show: Callable[[Item], bytes]) -> Steps[Any]:
+    """Take items out and show them in one transaction, so that one that can't be shown stays in the queue."""
+    items = yield from queue.dequeue_many.steps(tr, limit=limit)
+    return items, [show(item) for item in items]

@@ -10,7 +10,7 @@ import typer
 
 from fdbqueue.bulk import BulkReport
 from fdbqueue.cli.errors import BadValue
-from fdbqueue.cli.options import Codec, CodecName, QueueName, Raw, Url, queue_of
+from fdbqueue.cli.options import Codec, CodecName, QueueName, Raw, Url, check_raw, queue_of
 from fdbqueue.cli.ordering import LevelCount, Priority, levels_of
 from fdbqueue.cli.output import say
 from fdbqueue.cli.values import parse
@@ -22,7 +22,7 @@ from layers.priority import PriorityQueue
 def enqueue(
     queue: QueueName,
     values: Annotated[
-        list[str] | None, typer.Argument(metavar="[VALUE]...", help="Values; without one, lines of standard input.")
+        list[str] | None, typer.Argument(metavar="VALUE", help="Values; without one, lines of standard input.")
     ] = None,
     priority: Priority = None,
     levels: LevelCount = None,
@@ -32,14 +32,14 @@ def enqueue(
 ) -> None:
     """Append items: the values given, or a line of standard input each.
 
-    A value is JSON; given as an argument to a queue of str or bytes, it is the text itself. Lines go in by batches,
-    in their order and each batch exactly once; if something is wrong with one, the message says how many are in.
+    A value is JSON; given as an argument to a queue of str or bytes, it is the text itself. One that begins with a dash
+    stands behind `--`. Lines go in by batches, in their order and each batch exactly once; if something is wrong with
+    one, the message says how many are in.
     """
     if not values and sys.stdin.isatty():
         raise typer.BadParameter("give values, or pipe lines into standard input", param_hint="VALUE")
     verbatim = raw or codec in (CodecName.str, CodecName.bytes)
-    if raw and codec not in (CodecName.str, CodecName.bytes):
-        raise typer.BadParameter("only the codecs str and bytes have raw values", param_hint="--raw")
+    check_raw(raw, codec)
     given = [parse(value, codec, raw=verbatim) for value in values] if values else _lines(codec, raw)
     with open(url) as db:
         try:

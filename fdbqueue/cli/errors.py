@@ -26,7 +26,7 @@ EMPTY = 1
 USAGE = 2
 """The command line itself is wrong."""
 ENGINE = 3
-"""The database can't be used, or refused."""
+"""The database can't be used, or refused; or the answer can't be written."""
 VALUE = 4
 """A value is not what the queue's codec takes, or a stored one can't be read."""
 
@@ -34,13 +34,17 @@ LOST = 5
 """A lease is lost."""
 
 EXIT_CODES_HELP = (
-    "Exit codes: 0 done; 1 the queue is empty, or the check failed; 2 usage; 3 the database failed;"
-    " 4 a value can't be encoded or decoded; 5 a lease is lost."
+    "Exit codes: 0 done; 1 the queue is empty, or the check failed; 2 usage; 3 the database failed, or"
+    " the answer can't be written; 4 a value can't be encoded or decoded; 5 a lease is lost."
 )
 
 
 class BadValue(FdbQueueError, ValueError):
     """A value given to a command is not what the codec takes."""
+
+
+class OutputFailed(FdbQueueError):
+    """Standard output can't be written."""
 
 
 class Commands(TyperGroup):
@@ -49,8 +53,9 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (FdbQueueError, FDBError) as error:
-            typer.echo(f"Error: {error}", err=True)
+        except (FdbQueueError, FDBError, ValueError) as error:
+            if not isinstance(error.__cause__, BrokenPipeError):  # who reads no more wants to hear no more
+                typer.echo(f"Error: {error}", err=True)
             raise typer.Exit(exit_code_of(error)) from error
 
 
@@ -62,4 +67,7 @@ def exit_code_of(error: BaseException) -> int:
         return USAGE
     if isinstance(error, BadValue | CodecError | FormatError | ItemTooLarge):
         return VALUE
-    return LOST if isinstance(error, LeaseLost) else ENGINE
+    if isinstance(error, LeaseLost):
+        return LOST
+    # A ValueError that is none of ours is the library's word for an argument that it doesn't take.
+    return ENGINE if isinstance(error, FdbQueueError | FDBError) else USAGE

@@ -14,7 +14,7 @@ from layers.lease import LeaseHandle
 
 Handles = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[LEASE]...", help="Handles of leases; without one, lines of standard input."),
+    typer.Argument(metavar="LEASE", help="Handles of leases; without one, lines of standard input."),
 ]
 
 

@@ -22,6 +22,12 @@ class CodecName(StrEnum):
     bytes = "bytes"
 
 
+def _kept(url: str | None) -> str | None:
+    if url is not None and url.startswith("memory:"):
+        raise typer.BadParameter("memory: ends with the command, and what is in it with it; give file:PATH or fdb:")
+    return url
+
+
 QueueName = Annotated[
     str,
     typer.Argument(metavar="QUEUE", help='The queue\'s name, or its key tuple as JSON: \'["shop", "orders"]\'.'),
@@ -29,7 +35,11 @@ QueueName = Annotated[
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", envvar="FDBQUEUE_URL", help="The database: file:PATH, or fdb: or fdb:CLUSTER_FILE.", metavar="URL"
+        "--url",
+        envvar="FDBQUEUE_URL",
+        help="The database: file:PATH, or fdb: or fdb:CLUSTER_FILE.",
+        metavar="URL",
+        callback=_kept,
     ),
 ]
 Codec = Annotated[
@@ -46,7 +56,7 @@ MaxAttempts = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DeadItems = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[INDEX:RANDOM]...", help="These only, as `fdbqueue dead` prints them; default: all."),
+    typer.Argument(metavar="INDEX:RANDOM", help="These only, as `fdbqueue dead` prints them; default: all."),
 ]
 Records = Annotated[
     bool, typer.Option("--records", help="Print each value with its position and headers, not the value alone.")
@@ -66,6 +76,12 @@ def named(name: str) -> Name:
         return tuple(msgspec.json.decode(name, type=list[str | int]))
     except msgspec.DecodeError as error:
         raise typer.BadParameter(f"{name!r} is no JSON array of strings and integers: {error}") from error
+
+
+def check_raw(raw: bool, codec: CodecName) -> None:
+    """Refuse raw values of a codec that has none."""
+    if raw and codec not in (CodecName.str, CodecName.bytes):
+        raise typer.BadParameter("only the codecs str and bytes have raw values", param_hint="--raw")
 
 
 def queue_of(name: str, codec: CodecName = CodecName.bytes) -> Queue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -10,28 +11,42 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fdbqueue.cli.errors import BadValue, OutputFailed
 from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.items import Item
 
 
 def wants_table(as_json: bool) -> bool:
-    """Say whether a human reads standard output."""
+    """Say whether a human reads standard output.
+
+    Raises:
+        OutputFailed: there is none.
+    """
+    if sys.stdout is None:
+        raise OutputFailed("Standard output is closed.")
     return sys.stdout.isatty() and not as_json
 
 
 def say(text: str) -> None:
     """Tell a human what was done; nothing is printed where none looks on."""
     if sys.stderr.isatty():
-        Console(stderr=True, highlight=False).print(text)
+        Console(stderr=True, highlight=False, markup=False, emoji=False).print(text)
 
 
 def line(item: Item, codec: CodecName, *, records: bool = False, raw: bool = False) -> bytes:
-    """Return one item as a line of output."""
+    """Return one item as a line of output.
+
+    Raises:
+        BadValue: JSON can't hold it.
+    """
     if raw:
         return (item.value if isinstance(item.value, bytes) else str(item.value).encode()) + b"\n"
-    value = to_json(item.value, codec)
-    return encode_json(record(item, value) if records else value).encode() + b"\n"
+    try:
+        value = to_json(item.value, codec)
+        return encode_json(record(item, value) if records else value).encode() + b"\n"
+    except (RecursionError, ValueError) as error:
+        raise BadValue(f"The item {item.position.text} can't be written as JSON: {error}") from error
 
 
 def record(item: Item, value: Any) -> dict[str, Any]:
@@ -44,10 +59,19 @@ def record(item: Item, value: Any) -> dict[str, Any]:
 
 
 def write_lines(lines: Iterable[bytes]) -> None:
-    """Write lines to standard output, at once."""
-    for one in lines:
-        sys.stdout.buffer.write(one)
-    sys.stdout.buffer.flush()
+    """Write lines to standard output, at once.
+
+    Raises:
+        OutputFailed: the disk is full, or nobody reads any more.
+    """
+    try:
+        for one in lines:
+            sys.stdout.buffer.write(one)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        # Nothing more can be written there, also not at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OutputFailed(f"Standard output can't be written: {error.strerror}.") from error
 
 
 def print_items(items: Iterable[Item], codec: CodecName, title: str) -> int:

@@ -31,7 +31,7 @@ COLUMNS = {
 
 
 def top(
-    queues: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Names, or key tuples as JSON.")],
+    queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="Names, or key tuples as JSON.")],
     interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds between looks.")] = 2.0,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="How many looks; default: no end.")] = None,
     url: Url = None,

@@ -39,7 +39,10 @@ def watchdog(
     Prints a JSON line per expired lease. The command of --exec finds FDBQUEUE_ITEM, FDBQUEUE_CONSUMER,
     FDBQUEUE_ATTEMPT and FDBQUEUE_FATE in its environment; it could restart the consumer. It has 60 seconds.
     """
-    hook = _hook(shlex.split(command) if command else None)
+    try:
+        hook = _hook(shlex.split(command) if command else None)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error} in {command!r}", param_hint="--exec") from error
     dog = Watchdog(Leases(queue_of(queue), max_attempts=max_attempts), hook=hook, interval=interval)
     with open(url) as db:
         if once:

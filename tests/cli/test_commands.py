@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fdbqueue
+from fdbqueue.browse import Pace
 from fdbqueue.cli import errors
 from fdbqueue.engine import Subspace
 from tests.cli.conftest import Run
+from tests.helpers.days import Days
 
 pytestmark = pytest.mark.engines("file", "cluster")
 
@@ -69,6 +72,20 @@ def test_records_carry_positions_that_browse_goes_on_from(run: Run, name: str) -
     assert lines(run("browse", name, "--after", f"{first['index']}:{first['random']}").stdout) == [2, 3]
 
 
+def test_browse_rests_so_that_it_reads_in_its_share_of_the_time(
+    run: Run, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("enqueue", name, stdin="1\n" * 1_200)
+    days = Days()
+    monkeypatch.setattr("fdbqueue.queue.Pace", partial(Pace, clock=days, rest=days.rest))
+
+    assert lines(run("browse", name, "--share", "0.1").stdout) == [1] * 1_200
+
+    assert days.rests
+    assert min(days.rests) == pytest.approx(8.0), "a page and looking at the clock took a second each"
+    assert run("browse", name, "--share", "0").exit_code == errors.USAGE
+
+
 def test_headers_are_part_of_a_record(run: Run, name: str, db: Any, space: Subspace) -> None:
     fdbqueue.Queue(space, codec="json").enqueue(db, 1, headers={"colour": "red"})
 
@@ -102,6 +119,31 @@ def test_raw_lines_are_the_values_whatever_bytes_they_hold(run: Run, name: str, 
     assert run("enqueue", name, "--codec", "bytes", "--raw", stdin=b"not {json}\n\xff\xfe\n").exit_code == 0
 
     assert [item.value for item in fdbqueue.Queue(space).browse(db)] == [b"not {json}", b"\xff\xfe"]
+
+
+@pytest.mark.parametrize("command", ["dequeue", "peek", "browse", "enqueue"])
+def test_a_queue_of_json_has_no_raw_values(run: Run, name: str, command: str) -> None:
+    run("enqueue", name, "1")
+
+    refused = run(command, name, "--raw", stdin="2\n")
+
+    assert refused.exit_code == errors.USAGE
+    assert "only the codecs str and bytes" in refused.stderr
+    assert lines(run("browse", name).stdout) == [1]
+
+
+def test_an_item_that_json_can_not_hold_stays(run: Run, name: str, db: Any, space: Subspace) -> None:
+    nested: list[Any] = []
+    for _ in range(600):
+        nested = [nested]
+    queue = fdbqueue.Queue(space, codec="msgpack")
+    queue.enqueue_many(db, [1, nested])
+
+    refused = run("dequeue", name, "--all", "--codec", "msgpack")
+
+    assert refused.exit_code == errors.VALUE
+    assert "can't be written as JSON" in refused.stderr
+    assert queue.stats(db).available == 2
 
 
 @pytest.mark.parametrize(
@@ -191,6 +233,35 @@ def test_a_url_that_names_no_engine_is_a_usage_error(run: Run) -> None:
 
     assert refused.exit_code == errors.USAGE
     assert "is not a database URL" in refused.stderr
+
+
+@pytest.mark.engines("file")
+def test_a_database_that_ends_with_the_command_is_a_usage_error(run: Run) -> None:
+    refused = run("enqueue", "q", "1", "--url", "memory:")
+
+    assert refused.exit_code == errors.USAGE
+    assert "memory: ends" in refused.stderr
+
+
+@pytest.mark.engines("file")
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["enqueue", "[]", "1"], "needs a subspace of its own"),
+        (["stats", "q", "--url", "file:x?durability"], "'durability'"),
+        (["lease", "q", "--duration", "0"], "duration is a number of seconds"),
+        (["nack", "q", "--delay", "inf", "1:00:00"], "delay is a number of seconds"),
+        (["subscribe", "q", ""], "1 to 200 bytes"),
+        (["watchdog", "q", "--exec", "restart 'it"], "No closing quotation"),
+    ],
+)
+def test_an_argument_that_the_library_does_not_take_is_a_usage_error(
+    run: Run, arguments: list[str], reason: str
+) -> None:
+    refused = run(*arguments)
+
+    assert refused.exit_code == errors.USAGE
+    assert reason in refused.stderr
 
 
 @pytest.mark.engines("file")

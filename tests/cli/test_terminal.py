@@ -90,6 +90,40 @@ def test_items_taken_out_for_a_reader_that_is_gone_are_shown_on_standard_error(f
     assert '{"sku":"teapot"}\n{"sku":"cup"}\n' in taken.stderr
 
 
+@pytest.mark.parametrize("command", ["dequeue", "lease", "stats"])
+def test_an_answer_that_a_full_disk_does_not_take_is_an_error_and_not_an_empty_queue(
+    file_url: str, command: str
+) -> None:
+    with Path("/dev/full").open("wb") as full:
+        failed = subprocess.run(
+            [*COMMAND, command, "orders", "--url", file_url], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+
+    assert failed.returncode == 3
+    assert "Error: Standard output can't be written: No space left on device." in failed.stderr
+    assert ('{"sku":"teapot"}\n' in failed.stderr) == (command == "dequeue")
+
+
+def test_nothing_is_taken_out_for_an_output_that_is_closed(file_url: str) -> None:
+    command = [*COMMAND, "dequeue", "orders", "--url", file_url]
+    refused = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, text=True)
+
+    assert (refused.returncode, refused.stderr) == (3, "Error: Standard output is closed.\n")
+    assert items_left(file_url) == 2
+
+
+def test_a_reader_that_has_enough_is_no_error_to_read_about(file_url: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    browsed = subprocess.run(
+        [*COMMAND, "browse", "orders", "--url", file_url], stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+
+    assert (browsed.returncode, browsed.stderr) == (3, "")
+
+
 def test_the_entry_point_is_installed_and_knows_its_version() -> None:
     told = subprocess.run([Path(sys.executable).with_name("fdbqueue"), "--version"], capture_output=True, text=True)
 

@@ -11,26 +11,10 @@ from fdbqueue import FormatError, Queue
 from fdbqueue.browse import Pace, Pages
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.api import KeyValue
-from fdbqueue.engine.steps import Steps, pause, run, run_async
+from fdbqueue.engine.steps import pause, run, run_async
 from layers.leases import Leases
 from layers.subscriptions import Subscriptions
-
-
-class Days:
-    """A clock of which every look takes a second, and that runs on while somebody rests."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.rests: list[float] = []
-
-    def __call__(self) -> float:
-        self.now += 1
-        return self.now
-
-    def rest(self, seconds: float) -> Steps[None]:
-        self.rests.append(seconds)
-        self.now += seconds
-        yield from ()
+from tests.helpers.days import Days
 
 
 @pytest.fixture
