@@ -16,7 +16,8 @@ def open(url: str | None = None) -> Any:
 
     Args:
         url: ``memory:``, ``file:PATH`` or ``fdb:[CLUSTER_FILE]``; the embedded two take options behind a ``?``, as
-            in ``file:queue?durability=relaxed``. None reads the environment's ``FDBQUEUE_URL``.
+            in ``file:queue?durability=relaxed``. A path may begin with ``~``, the home folder. None reads the
+            environment's ``FDBQUEUE_URL``.
 
     Returns:
         A database: `create_transaction`, the binding's own reads and writes, `close`, and use in ``with``. One of
@@ -24,6 +25,7 @@ def open(url: str | None = None) -> Any:
 
     Raises:
         UrlError: no URL, or none of the three kinds.
+        TypeError: no string.
         StorageError: the folder can't be used; the message says why.
 
     >>> with open("memory:") as db:
@@ -35,11 +37,17 @@ def open(url: str | None = None) -> Any:
         url = os.environ.get("FDBQUEUE_URL")
         if not url:
             raise UrlError(f"No database URL was given and FDBQUEUE_URL is not set. Give one of {THREE}.")
+    if not isinstance(url, str):
+        raise TypeError(f"A database URL is a str, one of {THREE}, not {type(url).__name__}.")
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in ("memory", "file", "fdb"):
         raise UrlError(f"{url!r} is not a database URL. Give one of {THREE}.")
     path, _, query = rest.partition("?")
-    options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    path = os.path.expanduser(path)
+    try:
+        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError as error:
+        raise UrlError(f"{url!r}: behind the ? stand options, NAME=VALUE with & between, and not {query!r}.") from error
     if scheme == "fdb":
         from fdbqueue.engine.cluster import ClusterDatabase
 

@@ -14,7 +14,9 @@ import fdbqueue
 from fdbqueue.errors import ClusterError, UrlError
 
 
-@pytest.mark.parametrize("url", ["", "memory", "redis://localhost", "/tmp/x", "memory:x", "file:", "fdb:?x=1"])
+@pytest.mark.parametrize(
+    "url", ["", "memory", "redis://localhost", "/tmp/x", "memory:x", "file:", "fdb:?x=1", "file:x?durability"]
+)
 def test_what_is_no_url_of_ours_is_refused(url: str) -> None:
     with pytest.raises(UrlError):
         fdbqueue.open(url)
@@ -31,6 +33,19 @@ def test_the_url_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch, 
         db[b"k"] = b"v"
     with fdbqueue.open(f"file:{tmp_path / 'q'}") as db:
         assert db[b"k"] == b"v"
+
+
+def test_a_path_is_no_url() -> None:
+    with pytest.raises(TypeError, match=r"is a str, one of memory:.*, not PosixPath"):
+        fdbqueue.open(Path("shop"))  # type: ignore[arg-type]
+
+
+def test_a_path_may_begin_with_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with fdbqueue.open("file:~/shop") as db:
+        db[b"k"] = b"v"
+
+    assert (tmp_path / "shop").is_dir()
 
 
 def test_opening_a_cluster_touches_nothing_until_it_is_used() -> None:
