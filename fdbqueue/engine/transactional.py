@@ -20,8 +20,19 @@ T = TypeVar("T")
 
 
 def is_database(tr_or_db: object) -> bool:
-    """Say whether `tr_or_db` makes transactions, rather than being one."""
-    return hasattr(tr_or_db, "create_transaction")
+    """Say whether `tr_or_db` makes transactions, rather than being one.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if hasattr(tr_or_db, "create_transaction"):
+        return True
+    if hasattr(tr_or_db, "get_range"):
+        return False
+    raise TypeError(
+        f"A database or a transaction was expected, not {type(tr_or_db).__name__}: give what fdbqueue.open returned, or"
+        " the transaction that your function was given."
+    )
 
 
 def attempts(db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
@@ -65,7 +76,8 @@ def transactional(func: Any = None, /, *, parameter: str = "tr") -> Any:
     1
 
     Raises:
-        ValueError: the function is a generator, whose body would run after its transaction.
+        ValueError: the function is a generator or async, so that its body would run after its transaction; or it has no
+            such parameter.
     """
     if func is None:
         return functools.partial(_decorate, parameter=parameter)
@@ -75,10 +87,20 @@ def transactional(func: Any = None, /, *, parameter: str = "tr") -> Any:
 def _decorate(func: Callable[..., T], *, parameter: str) -> Callable[..., T]:
     if inspect.isgeneratorfunction(func):
         raise ValueError("Generators can not be wrapped with transactional")
-    index = list(inspect.signature(func).parameters).index(parameter)
+    if inspect.iscoroutinefunction(func) or inspect.isasyncgenfunction(func):
+        raise ValueError(
+            f"{func.__qualname__} is async, and can not be wrapped with transactional. Let it be a plain function, or"
+            " await the commit of a transaction from db.create_transaction() yourself."
+        )
+    parameters = list(inspect.signature(func).parameters)
+    if parameter not in parameters:
+        raise ValueError(f"{func.__qualname__} has no parameter {parameter!r} to take the transaction by.")
+    index = parameters.index(parameter)
 
     @functools.wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> T:
+        if parameter not in kwargs and len(args) <= index:
+            return func(*args, **kwargs)  # which says what is missing
         given = kwargs[parameter] if parameter in kwargs else args[index]
         if not is_database(given):
             return func(*args, **kwargs)

@@ -114,3 +114,33 @@ def test_a_generator_cannot_be_decorated() -> None:
 
     with pytest.raises(ValueError, match="Generators"):
         transactional(rows)
+
+
+def test_an_async_function_cannot_be_decorated_whose_body_would_run_after_the_commit() -> None:
+    with pytest.raises(ValueError, match="buy is async"):
+
+        @transactional
+        async def buy(tr: Any) -> None:
+            tr[b"bought"] = b"yes"
+
+
+def test_a_function_without_the_parameter_cannot_be_decorated() -> None:
+    with pytest.raises(ValueError, match="buy has no parameter 'tr'"):
+
+        @transactional
+        def buy(db: Any) -> None: ...
+
+
+def test_a_call_without_a_transaction_says_so_and_runs_nothing() -> None:
+    ran = []
+
+    @transactional
+    def buy(tr: Any, sku: str) -> None:
+        ran.append(sku)
+
+    with pytest.raises(TypeError, match="missing 2 required positional arguments: 'tr' and 'sku'"):
+        buy()  # type: ignore[call-arg]
+    for none in (None, "teapot"):
+        with pytest.raises(TypeError, match="A database or a transaction was expected"):
+            buy(none, "teapot")
+    assert ran == []
