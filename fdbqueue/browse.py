@@ -80,6 +80,9 @@ class Pages:
         limit: how many rows at most; None: all.
         reverse: from the last row to the first.
         pace: how fast.
+
+    Raises:
+        ValueError: the limit is less than 0. TypeError: `tr` is neither a transaction nor a database.
     """
 
     def __init__(
@@ -92,6 +95,8 @@ class Pages:
         reverse: bool = False,
         pace: Pace | None = None,
     ) -> None:
+        if limit is not None and limit < 0:
+            raise ValueError(f"limit is how many items to look at, or None for all, not {limit}.")
         self._tr = tr
         self._begin = begin
         self._end = end

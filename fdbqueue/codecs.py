@@ -73,6 +73,9 @@ class JsonCodec:
     Args:
         type: what to decode to, anything that msgspec knows (a Struct, a dataclass, ``dict[str, int]``); values are
             then checked against it in both directions.
+
+    What JSON has no word for comes back as another: a tuple as a list, a key as str, dates and bytes as text, unless
+    `type` says what they were; NaN and infinity as None. The codec msgpack keeps numbers, keys and bytes.
     """
 
     name = "json"
@@ -83,10 +86,16 @@ class JsonCodec:
         self._decoder = msgspec.json.Decoder(type)
 
     def encode(self, value: Any) -> bytes:
-        return self._encoder.encode(_checked(value, self._type))
+        data = self._encoder.encode(_checked(value, self._type))
+        if self._type is not Any and b"null" in data:
+            self._decoder.decode(data)  # NaN is written as null, which is no float for whoever reads it
+        return data
 
     def decode(self, data: bytes) -> Any:
         return self._decoder.decode(data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._type,)
 
 
 class MsgpackCodec:
@@ -104,6 +113,9 @@ class MsgpackCodec:
 
     def decode(self, data: bytes) -> Any:
         return self._decoder.decode(data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._type,)
 
 
 class TupleCodec:

@@ -23,8 +23,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -48,9 +47,29 @@ _CHUNKED = 2
 _NOTES = 4
 PLAIN = bytes((FORMAT_VERSION << 4,))
 """The envelope of a plain item is this before its payload."""
-_NO_HEADERS: Mapping[str, Any] = MappingProxyType({})
 _headers_encoder = msgspec.msgpack.Encoder()
 _headers_decoder = msgspec.msgpack.Decoder(dict[str, Any])
+
+
+class Headers(dict[str, Any]):
+    """An item's headers: a dict that stays as it is, so that items can share it, and be pickled and copied.
+
+    >>> Headers(color="red")["color"]
+    'red'
+    """
+
+    __slots__ = ()
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("An item's headers can't be changed; dict(item.headers) is a copy that can be.")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Headers, (dict(self),)
+
+
+_NO_HEADERS = Headers()
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +278,12 @@ def join_chunks(chunked: Chunked, chunks: list[bytes]) -> bytes:
     return payload
 
 
+def check_values(values: object) -> None:
+    """Refuse one text where many values are to be given, since its characters would be items."""
+    if isinstance(values, str | bytes):
+        raise TypeError(f"Values to enqueue are an iterable, as a list is, and not one {type(values).__name__}.")
+
+
 def _pack_headers(headers: Mapping[str, Any]) -> bytes:
     if not all(isinstance(name, str) for name in headers):
         raise CodecError("Headers are a mapping whose keys are str.")
@@ -307,7 +332,7 @@ def _parse_parts(value: bytes, at: int, notes: Notes) -> Envelope:
         at += 4 + size
         if at > len(value):
             raise FormatError("It is damaged: its headers are cut off.")
-        headers = MappingProxyType(_headers_decoder.decode(value[at - size : at]))
+        headers = Headers(_headers_decoder.decode(value[at - size : at]))
     if value[0] & _CHUNKED:
         chunked = Chunked(*struct.unpack_from(">II", value, at))
         if at + 8 != len(value):

@@ -33,6 +33,7 @@ from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.items import (
     Envelope,
     Item,
+    check_values,
     chunks_of,
     envelope,
     has_notes,
@@ -83,6 +84,9 @@ class Queue:
         self.order_name = None if order is None else order.name
         self._once = Once(self.layout)
         self._tails: WeakKeyDictionary[Any, _Tail] = WeakKeyDictionary()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Queue, codec=self.codec, order=self.order), (self.layout.space,)
 
     def __repr__(self) -> str:
         order = "" if self.order_name is None else f", order={self.order_name!r}"
@@ -139,10 +143,12 @@ class Queue:
         Raises:
             CodecError, ItemTooLarge, ValueError, OrderError: as `enqueue`, of a value; given a transaction, no key was
                 touched.
+            TypeError: `values` is one str or bytes; no key was touched.
             BulkInterrupted: given a database, something failed when other batches were already in.
 
         *Conflicts:* none. *Cost:* one read and about 1,000 writes per transaction; memory for the batches under way.
         """
+        check_values(values)
         if is_database(tr):
             return (
                 yield from enqueue_in_batches(cast(Database, tr), self.layout, self._once, self._encoding(), values)

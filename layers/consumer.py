@@ -80,6 +80,11 @@ class Consumer:
     ) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency is how many handlers run at once, at least 1, not {concurrency}.")
+        if not isinstance(leases, Leases):
+            # A queue would do, until the first item is gone without an ack.
+            raise TypeError(f"A consumer takes Leases, as in Consumer(Leases(queue), handler), not {leases!r}.")
+        if not callable(handler):
+            raise TypeError(f"A handler is called with each lease, and {handler!r} can't be.")
         self.leases = leases
         self.handler = handler
         self.report = ConsumerReport()

@@ -12,7 +12,7 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import FDBError, leaves_in_doubt
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
-from fdbqueue.items import Notes, chunks_of, envelope
+from fdbqueue.items import Notes, check_values, chunks_of, envelope
 from fdbqueue.layout import new_random, pack
 
 from .moves import Moves
@@ -49,6 +49,7 @@ def enqueue_with_notes(
     headers: Mapping[str, Any] | None,
 ) -> Steps[BulkReport]:
     """Append `values`: in the caller's transaction or, given a database, in batches that commit one by one."""
+    check_values(values)
     first = last = None
     items = size_bytes = transactions = 0
     unknown: list[tuple[int, int]] = []

@@ -137,6 +137,8 @@ class Leases:
     ) -> None:
         if max_attempts is not None and max_attempts < 1:
             raise ValueError(f"max_attempts is at least 1, or None for no limit, not {max_attempts}.")
+        if not isinstance(queue, Queue):
+            raise TypeError(f"Leases are of a Queue, as in Leases(Queue('orders')), not of {queue!r}.")
         self.queue = queue
         self.layout = queue.layout
         self.retry = Retry(max_attempts, backoff)
@@ -475,3 +477,14 @@ class Leases:
 def this_consumer(name: str | None) -> str:
     """Return what a consumer is called: host name and process id by default."""
     return cut(f"{socket.gethostname()}:{os.getpid()}" if name is None else name, CONSUMER_BYTES)
+
+
+def leases_of(queue: Queue | Leases) -> Leases:
+    """Return leases as they are given, or those of a queue.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if isinstance(queue, Leases):
+        return queue
+    return Leases(queue)

@@ -51,7 +51,7 @@ from fdbqueue.verbs import verb
 from .admitting import Admitting, Terms
 from .asking import Asking, Newcomer
 from .decisions import Decision, Outcome
-from .leases import Leases
+from .leases import Leases, leases_of
 from .limits import Limit
 from .messages import Messages
 from .recipients import Recipients
@@ -116,7 +116,7 @@ class SmartQueue:
         check_seconds: float = CHECK_SECONDS,
         debug: bool = False,
     ) -> None:
-        self.leases = Leases(queue) if isinstance(queue, Queue) else queue
+        self.leases = leases_of(queue)
         self.queue = self.leases.queue
         if not isinstance(self.queue.codec, Messages):
             raise TypeError(f"A smart queue's codec is a Messages, not {self.queue.codec.name!r}: Queue(…, codec=…).")

@@ -61,7 +61,7 @@ from fdbqueue.verbs import verb
 
 from .combining import Combiner, Ticket, result_of
 from .lease import Held, Lease
-from .leases import Leases
+from .leases import Leases, leases_of
 from .leasestats import LeaseStats
 from .pacing import RecentVersion
 from .remembered import Remembered
@@ -110,7 +110,7 @@ class StagedQueue:
     """
 
     def __init__(self, queue: Queue | Leases, *, consumer: str | None = None) -> None:
-        self.leases = Leases(queue) if isinstance(queue, Queue) else queue
+        self.leases = leases_of(queue)
         self.queue = self.leases.queue
         self._consumer = consumer
         self._crews: dict[int, _Crews] = {}

@@ -67,7 +67,7 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.verbs import verb
 
-from .leases import Leases
+from .leases import Leases, leases_of
 from .pushing import Delivery, Pushing
 from .selectors import ItemTest, Selector, Selects
 from .spans import everything
@@ -120,7 +120,7 @@ class Subscriptions:
     """
 
     def __init__(self, queue: Queue | Leases) -> None:
-        self.leases = Leases(queue) if isinstance(queue, Queue) else queue
+        self.leases = leases_of(queue)
         self._queue = self.leases.queue
         self._layout = self.leases.layout
         self._pushing = Pushing(self.leases)

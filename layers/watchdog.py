@@ -86,6 +86,8 @@ class Watchdog:
     ) -> None:
         if interval <= 0 or batch < 1:
             raise ValueError("A watchdog looks after some time, more than 0 seconds, and settles at least one timer.")
+        if not isinstance(leases, Leases):
+            raise TypeError(f"A watchdog looks after Leases, as in Watchdog(Leases(queue)), not {leases!r}.")
         self.leases = leases
         self.report = WatchdogReport()
         self._hook = hook

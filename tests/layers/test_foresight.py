@@ -117,7 +117,7 @@ def test_an_engine_that_answers_at_once_is_read(
     watching: Watching, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(alone, "WORTH_SECONDS", 1_000.0)
-    queue.enqueue_many(watching.wrapped, "abcdef")
+    queue.enqueue_many(watching.wrapped, list("abcdef"))
     staged = StagedQueue(leases)
     for text in "abcdef":
         watching.reads = 0
@@ -250,7 +250,7 @@ def test_an_item_whose_caller_was_cancelled_is_back_in_its_place_and_comes_first
     held = HeldDatabase(db)
     held.release()
     staged = StagedQueue(leases)
-    queue.enqueue_many(db, "abcdef")
+    queue.enqueue_many(db, list("abcdef"))
     assert [value(staged.dequeue(held)) for _ in range(3)] == ["a", "b", "c"]
 
     async def take_and_cancel() -> None:
@@ -373,7 +373,7 @@ def test_what_is_foreseen_is_taken_exactly_once_under_a_fault(
     db: Any, queue: Queue, leases: Leases, fault: Fault, at: int
 ) -> None:
     staged = StagedQueue(leases)
-    queue.enqueue_many(db, "abcdefgh")
+    queue.enqueue_many(db, list("abcdefgh"))
     faulty = FaultyDatabase.failing_at(db, {BEGINNING + at, BEGINNING + at + 2}, fault)
     assert [value(staged.dequeue(faulty)) for _ in range(9)] == [*"abcdefgh", None]
     assert queue.stats(db).dequeued == 8
@@ -386,7 +386,7 @@ def test_a_foreseen_take_that_times_out_is_told_and_not_tried_again(
     db: Any, queue: Queue, leases: Leases, when: When
 ) -> None:
     staged = StagedQueue(leases)
-    queue.enqueue_many(db, "abcdef")
+    queue.enqueue_many(db, list("abcdef"))
     faulty = FaultyDatabase.failing_at(db, {BEGINNING}, (when, 1031))
     assert [value(staged.dequeue(faulty)) for _ in range(2)] == ["a", "b"]
     with pytest.raises(FDBError, match="1031"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +53,27 @@ def test_a_typed_codec_gives_the_type_back_and_refuses_another(codec: Any) -> No
     assert codec.decode(codec.encode(Order(7))) == Order(7)
     with pytest.raises(Exception, match=r"Order|sku|object"):
         codec.encode("seven")
+
+
+@pytest.mark.parametrize("codec", [JsonCodec(Order), MsgpackCodec(Order), *map(codec_named, VALUES)])
+def test_a_codec_can_be_pickled(codec: Any) -> None:
+    again = pickle.loads(pickle.dumps(codec))
+
+    assert (type(again), vars(again).get("_type")) == (type(codec), vars(codec).get("_type"))
+
+
+@dataclass
+class Reading:
+    celsius: float
+    where: str | None = None
+
+
+def test_a_typed_codec_refuses_what_it_could_not_read_again() -> None:
+    codec = JsonCodec(Reading)
+
+    with pytest.raises(msgspec.ValidationError, match="null"):
+        codec.encode(Reading(float("nan")))
+    assert codec.decode(codec.encode(Reading(20.5))) == Reading(20.5)
 
 
 def test_an_unknown_codec_is_refused_and_the_known_ones_are_named() -> None:

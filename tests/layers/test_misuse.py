@@ -1,0 +1,119 @@
+"""What callers give in the wrong place is refused by a sentence, and no key is touched."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from fdbqueue import Item, Queue
+from fdbqueue.engine import Subspace
+from layers.consumer import Consumer
+from layers.leases import Leases
+from layers.priority import PriorityQueue
+from layers.smart import SmartQueue
+from layers.staged import StagedQueue
+from layers.subscriptions import Subscriptions
+from layers.watchdog import Watchdog
+
+
+@pytest.mark.parametrize("none", [None, "memory:", {"sku": 7}])
+def test_what_is_neither_a_database_nor_a_transaction_is_named(none: Any) -> None:
+    queue = Queue("orders", codec="json")
+    calls: list[Callable[[], Any]] = [
+        lambda: queue.enqueue(none, 1),
+        lambda: queue.enqueue_many(none, [1]),
+        lambda: queue.dequeue(none),
+        lambda: queue.stats(none),
+        lambda: list(queue.browse(none)),
+        lambda: queue.check(none),
+        lambda: Leases(queue).lease(none),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match=f"A database or a transaction was expected, not {type(none).__name__}"):
+            call()
+
+
+def test_the_characters_of_one_text_are_not_enqueued(db: Any, space: Subspace) -> None:
+    queue = Queue(space, codec="str")
+    for many in (queue, Leases(queue), PriorityQueue(queue)):
+        with pytest.raises(TypeError, match="not one str"):
+            many.enqueue_many(db, "hello")
+        with pytest.raises(TypeError, match="not one bytes"):
+            many.enqueue_many(db, b"hello")
+
+    assert list(db.get_range_startswith(space.key())) == []
+
+
+def test_less_than_no_items_can_not_be_looked_at(db: Any, space: Subspace) -> None:
+    queue = Queue(space)
+    with pytest.raises(ValueError, match="limit is how many items to look at"):
+        queue.browse(db, limit=-1)
+    assert list(queue.browse(db, limit=0)) == []
+
+
+@pytest.mark.parametrize("layer", [Leases, StagedQueue, SmartQueue, Subscriptions])
+def test_a_layer_stands_on_a_queue_and_not_on_its_name(layer: Any) -> None:
+    with pytest.raises(TypeError, match=r"as in Leases\(Queue\('orders'\)\), not of 'mails'"):
+        layer("mails")
+
+
+def test_a_consumer_of_a_queue_without_leases_is_refused_before_it_takes_an_item(db: Any, space: Subspace) -> None:
+    queue = Queue(space, codec="str")
+    queue.enqueue(db, "to Ann")
+
+    with pytest.raises(TypeError, match="A consumer takes Leases"):
+        Consumer(queue, lambda lease: None).drain(db)  # type: ignore[arg-type]
+
+    assert queue.stats(db).available == 1
+
+
+def test_what_can_not_be_called_is_no_handler() -> None:
+    with pytest.raises(TypeError, match="None can't be"):
+        Consumer(Leases(Queue("mails")), None)  # type: ignore[arg-type]
+
+
+def test_a_watchdog_of_a_queue_without_leases_is_refused() -> None:
+    with pytest.raises(TypeError, match="A watchdog looks after Leases"):
+        Watchdog(Queue("mails"))  # type: ignore[arg-type]
+
+
+def test_queues_and_leases_can_be_sent_to_other_processes(db: Any, space: Subspace) -> None:
+    queue = Queue(space, codec="json")
+    queue.enqueue(db, {"sku": 7})
+
+    copies: list[Any] = [pickle.loads(pickle.dumps(queue)), copy.deepcopy(queue)]
+    assert [again.peek(db).value for again in copies] == [{"sku": 7}, {"sku": 7}]
+    lease = pickle.loads(pickle.dumps(Leases(queue, max_attempts=3))).lease(db)
+    Leases(queue).ack(db, pickle.loads(pickle.dumps(lease)))
+    assert queue.is_empty(db)
+
+
+def test_a_queue_that_is_sent_keeps_its_order(db: Any, space: Subspace) -> None:
+    jobs = PriorityQueue(Queue(space, codec="str"), levels=3)
+    jobs.enqueue(db, "tidy up")
+
+    pickle.loads(pickle.dumps(jobs)).enqueue(db, "put out the fire", priority=0)
+    pickle.loads(pickle.dumps(jobs.queue)).enqueue(db, "answer the phone", headers={"priority": 1})
+
+    assert [item.value.split()[-1] for item in jobs.browse(db)] == ["fire", "phone", "up"]
+
+
+def test_items_can_be_sent_and_copied_with_headers_that_stay_as_they_are(db: Any, space: Subspace) -> None:
+    queue = Queue(space, codec="json")
+    queue.enqueue(db, 1, headers={"color": "red"})
+    item: Any = queue.peek(db)
+
+    assert isinstance(item, Item)
+    assert pickle.loads(pickle.dumps(item)) == copy.deepcopy(item) == item
+    assert asdict(item)["headers"] == {"color": "red"}
+    copies: list[Any] = [item, copy.deepcopy(item), pickle.loads(pickle.dumps(item))]
+    for again in copies:
+        with pytest.raises(TypeError, match="headers can't be changed"):
+            again.headers["color"] = "blue"
+        with pytest.raises(TypeError, match="headers can't be changed"):
+            again.headers.update(color="blue")
