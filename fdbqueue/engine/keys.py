@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import struct
+import sys
 
 import fdb.tuple as tuple  # under the binding's own name
 from fdb.subspace_impl import Subspace
 from fdb.tuple import SingleFloat, Versionstamp, pack, pack_with_versionstamp, unpack
+
+# The binding's old copy of six adds a finder for `fdb.six.moves`, which nobody uses. Python 3.11 warns of it at every
+# import that finds no module: an error for who has warnings as errors.
+sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "fdb.six"]
 
 
 def _versionstamp_bytes(stamp: Versionstamp) -> bytes:

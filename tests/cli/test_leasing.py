@@ -185,7 +185,7 @@ def test_the_watchdog_runs_a_command_for_each_expired_lease(
 def test_a_watchdog_runs_until_it_is_told_to_end(name: str, url: str, db: Any, leases: Leases) -> None:
     leases.enqueue(db, "x")
     leases.lease(db, duration=0.1, consumer="me")
-    command = [sys.executable, "-m", "fdbqueue.cli", "watchdog", name, "--interval", "0.2"]
+    command = [sys.executable, "-m", "fdbqueue", "watchdog", name, "--interval", "0.2"]
     environment = {**os.environ, "FDBQUEUE_URL": url}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as dog:
         assert dog.stdout is not None

@@ -12,7 +12,7 @@ import pytest
 
 import fdbqueue
 
-COMMAND = [sys.executable, "-m", "fdbqueue.cli"]
+COMMAND = [sys.executable, "-m", "fdbqueue"]
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ class Demo:
     """One run of the demo, as a process whose lines are read as they come."""
 
     def __init__(self, where: Where, *options: str) -> None:
-        command = [sys.executable, "-m", "fdbqueue.cli", "demo", "--folder", str(where.folder)]
+        command = [sys.executable, "-m", "fdbqueue", "demo", "--folder", str(where.folder)]
         command += ["--url", where.url, "--queue", where.queue]
         command += ["--rows", str(ROWS), "--batch", "10", "--consumers", "3", *options]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -35,6 +35,13 @@ def test_importing_the_library_loads_no_layer_no_spark_no_command_line_and_no_cl
     assert not unwanted & set(loaded)
 
 
+def test_everything_can_be_imported_with_warnings_as_errors() -> None:
+    code = "import fdbqueue, layers.subscriptions, fdbqueue.cli; import no_such_module"
+    failed = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+
+    assert failed.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_module'"
+
+
 def test_every_decision_is_listed(repository: Path) -> None:
     decisions = repository / "docs" / "adr"
     listed = re.findall(r"\]\((\d{4}-[a-z0-9-]+\.md)\)", (decisions / "README.md").read_text())

@@ -88,5 +88,5 @@ def test_commands_that_the_readme_shows_exist(repository: Path) -> None:
     for target in set(re.findall(r"(?:^    (?:[A-Z].*)?|`)make ([a-z]+)", text, re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
     for command in set(re.findall(r"^\s*\$? ?fdbqueue ([a-z]+)", text, re.MULTILINE)):
-        shown = subprocess.run([sys.executable, "-m", "fdbqueue.cli", command, "--help"], capture_output=True)
+        shown = subprocess.run([sys.executable, "-m", "fdbqueue", command, "--help"], capture_output=True)
         assert shown.returncode == 0, f"fdbqueue {command}"

@@ -1,6 +1,0 @@
-"""``python -m fdbqueue.cli``: the command line without the entry point."""
-
-from fdbqueue.cli import main
-
-if __name__ == "__main__":
-    main()
