@@ -162,6 +162,9 @@ class Browser(Iterator[T], AsyncIterator[T], Generic[T]):
     def __init__(self, pages: Pages, look: Look[T], *, limit: int | None = None) -> None:
         self._walk = _walk(pages, look, limit)
 
+    def __repr__(self) -> str:
+        return "<Browser: for item in it, or async for item in it>"
+
     def __next__(self) -> T:
         step = next(self._walk)
         while isinstance(step, _Wait):

@@ -115,6 +115,9 @@ class StagedQueue:
         self._consumer = consumer
         self._crews: dict[int, _Crews] = {}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(StagedQueue, consumer=self._consumer), (self.leases,)
+
     def __repr__(self) -> str:
         return f"StagedQueue({self.queue.layout.describe()})"
 

@@ -93,6 +93,17 @@ def test_queues_and_leases_can_be_sent_to_other_processes(db: Any, space: Subspa
     assert queue.is_empty(db)
 
 
+def test_a_staged_queue_that_is_in_use_can_be_sent(db: Any, space: Subspace) -> None:
+    staged = StagedQueue(Queue(space, codec="str"), consumer="printer 3")
+    for mail in ("to Ann", "to Bob"):
+        staged.enqueue(db, mail)
+    staged.dequeue(db)
+
+    lease = pickle.loads(pickle.dumps(staged)).lease(db)
+
+    assert (lease.value, lease.consumer) == ("to Bob", "printer 3")
+
+
 def test_a_queue_that_is_sent_keeps_its_order(db: Any, space: Subspace) -> None:
     jobs = PriorityQueue(Queue(space, codec="str"), levels=3)
     jobs.enqueue(db, "tidy up")

@@ -32,6 +32,7 @@ def test_items_come_in_order_blocking_and_awaited(db: Any, queue: Queue) -> None
     assert asyncio.run(awaited(None)) == list(range(2_500))
     assert asyncio.run(awaited(1_200)) == list(range(1_200))
     browser = queue.browse(db, reverse=True, share=0.9)
+    assert "for item in it" in repr(browser), "who forgets to go through it is told how"
     assert [next(browser).value, next(browser).value] == [2_499, 2_498]
 
 
