@@ -20,15 +20,14 @@ def clear(
     """Remove all items and everything else that the queue owns, counters too. Asks first."""
     with open(url) as db:
         cleared = queue_of(queue)
-        available = cleared.stats(db).available
+        held = cleared.stats(db)
+        items = held.available + held.leased + held.delayed + held.dead
         if not yes:
             if not sys.stdin.isatty():
                 raise typer.BadParameter(
-                    f"{queue} has {available:,} items; to remove them without being asked, say --yes",
+                    f"{queue} has {items:,} items; to remove them without being asked, say --yes",
                     param_hint="clear",
                 )
-            typer.confirm(
-                f"Remove the {available:,} items of {queue} and all that belongs to it?", abort=True, err=True
-            )
+            typer.confirm(f"Remove the {items:,} items of {queue} and all that belongs to it?", abort=True, err=True)
         cleared.clear(db)
-    say(f"{available:,} items removed")
+    say(f"{items:,} items removed")

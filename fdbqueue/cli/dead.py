@@ -38,7 +38,7 @@ def dead(
     printed = 0
     shown = Table(header_style="bold")
     for column in ("item", "value", "error", "attempts", "died"):
-        shown.add_column(column, overflow="fold")
+        shown.add_column(column, overflow="fold", no_wrap=column == "item")  # to be copied
     with open(url) as db:
         for letter in Leases(queue_of(queue, codec)).dead.browse(db, limit=limit or (SCREENFUL if table else None)):
             printed += 1

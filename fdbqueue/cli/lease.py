@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.options import AsJson, Codec, CodecName, MaxAttempts, QueueName, Url, queue_of
-from fdbqueue.cli.output import print_items, wants_table, write_lines
+from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.engine import open
-from fdbqueue.items import Item
 from layers.lease import Lease
 from layers.leases import Leases
 from layers.subscriptions import Subscriptions
@@ -42,10 +44,21 @@ def lease(
     if not taken:
         raise typer.Exit(errors.EMPTY)
     if wants_table(as_json):
-        shown = [Item(one.position, one.value, {"lease": str(one.handle), "attempt": one.attempt}) for one in taken]
-        print_items(shown, codec, "")
+        Console().print(_table(taken, codec))
     else:
         write_lines([_line(one, codec) for one in taken])
+
+
+def _table(taken: list[Lease], codec: CodecName) -> Table:
+    table = Table(header_style="bold")
+    table.add_column("lease", no_wrap=True)  # to be copied
+    table.add_column("attempt", justify="right")
+    for column in ("value", "headers"):
+        table.add_column(column, overflow="fold")
+    for one in taken:
+        headers = Text(encode_json(one.headers) if one.headers else "")
+        table.add_row(str(one.handle), str(one.attempt), Text(encode_json(to_json(one.value, codec))), headers)
+    return table
 
 
 def _line(lease: Lease, codec: CodecName) -> bytes:

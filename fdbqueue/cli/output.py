@@ -98,7 +98,7 @@ def print_items(items: Iterable[Item], codec: CodecName, title: str) -> int:
 
 def print_pairs(title: str, pairs: dict[str, Any]) -> None:
     """Print names and numbers as a table."""
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(title=Text(title), title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
     for name, value in pairs.items():

@@ -227,6 +227,13 @@ def test_clear_with_yes_removes_everything_without_asking(run: Run, name: str, d
     assert list(db.get_range_startswith(space.key())) == []
 
 
+def test_clear_counts_the_items_of_every_state(run: Run, name: str) -> None:
+    run("enqueue", name, "1", "2")
+    run("lease", name)
+
+    assert "has 2 items" in run("clear", name).stderr
+
+
 @pytest.mark.engines("file")
 def test_a_url_that_names_no_engine_is_a_usage_error(run: Run) -> None:
     refused = run("stats", "q", "--url", "redis:")

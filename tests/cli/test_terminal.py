@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,23 @@ def test_a_terminal_shows_tables(file_url: str) -> None:
     assert "index" in shown
     assert '{"sku":"teapot"}' in shown
     assert "headers" not in shown, "no item has any"
+
+
+def test_a_terminal_shows_what_is_to_be_copied_in_one_line(file_url: str) -> None:
+    with fdbqueue.open(file_url) as db:
+        fdbqueue.Queue("wide", codec="json").enqueue_many(db, ["x" * 500])
+
+    _, shown = on_terminal("lease", "wide", url=file_url)
+    handle = re.search(r"\d+:[0-9a-f]{16}:[0-9a-f]{16}", shown)
+    assert handle is not None, shown
+
+    on_terminal("nack", "wide", handle.group(), "--max-attempts", "1", url=file_url)
+    _, shown = on_terminal("dead", "wide", url=file_url)
+    assert re.search(r"\d+:[0-9a-f]{16}", shown), shown
+
+
+def test_a_queue_is_called_by_its_name_whatever_that_is(file_url: str) -> None:
+    assert "tea[red]pots" in on_terminal("stats", "tea[red]pots", url=file_url)[1]
 
 
 def test_a_terminal_shows_json_lines_when_asked(file_url: str) -> None:
