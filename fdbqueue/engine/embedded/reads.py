@@ -53,7 +53,13 @@ class Reader:
 
     def range(self, begin: Selector, end: Selector, limits: Limits, reverse: bool) -> Page:
         """Return the first page of the rows between two selectors, from either end."""
-        return (self.backward if reverse else self.forward)(begin.copy(), end.copy(), limits.copy())
+        page = (self.backward if reverse else self.forward)(begin.copy(), end.copy(), limits.copy())
+        if end.plain and page.rows and max(page.rows[0][0], page.rows[-1][0]) >= end.key:
+            # On the way the end is moved over keys that are known to be none. A set by another thread takes no lock,
+            # and may just have made one of them.
+            page.rows = [row for row in page.rows if row[0] < end.key]
+            page.more = page.more and reverse
+        return page
 
     # -- resolving -----------------------------------------------------------------------------------------------
 
