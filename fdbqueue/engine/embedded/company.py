@@ -12,7 +12,7 @@ more often that happens the more rarely it is tried again; a thread that commits
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from threading import Lock, get_ident
 from time import monotonic
 from typing import Final, Protocol
@@ -140,32 +140,42 @@ class Turns:
         if now - self._last > QUIET_SECONDS or self._patience.lost():
             self._take(me, now)
             return False
-        self._sleep(request, me)
-        return True
-
-    def _sleep(self, request: CommitRequest, me: int) -> None:
         gate = request.close_gate()
         request.sleeper = me
-        until = monotonic() + LONGEST_SLEEP
-        while True:
+        try:
+            if not request.settled():  # else whoever finished it may have seen no sleeper, and will wake nobody
+                self._sleep(gate, me)
+        finally:
+            request.sleeper = 0
+            if self._deputy == me:
+                self._deputy = 0
+                self._appoint([*self._asleep, *pending])
+        return True
+
+    def _sleep(self, gate: Lock, me: int) -> None:
+        now = monotonic()
+        until = now + LONGEST_SLEEP
+        while now < until:
             # One of those who sleep looks whether the one whose turn it is has gone away.
             if not self._deputy:
                 self._deputy = me
-            woken = gate.acquire(timeout=QUIET_SECONDS if self._deputy == me else LONGEST_SLEEP)
+            quiet_at = self._last + QUIET_SECONDS
+            woken = gate.acquire(timeout=max(0, (quiet_at if self._deputy == me else until) - now))
             now = monotonic()
             if woken:
                 if self._holder == me:
                     self._patience.worked()
-                    break
+                    return
             elif now - self._last > QUIET_SECONDS:
                 self._patience.in_vain()
                 self._take(me, now)
-                break
-            if now > until:
-                break
-        request.sleeper = 0
-        if self._deputy == me:
-            self._deputy = 0
+                return
+
+    def _appoint(self, requests: Iterable[CommitRequest]) -> None:
+        """Wake one of those who sleep, to be the deputy; its turn is yet to come."""
+        for request in requests:
+            if request.sleeper and request.wake():
+                return
 
     def _take(self, me: int, now: float) -> None:
         self._holder = me
@@ -184,9 +194,9 @@ class Turns:
                 if sleeper:
                     self._take(sleeper, monotonic())
                     request.wake()
-                    return
-        elif asleep and not self._deputy:
-            asleep[0].wake()  # to be the deputy; its turn is yet to come
+                    break
+        if asleep and not self._deputy:
+            self._appoint(asleep)
 
     def left(self, pending: Sequence[CommitRequest]) -> None:
         pass  # whoever had the lead has the turn, and leads again

@@ -19,11 +19,11 @@ from fdbqueue.errors import StorageError
 TURN_NS: Final = 2_000_000
 QUIET_NS: Final = 1_000_000
 """After how long without a commit the turn is lost."""
-PAUSE_SECONDS: Final = 0.0003
 LONGEST_WAIT_NS: Final = 20_000_000
 
 _PAGE: Final = struct.Struct("=QQQ")
-_LAST: Final = struct.Struct("=16xQ")
+_LAST: Final = struct.Struct("=Q")
+_LAST_AT: Final = 16
 _NAME: Final = "turns"
 
 
@@ -45,11 +45,11 @@ class Neighbours:
         page, now = self._page, self._now()
         holder, since, last = _PAGE.unpack_from(page)
         if holder == self._me:
-            _LAST.pack_into(page, 0, now)
+            _LAST.pack_into(page, _LAST_AT, now)
             return
         latest = now + LONGEST_WAIT_NS
-        while since <= now < since + TURN_NS and now < last + QUIET_NS and now < latest:
-            time.sleep(PAUSE_SECONDS)
+        while since <= now < (until := min(since + TURN_NS, last + QUIET_NS, latest)):
+            time.sleep((until - now) / 1e9)
             now = self._now()
             holder, since, last = _PAGE.unpack_from(page)
         _PAGE.pack_into(page, 0, self._me, now, now)

@@ -1,0 +1,129 @@
+"""Turns to commit: how long one has them, and that nobody sleeps on when whoever has the turn is gone."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fdbqueue.engine.embedded import company, neighbours
+from fdbqueue.engine.embedded.company import Turns
+from fdbqueue.engine.embedded.neighbours import Neighbours
+from fdbqueue.engine.embedded.request import CommitRequest
+
+FOREVER = 1e6
+START = 10**9
+
+
+class Clock:
+    """Stands still but for those who sleep."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def monotonic_ns(self) -> int:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += round(seconds * 1e9)
+
+    def monotonic(self) -> float:
+        return self.now / 1e9
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(neighbours, "time", clock)
+    monkeypatch.setattr(company, "monotonic", clock.monotonic)
+    monkeypatch.setattr(company, "LONGEST_SLEEP", FOREVER)
+    return clock
+
+
+# -- processes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_keeps_its_turn_however_often_it_commits(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = two(tmp_path, monkeypatch)
+    mine.wait()
+    for _ in range(3):
+        clock.now += 500_000
+        mine.wait()
+    theirs.wait()
+    assert clock.now == START + neighbours.TURN_NS
+    mine.wait()
+    assert clock.now == START + neighbours.TURN_NS + neighbours.QUIET_NS, "theirs was lost, as they did not commit"
+
+
+def test_a_process_that_has_nothing_to_commit_loses_its_turn(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = two(tmp_path, monkeypatch)
+    mine.wait()
+    clock.now += 100_000
+    mine.wait()
+    theirs.wait()
+    assert clock.now == START + 100_000 + neighbours.QUIET_NS
+
+
+def two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Neighbours, Neighbours]:
+    mine = Neighbours(str(folder))
+    other = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: other)
+    return mine, Neighbours(str(folder))
+
+
+# -- threads ----------------------------------------------------------------------------------------------------------
+
+
+def test_whoever_gets_a_turn_and_commits_nothing_more_leaves_nobody_asleep(clock: Clock) -> None:
+    turns, lead = Turns(), threading.Lock()
+    mine, first, second = CommitRequest(), CommitRequest(), CommitRequest()
+    assert not turns.sleep(mine, [], lead), "nobody else is about"
+    one = sleeping(turns, first)
+    until(lambda: bool(turns._deputy))
+    other = sleeping(turns, second)
+
+    clock.now += round(company.TURN_SECONDS * 1e9) + 1
+    assert not turns.sleep(mine, [], lead), "it is over after this commit"
+    finish(turns, mine, first, second)
+    joined(one)
+    clock.now += round(company.QUIET_SECONDS * 1e9) + 1
+    joined(other)
+
+
+def test_a_request_that_is_done_before_its_thread_lies_down_is_not_slept_over(clock: Clock) -> None:
+    turns, mine, early = Turns(), CommitRequest(), CommitRequest()
+    turns.sleep(mine, [], threading.Lock())
+    finish(turns, early)
+    joined(sleeping(turns, early))
+
+
+def sleeping(turns: Turns, request: CommitRequest) -> threading.Thread:
+    """Let a thread sleep over `request`."""
+    thread = threading.Thread(target=turns.sleep, args=(request, [], threading.Lock()), daemon=True)
+    thread.start()
+    until(lambda: bool(request.sleeper) or not thread.is_alive())
+    return thread
+
+
+def finish(turns: Turns, *requests: CommitRequest) -> None:
+    for request in requests:
+        request.done = True
+    turns.finished(requests)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0)
+
+
+def joined(thread: threading.Thread) -> None:
+    thread.join(10)
+    assert not thread.is_alive(), "it sleeps on"
