@@ -54,26 +54,35 @@ def _meet(reads: list[Range], writes: list[Range]) -> bool:
 
 
 @given(
-    batches=st.lists(st.lists(_plans, min_size=1, max_size=3), max_size=12),
+    batches=st.lists(st.tuples(st.booleans(), st.lists(_plans, min_size=1, max_size=3)), max_size=12),
     block=st.sampled_from(_BLOCKS),
     tail=st.sampled_from(_TAILS),
+    few=st.sampled_from([0, commitlog.FEW]),
 )
 def test_a_commit_fails_if_and_only_if_somebody_wrote_what_it_read(
-    batches: list[list[Plan]], block: tuple[int, int], tail: int, monkeypatch: pytest.MonkeyPatch
+    batches: list[tuple[bool, list[Plan]]],
+    block: tuple[int, int],
+    tail: int,
+    few: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Blocks of one commit and of all, remembered or read again, from rows of one commit, of a few, and from the tail:
-    # every way in which the log is looked at comes up.
+    # Blocks of one commit and of all, remembered or read again, from rows of one commit, of a few, and from the tail,
+    # committed here and by a second committer, with a memory of its own, that stands for another process: every way in
+    # which the log is looked at comes up.
     monkeypatch.setattr(logrows, "TAIL_BYTES", tail)
     monkeypatch.setattr(commitlog, "BLOCK_BYTES", block[0])
     monkeypatch.setattr(commitlog, "CACHE_BYTES", block[1])
+    monkeypatch.setattr(commitlog, "FEW", few)
     with opened() as store:
+        other = committer.Committer(store)
         versions = [put(store).version]
         writes: list[tuple[int, list[Range]]] = []
-        for plans in batches:
+        for theirs, plans in batches:
             requests = [_request(plan, versions[max(0, len(versions) - 1 - plan.age)]) for plan in plans]
+            submit, wait = (other.submit, other.wait) if theirs else (store.submit, store.wait)
             for request in requests:
-                store.submit(request)
-            store.wait(requests[0])
+                submit(request)
+            wait(requests[0])
             for plan, request in zip(plans, requests, strict=True):
                 since = request.snapshot_version or 0
                 reads = _as_ranges(plan.read_keys, plan.read_ranges)
@@ -159,6 +168,30 @@ def test_a_conflict_with_another_process_commit_is_found_in_the_log(store: Store
     other.wait(stranger)
     assert commit(store, sets((b"z", b""), snapshot_version=version, read_keys=[b"y"])).error is None
     assert commit(store, sets((b"z", b""), snapshot_version=version, read_keys=[b"x"])).error == 1020
+
+
+@pytest.mark.parametrize("few", [0, commitlog.FEW])
+@pytest.mark.parametrize("block", [1, commitlog.BLOCK_BYTES])
+@pytest.mark.parametrize("tail", _TAILS)
+def test_commits_of_another_process_are_told_apart_though_they_come_in_runs(
+    store: Store, tail: int, block: int, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logrows, "TAIL_BYTES", tail)
+    monkeypatch.setattr(commitlog, "BLOCK_BYTES", block)
+    monkeypatch.setattr(commitlog, "FEW", few)
+    other = committer.Committer(store)
+    versions: list[int] = []
+    for number in range(12):
+        key = b"%02d" % number
+        one = CommitRequest(write_keys=[key]) if number % 3 else CommitRequest(write_ranges=[(key, key + b"\0")])
+        submit, wait = (store.submit, store.wait) if number in (3, 8) else (other.submit, other.wait)
+        submit(one)
+        wait(one)
+        versions.append(one.version)
+    for at, since in enumerate(versions):
+        for number in range(12):
+            request = commit(store, CommitRequest(since, read_keys=[b"%02d" % number]))
+            assert request.error == (1020 if number > at else None)
 
 
 def test_a_snapshot_older_than_five_seconds_is_too_old_to_commit(clock: MovableClock, store: Store) -> None:

@@ -10,59 +10,73 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice, takewhile
 from typing import Any, Final
 
 from fdbqueue.engine.embedded import logrows
-from fdbqueue.engine.embedded.logrows import Commit
 from fdbqueue.engine.embedded.longkeys import Databases
-from fdbqueue.engine.embedded.written import Written, decode, decode_all, time_of
+from fdbqueue.engine.embedded.written import Written, time_of
 
 CACHE_BYTES: Final = 24 << 20
 BLOCK_BYTES: Final = 32 << 10
 FEW: Final = 8
-"""Commits that are looked at one by one, as others will look at them again."""
-RECORD_OVERHEAD: Final = 90
-"""Bytes that Python takes for a record beside its own."""
+"""Runs that are looked at one by one, as others will look at them again."""
+RUN_OVERHEAD: Final = 90
+"""Bytes that Python takes for a run beside its own."""
 
 
 class Block:
-    """Commits one after the other, as their records; what they wrote in all is made out when a check needs it.
+    """Commits one after the other, in runs: an own one by itself, others' as they stood in the log.
 
-    Plain bytes in lists, rather than an object for each commit, spare the garbage collector hundreds of thousands.
+    What they wrote in all is made out when a check needs it. Plain bytes in lists, rather than an object for each
+    commit, spare the garbage collector hundreds of thousands.
     """
 
-    __slots__ = ("_all", "_each", "full", "records", "size", "versions")
+    __slots__ = ("_all", "_each", "full", "runs", "size", "time_us", "versions")
 
     def __init__(self) -> None:
         self.versions: list[int] = []
-        self.records: list[bytes] = []
+        """The last one of each run."""
+        self.runs: list[bytes] = []
         self.size = 0
+        self.time_us = 0
+        """When the last commit was, at the latest."""
         self.full = False
         self._each: dict[int, Written] = {}
         self._all: Written | None = None
 
+    @property
+    def first(self) -> int:
+        """The version of the first commit."""
+        return logrows.first_of(self.runs[0])
+
     def since(self, version: int) -> Iterator[Written]:
         """Give what was written after `version`, in all where the block is full and all of it is newer."""
-        versions = self.versions
-        if self.full and versions[0] > version:
+        if self.full and self.first > version:
             if self._all is None:
                 self._all = self._whole()
             yield self._all
             return
-        first = bisect_right(versions, version)
-        if len(versions) - first > FEW:
-            yield Written(*decode_all(self.records[first:]))
+        first = bisect_right(self.versions, version)
+        runs = self.runs[first:]
+        if len(runs) > FEW:
+            runs[0] = logrows.newer(runs[0], version)
+            yield Written(*logrows.written_in(runs))
             return
-        for at in range(first, len(versions)):
-            written = self._each.get(at)
-            if written is None:
-                written = self._each[at] = Written(*decode(self.records[at]))
-            yield written
+        for at, run in enumerate(runs, first):
+            yield self._written(at, run, version)
+
+    def _written(self, at: int, run: bytes, version: int) -> Written:
+        rest = logrows.newer(run, version)
+        if rest is not run:
+            return Written(*logrows.written_in((rest,)))
+        written = self._each.get(at)
+        if written is None:
+            written = self._each[at] = Written(*logrows.written_in((run,)))
+        return written
 
     def _whole(self) -> Written:
         self._each.clear()
-        return Written(*decode_all(self.records))
+        return Written(*logrows.written_in(self.runs))
 
 
 class RecentCommits:
@@ -83,16 +97,17 @@ class RecentCommits:
         self.tail = b""
         """The log's tail in LMDB (`logrows`) as the last commit left it."""
 
-    def add(self, version: int, time_us: int, record: bytes) -> None:
-        """Take in the newest commit."""
+    def add(self, version: int, time_us: int, run: bytes) -> None:
+        """Take in the newest commit, or several up to it."""
         self.last_version = version
         self.last_time_us = time_us
         block = self._block
         if block.size >= BLOCK_BYTES:
             block = self._next_block()
         block.versions.append(version)
-        block.records.append(record)
-        block.size += len(record) + RECORD_OVERHEAD
+        block.runs.append(run)
+        block.size += len(run) + RUN_OVERHEAD
+        block.time_us = time_us
 
     def _next_block(self) -> Block:
         self._block.full = True
@@ -106,23 +121,26 @@ class RecentCommits:
     def _drop(self) -> None:
         self._size -= self._blocks.popleft().size
 
-    def catch_up(self, txn: Any) -> list[Commit]:
-        """Take in what other processes have committed, and return it."""
+    def catch_up(self, txn: Any) -> list[bytes]:
+        """Take in what other processes have committed, and return it, in runs."""
         known, dbs = self.last_version, self._dbs
-        new = list(logrows.read_log(txn, dbs, known if known >= 0 else logrows.last_version(txn, dbs) - 1))
+        new = list(logrows.read_runs(txn, dbs, known if known >= 0 else logrows.last_version(txn, dbs) - 1))
         self.tail = logrows.tail_of(txn, dbs)
-        for version, record in new:
-            self.add(version, time_of(record), record)
-        return new if known >= 0 else []
+        if new:
+            _, record = logrows.newest(new[-1][1])
+            time_us = time_of(record)
+            for version, run in new:
+                self.add(version, time_us, run)
+        return [run for _, run in new] if known >= 0 else []
 
     def forget(self, before_us: int) -> None:
         """Let go of what is from before `before_us`, but for the newest."""
-        while len(self._blocks) > 1 and time_of(self._blocks[0].records[-1]) < before_us:
+        while len(self._blocks) > 1 and self._blocks[0].time_us < before_us:
             self._drop()
 
     def reaches(self, txn: Any, version: int) -> bool:
         """Say whether every commit after `version` is known."""
-        return self._blocks[0].versions[0] <= version or 0 < logrows.first_version(txn, self._dbs) <= version
+        return self._blocks[0].first <= version or 0 < logrows.first_version(txn, self._dbs) <= version
 
     def since(self, txn: Any, version: int) -> Iterator[Written]:
         """Give what was written after `version`."""
@@ -130,11 +148,12 @@ class RecentCommits:
             if block.versions and block.versions[-1] <= version:
                 return
             yield from block.since(version)
-        oldest = self._blocks[0].versions[0]
+        oldest = self._blocks[0].first
         if oldest > version:
             yield from self._stored(txn, version, oldest)
 
     def _stored(self, txn: Any, version: int, before: int) -> Iterator[Written]:
-        commits = takewhile(lambda commit: commit[0] < before, logrows.read_log(txn, self._dbs, version))
-        while some := list(islice(commits, 256)):
-            yield Written(*decode_all([record for _, record in some]))
+        for last, run in logrows.read_runs(txn, self._dbs, version):
+            yield Written(*logrows.written_in((run,)))
+            if last >= before:
+                return  # what is not older stands in memory too

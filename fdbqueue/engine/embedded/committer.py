@@ -21,7 +21,7 @@ from fdbqueue.engine.embedded.commitlog import RecentCommits
 from fdbqueue.engine.embedded.company import Company, Gathering, Turns
 from fdbqueue.engine.embedded.files import Files, explain
 from fdbqueue.engine.embedded.layout import WINDOW_SECONDS
-from fdbqueue.engine.embedded.logrows import WINDOW_US, append
+from fdbqueue.engine.embedded.logrows import WINDOW_US, append, commits, entry
 from fdbqueue.engine.embedded.logrows import Commit as LogCommit
 from fdbqueue.engine.embedded.neighbours import Neighbours
 from fdbqueue.engine.embedded.request import IO_ERROR, CommitRequest, Faults
@@ -251,7 +251,7 @@ class Committer:
                 # Another process has committed. That is known from here on, whatever becomes of this transaction.
                 others = recent.catch_up(txn)
                 if self.listening:
-                    self._news += others
+                    self._news += chain.from_iterable(map(commits, others))
                 self._last_txn = txn_id - 1
             now = self._now_ns() // 1000
             passed = now - recent.last_time_us
@@ -262,7 +262,8 @@ class Committer:
                 txn.abort()
                 return
             record = encode_requests(now, accepted)
-            tail = append(txn, self._dbs, recent.tail, key, record)
+            made = entry(key, record)
+            tail = append(txn, self._dbs, recent.tail, made)
             if self._durable:
                 self._disk.label(txn_id, key, now, accepted)
             try:
@@ -279,7 +280,7 @@ class Committer:
         self._last_txn = txn_id
         self.newest = (txn_id, version)
         recent.tail = tail
-        recent.add(version, now, record)
+        recent.add(version, now, made)
         self._unforgotten += 1
         if self._unforgotten >= FORGET_EVERY:
             self._forget(now)

@@ -212,7 +212,7 @@ class Files:
             for batch, mutations in enumerate(commit.requests):
                 apply(txn, dbs, mutations, commit.version, batch)
             record = written.encode(commit.time_us, [], [])
-            logrows.append(txn, dbs, logrows.tail_of(txn, dbs), commit.version, record)
+            logrows.append(txn, dbs, logrows.tail_of(txn, dbs), logrows.entry(commit.version, record))
         self._redo = None
         disk.ensure(number)
 

@@ -11,19 +11,25 @@ anew with every commit until they are used up.)
     row     | entry | entry | …                                  of ``log``, its key the version of its last entry
     entry   | version of a commit | length | record |
               8                     4        as `written` has it
+
+Entries that follow each other, as rows and the tail have them, are a *run*. What other processes have committed stays
+in its runs until a check asks for it, since most of it is never asked for one by one.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from fdbqueue.engine.embedded.layout import TAIL_KEY, WINDOW_SECONDS
 from fdbqueue.engine.embedded.longkeys import Databases
+from fdbqueue.engine.embedded.written import KEY_AT, ONE_KEY, Range, decode
 
 Commit = tuple[int, bytes]
 """A version and its record."""
+Run = tuple[int, bytes]
+"""The version of its last entry, and the entries."""
 
 TAIL_BYTES: Final = 1_900
 """With key and header, less than half a page, as LMDB wants of what is to stand in a page among others."""
@@ -32,6 +38,8 @@ TRIM_MOST: Final = 3
 WINDOW_US: Final = int((WINDOW_SECONDS + 1) * 1_000_000)
 
 _ENTRY: Final = struct.Struct(">QI")
+_SHAPE: Final = struct.Struct(">8xI8xQ")
+"""Of an entry: its record's length, and how many keys and ranges the record has."""
 _VERSION_BYTES: Final = 8
 
 
@@ -39,7 +47,12 @@ def begin(txn: Any, dbs: Databases, record: bytes, *, jump: int) -> None:
     """Forget all there was and go on, `jump` versions higher, with one commit of that record."""
     version = (last_version(txn, dbs) + jump).to_bytes(8, "big")
     txn.drop(dbs.log, delete=False)
-    append(txn, dbs, version, version, record)
+    append(txn, dbs, version, entry(version, record))
+
+
+def entry(version: bytes, record: bytes) -> bytes:
+    """Return the entry of a commit."""
+    return b"".join((version, len(record).to_bytes(4, "big"), record))
 
 
 def last_version(txn: Any, dbs: Databases) -> int:
@@ -57,18 +70,17 @@ def tail_of(txn: Any, dbs: Databases) -> bytes:
     return tail
 
 
-def append(txn: Any, dbs: Databases, tail: bytes, version: bytes, record: bytes) -> bytes:
+def append(txn: Any, dbs: Databases, tail: bytes, entry: bytes) -> bytes:
     """Add the newest commit behind `tail`, which is what stands there, and return the new tail.
 
     *Cost:* one write into a page that the commit writes anyhow; once in some forty small commits, the way to two rows.
     """
-    length = len(record).to_bytes(4, "big")
-    if len(tail) + _ENTRY.size + len(record) <= TAIL_BYTES:
-        tail = b"".join((version, tail[_VERSION_BYTES:], version, length, record))
+    version = entry[:_VERSION_BYTES]
+    if len(tail) + len(entry) <= TAIL_BYTES:
+        tail = b"".join((version, tail[_VERSION_BYTES:], entry))
     else:
         if len(tail) > _VERSION_BYTES:
             txn.put(tail[:_VERSION_BYTES], tail[_VERSION_BYTES:], True, True, True, dbs.log)
-        entry = version + length + record
         if _VERSION_BYTES + len(entry) <= TAIL_BYTES:
             tail = version + entry
         else:
@@ -79,32 +91,83 @@ def append(txn: Any, dbs: Databases, tail: bytes, version: bytes, record: bytes)
     return tail
 
 
-def read_log(txn: Any, dbs: Databases, after: int) -> Iterator[Commit]:
-    """Read the commits after version `after`, in order."""
+def read_runs(txn: Any, dbs: Databases, after: int) -> Iterator[Run]:
+    """Read the commits after version `after`, in order, as they stand there."""
     cursor = txn.cursor(dbs.log)
     if cursor.set_range((after + 1).to_bytes(8, "big")):
-        for row in cursor.iternext(keys=False):
-            for commit in _entries(row, 0):
-                if commit[0] > after:
-                    yield commit
-    for commit in _entries(tail_of(txn, dbs), _VERSION_BYTES):
-        if commit[0] > after:
-            yield commit
+        for key, row in cursor.iternext():
+            yield int.from_bytes(key, "big"), newer(row, after)
+    tail = tail_of(txn, dbs)
+    if rest := newer(tail[_VERSION_BYTES:], after):
+        yield int.from_bytes(tail[:_VERSION_BYTES], "big"), rest
+
+
+def read_log(txn: Any, dbs: Databases, after: int) -> Iterator[Commit]:
+    """Read the commits after version `after`, in order, one by one."""
+    for _, run in read_runs(txn, dbs, after):
+        yield from commits(run)
+
+
+def first_of(run: bytes) -> int:
+    """Return the version of the first entry of `run`."""
+    return int.from_bytes(run[:_VERSION_BYTES], "big")
+
+
+def newest(run: bytes) -> Commit:
+    """Return the last commit of `run`."""
+    at = end = 0
+    while end < len(run):
+        at = end
+        version, length = _ENTRY.unpack_from(run, at)
+        end += _ENTRY.size + length
+    return version, run[at + _ENTRY.size :]
+
+
+def newer(run: bytes, version: int) -> bytes:
+    """Return the part of `run` after `version`; `run` itself if that is all of it."""
+    at = 0
+    while at < len(run):
+        found, length = _ENTRY.unpack_from(run, at)
+        if found > version:
+            break
+        at += _ENTRY.size + length
+    return run[at:]
+
+
+def commits(run: bytes) -> Iterator[Commit]:
+    """Give the commits of `run` one by one."""
+    at = 0
+    while at < len(run):
+        version, length = _ENTRY.unpack_from(run, at)
+        at += _ENTRY.size
+        yield version, run[at : at + length]
+        at += length
+
+
+def written_in(runs: Iterable[bytes]) -> tuple[list[bytes], list[Range]]:
+    """Return the keys and ranges that the commits of `runs` wrote together."""
+    keys: list[bytes] = []
+    ranges: list[Range] = []
+    for run in runs:
+        at = 0
+        while at < len(run):
+            length, counts = _SHAPE.unpack_from(run, at)
+            start = at + _ENTRY.size
+            at = start + length
+            if counts == ONE_KEY:
+                keys.append(run[start + KEY_AT : at])
+            else:
+                some_keys, some_ranges = decode(run[start:at])
+                keys += some_keys
+                ranges += some_ranges
+    return keys, ranges
 
 
 def first_version(txn: Any, dbs: Databases) -> int:
     """Return the version of the oldest commit that is still there; 0 if there is none."""
     cursor = txn.cursor(dbs.log)
-    oldest = _entries(cursor.value(), 0) if cursor.first() else _entries(tail_of(txn, dbs), _VERSION_BYTES)
+    oldest = commits(cursor.value() if cursor.first() else tail_of(txn, dbs)[_VERSION_BYTES:])
     return next(oldest, (0, b""))[0]
-
-
-def _entries(content: bytes, at: int) -> Iterator[Commit]:
-    while at < len(content):
-        version, length = _ENTRY.unpack_from(content, at)
-        at += _ENTRY.size
-        yield version, content[at : at + length]
-        at += length
 
 
 def _trim(txn: Any, dbs: Databases, version: bytes) -> None:

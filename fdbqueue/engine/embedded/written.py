@@ -15,7 +15,10 @@ Range = tuple[bytes, bytes]
 
 _HEADER: Final = struct.Struct(">QII")
 _SINGLE: Final = struct.Struct(">QIIH")
-_ONE_KEY: Final = bytes((0, 0, 0, 1, 0, 0, 0, 0))
+ONE_KEY: Final = 1 << 32
+"""The numbers of keys and of ranges of a record with one key and no range, as one number."""
+KEY_AT: Final = _SINGLE.size
+"""Where that key stands."""
 
 
 def encode(time_us: int, keys: Sequence[bytes], ranges: Sequence[Range]) -> bytes:
@@ -31,20 +34,6 @@ def encode(time_us: int, keys: Sequence[bytes], ranges: Sequence[Range]) -> byte
 def time_of(record: bytes) -> int:
     """Return when the record's commit was, in microseconds of the machine's clock."""
     return int.from_bytes(record[:8], "big")
-
-
-def decode_all(records: Iterable[bytes]) -> tuple[list[bytes], list[Range]]:
-    """Return the keys and ranges of many records together."""
-    keys: list[bytes] = []
-    ranges: list[Range] = []
-    for record in records:
-        if record[8:16] == _ONE_KEY:
-            keys.append(record[_SINGLE.size :])
-        else:
-            some_keys, some_ranges = decode(record)
-            keys += some_keys
-            ranges += some_ranges
-    return keys, ranges
 
 
 class Written:
