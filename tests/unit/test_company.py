@@ -52,8 +52,8 @@ def test_a_process_keeps_its_turn_however_often_it_commits(
 ) -> None:
     mine, theirs = two(tmp_path, monkeypatch)
     mine.wait()
-    for _ in range(3):
-        clock.now += 500_000
+    for _ in range(neighbours.TURN_NS // neighbours.QUIET_NS):
+        clock.now += neighbours.QUIET_NS - 1
         mine.wait()
     theirs.wait()
     assert clock.now == START + neighbours.TURN_NS

@@ -21,7 +21,7 @@ from fdbqueue.engine.embedded.request import CommitRequest
 
 GATHER_SECONDS: Final = 0.0002
 """How long to wait for others, for each that is about."""
-TURN_SECONDS: Final = 0.002
+TURN_SECONDS: Final = 0.003
 """How long one thread commits before the next one's turn."""
 QUIET_SECONDS: Final = 0.0005
 """After how long the one whose turn it is has gone away, as far as others can tell."""
@@ -114,7 +114,7 @@ class Gathering:
 
 
 class Turns:
-    """One thread commits for all for two milliseconds, then it is the next one's turn.
+    """One thread commits for all for three milliseconds, then it is the next one's turn.
 
     The others' requests are committed with its own as they come, but they themselves sleep on until it is their turn,
     or the one whose turn it is does something else.

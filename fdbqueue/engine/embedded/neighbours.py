@@ -1,4 +1,4 @@
-"""What processes that commit at the same time do about each other: they take turns of two milliseconds.
+"""What processes that commit at the same time do about each other: they take turns of four milliseconds.
 
 LMDB's lock goes from one process to another at every commit, if both commit all the time; each time the one sleeps and
 has to be woken, which takes several times as long as the commit. So a process that finds another one in the middle of
@@ -16,7 +16,7 @@ from typing import Final
 
 from fdbqueue.errors import StorageError
 
-TURN_NS: Final = 2_000_000
+TURN_NS: Final = 4_000_000
 QUIET_NS: Final = 1_000_000
 """After how long without a commit the turn is lost."""
 LONGEST_WAIT_NS: Final = 20_000_000
