@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -40,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(neighbours, "time", clock)
     monkeypatch.setattr(company, "monotonic", clock.monotonic)
-    monkeypatch.setattr(company, "LONGEST_SLEEP", FOREVER)
+    monkeypatch.setattr(company, "LONGEST_LINE", FOREVER)
     return clock
 
 
@@ -83,19 +83,42 @@ def two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Neighbours, Neig
 
 
 def test_whoever_gets_a_turn_and_commits_nothing_more_leaves_nobody_asleep(clock: Clock) -> None:
-    turns, lead = Turns(), threading.Lock()
-    mine, first, second = CommitRequest(), CommitRequest(), CommitRequest()
-    assert not turns.sleep(mine, [], lead), "nobody else is about"
-    one = sleeping(turns, first)
+    turns, lead, over = Turns(), threading.Lock(), threading.Event()
+    first, second, last = CommitRequest(), CommitRequest(), CommitRequest()
+    pending = [last]
+
+    def have_the_turn() -> None:
+        assert not turns.sleep(CommitRequest(), [], lead), "nobody else is about"
+        over.wait()
+        assert turns.sleep(last, pending, lead), "it hands the turn on, and sleeps"
+
+    holder = threading.Thread(target=have_the_turn, daemon=True)
+    holder.start()
+    until(lambda: bool(turns._holder))
+    one = sleeping(turns, first, pending)
     until(lambda: bool(turns._deputy))
-    other = sleeping(turns, second)
+    other = sleeping(turns, second, pending)
+    finish(turns, first, second)
 
     clock.now += round(company.TURN_SECONDS * 1e9) + 1
-    assert not turns.sleep(mine, [], lead), "it is over after this commit"
-    finish(turns, mine, first, second)
+    over.set()
     joined(one)
-    clock.now += round(company.QUIET_SECONDS * 1e9) + 1
-    joined(other)
+    for thread in (other, holder):
+        clock.now += round(company.QUIET_SECONDS * 1e9) + 1
+        joined(thread)
+
+
+def test_whoever_has_a_turn_that_is_over_keeps_it_until_it_sleeps(clock: Clock) -> None:
+    turns, first = Turns(), CommitRequest()
+    turns.sleep(CommitRequest(), [], threading.Lock())
+    one = sleeping(turns, first)
+    clock.now += round(company.TURN_SECONDS * 1e9) - 1
+    turns.sleep(CommitRequest(), [], threading.Lock())
+    clock.now += 2
+    finish(turns, first)
+    assert turns._holder == threading.get_ident(), "two who are awake would wait for the interpreter in turns"
+    clock.now += round(company.QUIET_SECONDS * 1e9)
+    joined(one)
 
 
 def test_a_request_that_is_done_before_its_thread_lies_down_is_not_slept_over(clock: Clock) -> None:
@@ -105,9 +128,9 @@ def test_a_request_that_is_done_before_its_thread_lies_down_is_not_slept_over(cl
     joined(sleeping(turns, early))
 
 
-def sleeping(turns: Turns, request: CommitRequest) -> threading.Thread:
+def sleeping(turns: Turns, request: CommitRequest, pending: Sequence[CommitRequest] = ()) -> threading.Thread:
     """Let a thread sleep over `request`."""
-    thread = threading.Thread(target=turns.sleep, args=(request, [], threading.Lock()), daemon=True)
+    thread = threading.Thread(target=turns.sleep, args=(request, pending, threading.Lock()), daemon=True)
     thread.start()
     until(lambda: bool(request.sleeper) or not thread.is_alive())
     return thread

@@ -26,6 +26,8 @@ TURN_SECONDS: Final = 0.003
 QUIET_SECONDS: Final = 0.0005
 """After how long the one whose turn it is has gone away, as far as others can tell."""
 LONGEST_SLEEP: Final = 0.05
+LONGEST_LINE: Final = 0.25
+"""How long a thread sleeps at most until its turn: those of some eighty others."""
 LONGEST_HOLDOFF: Final = 1024
 
 
@@ -117,16 +119,16 @@ class Turns:
     """One thread commits for all for three milliseconds, then it is the next one's turn.
 
     The others' requests are committed with its own as they come, but they themselves sleep on until it is their turn,
-    or the one whose turn it is does something else.
+    or the one whose turn it is does something else. A turn that is over is handed on with the next commit, by a thread
+    that sleeps right away.
     """
 
-    __slots__ = ("_asleep", "_deputy", "_holder", "_last", "_over", "_patience", "_since")
+    __slots__ = ("_asleep", "_deputy", "_holder", "_last", "_patience", "_since")
 
     def __init__(self) -> None:
         self._holder = 0
         self._since = 0.0
         self._last = 0.0
-        self._over = False
         self._asleep: deque[CommitRequest] = deque()
         self._deputy = 0
         self._patience = Patience()
@@ -135,9 +137,9 @@ class Turns:
         me, now = get_ident(), monotonic()
         if me == self._holder:
             self._last = now
-            self._over = now - self._since > TURN_SECONDS
-            return False
-        if now - self._last > QUIET_SECONDS or self._patience.lost():
+            if now - self._since <= TURN_SECONDS or not self._hand_on(now):
+                return False
+        elif now - self._last > QUIET_SECONDS or self._patience.lost():
             self._take(me, now)
             return False
         gate = request.close_gate()
@@ -154,7 +156,7 @@ class Turns:
 
     def _sleep(self, gate: Lock, me: int) -> None:
         now = monotonic()
-        until = now + LONGEST_SLEEP
+        until = now + LONGEST_LINE
         while now < until:
             # One of those who sleep looks whether the one whose turn it is has gone away.
             if not self._deputy:
@@ -180,21 +182,28 @@ class Turns:
     def _take(self, me: int, now: float) -> None:
         self._holder = me
         self._since = self._last = now
-        self._over = False
+
+    def _hand_on(self, now: float) -> bool:
+        """Give the turn to the one who has slept longest; say whether there was one.
+
+        Whoever does it sleeps right away, and has no snapshot open. Awake it would wait for the interpreter, for some
+        milliseconds if it has bad luck, and none of the pages that become free meanwhile could be used again.
+        """
+        asleep = self._asleep
+        while asleep:
+            request = asleep.popleft()
+            sleeper = request.sleeper
+            if sleeper:
+                self._take(sleeper, now)
+                request.wake()
+                return True
+        return False
 
     def finished(self, batch: Sequence[CommitRequest]) -> None:
         asleep = self._asleep
         for request in batch:
             if request.sleeper:
                 asleep.append(request)
-        if self._over:
-            while asleep:
-                request = asleep.popleft()
-                sleeper = request.sleeper
-                if sleeper:
-                    self._take(sleeper, monotonic())
-                    request.wake()
-                    break
         if asleep and not self._deputy:
             self._appoint(asleep)
 
