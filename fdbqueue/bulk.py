@@ -21,7 +21,7 @@ from fdbqueue.engine.errors import (
 )
 from fdbqueue.engine.manysets import set_rows
 from fdbqueue.engine.steps import Steps
-from fdbqueue.errors import BulkInterrupted, StorageError
+from fdbqueue.errors import BulkInterrupted, FdbQueueError, StorageError
 from fdbqueue.layout import Layout, Position, new_random
 from fdbqueue.once import Claim, Once
 from fdbqueue.stats import count, count_levels
@@ -259,13 +259,20 @@ class _Load:
                 missing.append((seen, start))
             seen = stop
         return BulkInterrupted(
-            f"The bulk enqueue into {self._layout.describe()} stopped after {self._items:,} values were in: {error}."
+            f"The bulk enqueue into {self._layout.describe()} stopped after {self._items:,} values were in:"
+            f" {_said(error)}"
             " Those that were read from the input and are not in are listed in `missing`, as (first, end) ordinals;"
             " enqueue them again, and what follows.",
             report=self._report(),
             missing=missing,
             unknown=sorted(self._unknown),
         )
+
+
+def _said(error: BaseException) -> str:
+    """Return what an error says, as a sentence; its type too where that is not one of ours, which say it all."""
+    text = str(error).rstrip(".")
+    return f"{text}." if isinstance(error, FdbQueueError | FDBError) else f"{type(error).__name__}: {text}."
 
 
 class _Halve(Exception):

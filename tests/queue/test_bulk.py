@@ -176,7 +176,9 @@ def test_an_input_that_breaks_tells_what_is_in_and_what_is_missing(db: Any, queu
         yield from numbered(35)
         raise LookupError("the file ended early")
 
-    with pytest.raises(BulkInterrupted, match="after 30 values were in: the file ended early") as stopped:
+    with pytest.raises(
+        BulkInterrupted, match=r"after 30 values were in: LookupError: the file ended early\. T"
+    ) as stopped:
         queue.enqueue_many(db, values())
     assert isinstance(stopped.value.__cause__, LookupError)
     assert stopped.value.missing == [(30, 35)]
@@ -219,7 +221,9 @@ def test_an_input_that_breaks_while_the_only_commit_is_in_doubt_does_not_hide_th
         yield from numbered(10)
         raise LookupError("the file ended early")
 
-    with pytest.raises(BulkInterrupted, match="after 0 values were in: the file ended early") as stopped:
+    with pytest.raises(
+        BulkInterrupted, match=r"after 0 values were in: LookupError: the file ended early\. T"
+    ) as stopped:
         queue.enqueue_many(FaultyDatabase.failing_at(db, {0}, ("after", 1031)), values())
     assert (stopped.value.missing, stopped.value.unknown) == ([], [(0, 10)])
 

@@ -103,7 +103,7 @@ class Committer:
     def _attach(self) -> None:
         """Begin to work with the host's files."""
         files = self._host.files
-        self._begin = files.env.begin
+        self._begin: Callable[..., Any] = files.env.begin
         self._dbs = files.dbs
         self._disk = files.disk
         self._recent = RecentCommits(files.dbs)
@@ -128,9 +128,14 @@ class Committer:
                 self._serve(request)
 
     def close(self) -> None:
-        """Let go of what stands beside the files."""
-        if self._neighbours is not None:
-            self._neighbours.close()
+        """Let go of what stands beside the files, and commit nothing any more."""
+        self._begin = self._closed
+        neighbours, self._neighbours = self._neighbours, None
+        if neighbours is not None:
+            neighbours.close()
+
+    def _closed(self, *_: Any) -> Any:
+        raise StorageError(f"{self._host.path}: was closed.")
 
     def sweep(self) -> None:
         """Commit all that is there, waiting for the lead."""

@@ -18,6 +18,7 @@ from fdbqueue.engine.embedded.watches import Outstanding
 from fdbqueue.engine.embedded.writing import add_operations
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.streaming import StreamingMode
+from fdbqueue.errors import StorageError
 
 T = TypeVar("T")
 
@@ -27,8 +28,9 @@ MOST_WATCHES: Final = 1_000_000
 class Database:
     """An embedded database: a folder that any number of processes share, or one in memory.
 
-    It opens its store when it is first used, again after a fork, and again in the process that unpickled it. Reads and
-    writes straight on it are transactions of their own, repeated until they commit.
+    It opens its store when it is first used, again after a fork, in the process that unpickled it, and when it is used
+    after it was closed, unless it was in memory. Reads and writes straight on it are transactions of their own,
+    repeated until they commit.
     """
 
     def __init__(self, path: str | None, options: Mapping[str, str]) -> None:
@@ -37,6 +39,7 @@ class Database:
         self._settings = Settings()
         self._outstanding = Outstanding()
         self._opened: Store | None = None
+        self._gone = False
         self._new_locks()
         _databases.add(self)
 
@@ -66,9 +69,13 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Close the database for this process. What is still being committed is finished first."""
+        """Close the database for this process. What is still being committed is finished first.
+
+        One in memory is gone then: using it raises StorageError.
+        """
         with self._lock:
             store, self._opened = self._opened, None
+            self._gone = self._path is None
         if store is not None:
             store.close()
 
@@ -77,6 +84,8 @@ class Database:
         if store is None:
             with self._lock:
                 store = self._opened
+                if self._gone:
+                    raise StorageError("The database in memory was closed, and what it held is gone. Open another one.")
                 if store is None:
                     store = self._opened = Store.open(self._path, self._url_options)
         return store

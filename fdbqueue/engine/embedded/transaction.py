@@ -53,6 +53,7 @@ class Transaction(Writing):
     _stamp: PendingKey | None = None
 
     def __init__(self, db: Database) -> None:
+        self._watches = []
         self._db = db
         self._store = db._opened or db._store()
         self._lock = RLock()
@@ -60,7 +61,6 @@ class Transaction(Writing):
         self._writes = Writes()
         self._gets = {}
         self._conflict_ranges = []
-        self._watches = []
         self._settings = settings = db._settings
         if settings.odd:
             self._odd = True
