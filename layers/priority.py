@@ -108,6 +108,10 @@ class PriorityQueue:
         backoff: Backoff = immediately,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        if not isinstance(queue, Queue):
+            raise TypeError(
+                f"A priority queue is made of a Queue, as in PriorityQueue(Queue('jobs')), not of {queue!r}."
+            )
         if queue.order is not None:
             raise ValueError(f"{queue!r} has an order already; give the queue without one.")
         self.levels = Levels(levels) if isinstance(levels, int) else levels

@@ -62,6 +62,11 @@ def test_a_layer_stands_on_a_queue_and_not_on_its_name(layer: Any) -> None:
         layer("mails")
 
 
+def test_a_priority_queue_is_made_of_a_queue_and_not_of_its_name() -> None:
+    with pytest.raises(TypeError, match=r"as in PriorityQueue\(Queue\('jobs'\)\), not of 'mails'"):
+        PriorityQueue("mails")  # type: ignore[arg-type]
+
+
 def test_a_consumer_of_a_queue_without_leases_is_refused_before_it_takes_an_item(db: Any, space: Subspace) -> None:
     queue = Queue(space, codec="str")
     queue.enqueue(db, "to Ann")
