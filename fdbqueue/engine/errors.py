@@ -37,10 +37,11 @@ DESCRIPTIONS = {
     1043: "Operation no longer supported due to shutdown",
     1051: "Batch GRV request rate limit exceeded",
     1078: "GetReadVersion proxy memory limit exceeded",
+    1100: "Broken promise",
     1101: "Asynchronous operation cancelled",
     1102: "Future has been released",
     1213: "Transaction tag is being throttled",
-    1223: "Proxy tag throttled",
+    1223: "Exceeded maximum proxy tag throttling duration",
     1500: "Platform error",
     2000: "Invalid API call",
     2002: "Commit with incomplete read",
@@ -59,6 +60,7 @@ DESCRIPTIONS = {
     2020: "Transaction does not have a valid commit version",
     2021: "Transaction is read-only and therefore does not have a commit version",
     2023: "Attempted to commit a transaction specified as read-only",
+    2100: "Incompatible protocol version",
     2101: "Transaction exceeds byte limit",
     2102: "Key length exceeds limit",
     2103: "Value length exceeds limit",
@@ -72,8 +74,9 @@ DESCRIPTIONS = {
     " transaction option for more details.",
     2114: "Special Key space is not allowed to write by default. Refer to the `special_key_space_enable_writes`"
     " transaction option for more details.",
-    2115: "Special Key space key or keyrange in set or clear does not intersect a module",
-    2203: "API version is not supported",
+    2115: "Special key space key or keyrange in set or clear does not intersect a module",
+    2203: "API version not supported",
+    2210: "EXACT streaming mode requires limits, but none were given",
     4000: "An unknown error occurred",
     4100: "An internal error occurred",
 }
@@ -111,9 +114,9 @@ class FDBError(Exception):
 
 
 class Predicates:
-    """FoundationDB's error predicates, under the binding's names.
+    """FoundationDB's error predicates, each under the binding's name, which begins with ``is_``, and without that.
 
-    >>> predicates.maybe_committed(FDBError(1021)), predicates.retryable_not_committed(FDBError(1021))
+    >>> predicates.is_maybe_committed(FDBError(1021)), predicates.retryable_not_committed(FDBError(1021))
     (True, False)
     """
 
@@ -128,6 +131,10 @@ class Predicates:
     def retryable_not_committed(self, error: FDBError) -> bool:
         """Say whether the transaction can be tried again and surely had no effect."""
         return error.code in _RETRYABLE_NOT_COMMITTED
+
+    is_retryable = retryable
+    is_maybe_committed = maybe_committed
+    is_retryable_not_committed = retryable_not_committed
 
 
 predicates = Predicates()

@@ -18,6 +18,8 @@ from fdbqueue.engine.steps import Steps
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_NO_GENERATORS = "Generators can not be wrapped with transactional"
+
 
 def is_database(tr_or_db: object) -> bool:
     """Say whether `tr_or_db` makes transactions, rather than being one.
@@ -76,8 +78,8 @@ def transactional(func: Any = None, /, *, parameter: str = "tr") -> Any:
     1
 
     Raises:
-        ValueError: the function is a generator or async, so that its body would run after its transaction; or it has no
-            such parameter.
+        ValueError: the function is a generator, returns one or is async, so that its body would run after its
+            transaction; or it has no such parameter.
     """
     if func is None:
         return functools.partial(_decorate, parameter=parameter)
@@ -86,7 +88,7 @@ def transactional(func: Any = None, /, *, parameter: str = "tr") -> Any:
 
 def _decorate(func: Callable[..., T], *, parameter: str) -> Callable[..., T]:
     if inspect.isgeneratorfunction(func):
-        raise ValueError("Generators can not be wrapped with transactional")
+        raise ValueError(_NO_GENERATORS)
     if inspect.iscoroutinefunction(func) or inspect.isasyncgenfunction(func):
         raise ValueError(
             f"{func.__qualname__} is async, and can not be wrapped with transactional. Let it be a plain function, or"
@@ -113,6 +115,8 @@ def _decorate(func: Callable[..., T], *, parameter: str) -> Callable[..., T]:
         while True:
             try:
                 result = func(*args, **kwargs)
+                if inspect.isgenerator(result):
+                    raise ValueError(_NO_GENERATORS)
                 tr.commit().wait()
                 return result
             except FDBError as error:

@@ -144,3 +144,14 @@ def test_a_call_without_a_transaction_says_so_and_runs_nothing() -> None:
         with pytest.raises(TypeError, match="A database or a transaction was expected"):
             buy(none, "teapot")
     assert ran == []
+
+
+def test_a_decorated_function_that_returns_a_generator_is_not_committed(db: Any, space: Subspace) -> None:
+    @transactional
+    def rows(tr: Any) -> Iterator[Any]:
+        tr.set(space["a"], b"")
+        return (row for row in tr.get_range(b"", b"\xff"))
+
+    with pytest.raises(ValueError, match="Generators"):
+        rows(db)
+    assert db.get(space["a"]) is None
