@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
@@ -35,6 +36,8 @@ def shown(tr: Any, prefix: bytes, space: Subspace) -> list[tuple[bytes, bytes]]:
         ("size_limit", 10_000_001, 2006),
         ("tag", "t" * 256, 2110),
         ("span_parent", b"short", 2006),
+        ("span_parent", bytes(33), 2100),
+        ("span_parent", (0x0FDB00B075000000).to_bytes(8, "little") + bytes(25), 2100),
         ("debug_transaction_identifier", "i" * 101, 2006),
         ("log_transaction", None, 2000),
         ("use_grv_cache", None, 2007),
@@ -65,6 +68,52 @@ def test_more_than_five_tags_are_too_many(db: Any) -> None:
     for number in range(6):
         tr.options.set_tag(f"tag {number}")
     assert code_of(tr.get(b"key").wait) == 2109
+
+
+def test_a_sixth_tag_is_too_many_also_if_it_is_one_of_the_five(db: Any) -> None:
+    tr = db.create_transaction()
+    for number in range(5):
+        tr.options.set_tag(f"tag {number}")
+    tr.options.set_tag("tag 0")
+    assert code_of(tr.get(b"key").wait) == 2109
+
+
+def test_a_span_of_this_version_is_taken(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.options.set_span_parent((0x0FDB00B073000000).to_bytes(8, "little") + bytes(25))
+    assert not tr[space["key"]].present()
+
+
+@pytest.mark.parametrize("option", ["raw_access", "read_system_keys", "access_system_keys"])
+def test_raw_access_has_room_for_a_prefix_of_eight_bytes(db: Any, space: Subspace, option: str) -> None:
+    key = space.key() + b"k" * (10_008 - len(space.key()))
+    tr = db.create_transaction()
+    getattr(tr.options, f"set_{option}")()
+    tr[key] = b"1"
+    tr.commit().wait()
+    assert db[key] == b"1"
+    tr.reset()
+    tr[key] = b"2"
+    assert code_of(tr.commit().wait) == 2102
+
+
+def test_a_new_database_is_read_at_version_0_which_is_long_ago(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.options.set_initialize_new_database()
+    assert tr.get_read_version().wait() == 0
+    tr[space["key"]] = b"1"
+    tr.commit().wait()
+    assert db[space["key"]] == b"1"
+    tr.reset()
+    tr.options.set_initialize_new_database()
+    assert code_of(tr.get(space["key"].key()).wait) == 1007
+
+
+def test_a_database_with_a_read_version_is_not_new(db: Any) -> None:
+    tr = db.create_transaction()
+    tr.get_read_version().wait()
+    tr.options.set_initialize_new_database()
+    assert code_of(tr.get(b"key").wait) == 2010
 
 
 def test_an_option_of_bytes_takes_no_text(db: Any) -> None:
@@ -154,6 +203,20 @@ def test_a_database_bounds_its_watches(url: str) -> None:
         assert not db.get_and_watch(b"again")[1].is_ready()
 
 
+@pytest.mark.parametrize(
+    ("name", "argument"), [("max_watches", -1), ("max_watches", 1_000_001), ("location_cache_size", -1)]
+)
+def test_a_bad_option_of_a_database_fails_all_its_transactions(url: str, name: str, argument: int) -> None:
+    import fdbqueue
+
+    with fdbqueue.open(url) as db:
+        getattr(db.options, f"set_{name}")(argument)
+        assert code_of(lambda: db.get(b"key")) == 2006
+        tr = db.create_transaction()
+        tr.reset()
+        assert code_of(tr.get_read_version().wait) == 2006
+
+
 @pytest.mark.engines("memory", "file")
 def test_what_the_embedded_engine_lacks_says_so(db: Any) -> None:
     tr = db.create_transaction()
@@ -205,9 +268,44 @@ def test_the_conflicts_outlive_the_retry(db: Any, space: Subspace) -> None:
     assert shown(tr, CONFLICTS, space) == expected
 
 
-@pytest.mark.parametrize(("key", "code"), [(b"\xff\xff/nothing_of_this_name", 2113), (b"\xff\xff/transactiona", 2113)])
+@pytest.mark.parametrize(
+    ("key", "code"),
+    [
+        (b"\xff\xff/nothing_of_this_name", 2113),
+        (b"\xff\xff/transactiona", 2113),
+        (b"\xff\xff", 2113),
+        (b"\xff\xff\xff", 2004),
+        (b"\xff\xff\xff\x01", 2004),
+    ],
+)
 def test_a_special_key_of_no_module_is_refused(db: Any, key: bytes, code: int) -> None:
     assert code_of(db.create_transaction().get(key).wait) == code
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "code"),
+    [
+        (b"/u", b"/worker_interfaces/", 2113),
+        (b"/u", b"/worker_interfaces/a", 2112),
+        (b"/d", b"/error_message", 2113),
+        (b"/d", b"/error_message\x00", 2112),
+        (b"/transaction/", b"/transaction0\x00", 2112),
+        (b"/transaction0", b"/transaction1", 2113),
+        (b"\xff", b"\xff", 2004),
+    ],
+)
+def test_a_special_range_is_refused_unless_it_keeps_to_a_module(db: Any, begin: bytes, end: bytes, code: int) -> None:
+    rows = db.create_transaction().get_range(b"\xff\xff" + begin, b"\xff\xff" + end)
+    assert code_of(rows.to_list) == code
+
+
+@pytest.mark.engines("memory", "file")
+def test_a_relaxed_range_over_modules_about_machines_is_not_supported(db: Any) -> None:
+    tr = db.create_transaction()
+    tr.options.set_special_key_space_relaxed()
+    assert tr.get_range(b"\xff\xff/transaction/", b"\xff\xff/u").to_list() == []
+    with pytest.raises(FDBError, match="not supported"):
+        tr.get_range(b"\xff\xff/transaction/", b"\xff\xff/z").to_list()
 
 
 def test_a_special_range_over_modules_is_refused(db: Any) -> None:
@@ -222,3 +320,26 @@ def test_special_keys_are_not_written(db: Any, opened: bool, code: int) -> None:
         tr.options.set_special_key_space_enable_writes()
     tr.set(b"\xff\xff/transaction/x", b"")
     assert code_of(tr.commit().wait) == code
+
+
+@pytest.mark.parametrize(("opened", "code"), [(False, 2114), (True, 0)])
+def test_clearing_no_special_key_needs_them_to_be_open(db: Any, opened: bool, code: int) -> None:
+    tr = db.create_transaction()
+    if opened:
+        tr.options.set_special_key_space_enable_writes()
+    tr.clear_range(b"\xff\xff/transaction/x", b"\xff\xff/transaction/x")
+    if code:
+        assert code_of(tr.commit().wait) == code
+    else:
+        tr.commit().wait()
+
+
+def test_after_the_commit_a_stamped_key_conflicts_where_it_is(db: Any, space: Subspace) -> None:
+    base = space.key()
+    tr = db.create_transaction()
+    stamp = tr.get_versionstamp()
+    tr.set_versionstamped_key(base + b"s" + bytes(10) + struct.pack("<L", len(base) + 1), b"")
+    assert shown(tr, WRITES, space)[1] == (b"s" + b"\xff" * 10 + b"\x00", b"0")
+    tr.commit().wait()
+    key = b"s" + stamp.wait().value
+    assert shown(tr, WRITES, space) == [(key, b"1"), (key + b"\x00", b"0")]

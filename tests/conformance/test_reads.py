@@ -167,3 +167,21 @@ def test_the_systems_keys_are_refused_with_2004(view: Any, key: bytes) -> None:
 def test_a_text_is_no_key(view: Any) -> None:
     with pytest.raises(TypeError):
         view.get("text")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda tr, space: tr.get_estimated_range_size_bytes(space.key(), space.key() + b"\xff"),
+        lambda tr, space: tr.get_range_split_points(space.key(), space.key() + b"\xff", 1000),
+    ],
+)
+def test_asking_for_sizes_is_no_read(db: Any, space: Subspace, ask: Any) -> None:
+    tr = db.create_transaction()
+    ask(tr, space).wait()
+    db[space["a"]] = b"since"
+    tr.options.set_read_your_writes_disable()
+    assert tr[space["a"]] == b"since"
+    tr[space["b"]] = b""
+    db[space["c"]] = b"since"
+    tr.commit().wait()

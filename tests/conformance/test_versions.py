@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -222,3 +223,60 @@ def test_a_selector_that_can_only_name_the_beginning_takes_no_read_version(db: A
     assert tr.snapshot.get_key(KeySelector(b"", False, -3)) == b""
     db.set(space["a"], b"new")
     assert tr[space["a"]] == b"new"
+
+
+# -- the metadata version: a key among the system's that everybody may read, and stamp -------------------------------
+
+METADATA = b"\xff/metadataVersion"
+
+
+def test_the_metadata_version_is_the_stamp_of_who_set_it(db: Any) -> None:
+    tr = db.create_transaction()
+    stamp = tr.get_versionstamp()
+    tr.set_versionstamped_value(METADATA, bytes(14))
+    tr.commit().wait()
+    assert db[METADATA] == bytes(stamp)
+
+
+@pytest.mark.parametrize("template", [bytes(13), bytes(15), b"x" * 10 + bytes(4)])
+def test_the_metadata_version_takes_no_other_stamp(db: Any, template: bytes) -> None:
+    tr = db.create_transaction()
+    tr.set_versionstamped_value(METADATA, template)
+    assert code_of(tr.commit().wait) == 2000
+
+
+def test_the_metadata_version_is_not_set_nor_cleared(db: Any) -> None:
+    writes: list[tuple[Callable[[Any], None], int]] = [
+        (lambda tr: tr.set(METADATA, b""), 2000),
+        (lambda tr: tr.add(METADATA, b"\1"), 2000),
+        (lambda tr: tr.clear(METADATA), 2004),
+        (lambda tr: tr.clear_range(METADATA, METADATA + b"\0"), 2004),
+        (lambda tr: tr.add_write_conflict_key(METADATA), 2004),
+        (lambda tr: tr.add_read_conflict_range(METADATA, METADATA + b"\0\0"), 2004),
+        (lambda tr: tr.add_read_conflict_range(METADATA, b"\xff/z"), 2004),
+    ]
+    for write, code in writes:
+        tr = db.create_transaction()
+        write(tr)
+        assert code_of(tr.commit().wait) == code
+
+
+@pytest.mark.parametrize("read", [lambda tr: tr[METADATA].present(), lambda tr: tr.add_read_conflict_key(METADATA)])
+def test_who_read_the_metadata_version_conflicts_with_who_sets_it(db: Any, space: Subspace, read: Any) -> None:
+    tr, other = db.create_transaction(), db.create_transaction()
+    tr.get_read_version().wait()
+    read(tr)
+    other.set_versionstamped_value(METADATA, bytes(14))
+    other.commit().wait()
+    tr.set(space["a"], b"")
+    assert code_of(tr.commit().wait) == 1020
+
+
+def test_the_metadata_version_is_watched(db: Any) -> None:
+    tr, other = db.create_transaction(), db.create_transaction()
+    watch = tr.watch(METADATA)
+    tr.commit().wait()
+    assert not watch.is_ready()
+    other.set_versionstamped_value(METADATA, bytes(14))
+    other.commit().wait()
+    watch.wait()

@@ -122,6 +122,11 @@ class Commit(Future[None]):
             return -1 if self._done and not self._error else before
         return request.version if request.done and not request.error else before
 
+    def stamped(self) -> tuple[bytes, ...]:
+        """Return the keys that a successful commit made from versionstamps."""
+        request = self._request
+        return request.stamped if request is not None and request.done and not request.error else ()
+
     def conflicting(self) -> list[Range]:
         """Return the read ranges that the commit failed on, if the transaction asked to know."""
         return list(self._request.conflicting) if self._request is not None and self._request.done else []

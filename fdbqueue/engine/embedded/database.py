@@ -7,10 +7,10 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from fdbqueue.engine.embedded.options import DatabaseOptions, Settings, Unsupported, number
-from fdbqueue.engine.embedded.optiontable import DEFAULT_FOR, MAX_WATCHES, SNAPSHOT_RYW, USE_CONFIG_DATABASE
+from fdbqueue.engine.embedded.optiontable import DEFAULT_FOR, MAX_WATCHES, MOST, SNAPSHOT_RYW, USE_CONFIG_DATABASE
 from fdbqueue.engine.embedded.ranges import KeyValue
 from fdbqueue.engine.embedded.store import Store
 from fdbqueue.engine.embedded.transaction import Transaction
@@ -21,8 +21,6 @@ from fdbqueue.engine.streaming import StreamingMode
 from fdbqueue.errors import StorageError
 
 T = TypeVar("T")
-
-MOST_WATCHES: Final = 1_000_000
 
 
 class Database:
@@ -105,14 +103,23 @@ class Database:
         return DatabaseOptions(self)
 
     def _set_option(self, code: int, param: bytes | None) -> None:
-        if code in DEFAULT_FOR or code in SNAPSHOT_RYW:
-            settings = self._settings.copy()  # transactions that are under way keep those that they began with
-            settings.try_set(DEFAULT_FOR.get(code) or SNAPSHOT_RYW[code], param)
-            self._settings = settings
-        elif code == MAX_WATCHES:
-            self._outstanding.limit = number(param, 0, MOST_WATCHES)
-        elif code == USE_CONFIG_DATABASE:
+        """Set an option. One that is refused fails all that is asked of the database from then on."""
+        if code == USE_CONFIG_DATABASE:
             raise Unsupported("use_config_database")
+        if self._settings.error:
+            return
+        settings = self._settings.copy()  # transactions that are under way keep those that they began with
+        if code in DEFAULT_FOR or code in SNAPSHOT_RYW:
+            settings.try_set(DEFAULT_FOR.get(code) or SNAPSHOT_RYW[code], param)
+        elif code in MOST:
+            try:
+                value = number(param, 0, MOST[code])
+            except FDBError as error:
+                settings.refuse(error.code)
+            else:
+                if code == MAX_WATCHES:
+                    self._outstanding.limit = value
+        self._settings = settings
 
     def create_transaction(self) -> Transaction:
         """Return a new transaction."""

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 INT_MAX: Final = 2**31 - 1
 SIZE_LIMIT: Final = 10_000_000
 
+# A span begins with the protocol version that it was written in; the client of 7.3 reads these.
+_PROTOCOL_MASK: Final = (1 << 60) - 1
+_OLDEST_PROTOCOL: Final = 0x0FDB00A200060001
+_FUTURE_PROTOCOL: Final = 0x0FDB00B075000000
+
 UNSUPPORTED: Final = {
     "use_config_database": "the embedded engine has no configuration database",
     "open_tenant": "the embedded engine has no tenants",
@@ -62,6 +67,7 @@ class Settings:
         "odd",
         "protected",
         "quiet_next",
+        "raw",
         "read_only",
         "read_system",
         "relaxed",
@@ -85,6 +91,7 @@ class Settings:
         self.max_delay = 1.0
         self.protected = True
         self.quiet_next = False
+        self.raw = False
         self.read_only = False
         self.read_system = False
         self.relaxed = False
@@ -122,8 +129,12 @@ class Settings:
         try:
             self.set(code, param)
         except FDBError as error:
-            self.error = self.error or error.code
-            self._look()
+            self.refuse(error.code)
+
+    def refuse(self, code: int) -> None:
+        """Fail whatever is asked of the transactions that this is for."""
+        self.error = self.error or code
+        self._look()
 
     def set(self, code: int, param: bytes | None) -> None:
         """Set option number `code`.
@@ -182,7 +193,7 @@ def _snapshot_ryw(step: int) -> Callable[[Settings, bytes | None], None]:
 
 def _system_keys(write: bool) -> Callable[[Settings, bytes | None], None]:
     def setter(settings: Settings, _param: bytes | None) -> None:
-        settings.read_system = True
+        settings.raw = settings.read_system = True
         settings.write_system = settings.write_system or write
 
     return setter
@@ -220,7 +231,7 @@ def _tag(settings: Settings, param: bytes | None) -> None:
         raise FDBError(2006)
     if len(param) > 255:
         raise FDBError(2110)
-    if len(settings.tags | {param}) > 5:
+    if len(settings.tags) >= 5:  # also if it is one of them
         raise FDBError(2109)
     settings.tags |= {param}
 
@@ -228,10 +239,9 @@ def _tag(settings: Settings, param: bytes | None) -> None:
 def _span(_settings: Settings, param: bytes | None) -> None:
     if param is None or len(param) != 33:
         raise FDBError(2006)
-
-
-def _no_new_database(_settings: Settings, _param: bytes | None) -> None:
-    raise FDBError(2000)
+    protocol = int.from_bytes(param[:8], "little") & _PROTOCOL_MASK
+    if not _OLDEST_PROTOCOL <= protocol < _FUTURE_PROTOCOL:
+        raise FDBError(2100)
 
 
 def _no_grv_cache(_settings: Settings, _param: bytes | None) -> None:
@@ -241,9 +251,9 @@ def _no_grv_cache(_settings: Settings, _param: bytes | None) -> None:
 _SETTERS: Final[dict[int, Callable[[Settings, bytes | None], None]]] = {
     30: _assign("quiet_next", True),
     51: _assign("ryw_disabled", True),
-    300: _no_new_database,
     301: _system_keys(write=True),
     302: _system_keys(write=False),
+    303: _assign("raw", True),
     403: _identifier,
     402: _identifier,
     404: _log,

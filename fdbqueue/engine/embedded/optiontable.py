@@ -48,7 +48,10 @@ DEFAULT_FOR: Final = {
 """Database options that set an option of each transaction made from then on."""
 
 READ_YOUR_WRITES_DISABLE: Final = 51
+INITIALIZE_NEW_DATABASE: Final = 300
 MAX_WATCHES: Final = 20
+MOST: Final = {10: 2**31 - 1, MAX_WATCHES: 1_000_000, 900: 100}
+"""The database's own options with a number, and the largest that each takes; the least is 0."""
 TIMEOUT: Final = 500
 SNAPSHOT_RYW: Final = {26: 600, 27: 601}
 """Database options that count up and down as the transaction's do."""

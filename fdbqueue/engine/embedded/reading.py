@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final
 
@@ -110,7 +111,7 @@ class Reading(TransactionRead):
             code = self._refused(key)
             if code:
                 return FailedValue(code)
-            if key >= special.BEGIN:
+            if special.holds(key):
                 return self._get_special(key)
         if len(key) > READ_KEY_LIMIT and len(key) > (SYSTEM_KEY_LIMIT if key[:1] == TOP else 0):
             return Value(None)
@@ -155,7 +156,7 @@ class Reading(TransactionRead):
 
     def _refused(self, key: bytes) -> int:
         """Return the code that reading `key` meets before anything is read, or 0."""
-        if key >= special.BEGIN:
+        if special.holds(key):
             return self._deferred_error()
         code = self._blocked()
         if code:
@@ -280,7 +281,7 @@ class Reading(TransactionRead):
             return FutureKeyValueArray(error=2210)
         first = Selector(begin_key + b"\0" if begin.or_equal else begin_key, begin.offset)
         last = Selector(end_key + b"\0" if end.or_equal else end_key, end.offset)
-        if begin_key >= special.BEGIN and special.BEGIN <= end_key <= special.END:
+        if special.holds(begin_key) and special.BEGIN <= end_key <= special.END:
             code = self._deferred_error()
             if code:
                 return FutureKeyValueArray(error=code)
@@ -374,7 +375,7 @@ class Reading(TransactionRead):
             ranges[:] = Intervals(sorted(ranges))
             self._compact_at = COMPACT_AT + 2 * len(ranges)
 
-    # -- sizes ---------------------------------------------------------------------------------------------------
+    # -- versions and sizes, the latter of what is committed by now, whatever the read version -----------------------
 
     def _get_read_version(self) -> FutureInt64:
         code = self._deferred_error() or self._broken_error()
@@ -393,10 +394,8 @@ class Reading(TransactionRead):
         code = 2005 if begin > end else self._blocked()
         if code:
             return FutureInt64(error=code)
-        try:
-            return FutureInt64(sum(len(key) + len(value) for key, value in self._opened().scan(begin, end)))
-        except FDBError as error:
-            return FutureInt64(error=self._failed(error))
+        with closing(self._store.snapshot()) as snap:
+            return FutureInt64(sum(len(key) + len(value) for key, value in snap.scan(begin, end)))
 
     def _split_points(self, begin: bytes, end: bytes, chunk_size: int) -> FutureKeyArray:
         code = 2005 if begin > end else self._blocked()
@@ -407,13 +406,11 @@ class Reading(TransactionRead):
         if code:
             return FutureKeyArray(error=code)
         points, size = [begin], 0
-        try:
-            for key, value in self._opened().scan(begin, end):
+        with closing(self._store.snapshot()) as snap:
+            for key, value in snap.scan(begin, end):
                 if size >= chunk_size:
                     points.append(key)
                     size = 0
                 size += len(key) + len(value)
-        except FDBError as error:
-            return FutureKeyArray(error=self._failed(error))
         points.append(end)
         return FutureKeyArray(points)

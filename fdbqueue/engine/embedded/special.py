@@ -7,7 +7,7 @@ where it ends. Those about machines belong to a cluster; asking for one raises `
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +39,12 @@ MACHINES: Final = (
         b"cluster_file_path", b"cluster_id", b"connection_string", b"status/json",
     )),
 )  # fmt: skip
+MODULES: Final = sorted((TRANSACTION, ERROR_MESSAGE, *MACHINES))
+
+
+def holds(key: bytes) -> bool:
+    """Say whether `key` is a special one."""
+    return BEGIN <= key < END
 
 
 def write_error(settings: Settings) -> int:
@@ -63,10 +69,9 @@ def get_range(
         return FutureKeyValueArray(error=2012)
     if begin.offset >= end.offset and begin.key >= end.key:
         return FutureKeyValueArray(([], 0, False))
-    if not tr._settings.relaxed:
-        code = _boundary_error(begin.key, end.key)
-        if code:
-            return FutureKeyValueArray(error=code)
+    code = _boundary_error(begin.key, end.key, tr._settings.relaxed)
+    if code:
+        return FutureKeyValueArray(error=code)
     if begin.key < READS_END and end.key > READS:
         code = tr._broken_error() or tr._read_error
         if code:
@@ -87,20 +92,26 @@ def get_range(
     return FutureKeyValueArray((page, len(page), False))
 
 
-def _boundary_error(begin: bytes, end: bytes) -> int:
-    """Return the code of a range that is not inside one module, or 0.
+def _boundary_error(begin: bytes, end: bytes, relaxed: bool) -> int:
+    """Return the code of a range that is not inside one module, which `relaxed` allows, or 0.
 
     Raises:
-        Unsupported: the module is about a cluster's machines.
+        Unsupported: it reads about a cluster's machines.
     """
-    for low, high in (TRANSACTION, ERROR_MESSAGE, *MACHINES):
-        if low <= begin < high:
-            if not low <= end <= high:
-                return 2112
-            if (low, high) in MACHINES:
-                raise Unsupported(low.decode("ascii", "backslashreplace"))
-            return 0
-    return 2112 if any(begin < low <= end for low, _ in (TRANSACTION, *MACHINES)) else 2113
+    if not relaxed:
+        at = bisect_right(MODULES, (begin, END)) - 1
+        low, high = MODULES[at] if at >= 0 else (BEGIN, BEGIN)
+        inside = begin < high
+        if not inside:
+            low, high = high, MODULES[at + 1][0] if at + 1 < len(MODULES) else END
+        if not low <= end <= high:
+            return 2112
+        if not inside:
+            return 2113
+    for low, high in MACHINES:
+        if begin < high and low < end:
+            raise Unsupported(low.decode("ascii", "backslashreplace"))
+    return 0
 
 
 def _index(keys: list[bytes], selector: Selector) -> int:
@@ -112,7 +123,7 @@ def _rows(tr: Transaction) -> list[KeyValue]:
         KeyValue(prefix + key, value)
         for prefix, ranges in (
             (READS, tr._read_conflicts()),
-            (WRITES, merged([*tr._write_conflicts_so_far(), *tr._writes.stamped])),
+            (WRITES, merged([*tr._write_conflicts_so_far(), *tr._stamped_ranges()])),
             (CONFLICTS, tr._failed_on()),
         )
         for begin, end in ranges

@@ -19,11 +19,11 @@ from fdbqueue.engine.embedded.commits import Commit
 from fdbqueue.engine.embedded.futures import Future, FutureInt64, FutureKeyArray, FutureVoid
 from fdbqueue.engine.embedded.intervals import Intervals, Range
 from fdbqueue.engine.embedded.options import TransactionOptions
-from fdbqueue.engine.embedded.optiontable import PERSISTENT, READ_YOUR_WRITES_DISABLE, TIMEOUT
+from fdbqueue.engine.embedded.optiontable import INITIALIZE_NEW_DATABASE, PERSISTENT, READ_YOUR_WRITES_DISABLE, TIMEOUT
 from fdbqueue.engine.embedded.pages import Selector
 from fdbqueue.engine.embedded.pauses import FIRST_DELAY, Pause
 from fdbqueue.engine.embedded.ranges import FutureKeyValueArray
-from fdbqueue.engine.embedded.reading import COMPACT_AT, SYSTEM_TOP, TOP
+from fdbqueue.engine.embedded.reading import COMPACT_AT, METADATA_VERSION, TOP
 from fdbqueue.engine.embedded.values import FutureString, Key, PendingKey, Value
 from fdbqueue.engine.embedded.views import Snapshot, key_to_bytes
 from fdbqueue.engine.embedded.watches import FailedWatch, Watch
@@ -68,10 +68,21 @@ class Transaction(Writing):
 
     def _start(self) -> None:
         """Forget everything, as `reset` does."""
+        self._persistent = None
+        self._begin_anew()
+
+    def _start_again(self) -> None:
+        """Forget everything but the options that outlive an error."""
+        with self._lock:
+            self._abandon(1025)
+            self._begin_anew()
+            self._committed = -1
+            self._failed_ranges = ()
+
+    def _begin_anew(self) -> None:
         self._backoff = FIRST_DELAY
         self._retries = 0
         self._created = time.monotonic()
-        self._persistent = None
         self._renew()
 
     def _renew(self) -> None:
@@ -190,6 +201,12 @@ class Transaction(Writing):
                 return
             if not before:
                 self._conflict_ranges = []  # those added by hand so far are forgotten
+        if code == INITIALIZE_NEW_DATABASE:
+            if self._version is not None:
+                self._defer(2010)
+            else:
+                self._version = 0
+            return
         if code == TIMEOUT:
             self._broken_error()  # the one so far may be over
         if self._settings is self._db._settings:
@@ -292,6 +309,11 @@ class Transaction(Writing):
         writes = self._writes
         return special.merged([(key, key + b"\0") for key in writes.conflict_keys()] + list(writes.conflicts))
 
+    def _stamped_ranges(self) -> list[Range]:
+        """Return where the versionstamped keys may be, and after the commit where they are."""
+        keys = () if self._commit is None else self._commit.stamped()
+        return [(key, key + b"\0") for key in keys] or self._writes.stamped
+
     def _failed_on(self) -> Intervals:
         if self._commit is not None:
             self._failed_ranges = self._commit.conflicting() or self._failed_ranges
@@ -311,7 +333,7 @@ class Transaction(Writing):
         code = self._blocked()
         if not code and self._settings.ryw_disabled:
             code = 1034
-        if not code and key >= (SYSTEM_TOP if self._settings.read_system else TOP):
+        if not code and key >= self._top() and key != METADATA_VERSION:
             code = 2004
         if not code and len(key) > self._write_limit(key):
             code = 2102

@@ -131,7 +131,7 @@ class Writing(Reading):
             if key == METADATA_VERSION:
                 self._defer(2000)
                 return
-            if key >= special.BEGIN:
+            if special.holds(key):
                 self._defer(special.write_error(self._settings))
                 return
         conflict = self._write_conflicts()
@@ -223,7 +223,7 @@ class Writing(Reading):
         conflict = self._write_conflicts()
         if not self._may_write():
             return
-        if key >= special.BEGIN:
+        if special.holds(key):
             self._defer(special.write_error(self._settings))
             return
         if key >= self._write_top():
@@ -268,7 +268,8 @@ class Writing(Reading):
         if not self._may_write():
             return
         if begin >= special.BEGIN and end <= special.END:
-            self._defer(special.write_error(self._settings))
+            if begin < end or not self._settings.write_special:
+                self._defer(special.write_error(self._settings))
             return
         top = self._write_top()
         if begin > top or end > top:
@@ -307,7 +308,7 @@ class Writing(Reading):
         begin, end = _ordered(begin, end)
         if self._deferred_error() or not self._may_write():
             return
-        if (begin > self._top() or end > self._top()) and begin != METADATA_VERSION:
+        if (begin > self._top() or end > self._top()) and (begin, end) != (METADATA_VERSION, METADATA_VERSION + b"\0"):
             self._defer(2004)
             return
         begin, end = cut(begin), cut(end)
@@ -355,7 +356,7 @@ class Writing(Reading):
     def _write_limit(self, key: bytes) -> int:
         if key[:1] == TOP:
             return SYSTEM_KEY_LIMIT
-        return READ_KEY_LIMIT if self._settings.read_system else KEY_LIMIT
+        return READ_KEY_LIMIT if self._settings.raw else KEY_LIMIT
 
     def _write_early(self, op: int, key: bytes, param: bytes, conflict: bool) -> None:
         """Write past the read-your-writes map, which the option has turned off."""
