@@ -131,6 +131,15 @@ def test_a_transaction_that_took_too_long_fails_with_1031(db: Any, space: Subspa
     assert code_of(tr.on_error(1020).wait) == 1031
 
 
+def test_who_waits_for_a_versionstamp_is_told_when_the_time_is_out(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.set(space["a"], b"")
+    stamp, asked = tr.get_versionstamp(), tr.get_versionstamp()
+    tr.options.set_timeout(20)
+    assert code_of(stamp.wait) == 1031
+    assert asked.is_ready()
+
+
 def test_a_timeout_of_zero_is_none(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.options.set_timeout(60_000)

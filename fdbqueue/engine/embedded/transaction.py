@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from _thread import RLock  # what `threading.RLock` calls: making one is on the way of every transaction
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from fdbqueue.engine.embedded.pages import Selector
 from fdbqueue.engine.embedded.pauses import FIRST_DELAY, Pause
 from fdbqueue.engine.embedded.ranges import FutureKeyValueArray
 from fdbqueue.engine.embedded.reading import COMPACT_AT, METADATA_VERSION, TOP
-from fdbqueue.engine.embedded.values import FutureString, Key, PendingKey, Value
+from fdbqueue.engine.embedded.values import FailedKey, FutureString, Key, PendingKey, Value
 from fdbqueue.engine.embedded.views import Snapshot, key_to_bytes
 from fdbqueue.engine.embedded.watches import FailedWatch, Watch
 from fdbqueue.engine.embedded.writes import Writes
@@ -160,6 +161,13 @@ class Transaction(Writing):
         if timeout and not self._broken and time.monotonic() >= self._created + timeout:
             self._break(1031)
         return self._broken
+
+    def _time_left(self) -> float | None:
+        """Return how many seconds there are until the transaction's time is out; None for no limit."""
+        timeout = self._settings.timeout
+        if not timeout or self._broken_error():
+            return None
+        return max(0.0, self._created + timeout - time.monotonic())
 
     def _used_during_commit(self) -> None:
         if not self._broken and self._settings.protected:
@@ -390,11 +398,9 @@ class Transaction(Writing):
         """Return the future of the commit's 10-byte versionstamp. It has to be asked for before the commit."""
         code = self._blocked()
         if code:
-            failed = PendingKey()
-            failed.settle(error=code)
-            return failed
+            return FailedKey(code)
         if self._stamp is None:
-            self._stamp = PendingKey()
+            self._stamp = PendingKey(weakref.WeakMethod(self._time_left))
         return self._stamp
 
     def get_approximate_size(self) -> FutureInt64:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -169,9 +170,34 @@ class FailedKey(Key):
 
 
 class PendingKey(FutureString, Pending[bytes]):
-    """The bytes that a commit will bring: its versionstamp."""
+    """The bytes that a commit will bring: its versionstamp.
 
-    __slots__ = ()
+    Args:
+        time_left: leads to what returns how many seconds there are for it, None for no limit, and fails the future
+            when there are none.
+    """
+
+    __slots__ = ("_time_left",)
+
+    def __init__(self, time_left: weakref.WeakMethod[Callable[[], float | None]]) -> None:
+        super().__init__()
+        self._time_left = time_left
+
+    def _look(self) -> float | None:
+        time_left = self._time_left()
+        return None if time_left is None else time_left()
+
+    def is_ready(self) -> bool:
+        if not self._settled:
+            self._look()
+        return self._settled
+
+    def block_until_ready(self) -> None:
+        while not self._settled:
+            left = self._look()
+            with self._lock:
+                if not self._settled:
+                    self._lock.wait(left)
 
     @property
     def value(self) -> Any:
