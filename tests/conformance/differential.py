@@ -14,7 +14,8 @@ import time
 from typing import Any
 
 import fdbqueue
-from tests.conformance.programs import KINDS, Machine, generate
+from tests.conformance.kinds import KINDS, generate
+from tests.conformance.machine import Machine
 
 
 def compare(one: Any, other: Any, seed: int, kind: str) -> str | None:
