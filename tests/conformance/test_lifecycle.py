@@ -222,39 +222,11 @@ def test_the_predicates_say_what_can_be_tried_again(code: int, retryable: bool, 
     assert predicates.is_retryable_not_committed(error) is (retryable and not maybe)
 
 
-def test_a_change_of_the_clusters_version_makes_a_transaction_new_in_whatever_state_it_is(
-    db: Any, space: Subspace
-) -> None:
-    tr = db.create_transaction()
-    tr.options.set_retry_limit(1)
-    tr.options.set_snapshot_ryw_disable()
-    tr.set(space["a"], b"forgotten")
-    tr.on_error(1020).wait()
-    tr.cancel()
-    tr.on_error(1039).wait()
-    assert not tr.get(space["a"]).present()
-    tr.set(space["a"], b"kept")
-    assert tr.snapshot.get(space["a"]) == b"kept"
-    tr.commit().wait()
-    assert db.get(space["a"]) == b"kept"
-    tr.on_error(1020).wait()  # the retries are counted from the start again, up to the limit that was set
-    assert code_of(tr.on_error(1020).wait) == 1020
-
-
-def test_after_a_change_of_the_clusters_version_nothing_was_committed(db: Any, space: Subspace) -> None:
-    tr = db.create_transaction()
-    tr.set(space["a"], b"")
-    tr.commit().wait()
-    assert tr.get_committed_version() > 0
-    tr.on_error(1039).wait()
-    assert tr.get_committed_version() == -1
-
-
 def test_a_broken_promise_is_told_as_a_cancelled_transaction(db: Any) -> None:
     assert code_of(db.create_transaction().on_error(1100).wait) == 1025
 
 
-@pytest.mark.parametrize("code", [1, 1000, 1036, 1079, 1101, 2000, 2004, 5000, 30_001, -1])
+@pytest.mark.parametrize("code", [1, 1000, 1036, 1039, 1079, 1101, 2000, 2004, 5000, 30_001, -1])
 def test_on_error_raises_what_no_retry_helps_against(db: Any, code: int) -> None:
     expected = {1079: 0, 30_001: 4000, -1: 4000}.get(code, code)
     tr = db.create_transaction()

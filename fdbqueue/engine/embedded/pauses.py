@@ -22,8 +22,6 @@ RETRYABLE: Final = frozenset({1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 12
 CROWDED: Final = frozenset({1042, 1078})
 LATE: Final = frozenset({1007, 1009})
 """Errors of the read version, after which a short pause is enough."""
-VERSION_CHANGED: Final = 1039
-"""An error after which the client makes the transaction anew, whatever state it is in."""
 BROKEN_PROMISE: Final = 1100
 
 
@@ -45,9 +43,6 @@ class Pause(Pending[None]):
     @classmethod
     def after(cls, tr: Transaction, code: int) -> Future[None]:
         """Begin the pause that error `code` asks for, or say that no retry helps."""
-        if code == VERSION_CHANGED:
-            tr._start_again()
-            return FutureVoid()
         broken = tr._broken_error()
         if broken:
             return FutureVoid(error=broken)

@@ -83,8 +83,10 @@ class Reading(TransactionRead):
                 if self._version is None:
                     snap = self._store.snapshot()
                     self._version = snap.version
-                else:
+                elif self._version:
                     snap = self._store.snapshot_at(self._version)
+                else:
+                    raise FDBError(2000)  # said to be new, a database has nothing to read
                 self._snap = snap
         return snap
 

@@ -69,21 +69,10 @@ class Transaction(Writing):
 
     def _start(self) -> None:
         """Forget everything, as `reset` does."""
-        self._persistent = None
-        self._begin_anew()
-
-    def _start_again(self) -> None:
-        """Forget everything but the options that outlive an error."""
-        with self._lock:
-            self._abandon(1025)
-            self._begin_anew()
-            self._committed = -1
-            self._failed_ranges = ()
-
-    def _begin_anew(self) -> None:
         self._backoff = FIRST_DELAY
         self._retries = 0
         self._created = time.monotonic()
+        self._persistent = None
         self._renew()
 
     def _renew(self) -> None:
