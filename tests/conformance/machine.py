@@ -162,7 +162,8 @@ class Machine:
         self._slots[slot].set_read_version(self._slots[other].get_committed_version())
 
     def _do_special(self, slot: int, begin: Any, end: Any, limit: int, reverse: bool) -> Answer:
-        return _rows(self._range(slot, begin, end, limit, reverse, -2, False))
+        rows = _rows(self._range(slot, begin, end, limit, reverse, -2, False))
+        return [row for row in rows if not row[0].startswith((READS + b"\xff", WRITES + b"\xff"))]
 
     def _do_special_get(self, slot: int, key: bytes) -> Answer:
         return self._do_get(slot, key, False)

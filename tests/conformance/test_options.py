@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.engine import FDBError, KeySelector, Subspace
 
 READS = b"\xff\xff/transaction/read_conflict_range/"
 WRITES = b"\xff\xff/transaction/write_conflict_range/"
@@ -229,6 +229,33 @@ def test_what_the_embedded_engine_lacks_says_so(db: Any) -> None:
         with pytest.raises(FDBError, match="not supported") as caught:
             call()
         assert caught.value.code == 2108
+
+
+@pytest.mark.parametrize(("limit", "code"), [(0, 2101), (1, 0)])
+def test_without_own_writes_in_view_a_commit_counts_each_get_and_write_but_no_range(
+    db: Any, space: Subspace, limit: int, code: int
+) -> None:
+    tr = db.create_transaction()
+    key = space["key"].key()
+    tr.options.set_read_your_writes_disable()
+    tr.clear(key)
+    assert not tr.get(key).present()
+    assert not tr.get(key).present()
+    assert tr.get_range(key, key + b"\0").to_list() == []
+    counted = 44 + 2 * len(key) + 1 + 3 * (24 + 2 * len(key) + 1)
+    tr.options.set_size_limit(counted - 1 + limit)
+    if code:
+        assert code_of(tr.commit().wait) == code
+    else:
+        tr.commit().wait()
+
+
+def test_a_range_up_to_a_key_that_is_too_long_conflicts_as_far_as_keys_go(db: Any, space: Subspace) -> None:
+    base = space.key()
+    longest = base + b"k" * (10_009 - len(base))
+    tr = db.create_transaction()
+    tr.get_range(base, KeySelector.first_greater_than(longest + b"kkk")).to_list()
+    assert shown(tr, READS, space) == [(b"", b"1"), (longest[len(base) :], b"0")]
 
 
 # -- special keys --------------------------------------------------------------------------------------------------

@@ -185,3 +185,8 @@ def test_asking_for_sizes_is_no_read(db: Any, space: Subspace, ask: Any) -> None
     tr[space["b"]] = b""
     db[space["c"]] = b"since"
     tr.commit().wait()
+
+
+def test_an_empty_range_has_no_size(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    assert code_of(tr.get_estimated_range_size_bytes(space["a"].key(), space["a"].key()).wait) == 4100

@@ -168,7 +168,7 @@ class Commit(Future[None]):
 def _request(tr: Transaction) -> CommitRequest | None:
     """Return what the store is to commit; None if the transaction may not write, or not as much."""
     writes, settings, snap = tr._writes, tr._settings, tr._snap
-    if settings.read_only or (2 * tr._size > settings.size_limit and _size(tr) > settings.size_limit):
+    if settings.read_only or _too_large(tr, settings.size_limit):
         return None
     read_keys: list[bytes] | None
     if settings.report_conflicts:  # in the form that a cluster would report: ranges, as wide as they touch
@@ -187,6 +187,12 @@ def _request(tr: Transaction) -> CommitRequest | None:
         None if snap is None else snap.opened_at,
         rows,
     )
+
+
+def _too_large(tr: Transaction, limit: int) -> bool:
+    if tr._settings.ryw_disabled:
+        return tr._unseen_size > limit
+    return 2 * tr._size > limit and _size(tr) > limit
 
 
 def _size(tr: Transaction) -> int:

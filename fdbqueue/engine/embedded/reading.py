@@ -63,6 +63,7 @@ class Reading(TransactionRead):
     _has_read = False  # a selector or range; `_gets` has the keys, except without own writes in view
     _read_error = 0  # the first read that failed, which fails the commit too
     _size = 0
+    _unseen_size = 0  # the size of the commit without own writes in view, where not all counts towards the other
     _covered: Intervals | None = None  # where conflicts were added over many writes
     _compact_at = COMPACT_AT  # how many conflict ranges are worth merging
     _likely = 0  # how many rows fit in a page, going by the last one
@@ -124,6 +125,7 @@ class Reading(TransactionRead):
                 self._has_read = True
                 if not snapshot:
                     self._conflict_ranges.append((key, key + b"\0"))
+                    self._unseen_size += 2 * len(key) + 25
                 return Value(self._opened().get(key))
             if snapshot and settings.snapshot_ryw <= 0:
                 self._look_at(key)
@@ -177,7 +179,7 @@ class Reading(TransactionRead):
         top = self._top()
         if key > top:
             return FailedKey(2004)
-        after = key + b"\0" if or_equal else key
+        after = cut(key + b"\0") if or_equal else key
         settings = self._settings
         if not after and offset <= 0 and not (settings.ryw_disabled or (snapshot and settings.snapshot_ryw <= 0)):
             return Key(b"")  # whatever is there: a cluster isn't asked, and the read version is not taken yet
@@ -281,8 +283,8 @@ class Reading(TransactionRead):
             return FutureKeyValueArray(error=2000)
         if limit in (0, -1) and size == pages.UNLIMITED:
             return FutureKeyValueArray(error=2210)
-        first = Selector(begin_key + b"\0" if begin.or_equal else begin_key, begin.offset)
-        last = Selector(end_key + b"\0" if end.or_equal else end_key, end.offset)
+        first = Selector(cut(begin_key + b"\0") if begin.or_equal else begin_key, begin.offset)
+        last = Selector(cut(end_key + b"\0") if end.or_equal else end_key, end.offset)
         if special.holds(begin_key) and special.BEGIN <= end_key <= special.END:
             code = self._deferred_error()
             if code:
@@ -394,6 +396,8 @@ class Reading(TransactionRead):
 
     def _estimated_size(self, begin: bytes, end: bytes) -> FutureInt64:
         code = 2005 if begin > end else self._blocked()
+        if not code and begin == end:
+            code = 4100
         if code:
             return FutureInt64(error=code)
         with closing(self._store.snapshot()) as snap:

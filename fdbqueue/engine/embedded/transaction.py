@@ -86,7 +86,7 @@ class Transaction(Writing):
         self._conflict_ranges = []
         self._covered = None
         self._compact_at = COMPACT_AT
-        self._size = 0
+        self._size = self._unseen_size = 0
         self._has_read = self._only_looked = False
         self._read_error = 0
         self._broken = 0

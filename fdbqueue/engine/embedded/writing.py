@@ -314,6 +314,7 @@ class Writing(Reading):
         begin, end = cut(begin), cut(end)
         if self._settings.ryw_disabled and begin < end:
             self._size += len(begin) + len(end) + 24
+            self._unseen_size += len(begin) + len(end) + 24
         with self._lock:
             self._add_conflict(begin, end)
 
@@ -333,6 +334,7 @@ class Writing(Reading):
         begin, end = cut(begin), cut(end)
         if begin < end:
             self._size += len(begin) + len(end) + 24
+            self._unseen_size += len(begin) + len(end) + 24
             with self._lock:
                 self._writes.add_conflict(begin, end)
 
@@ -360,6 +362,10 @@ class Writing(Reading):
 
     def _write_early(self, op: int, key: bytes, param: bytes, conflict: bool) -> None:
         """Write past the read-your-writes map, which the option has turned off."""
+        end = param if op == CLEAR_RANGE else key + b"\0"
+        self._unseen_size += MUTATION_BYTES + len(key) + len(param)
+        if conflict:
+            self._unseen_size += 24 + len(key) + len(end)
         self._writes.write_early(op, key, param, conflict)
 
     def _trigger(self, begin: bytes, end: bytes, *value: bytes | None) -> None:
