@@ -175,15 +175,19 @@ class Later(Generator):
     def program(self) -> list[Step]:
         steps: list[Step] = []
         for step in super().program():
-            if step[1] == "size":
-                continue  # reads that are under way together can't build on one another, and count more or less
+            if step[1] in ("size", "read_conflicts"):
+                continue  # on a cluster, reads that are under way together can't build on one another
             if step[1] in ("commit", "replace", "on_error", "reset", "cancel"):
                 steps.append([step[0], "collect"])
             steps.append(step)
         return steps
 
     def _weights(self) -> dict[str, float]:
-        return super()._weights() | {"later": 40, "collect": 8, "option": 3, "size": 0}
+        return super()._weights() | {
+            "later": 40,
+            "collect": 8,
+            "option": 3,
+        }
 
     def _later(self) -> list[Any]:
         op = self._random.choice(["get", "get_key", "range"])

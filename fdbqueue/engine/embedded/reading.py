@@ -179,7 +179,7 @@ class Reading(TransactionRead):
         top = self._top()
         if key > top:
             return FailedKey(2004)
-        after = cut(key + b"\0") if or_equal else key
+        after = key + b"\0" if or_equal else key
         settings = self._settings
         if not after and offset <= 0 and not (settings.ryw_disabled or (snapshot and settings.snapshot_ryw <= 0)):
             return Key(b"")  # whatever is there: a cluster isn't asked, and the read version is not taken yet
