@@ -225,6 +225,15 @@ def test_a_selector_that_can_only_name_the_beginning_takes_no_read_version(db: A
     assert tr[space["a"]] == b"new"
 
 
+@pytest.mark.parametrize(("option", "code"), [("causal_read_risky", 1007), ("causal_write_risky", 0)])
+def test_writes_alone_can_be_too_old_unless_that_is_risked(db: Any, space: Subspace, option: str, code: int) -> None:
+    tr = db.create_transaction()
+    getattr(tr.options, f"set_{option}")()
+    tr.set_read_version(1)
+    tr.set(space["a"], b"")
+    assert code_of(tr.commit().wait) == code
+
+
 # -- the metadata version: a key among the system's that everybody may read, and stamp -------------------------------
 
 METADATA = b"\xff/metadataVersion"

@@ -176,15 +176,17 @@ def _request(tr: Transaction) -> CommitRequest | None:
     else:
         read_keys, read_ranges = tr._conflict_keys(), tr._conflict_ranges
     mutations, rows = writes.in_rows() if len(writes.points) >= MANY else (writes.mutations(), None)
+    # A cluster's client lets commits conflict with themselves, so that writes alone can be too old, unless told not to.
+    ageless = (settings.risky or not tr._version) and not (read_keys or read_ranges)
     return CommitRequest(
-        tr._version,
+        None if ageless else tr._version,
         read_ranges,
         writes.conflict_ranges(mutations) if writes.hushed or writes.conflicts.begins else None,
         mutations,
         settings.report_conflicts,
         read_keys,
         writes.conflict_keys(),
-        None if snap is None else snap.opened_at,
+        None if snap is None or ageless else snap.opened_at,
         rows,
     )
 

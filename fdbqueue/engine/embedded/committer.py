@@ -309,7 +309,7 @@ class Committer:
                 error = self._refuse(txn, request, fresh)
             else:
                 error = 0  # nothing was committed since its snapshot
-            if request.opened_at is not None and request.opened_at < oldest and request.reads():
+            if request.opened_at is not None and request.opened_at < oldest:
                 error = error or TRANSACTION_TOO_OLD
             if error:
                 request.error = error
@@ -356,13 +356,16 @@ class Committer:
         if self.faults is not None and (code := self.faults.before_commit(request)):
             return code
         since = request.snapshot_version
-        if since is None or not request.reads():
+        if since is None:
             return 0
         recent = self._recent
+        reads = request.reads()
         if since > recent.last_version:
-            return FUTURE_VERSION
+            return FUTURE_VERSION if reads else 0
         if not recent.reaches(txn, since):
             return TRANSACTION_TOO_OLD
+        if not reads:
+            return 0
         keys, ranges = request.read_keys, request.read_ranges
         written = recent.since(txn, since)
         if fresh is not None:

@@ -73,6 +73,7 @@ class Settings:
         "relaxed",
         "report_conflicts",
         "retry_limit",
+        "risky",
         "ryw_disabled",
         "size_limit",
         "snapshot_ryw",
@@ -97,6 +98,7 @@ class Settings:
         self.relaxed = False
         self.report_conflicts = False
         self.retry_limit = -1
+        self.risky = False
         self.ryw_disabled = False
         self.size_limit = SIZE_LIMIT
         self.snapshot_ryw = 1
@@ -249,6 +251,7 @@ def _no_grv_cache(_settings: Settings, _param: bytes | None) -> None:
 
 
 _SETTERS: Final[dict[int, Callable[[Settings, bytes | None], None]]] = {
+    10: _assign("risky", True),
     30: _assign("quiet_next", True),
     51: _assign("ryw_disabled", True),
     301: _system_keys(write=True),

@@ -43,7 +43,7 @@ class CommitRequest:
     """What a transaction wants committed, and, once it is `done`, what became of it.
 
     Args:
-        snapshot_version: Read version; None for a transaction that read nothing, which can't conflict.
+        snapshot_version: Read version; None for a transaction without one, which can't conflict nor be too old.
         read_ranges: Half-open ranges that must not have been written since the read version.
         write_ranges: Half-open ranges that later commits' reads conflict with. One that ends before it begins is
             what lies between the two, written without conflict: only watches hear of it.
