@@ -35,15 +35,16 @@ CPU per item is that of the calling processes; the server's, next to it, is that
 Medians and P99 of calls are over all rounds; the rate is the median of the rounds', with the lowest beside it."""
 
 
-BY_HAND = "spark_scale"
-"""What takes long, and is run by hand into a folder beneath the page's."""
+ALSO = {"spark_scale": "ten million rows by Spark", "embedded": "the embedded engine by itself, later and elsewhere"}
+"""What is run by hand into a folder beneath the page's."""
 
 
 def preface(folder: Path) -> None:
     """Print it, for a page in `folder`."""
     say(NOT_SHOWN)
-    if (folder / BY_HAND / NAME).exists():
-        say(f"\nWhat takes long has been run by hand: [ten million rows by Spark]({BY_HAND}/{NAME}).")
+    also = [f"[{what}]({name}/{NAME})" for name, what in ALSO.items() if (folder / name / NAME).exists()]
+    if also:
+        say(f"\nRun by hand, with pages of their own: {', '.join(also)}.")
     say("\n## Where it ran\n\n| | |\n|---|---|")
     url = cluster_url_if_any()
     for name, value in facts() + (cluster_facts(url) if url else []):
