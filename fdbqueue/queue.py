@@ -239,6 +239,9 @@ class Queue:
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one read per page of up to 1,000 items; memory for a page.
         """
+        for border in (after, before):
+            if border is not None and not isinstance(border, Position):
+                raise TypeError(f"What to look after or before is an item's Position, not {border!r}.")
         begin = self.layout.begin if after is None else self.layout.item_key(after) + b"\x00"
         end = self.layout.end if before is None else self.layout.item_key(before)
         found = Pages(tr, begin, end, limit=limit, reverse=reverse, pace=Pace(share))

@@ -56,6 +56,11 @@ def test_less_than_no_items_can_not_be_looked_at(db: Any, space: Subspace) -> No
     assert list(queue.browse(db, limit=0)) == []
 
 
+def test_an_index_is_no_position(db: Any, space: Subspace) -> None:
+    with pytest.raises(TypeError, match="an item's Position, not 5"):
+        Queue(space).browse(db, after=5)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("layer", [Leases, StagedQueue, SmartQueue, Subscriptions])
 def test_a_layer_stands_on_a_queue_and_not_on_its_name(layer: Any) -> None:
     with pytest.raises(TypeError, match=r"as in Leases\(Queue\('orders'\)\), not of 'mails'"):
