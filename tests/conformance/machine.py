@@ -82,13 +82,8 @@ class Machine:
                 time.sleep(0.001)
         elif not future.is_ready():
             time.sleep(0.01)
-        if not future.is_ready():
-            return "pending"
-        try:
-            future.wait()
-        except FDBError as error:
-            return error.code
-        return "fired"
+        code = _code(future)
+        return "fired" if code is None else code
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
@@ -296,7 +291,7 @@ def _rows(rows: Any, cut: int = 0) -> list[list[bytes]]:
 
 
 def _code(future: Any) -> Answer:
-    """Return how a versionstamp's future failed, or None."""
+    """Return how a watch's or a versionstamp's future failed, or None."""
     if not future.is_ready():
         return "pending"
     try:

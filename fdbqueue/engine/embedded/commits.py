@@ -10,7 +10,6 @@ from fdbqueue.engine.embedded.futures import CANCELLED, Future, call
 from fdbqueue.engine.embedded.intervals import Intervals, Range
 from fdbqueue.engine.embedded.stacks import Mutation, emit
 from fdbqueue.engine.embedded.store import CommitRequest
-from fdbqueue.engine.embedded.writes import MANY
 from fdbqueue.engine.errors import FDBError
 
 if TYPE_CHECKING:
@@ -175,7 +174,7 @@ def _request(tr: Transaction) -> CommitRequest | None:
         read_keys, read_ranges = None, list(tr._read_conflicts())
     else:
         read_keys, read_ranges = tr._conflict_keys(), tr._conflict_ranges
-    mutations, rows = writes.in_rows() if len(writes.points) >= MANY else (writes.mutations(), None)
+    mutations, rows = writes.in_rows()
     # A cluster's client lets commits conflict with themselves, so that writes alone can be too old, unless told not to.
     ageless = (settings.risky or not tr._version) and not (read_keys or read_ranges)
     return CommitRequest(
