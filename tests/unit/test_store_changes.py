@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from fdbqueue.engine.embedded.bell import Bell
 from fdbqueue.engine.embedded.changes import Changes
 from fdbqueue.engine.embedded.logrows import Commit
 from fdbqueue.engine.embedded.written import encode
@@ -33,9 +36,9 @@ class Log:
         return self.shown
 
 
-def test_a_commit_that_is_counted_before_it_can_be_read_is_told_of_later() -> None:
+def test_a_commit_that_is_counted_before_it_can_be_read_is_told_of_later(tmp_path: Path) -> None:
     log, told = Log(), []
-    changes = Changes(log)
+    changes = Changes(log, Bell(str(tmp_path)))
     changes.watch(b"key", lambda: told.append("once"))
     changes.close()
     log.write(b"key")
@@ -47,10 +50,10 @@ def test_a_commit_that_is_counted_before_it_can_be_read_is_told_of_later() -> No
     assert told == ["once"]
 
 
-def test_a_commit_that_is_counted_but_not_shown_when_the_watch_begins_is_told_of() -> None:
+def test_a_commit_that_is_counted_but_not_shown_when_the_watch_begins_is_told_of(tmp_path: Path) -> None:
     log, told = Log(), []
     log.write(b"key")
-    changes = Changes(log)
+    changes = Changes(log, Bell(str(tmp_path)))
     changes.watch(b"key", lambda: told.append("once"))
     changes.close()
     log.show()

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import lmdb
 
 from fdbqueue.engine.embedded.applying import apply, put_rows
+from fdbqueue.engine.embedded.bell import Bell
 from fdbqueue.engine.embedded.clock import Clock
 from fdbqueue.engine.embedded.commitlog import RecentCommits
 from fdbqueue.engine.embedded.company import Company, Gathering, Turns
@@ -46,6 +47,8 @@ class Host(Protocol):
     def files(self) -> Files: ...
     @property
     def clock(self) -> Clock: ...
+    @property
+    def bell(self) -> Bell: ...
 
     def grow(self) -> None:
         """Make the map larger, at the expense of this process' open snapshots."""
@@ -87,6 +90,8 @@ class Committer:
         self._company: Company = Gathering() if durable else Turns()
         # Beside the wait for the disk, that for another process is little.
         self._neighbours = None if durable else Neighbours(host.path)
+        self._bell = host.bell
+        self._asleep: Any = host.bell.asleep
         self._lead = threading.Lock()
         self._news: list[LogCommit] = []
         self._called: list[CommitRequest] = []
@@ -162,6 +167,8 @@ class Committer:
                     called, self._called = self._called, called
         if pending:
             self._company.left(pending)
+        if self._asleep[0]:
+            self._bell.ring()
         # Without the lead: a callback may well commit something itself.
         if news:
             self._host.published(news)

@@ -24,7 +24,7 @@ MAX_READERS: Final = 4096
 """Transactions of all processes together that may be reading at one time."""
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_OURS: Final = frozenset({"data.mdb", "lock.mdb", "owner", "turns", "synced", "lost+found"})
+_OURS: Final = frozenset({"data.mdb", "lock.mdb", "owner", "turns", "bell", "synced", "lost+found"})
 
 
 def explain(path: str, error: lmdb.Error) -> StorageError:

@@ -8,13 +8,12 @@ who dies or stops in the middle of a turn, or has nothing to commit for a moment
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 import time
 from typing import Final
 
-from fdbqueue.errors import StorageError
+from fdbqueue.engine.embedded.sharedpage import open_page
 
 TURN_NS: Final = 4_000_000
 QUIET_NS: Final = 1_000_000
@@ -35,10 +34,8 @@ class Neighbours:
     def __init__(self, path: str) -> None:
         self._me = os.getpid()
         self._now = time.monotonic_ns
-        try:
-            self._page = _shared_page(os.path.join(path, _NAME))
-        except OSError as error:
-            raise StorageError(f"{path}: its file {_NAME!r} can't be used ({error.strerror}).") from error
+        fd, self._page = open_page(path, _NAME, _PAGE.size)
+        os.close(fd)
 
     def wait(self) -> None:
         """Wait while it is another process' turn; then it is this one's."""
@@ -57,15 +54,3 @@ class Neighbours:
     def close(self) -> None:
         """Let the page go."""
         self._page.close()
-
-
-def _shared_page(name: str) -> mmap.mmap:
-    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        found = os.fstat(fd)
-        if found.st_size < _PAGE.size or not found.st_blocks:
-            # Written, not only made longer: a page without a block would end the process when the disk is full.
-            os.pwrite(fd, bytes(_PAGE.size), 0)
-        return mmap.mmap(fd, _PAGE.size)
-    finally:
-        os.close(fd)

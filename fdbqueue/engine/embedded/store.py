@@ -10,6 +10,7 @@ General layout of the store side::
         RecentCommits  which commit wrote what, for conflict checks                commitlog.py
         apply          mutations to LMDB                                           applying.py, atomics.py
       Changes        who wants to hear of writes to which keys                     changes.py
+        Bell         wakes the processes that wait for commits of others           bell.py, sharedpage.py
       LongKeys       keys beyond LMDB's 511 bytes                                  longkeys.py
 
 One writer at a time, over all processes, holds LMDB's lock; readers never wait. A process that dies, with or without
@@ -29,6 +30,7 @@ from typing import Any, Final
 import lmdb
 
 from fdbqueue.engine.embedded import forks, memory, urloptions
+from fdbqueue.engine.embedded.bell import Bell
 from fdbqueue.engine.embedded.changes import Changes
 from fdbqueue.engine.embedded.clock import Clock
 from fdbqueue.engine.embedded.committer import Committer
@@ -72,12 +74,17 @@ class Store:
         self._seconds = self.clock.seconds
         self._pins: dict[int, Snapshot] = {}
         try:
-            self._committer = Committer(self)
+            self.bell = Bell(self.path)
+            try:
+                self._committer = Committer(self)
+            except StorageError:
+                self.bell.close()
+                raise
         except StorageError:
             self.files.close()
             raise
         self._sweeper = Sweeper(self._committer)
-        self._changes = Changes(self)
+        self._changes = Changes(self, self.bell)
         self._janitor = Janitor(self)
         self._readers_checked = self.clock.seconds()
         self._tidied_commits = 0
@@ -132,6 +139,7 @@ class Store:
             self._begin = self._refuse
             self._evict_all()
             self._committer.close()
+            self.bell.close()
             self.files.close()
         memory.remove(self.path)
 
@@ -359,7 +367,7 @@ class Store:
 
 _WORK = (
     *("files", "_begin", "_dbs", "_data", "_gate", "_open", "_forget", "_seconds", "_pins", "_last", "_ensure"),
-    *("_committer", "_sweeper", "_changes", "_janitor"),
+    *("bell", "_committer", "_sweeper", "_changes", "_janitor"),
 )  # fmt: skip
 
 
