@@ -30,6 +30,7 @@ from fdbqueue.tail import LastIndex, give_up_to
 COMMITS_IN_FLIGHT = 8
 """With a database that does not say how many it can use."""
 TRANSACTIONS_AHEAD = 3
+MOST_SPANS_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,9 @@ class _Load:
             if not self._items and (not self._unknown or leaves_in_doubt(error)):
                 raise
             raise self._interrupted(source.taken, error) from error
+        except KeyboardInterrupt as error:
+            error.add_note(self._left_open(source.taken))
+            raise
         return self._report()
 
     def _look_ahead(self) -> None:
@@ -251,6 +255,15 @@ class _Load:
             self._items, self._bytes, first, last, self._transactions, self._conflicts, self._retries, seconds
         )
 
+    def _left_open(self, taken: int) -> str:
+        """Say what is in when the caller was interrupted, anywhere in its own work, and waits for nothing more."""
+        done = sorted(self._done)
+        return (
+            f"The bulk enqueue into {self._layout.describe()} was interrupted when it had read {taken:,} values, of"
+            f" which these are in: {_told(done) or 'none'}, counted from 0. Nobody knows of the others: look before you"
+            " enqueue them again."
+        )
+
     def _interrupted(self, taken: int, error: Exception) -> BulkInterrupted:
         missing = []
         seen = 0
@@ -258,15 +271,20 @@ class _Load:
             if start > seen:
                 missing.append((seen, start))
             seen = stop
+        again = f"These are not in: {_told(missing)} (`missing`). Enqueue them again, and" if missing else "Enqueue"
         return BulkInterrupted(
             f"The bulk enqueue into {self._layout.describe()} stopped after {self._items:,} values were in:"
-            f" {_said(error)}"
-            " Those that were read from the input and are not in are listed in `missing`, as (first, end) ordinals;"
-            " enqueue them again, and what follows.",
+            f" {_said(error)} Of the input, counted from 0, {taken:,} were read. {again} what follows.",
             report=self._report(),
             missing=missing,
             unknown=sorted(self._unknown),
         )
+
+
+def _told(spans: list[tuple[int, int]]) -> str:
+    """Return spans of ordinals in words, the first few of many."""
+    words = [f"{first:,} to {end - 1:,}" for first, end in spans[:MOST_SPANS_TOLD]]
+    return ", ".join(words) + (", ..." if len(spans) > len(words) else "")
 
 
 def _said(error: BaseException) -> str:

@@ -138,13 +138,15 @@ class Queue:
 
         Args:
             tr: a transaction to enqueue in, or a database.
-            values: what the queue's codec takes, read as the batches go out; no transaction waits for it.
+            values: what the queue's codec takes, read as the batches go out; no transaction waits for it. What was
+                read waits for the next value, though, as long as that takes, unless a batch is full.
 
         Raises:
             CodecError, ItemTooLarge, ValueError, OrderError: as `enqueue`, of a value; given a transaction, no key was
                 touched.
             TypeError: `values` is one str or bytes; no key was touched.
             BulkInterrupted: given a database, something failed when other batches were already in.
+            KeyboardInterrupt: as ever; given a database, its note says what is in. A cancelled call does not say it.
 
         *Conflicts:* none. *Cost:* one read and about 1,000 writes per transaction; memory for the batches under way.
         """

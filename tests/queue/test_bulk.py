@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -177,14 +179,32 @@ def test_an_input_that_breaks_tells_what_is_in_and_what_is_missing(db: Any, queu
         raise LookupError("the file ended early")
 
     with pytest.raises(
-        BulkInterrupted, match=r"after 30 values were in: LookupError: the file ended early\. T"
+        BulkInterrupted, match=r"after 30 values were in: LookupError: the file ended early\. O"
     ) as stopped:
         queue.enqueue_many(db, values())
     assert isinstance(stopped.value.__cause__, LookupError)
     assert stopped.value.missing == [(30, 35)]
+    assert "35 were read. These are not in: 30 to 34 (`missing`). Enqueue them again" in str(stopped.value)
     assert stopped.value.report.items == 30
     assert contents(queue, db) == numbered(30)
     assert queue.check(db).ok
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_who_interrupts_a_load_without_end_is_told_what_is_surely_in(db: Any, queue: Queue) -> None:
+    def values() -> Iterator[bytes]:
+        for n in count():
+            if n == 235:
+                raise KeyboardInterrupt
+            yield b"%06d" % n
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        queue.enqueue_many(db, values())
+    (note,) = stopped.value.__notes__
+    told = re.search(r"had read 235 values, of which these are in: 0 to (\d+), counted from 0", note)
+    assert told is not None, note
+    assert contents(queue, db)[: int(told[1]) + 1] == numbered(int(told[1]) + 1)
+    assert int(told[1]) >= 235 - (bulk.COMMITS_IN_FLIGHT + 2) * 10
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -222,7 +242,7 @@ def test_an_input_that_breaks_while_the_only_commit_is_in_doubt_does_not_hide_th
         raise LookupError("the file ended early")
 
     with pytest.raises(
-        BulkInterrupted, match=r"after 0 values were in: LookupError: the file ended early\. T"
+        BulkInterrupted, match=r"after 0 values were in: LookupError: the file ended early\. O"
     ) as stopped:
         queue.enqueue_many(FaultyDatabase.failing_at(db, {0}, ("after", 1031)), values())
     assert (stopped.value.missing, stopped.value.unknown) == ([], [(0, 10)])
