@@ -6,11 +6,17 @@ answers are tables. Exit codes are in `errors.py`.
 
 from __future__ import annotations
 
+import sys
+from io import TextIOWrapper
+
 from fdbqueue.cli.app import app
 
 
 def main() -> None:
     """Run the command that the arguments name; the entry point ``fdbqueue``."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        # What was taken out of a queue must not get lost over a sign that this terminal has not.
+        sys.stdout.reconfigure(errors="backslashreplace")
     app()
 
 

@@ -7,11 +7,14 @@ import itertools
 import typer
 
 from fdbqueue.cli import errors
-from fdbqueue.cli.handles import Handles, handles_of
+from fdbqueue.cli.errors import BadValue
+from fdbqueue.cli.handles import Handles, handles_of, told_lost
 from fdbqueue.cli.options import QueueName, Url, queue_of
 from fdbqueue.cli.output import say
 from fdbqueue.engine import open
+from fdbqueue.engine.api import Database
 from fdbqueue.errors import LeaseLost
+from layers.lease import LeaseHandle
 from layers.leases import Leases
 
 BATCH_ITEMS = 500
@@ -26,15 +29,28 @@ def ack(queue: QueueName, handles: Handles = None, url: Url = None) -> None:
     leases = Leases(queue_of(queue))
     acked = lost = 0
     with open(url) as db:
-        while batch := list(itertools.islice(given, BATCH_ITEMS)):
-            try:
-                leases.ack_many(db, batch)
-            except LeaseLost as error:
-                typer.echo(f"Error: {error}", err=True)
-                lost += len(error.lost)
-                batch = [handle for handle in batch if handle.position not in error.lost]
-                leases.ack_many(db, batch)
-            acked += len(batch)
+        try:
+            for group in given:
+                while batch := list(itertools.islice(group, BATCH_ITEMS)):
+                    held = _ack(leases, db, batch)
+                    acked += held
+                    lost += len(batch) - held
+        except BadValue as error:
+            raise BadValue(f"{error} {acked:,} items were acked.") from error
     say(f"{acked:,} items acked")
     if lost:
         raise typer.Exit(errors.LOST)
+
+
+def _ack(leases: Leases, db: Database, batch: list[LeaseHandle]) -> int:
+    """Ack those that are not lost, and tell which are; return how many were acked."""
+    while batch:
+        try:
+            leases.ack_many(db, batch)
+            break
+        except LeaseLost as error:
+            for handle in batch:
+                if handle.position in error.lost:
+                    told_lost(handle)
+            batch = [handle for handle in batch if handle.position not in error.lost]
+    return len(batch)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fdbqueue.cli.input import is_terminal
 from fdbqueue.cli.options import QueueName, Url, queue_of
 from fdbqueue.cli.output import say
 from fdbqueue.engine import open
@@ -23,7 +24,7 @@ def clear(
         held = cleared.stats(db)
         items = held.available + held.leased + held.delayed + held.dead
         if not yes:
-            if not sys.stdin.isatty():
+            if not is_terminal(sys.stdin):
                 raise typer.BadParameter(
                     f"{queue} has {items:,} items; to remove them without being asked, say --yes",
                     param_hint="clear",

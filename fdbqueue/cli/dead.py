@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, place, queue_of
-from fdbqueue.cli.output import wants_table, write_lines
+from fdbqueue.cli.output import wants_table, write_lines, writing
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.engine import open
 from layers.browsing import Kept
@@ -42,10 +42,11 @@ def dead(
     with open(url) as db:
         for letter in Leases(queue_of(queue, codec)).dead.browse(db, limit=limit or (SCREENFUL if table else None)):
             printed += 1
-            if table:
-                shown.add_row(*_cells(letter, codec))
-            else:
-                write_lines([_line(letter, codec)])
+            with writing(letter.position):
+                if table:
+                    shown.add_row(*_cells(letter, codec))
+                else:
+                    write_lines([_line(letter, codec)])
     if table and printed:
         Console().print(shown)
     if not printed:

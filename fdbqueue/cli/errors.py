@@ -26,7 +26,7 @@ EMPTY = 1
 USAGE = 2
 """The command line itself is wrong."""
 ENGINE = 3
-"""The database can't be used, or refused; or the answer can't be written."""
+"""The database can't be used, or refused; or standard input can't be read, or the answer written."""
 VALUE = 4
 """A value is not what the queue's codec takes, or a stored one can't be read."""
 
@@ -35,7 +35,7 @@ LOST = 5
 
 EXIT_CODES_HELP = (
     "Exit codes: 0 done; 1 the queue is empty, or the check failed; 2 usage; 3 the database failed, or"
-    " the answer can't be written; 4 a value can't be encoded or decoded; 5 a lease is lost."
+    " standard input or output; 4 a value can't be encoded or decoded; 5 a lease is lost."
 )
 
 
@@ -53,6 +53,10 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            for note in getattr(error, "__notes__", ()):
+                typer.echo(note, err=True)
+            raise
         except (FdbQueueError, FDBError, ValueError) as error:
             if not isinstance(error.__cause__, BrokenPipeError):  # who reads no more wants to hear no more
                 typer.echo(f"Error: {error}", err=True)

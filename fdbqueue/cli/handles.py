@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import msgspec
 import typer
 
 from fdbqueue.cli.errors import BadValue
+from fdbqueue.cli.input import groups_of_lines
 from layers.lease import LeaseHandle
 
 Handles = Annotated[
@@ -18,32 +19,40 @@ Handles = Annotated[
 ]
 
 
-def handles_of(given: list[str] | None) -> Iterator[LeaseHandle]:
-    """Return the handles that were given or, if none were, those in the lines of standard input.
+def handles_of(given: list[str] | None) -> Iterator[Iterator[LeaseHandle]]:
+    """Return the handles that were given or, if none were, those in the groups of lines of standard input.
 
     Raises:
-        BadParameter: none were given, and standard input is a terminal.
+        BadParameter: none were given, and nothing can come from standard input.
         BadValue: one is no handle; while the handles are read.
     """
     if given:
-        return iter([_handle(text, text) for text in given])
-    if sys.stdin.isatty():
-        raise typer.BadParameter("give handles, or pipe lines into standard input", param_hint="LEASE")
-    return _lines()
+        return iter([iter([_handle(text, "") for text in given])])
+    numbers = itertools.count(1)
+    return (_in_lines(group, numbers) for group in groups_of_lines("handles", "LEASE"))
 
 
-def _lines() -> Iterator[LeaseHandle]:
-    for number, line in enumerate(sys.stdin, 1):
-        text = line.strip()
+def told_lost(handle: LeaseHandle) -> None:
+    """Tell that a lease is lost."""
+    typer.echo(
+        f"Error: The lease {handle} is lost: its item was acked or given back already, or the lease expired and"
+        " somebody else took the item.",
+        err=True,
+    )
+
+
+def _in_lines(lines: Iterable[bytes], numbers: Iterator[int]) -> Iterator[LeaseHandle]:
+    for line, number in zip(lines, numbers, strict=False):
+        text = line.decode(errors="replace").strip()
         if text:
-            yield _handle(_text(text), f"Line {number}")
+            yield _handle(_text(text), f"Line {number}: ")
 
 
 def _text(line: str) -> str:
     """Return the handle in a line: bare, as a JSON string, or as the "lease" of a JSON object."""
     try:
         decoded = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return line
     return str(decoded.get("lease") if isinstance(decoded, dict) else decoded)
 
@@ -52,4 +61,4 @@ def _handle(text: str, where: str) -> LeaseHandle:
     try:
         return LeaseHandle.parse(text)
     except ValueError as error:
-        raise BadValue(f"{where}: {error}") from error
+        raise BadValue(f"{where}{error}") from error

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.options import AsJson, Codec, CodecName, MaxAttempts, QueueName, Url, queue_of
-from fdbqueue.cli.output import wants_table, write_lines
+from fdbqueue.cli.output import wants_table, write_lines, writing
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.engine import open
 from layers.lease import Lease
@@ -56,20 +56,22 @@ def _table(taken: list[Lease], codec: CodecName) -> Table:
     for column in ("value", "headers"):
         table.add_column(column, overflow="fold")
     for one in taken:
-        headers = Text(encode_json(one.headers) if one.headers else "")
-        table.add_row(str(one.handle), str(one.attempt), Text(encode_json(to_json(one.value, codec))), headers)
+        with writing(one.position):
+            headers = Text(encode_json(one.headers) if one.headers else "")
+            table.add_row(str(one.handle), str(one.attempt), Text(encode_json(to_json(one.value, codec))), headers)
     return table
 
 
 def _line(lease: Lease, codec: CodecName) -> bytes:
-    shown = {
-        "lease": str(lease.handle),
-        "value": to_json(lease.value, codec),
-        "attempt": lease.attempt,
-        "expires_at": lease.expires_at,
-    }
-    if lease.headers:
-        shown["headers"] = dict(lease.headers)
-    if lease.error:
-        shown["error"] = lease.error
-    return encode_json(shown).encode() + b"\n"
+    with writing(lease.position):
+        shown = {
+            "lease": str(lease.handle),
+            "value": to_json(lease.value, codec),
+            "attempt": lease.attempt,
+            "expires_at": lease.expires_at,
+        }
+        if lease.headers:
+            shown["headers"] = dict(lease.headers)
+        if lease.error:
+            shown["error"] = lease.error
+        return encode_json(shown).encode() + b"\n"

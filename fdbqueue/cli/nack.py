@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import Annotated
 
 import typer
 
 from fdbqueue.cli import errors
-from fdbqueue.cli.handles import Handles, handles_of
+from fdbqueue.cli.handles import Handles, handles_of, told_lost
 from fdbqueue.cli.options import MaxAttempts, QueueName, Url, queue_of
 from fdbqueue.cli.output import say, write_lines
 from fdbqueue.cli.values import encode_json
@@ -39,11 +40,11 @@ def nack(
     fates: Counter[str] = Counter()
     lost = 0
     with open(url) as db:
-        for handle in given:
+        for handle in chain.from_iterable(given):
             try:
                 fate = leases.nack(db, handle, delay=delay, error=error)
-            except LeaseLost as failed:
-                typer.echo(f"Error: {failed}", err=True)
+            except LeaseLost:
+                told_lost(handle)
                 lost += 1
                 continue
             fates[fate.value] += 1

@@ -70,11 +70,17 @@ def named(name: str) -> Name:
     >>> named("orders"), named('["shop", "orders"]')
     ('orders', ('shop', 'orders'))
     """
+    if not name:
+        raise typer.BadParameter("a queue has a name, and this one is empty", param_hint="QUEUE")
+    try:
+        stored = name.encode()
+    except UnicodeEncodeError as error:
+        raise typer.BadParameter(f"{name!r} is no text: {error}", param_hint="QUEUE") from error
     if not name.startswith("["):
         return name
     try:
-        return tuple(msgspec.json.decode(name, type=list[str | int]))
-    except msgspec.DecodeError as error:
+        return tuple(msgspec.json.decode(stored, type=list[str | int]))
+    except (msgspec.DecodeError, RecursionError) as error:
         raise typer.BadParameter(f"{name!r} is no JSON array of strings and integers: {error}") from error
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -12,9 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fdbqueue.cli.errors import BadValue, OutputFailed
+from fdbqueue.cli.input import is_terminal
 from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.items import Item
+from fdbqueue.layout import Position
 
 
 def wants_table(as_json: bool) -> bool:
@@ -30,7 +33,7 @@ def wants_table(as_json: bool) -> bool:
 
 def say(text: str) -> None:
     """Tell a human what was done; nothing is printed where none looks on."""
-    if sys.stderr.isatty():
+    if is_terminal(sys.stderr):
         Console(stderr=True, highlight=False, markup=False, emoji=False).print(text)
 
 
@@ -42,11 +45,22 @@ def line(item: Item, codec: CodecName, *, records: bool = False, raw: bool = Fal
     """
     if raw:
         return (item.value if isinstance(item.value, bytes) else str(item.value).encode()) + b"\n"
-    try:
+    with writing(item.position):
         value = to_json(item.value, codec)
         return encode_json(record(item, value) if records else value).encode() + b"\n"
-    except (RecursionError, ValueError) as error:
-        raise BadValue(f"The item {item.position.text} can't be written as JSON: {error}") from error
+
+
+@contextmanager
+def writing(position: Position) -> Iterator[None]:
+    """Say of which item it is that JSON can't hold it.
+
+    Raises:
+        BadValue: JSON can't.
+    """
+    try:
+        yield
+    except (RecursionError, TypeError, ValueError) as error:
+        raise BadValue(f"The item {position.text} can't be written as JSON: {error}") from error
 
 
 def record(item: Item, value: Any) -> dict[str, Any]:
@@ -62,8 +76,10 @@ def write_lines(lines: Iterable[bytes]) -> None:
     """Write lines to standard output, at once.
 
     Raises:
-        OutputFailed: the disk is full, or nobody reads any more.
+        OutputFailed: the disk is full, nobody reads any more, or there is no standard output.
     """
+    if sys.stdout is None:
+        raise OutputFailed("Standard output is closed.")
     try:
         for one in lines:
             sys.stdout.buffer.write(one)
@@ -83,8 +99,9 @@ def print_items(items: Iterable[Item], codec: CodecName, title: str) -> int:
     table.add_column("value", overflow="fold")
     table.add_column("headers", overflow="fold")
     for item in items:
-        value = Text(encode_json(to_json(item.value, codec)))
-        headers = Text(encode_json(dict(item.headers)) if item.headers else "")
+        with writing(item.position):
+            value = Text(encode_json(to_json(item.value, codec)))
+            headers = Text(encode_json(dict(item.headers)) if item.headers else "")
         rank = "" if item.position.rank is None else str(item.position.rank)
         table.add_row(rank, str(item.position.index), item.position.random.hex(), value, headers)
     optional = [column for column in table.columns if column.header in ("rank", "headers")]

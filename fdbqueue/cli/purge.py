@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fdbqueue.cli import errors
+from fdbqueue.cli.input import is_terminal
 from fdbqueue.cli.options import DeadItems, QueueName, Url, Yes, position, queue_of
 from fdbqueue.cli.output import say
 from fdbqueue.engine import open
@@ -31,7 +32,7 @@ def purge(
     with open(url) as db:
         what = f"{len(items):,} dead letters" if items else f"up to {leases.queue.stats(db).dead:,} dead letters"
         if not yes:
-            if not sys.stdin.isatty():
+            if not is_terminal(sys.stdin):
                 raise typer.BadParameter(f"to remove {what} of {queue} unasked, say --yes", param_hint="purge")
             typer.confirm(f"Remove {what} of {queue} for good?", abort=True, err=True)
         removed = sum(leases.dead.purge(db, one, limit=limit, older_than=older_than) for one in chosen)

@@ -27,11 +27,17 @@ def parse(text: str, codec: CodecName, *, raw: bool = False) -> Any:
     Raises:
         BadValue: `text` is no JSON, or not what the codec takes.
     """
+    stored = text.encode("utf-8", "surrogateescape")
     if raw:
-        return text.encode("utf-8", "surrogateescape") if codec is CodecName.bytes else text
+        if codec is CodecName.bytes:
+            return stored
+        try:
+            return stored.decode()
+        except UnicodeDecodeError as error:
+            raise BadValue(f"{_shortened(text)} is no text: {error}. For any bytes there is --codec bytes.") from error
     try:
-        decoded = msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
-    except msgspec.DecodeError as error:
+        decoded = msgspec.json.decode(stored)
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BadValue(
             f"{_shortened(text)} is no JSON: {error}. For plain text there are --codec str and --raw."
         ) from error

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fdbqueue.cli.errors import OutputFailed
 from fdbqueue.cli.options import MaxAttempts, QueueName, Url, place, queue_of
 from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json
@@ -63,10 +64,16 @@ def _hook(command: list[str] | None) -> Callable[[Reclaimed], Any]:
             "attempt": found.attempt,
             "fate": found.fate.value,
         }
-        write_lines([encode_json(told).encode() + b"\n"])
+        try:
+            write_lines([encode_json(told).encode() + b"\n"])
+        except OutputFailed as error:
+            typer.echo(f"Error: {error}", err=True)
         if command:
             names = {f"FDBQUEUE_{name.upper()}": str(value) for name, value in told.items()}
-            # What it prints must not get between the lines.
-            subprocess.run(command, env={**os.environ, **names}, stdout=2, timeout=HOOK_SECONDS, check=True)
+            try:
+                # What it prints must not get between the lines.
+                subprocess.run(command, env={**os.environ, **names}, stdout=2, timeout=HOOK_SECONDS, check=True)
+            except (OSError, subprocess.SubprocessError) as error:
+                typer.echo(f"Error: the command of --exec failed for {told['item']}: {error}", err=True)
 
     return tell

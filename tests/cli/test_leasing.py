@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 import fdbqueue
+from fdbqueue import LeaseLost, Position
 from fdbqueue.cli import errors
+from fdbqueue.cli.ack import _ack
+from layers.lease import LeaseHandle
 from layers.leases import Leases
 from layers.staged import StagedQueue
 from tests.cli.conftest import Run
@@ -65,6 +68,24 @@ def test_lost_leases_are_named_and_the_others_acked(run: Run, name: str) -> None
     assert again.exit_code == errors.LOST
     assert "is lost" in again.stderr
     assert lines(run("stats", name).stdout)[0]["dequeued"] == 2
+
+
+def test_a_lease_that_is_lost_while_others_are_told_of_is_told_too() -> None:
+    handles = [LeaseHandle(Position(index, b"r"), b"t") for index in range(4)]
+
+    class Losing(Leases):
+        def __init__(self) -> None:
+            self.lost = [handles[1].position, handles[3].position]
+            self.acked: list[LeaseHandle] = []
+
+        def ack_many(self, tr: Any, leases: Any) -> None:  # type: ignore[override]
+            if self.lost:
+                raise LeaseLost("", lost=[self.lost.pop()])
+            self.acked = leases
+
+    leases = Losing()
+    assert _ack(leases, None, handles) == 2  # type: ignore[arg-type]
+    assert leases.acked == [handles[0], handles[2]]
 
 
 def test_leases_that_are_given_back_return_to_their_places_and_what_became_of_them_is_told(run: Run, name: str) -> None:

@@ -1,0 +1,243 @@
+"""Standard input that comes late, never, or with what nobody expects, and streams that are closed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue.cli import errors
+from layers.leases import Leases
+from tests.cli.conftest import Run
+from tests.helpers.staging import wait_until
+
+COMMAND = [sys.executable, "-m", "fdbqueue"]
+
+
+@pytest.fixture
+def file_url(tmp_path: Path) -> str:
+    return f"file:{tmp_path / 'db'}"
+
+
+@pytest.fixture
+def queue() -> fdbqueue.Queue:
+    return fdbqueue.Queue("orders", codec="json")
+
+
+@contextmanager
+def fed(*arguments: str, url: str) -> Iterator[Any]:
+    """Run a command that reads what the test writes, for as long as the test needs it."""
+    command = [*COMMAND, *arguments, "--url", url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def closed(stream: str, *arguments: str, url: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with one of its standard streams closed."""
+    return subprocess.run(
+        ["sh", "-c", f'"$@" {stream}&-', "sh", *COMMAND, *arguments, "--url", url], capture_output=True, text=True
+    )
+
+
+def test_lines_go_in_when_no_more_come_for_a_while(file_url: str, queue: fdbqueue.Queue) -> None:
+    with fdbqueue.open(file_url) as db, fed("enqueue", "orders", url=file_url) as process:
+        process.stdin.write(b"1\n2\n3")
+        wait_until(lambda: queue.stats(db).available == 2)
+        process.stdin.write(b"4\n5")
+        process.stdin.close()
+        assert process.wait(60) == 0
+        assert [item.value for item in queue.browse(db)] == [1, 2, 34, 5]
+
+
+def test_a_lease_is_acked_when_no_more_come_for_a_while(file_url: str, queue: fdbqueue.Queue) -> None:
+    with fdbqueue.open(file_url) as db, fed("ack", "orders", url=file_url) as process:
+        queue.enqueue_many(db, [1, 2])
+        for lease in Leases(queue).lease_many(db, duration=600):
+            process.stdin.write(f"{lease.handle}\n".encode())
+        wait_until(lambda: queue.stats(db).dequeued == 2)
+        assert process.poll() is None
+
+
+def test_what_is_in_is_told_when_a_later_line_is_bad(file_url: str, queue: fdbqueue.Queue) -> None:
+    with fdbqueue.open(file_url) as db, fed("enqueue", "orders", url=file_url) as process:
+        process.stdin.write(b"1\n\n2\n")
+        wait_until(lambda: queue.stats(db).available == 2)
+        process.stdin.write(b"oops\n")
+        assert process.wait(60) == errors.VALUE
+        assert b"Error: Line 4: 'oops' is no JSON" in (told := process.stderr.read())
+        assert told.endswith(b"2 items were enqueued.\n")
+
+
+def test_what_is_in_is_told_to_who_interrupts(file_url: str, queue: fdbqueue.Queue) -> None:
+    with fdbqueue.open(file_url) as db, fed("enqueue", "orders", url=file_url) as process:
+        for there, lines in enumerate([b"1\n", b"2\n"], 1):
+            process.stdin.write(lines)
+            wait_until(lambda there=there: queue.stats(db).available == there)  # type: ignore[misc]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 128 + signal.SIGINT
+        assert re.search(rb"[12] items were enqueued before.", process.stderr.read())
+
+
+def test_who_interrupts_an_input_without_end_is_told_what_is_surely_in(file_url: str, queue: fdbqueue.Queue) -> None:
+    command = [*COMMAND, "enqueue", "orders", "--url", file_url]
+    with (
+        fdbqueue.open(file_url) as db,
+        subprocess.Popen(["yes", "1"], stdout=subprocess.PIPE) as endless,
+        subprocess.Popen(command, stdin=endless.stdout, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stderr is not None
+        wait_until(lambda: queue.stats(db).available)
+        process.send_signal(signal.SIGINT)
+        told = process.stderr.read()
+        endless.kill()
+
+    assert "was interrupted when it had read" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("command", ["enqueue", "ack", "nack", "clear", "purge"])
+def test_a_closed_standard_input_is_a_usage_error(file_url: str, command: str) -> None:
+    refused = closed("<", command, "orders", url=file_url)
+
+    assert refused.returncode == errors.USAGE, refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize("command", ["enqueue", "ack", "nack"])
+def test_a_standard_input_that_can_not_be_read_is_an_error(file_url: str, command: str, tmp_path: Path) -> None:
+    with (tmp_path / "written").open("wb") as written:
+        failed = subprocess.run(
+            [*COMMAND, command, "orders", "--url", file_url], stdin=written, capture_output=True, text=True
+        )
+
+    assert failed.returncode == errors.ENGINE
+    assert failed.stderr == "Error: Standard input can't be read: Bad file descriptor.\n"
+
+
+def test_a_closed_standard_error_makes_no_failure_of_what_was_done(file_url: str, queue: fdbqueue.Queue) -> None:
+    assert closed("2>", "enqueue", "orders", "1", url=file_url).returncode == 0
+    assert closed("2>", "clear", "orders", "--yes", url=file_url).returncode == 0
+
+
+def test_a_watchdog_whose_output_is_closed_still_runs_its_command(
+    file_url: str, queue: fdbqueue.Queue, tmp_path: Path
+) -> None:
+    with fdbqueue.open(file_url) as db:
+        queue.enqueue(db, 1)
+        Leases(queue).lease(db, duration=1e-6)
+    called = tmp_path / "called"
+
+    watched = closed(">", "watchdog", "orders", "--once", "--exec", f"touch {called}", url=file_url)
+
+    assert (watched.returncode, watched.stderr) == (0, "Error: Standard output is closed.\n")
+    assert called.exists()
+
+
+@pytest.mark.parametrize("command", ["false", "/nonexistent"])
+def test_a_watchdogs_command_that_fails_is_told_of_and_the_item_comes_back(
+    file_url: str, queue: fdbqueue.Queue, command: str
+) -> None:
+    with fdbqueue.open(file_url) as db:
+        queue.enqueue(db, 1)
+        Leases(queue).lease(db, duration=1e-6)
+
+        watched = closed("3>", "watchdog", "orders", "--once", "--exec", command, url=file_url)
+
+        assert watched.returncode == 0
+        assert "Error: the command of --exec failed for 1:" in watched.stderr
+        assert "Traceback" not in watched.stderr
+        assert queue.stats(db).available == 1
+
+
+def test_an_item_is_shown_although_the_terminal_has_not_all_its_signs(file_url: str, queue: fdbqueue.Queue) -> None:
+    with fdbqueue.open(file_url) as db:
+        queue.enqueue(db, "tea → pot")
+    shown = _on_ascii_terminal("dequeue", "orders", "--url", file_url)
+
+    assert "tea \\u2192 pot" in shown
+
+
+def _on_ascii_terminal(*arguments: str) -> str:
+    terminal, end = os.openpty()
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "TERM": "dumb", "COLUMNS": "100"}
+    process = subprocess.Popen([*COMMAND, *arguments], stdin=end, stdout=end, stderr=end, env=environment)
+    os.close(end)
+    shown = b""
+    try:
+        while some := os.read(terminal, 65_536):
+            shown += some
+    except OSError:
+        pass  # Linux's way to say that the other end was closed
+    finally:
+        os.close(terminal)
+    process.wait(60)
+    return shown.decode()
+
+
+@pytest.mark.engines("file")
+class TestOddLines:
+    """Lines that no command should choke on."""
+
+    def test_json_without_end_is_refused_by_its_line(self, run: Run, name: str) -> None:
+        refused = run("enqueue", name, stdin="1\n" + "[" * 5_000 + "]" * 5_000 + "\n")
+
+        assert refused.exit_code == errors.VALUE
+        assert "Line 2" in refused.stderr
+
+    def test_bytes_that_are_no_text_are_refused_by_their_line(self, run: Run, name: str) -> None:
+        refused = run("enqueue", name, "--codec", "str", "--raw", stdin=b"fine\nnot \xff\n")
+
+        assert refused.exit_code == errors.VALUE
+        assert "Line 2: 'not \\udcff' is no text" in refused.stderr
+
+    @pytest.mark.parametrize("line", [b"\xff\xfe\n", b"[" * 5_000 + b"\n"])
+    @pytest.mark.parametrize("command", ["ack", "nack"])
+    def test_a_handle_that_is_no_text_is_refused_by_its_line(
+        self, run: Run, name: str, line: bytes, command: str
+    ) -> None:
+        refused = run(command, name, stdin=b"\n" + line)
+
+        assert refused.exit_code == errors.VALUE
+        assert "Line 2" in refused.stderr
+
+    def test_acks_before_a_bad_line_are_counted(self, run: Run, name: str) -> None:
+        run("enqueue", name, "1")
+
+        refused = run("ack", name, "1:00:00", "nonsense")
+
+        assert refused.stderr == "Error: 'nonsense' is no handle of a lease, which looks like 7:72616e64:746f6b65.\n"
+        assert run("ack", name, stdin=b"nonsense\n").stderr.endswith(" 0 items were acked.\n")
+
+    @pytest.mark.parametrize("odd", ["", "\udcff", "[" * 5_000])
+    def test_a_name_that_is_none_is_a_usage_error(self, run: Run, odd: str) -> None:
+        assert run("stats", odd).exit_code == errors.USAGE
+
+    def test_a_leased_item_that_json_can_not_hold_is_named(self, run: Run, name: str, db: Any, space: Any) -> None:
+        nested: list[Any] = []
+        for _ in range(600):
+            nested = [nested]
+        fdbqueue.Queue(space, codec="msgpack").enqueue(db, nested)
+
+        refused = run("lease", name, "--codec", "msgpack")
+
+        assert refused.exit_code == errors.VALUE
+        assert "Error: The item 1:" in refused.stderr
+
+    def test_lost_leases_are_told_by_what_the_command_was_given(self, run: Run, name: str) -> None:
+        for command in "ack", "nack":
+            lost = run(command, name, "1:00:00")
+            assert lost.exit_code == errors.LOST
+            assert lost.stderr.startswith("Error: The lease 1:00:00 is lost: ")
+            assert "Queue(" not in lost.stderr
