@@ -69,11 +69,11 @@ class Columns:
         return values
 
     def _of_one_column(self, batch: pa.RecordBatch) -> list[bytes]:
-        values = _values(batch.column(self._names[0]))
+        values = _values(batch, self._names[0])
         return self._encoded((value,) for value in values) if self._options.codec == "tuple" else self._encoded(values)
 
     def _of_all_columns(self, batch: pa.RecordBatch) -> list[bytes]:
-        columns = [_values(batch.column(name)) for name in self._names]
+        columns = [_values(batch, name) for name in self._names]
         records = zip(*columns, strict=True)
         if self._options.codec == "tuple":
             return self._encoded(records)
@@ -91,7 +91,7 @@ class Columns:
 
     def _headers(self, batch: pa.RecordBatch) -> list[Mapping[str, Any] | None] | None:
         name = self._options.headers_column
-        return None if name is None else [value or None for value in _values(batch.column(name))]
+        return None if name is None else [value or None for value in _values(batch, name)]
 
     def _queues(self, batch: pa.RecordBatch) -> list[str | None] | None:
         name = self._options.queue_column
@@ -104,14 +104,20 @@ class Columns:
                 " option queue where those go."
             )
         queues: list[str | None] = column.to_pylist()
+        if "" in queues:
+            raise CodecError(f"The column {name!r} names a queue by an empty text. Use null for the option queue's.")
         return queues
 
 
-def _values(column: pa.Array) -> list[Any]:
+def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
+    column = batch.column(name)
     wanted = _in_utc(column.type)
     if wanted != column.type:
         column = column.cast(wanted)
-    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    try:
+        values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    except (ValueError, OverflowError) as error:
+        raise CodecError(f"The column {name!r}, {column.type}, has a value that Python has not: {error}.") from error
     return values
 
 

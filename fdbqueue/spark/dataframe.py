@@ -98,6 +98,8 @@ def enqueue_dataframe(
     keys = JobKeys(options.home(), options.job_id or "")
     with fdbqueue.open(options.url) as db:
         before = run(attempts(db, lambda tr: read_record(tr, keys))) if options.exactly_once else None
+    # Spark's processes need not have this one's working folder, nor its environment.
+    given["url"] = options.url
     given["partitions"] = str(_partitions(options, before))
     options = parse({name: value for name, value in given.items() if value is not None})
     header = header_of(options, df.schema)
@@ -131,9 +133,11 @@ def _repartitioned(df: DataFrame, header: Header) -> DataFrame:
 
 
 def _hashable(name: str, kind: t.DataType) -> Column:
-    """Return an expression that Spark can hash, which it can't do to maps."""
+    """Return an expression that Spark can hash, which it can't do to maps, the same in any session."""
     column = f.col("`" + name.replace("`", "``") + "`")
-    return f.to_json(f.struct(column)) if "map<" in kind.simpleString() else column
+    if "map<" not in kind.simpleString():
+        return column
+    return f.to_json(f.struct(column), {"timeZone": "UTC", "ignoreNullFields": "true"})
 
 
 def _report(db: Database, options: Options) -> JobReport:

@@ -61,9 +61,7 @@ def begin_job(db: Database, keys: JobKeys, header: Header, *, clock: Clock = now
     return stored, record
 
 
-def commit_job(
-    db: Database, keys: JobKeys, header: Header, reports: Iterable[PartitionReport], *, clock: Clock = now_us
-) -> JobReport:
+def commit_job(db: Database, keys: JobKeys, reports: Iterable[PartitionReport], *, clock: Clock = now_us) -> JobReport:
     """Make the job's record the fence that stops late attempts, and keep its report there; then remove its marks.
 
     Raises:
@@ -85,7 +83,7 @@ def commit_job(
         counts = yield from rows(tr, *keys.counts_range())
         owners = yield from rows(tr.snapshot, *keys.owners_range())
         found = {keys.partition_of(row.key): counted(row.value) for row in counts}
-        problem = _problem(header, by_partition, found)
+        problem = _problem(by_partition, found)
         if problem:
             raise JobError(f"Job {keys.job_id!r} is not committed: {problem}")
         tried = sum(owner_attempts(row.value) for row in owners)
@@ -116,13 +114,26 @@ def report_job(
     record = JobRecord(header=header, started_us=started_us, outcome=outcome)
 
     def body(tr: Transaction) -> Steps[None]:
-        value = yield tr.get(keys.record)
-        if value.present() and decode(keys.job_id, bytes(value)).header.delivery != header.delivery:
-            raise JobError(f"{keys.job_id!r} is the id of a job with exactlyOnce delivery; give this one its own.")
+        yield from _refuse_other_delivery(tr, keys, header)
         tr.set(keys.record, encode(record))
 
     run(attempts(db, body))
     return _report(keys.job_id, record, {}, 0)
+
+
+def check_report(db: Database, keys: JobKeys, header: Header) -> None:
+    """Check before the first row what `report_job` checks after the last.
+
+    Raises:
+        JobError: as `report_job`.
+    """
+    run(attempts(db, lambda tr: _refuse_other_delivery(tr, keys, header)))
+
+
+def _refuse_other_delivery(tr: Transaction, keys: JobKeys, header: Header) -> Steps[None]:
+    value = yield tr.get(keys.record)
+    if value.present() and decode(keys.job_id, bytes(value)).header.delivery != header.delivery:
+        raise JobError(f"{keys.job_id!r} is the id of a job with exactlyOnce delivery; give this one its own.")
 
 
 def remove_marks(db: Database, keys: JobKeys) -> None:
@@ -217,13 +228,8 @@ def _home(queue: Name | None) -> Layout:
     return Layout(JOBS_WITHOUT_A_QUEUE if queue is None else queue)
 
 
-def _problem(header: Header, reports: dict[int, PartitionReport], counts: dict[int, Counted]) -> str | None:
-    total = sum(report.rows for report in reports.values())
-    if header.partitions not in (None, len(reports)) and (total or counts):
-        return (
-            f"it was to have {header.partitions} partitions, and had {len(reports)}. Adaptive execution may change the"
-            " number: repartition the DataFrame by a number and columns of it."
-        )
+def _problem(reports: dict[int, PartitionReport], counts: dict[int, Counted]) -> str | None:
+    # That there are fewer partitions than were said is none: if no others have rows, these are all there are.
     foreign = sorted(partition for partition, found in counts.items() if found.rows and partition not in reports)
     if foreign:
         return (

@@ -35,8 +35,9 @@ class JobKeys:
     __slots__ = ("_counts", "_marks", "_owners", "begin", "end", "job_id", "record")
 
     def __init__(self, layout: Layout, job_id: str) -> None:
-        if not 0 < len(job_id.encode()) <= MAX_JOB_ID_BYTES:
-            raise ValueError(f"A job id has 1 to {MAX_JOB_ID_BYTES:,} bytes; {job_id[:40]!r} has {len(job_id):,}.")
+        size_bytes = len(job_id.encode())
+        if not 0 < size_bytes <= MAX_JOB_ID_BYTES:
+            raise ValueError(f"A job id has 1 to {MAX_JOB_ID_BYTES:,} bytes; {job_id[:40]!r} has {size_bytes:,}.")
         space = layout.jobs[job_id]
         self.job_id = job_id
         self.record: bytes = space.key()

@@ -2,7 +2,8 @@
 
 | option | meaning |
 | --- | --- |
-| ``url`` | the database, as for `fdbqueue.open`, but never ``memory:``; without it ``FDBQUEUE_URL`` |
+| ``url`` | the database, as for `fdbqueue.open`, but never ``memory:``; without it ``FDBQUEUE_URL``. A relative
+  path is taken from the folder, and the variable from the process, in which Spark was started |
 | ``queue`` | the queue's name |
 | ``queueKey`` | instead of a name: the prefix of the queue's subspace, in hex |
 | ``queueColumn`` | a column that names the queue of each row; a null there means ``queue`` |
@@ -11,7 +12,8 @@
 | ``headersColumn`` | a column with the headers of each row, a map from string |
 | ``jobId`` | what the job is known by; required unless ``delivery`` is ``atLeastOnce`` |
 | ``delivery`` | ``exactlyOnce`` (default) or ``atLeastOnce`` |
-| ``partitions`` | how many partitions the DataFrame has, so that a job with another number is refused |
+| ``partitions`` | how many partitions the DataFrame has; a job that has more, or another number when it is submitted
+  again, is refused |
 | ``smart`` | ``module:function``; gives a queue's subspace its `SmartQueue`, and each row is compared (`checked.py`) |
 | ``batchRows`` | rows in one transaction, at most; default 4,000 |
 """

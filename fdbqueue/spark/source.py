@@ -22,7 +22,7 @@ from fdbqueue.spark import checked
 from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.attempt import COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED, Attempt, PartitionReport
 from fdbqueue.spark.columns import Columns
-from fdbqueue.spark.job import begin_job, commit_job, now_us, report_job
+from fdbqueue.spark.job import begin_job, check_report, commit_job, now_us, report_job
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.options import Options, parse, refuse_overwrite
 from fdbqueue.spark.partition import Log, NoLog, PartitionLog
@@ -76,6 +76,9 @@ class FdbQueueWriter(DataSourceArrowWriter):
             with fdbqueue.open(options.url) as db:
                 self._record, record = begin_job(db, self._keys(), header)
             self._committed = record.outcome is not None
+        elif options.job_id is not None:
+            with fdbqueue.open(options.url) as db:
+                check_report(db, self._keys(), header)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionWritten:
         """Write one partition; Spark may call it again for the same one, and twice at the same time."""
@@ -102,7 +105,7 @@ class FdbQueueWriter(DataSourceArrowWriter):
         reports = [message.report for message in messages if isinstance(message, PartitionWritten)]
         with fdbqueue.open(self._options.url) as db:
             if self._options.exactly_once:
-                commit_job(db, self._keys(), self._header, reports)
+                commit_job(db, self._keys(), reports)
             else:
                 report_job(db, self._keys(), self._header, self._started_us, reports)
 

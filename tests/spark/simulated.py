@@ -81,7 +81,7 @@ class Job:
 
     def commit(self, *reports: PartitionReport) -> JobReport:
         """Commit the job."""
-        return commit_job(self.db, self.keys, self.header, reports)
+        return commit_job(self.db, self.keys, reports)
 
     def values(self) -> list[bytes]:
         """Return what is in the queue, sorted."""

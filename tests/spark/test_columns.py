@@ -76,6 +76,18 @@ def test_what_the_codec_does_not_take_is_refused() -> None:
         rows_of(pa.record_batch({"n": [datetime.date(2013, 1, 1)]}), ["n"], codec="tuple", valueColumn="n")
 
 
+def test_a_moment_that_python_has_not_is_refused_by_its_column() -> None:
+    batch = pa.record_batch({"at": pa.array([2**60], pa.timestamp("us", "UTC"))})
+    with pytest.raises(CodecError, match=r"'at', timestamp.*has a value that Python has not"):
+        rows_of(batch, ["at"], codec="json")
+
+
+def test_a_queue_without_a_name_is_refused() -> None:
+    batch = pa.record_batch({"value": [b"v", b"w"], "to": ["shop", ""]})
+    with pytest.raises(CodecError, match="'to' names a queue by an empty text"):
+        rows_of(batch, ["value"], queueColumn="to")
+
+
 def test_what_needs_spark_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "pyspark"]:
         monkeypatch.delitem(sys.modules, name)

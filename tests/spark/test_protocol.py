@@ -200,15 +200,14 @@ def test_a_job_is_compared_with_its_header_before_its_first_row(db: Any, space: 
         begin_job(db, job.keys, header(4, smart="shop:prices"))
 
 
-def test_a_commit_with_another_number_of_partitions_is_refused(db: Any, space: Subspace) -> None:
+@pytest.mark.parametrize("values", [VALUES, []])
+def test_a_job_that_has_all_its_rows_in_fewer_partitions_than_were_said_is_committed(
+    db: Any, space: Subspace, values: list[bytes]
+) -> None:
     job = Job(db, space, partitions=2)
-    with pytest.raises(JobError, match="to have 2 partitions, and had 1"):
-        job.commit(job.run(VALUES))
-
-
-def test_a_commit_without_any_row_has_as_many_partitions_as_spark_likes(db: Any, space: Subspace) -> None:
-    job = Job(db, space, partitions=2)
-    assert job.commit(job.run([])).rows == 0
+    report = job.commit(job.run(values))
+    assert (report.committed, report.partitions, report.rows) == (True, 1, len(values))
+    assert begin_job(db, job.keys, header(2))[1].outcome is not None
 
 
 def test_a_commit_notices_rows_of_a_run_with_more_partitions(job: Job) -> None:
@@ -303,6 +302,8 @@ def test_a_job_id_is_neither_empty_nor_endless(job: Job) -> None:
     for bad in ("", "x" * 1001):
         with pytest.raises(ValueError, match="1 to 1,000 bytes"):
             JobKeys(job.queue.layout, bad)
+    with pytest.raises(ValueError, match=r"'ü{40}' has 1,200"):
+        JobKeys(job.queue.layout, "ü" * 600)
 
 
 FAULTS: list[Fault] = [("before", 1020), ("before", 1021), ("after", 1021), ("before", 1007)]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
 
+import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.errors import JobError
 from fdbqueue.spark import enqueue_dataframe, job_report, jobs
+from fdbqueue.spark.options import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -208,6 +211,40 @@ def test_enqueue_dataframe_takes_a_subspace_and_a_dataframe_with_maps(
     assert enqueue_dataframe(df, url=url, queue=name, job_id="job", codec="json").rows == 50
     found = {item.value["more"]["k"] for item in Queue(name, codec="json").browse(db)}
     assert found == set(range(50))
+
+
+def test_a_relative_path_is_the_callers_wherever_spark_was_started(
+    numbers: DataFrame, queue_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert enqueue_dataframe(numbers, url="file:here", queue=queue_name, job_id="job", partitions=1).rows == 2000
+    with fdbqueue.open(f"file:{tmp_path / 'here'}") as db:
+        assert Queue(queue_name).stats(db).available == 2000
+
+
+def test_a_row_is_in_the_same_partition_in_any_time_zone(spark: SparkSession) -> None:
+    from fdbqueue.spark.dataframe import _repartitioned
+    from fdbqueue.spark.schema import header_of
+
+    df = spark.range(200).selectExpr("id", "map('at', timestamp_seconds(id), 'never', null) AS more")
+    header = header_of(parse({"url": "fdb:", "queue": "q", "jobId": "j", "codec": "json"}), df.schema)
+    found = []
+    for zone, ignore in ("UTC", "true"), ("America/New_York", "false"):
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        spark.conf.set("spark.sql.jsonGenerator.ignoreNullFields", ignore)
+        found.append(_repartitioned(df, header).selectExpr("id", "spark_partition_id()").sort("id").collect())
+    spark.conf.unset("spark.sql.session.timeZone")
+    spark.conf.unset("spark.sql.jsonGenerator.ignoreNullFields")
+    assert found[0] == found[1]
+
+
+def test_a_job_that_is_exactly_once_is_not_reported_on_as_another(
+    numbers: DataFrame, db: Any, url: str, queue_name: str
+) -> None:
+    write(numbers, url=url, queue=queue_name, jobId="job")
+    with pytest.raises(PySparkException, match="'job' is the id of a job with exactlyOnce delivery"):
+        write(numbers, url=url, queue=queue_name, jobId="job", delivery="atLeastOnce")
+    assert Queue(queue_name).stats(db).enqueued == 2000, "it is refused before its first row"
 
 
 def test_enqueue_dataframe_at_least_once_leaves_no_job(numbers: DataFrame, db: Any, url: str, queue_name: str) -> None:
