@@ -279,8 +279,8 @@ def join_chunks(chunked: Chunked, chunks: list[bytes]) -> bytes:
 
 
 def check_values(values: object) -> None:
-    """Refuse one text where many values are to be given, since its characters would be items."""
-    if isinstance(values, str | bytes):
+    """Refuse one value where many are to be given, since its characters or keys would be items."""
+    if isinstance(values, str | bytes | bytearray | Mapping):
         raise TypeError(f"Values to enqueue are an iterable, as a list is, and not one {type(values).__name__}.")
 
 

@@ -45,6 +45,7 @@ from fdbqueue.items import (
 from fdbqueue.layout import TTL, Layout, Name, Position, new_random, pack
 from fdbqueue.once import Once
 from fdbqueue.order import Order, check_name, rank_in
+from fdbqueue.portion import Portion
 from fdbqueue.stats import Stats, count, count_levels, read_stats
 from fdbqueue.tail import LastIndex, give_up_to
 from fdbqueue.verbs import verb
@@ -144,7 +145,7 @@ class Queue:
         Raises:
             CodecError, ItemTooLarge, ValueError, OrderError: as `enqueue`, of a value; given a transaction, no key was
                 touched.
-            TypeError: `values` is one str or bytes; no key was touched.
+            TypeError: `values` is one str, bytes or mapping; no key was touched.
             BulkInterrupted: given a database, something failed when other batches were already in.
             KeyboardInterrupt: as ever; given a database, its note says what is in. A cancelled call does not say it.
 
@@ -183,6 +184,9 @@ class Queue:
     def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item]]:
         """Take the first `limit` items out, in order; fewer if there are no more.
 
+        Given a database it may also take fewer when so many are too large to be read in the five seconds of a
+        transaction, but never none while there is one.
+
         Args:
             tr: a transaction to dequeue in, or a database.
             limit: how many at most.
@@ -195,7 +199,8 @@ class Queue:
         """
         if limit < 1:
             raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
-        return (yield from self.transact(tr, partial(self._dequeue, limit=limit)))
+        portion = Portion(limit)
+        return (yield from self.transact(tr, lambda tr: self._dequeue(tr, portion.limit), on_retry=portion.note))
 
     @verb
     def peek(self, tr: Transaction | Database) -> Steps[Item | None]:

@@ -17,6 +17,7 @@ from fdbqueue.engine import open
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.items import Item
+from fdbqueue.portion import Portion
 from fdbqueue.queue import Queue
 
 BATCH_ITEMS = 100
@@ -48,9 +49,10 @@ def dequeue(
 
 def _drain(db: Any, queue: Queue, left: int | None, show: Callable[[Item], bytes], table: CodecName | None) -> int:
     taken = 0
+    portion = Portion(BATCH_ITEMS)
     while left is None or taken < left:
-        limit = BATCH_ITEMS if left is None else min(BATCH_ITEMS, left - taken)
-        items, lines = run(queue.transact(db, partial(_take, queue=queue, limit=limit, show=show)))
+        take = partial(_take, queue=queue, portion=portion, left=left and left - taken, show=show)
+        items, lines = run(queue.transact(db, take, on_retry=portion.note))
         if not items:
             break
         taken += len(items)
@@ -66,7 +68,9 @@ def _drain(db: Any, queue: Queue, left: int | None, show: Callable[[Item], bytes
     return taken
 
 
-def _take(tr: Transaction, queue: Queue, limit: int, show: Callable[[Item], bytes]) -> Steps[Any]:
+def _take(
+    tr: Transaction, queue: Queue, portion: Portion, left: int | None, show: Callable[[Item], bytes]
+) -> Steps[Any]:
     """Take items out and show them in one transaction, so that one that can't be shown stays in the queue."""
-    items = yield from queue.dequeue_many.steps(tr, limit=limit)
+    items = yield from queue.dequeue_many.steps(tr, limit=min(portion.limit, left or portion.limit))
     return items, [show(item) for item in items]

@@ -12,9 +12,13 @@ import pytest
 import fdbqueue
 from fdbqueue.browse import Pace
 from fdbqueue.cli import errors
+from fdbqueue.cli.dequeue import _drain
+from fdbqueue.cli.options import CodecName
+from fdbqueue.cli.output import line
 from fdbqueue.engine import Subspace
 from tests.cli.conftest import Run
 from tests.helpers.days import Days
+from tests.helpers.faults import Fault, FaultyDatabase
 
 pytestmark = pytest.mark.engines("file", "cluster")
 
@@ -84,6 +88,29 @@ def test_browse_rests_so_that_it_reads_in_its_share_of_the_time(
     assert days.rests
     assert min(days.rests) == pytest.approx(8.0), "a page and looking at the clock took a second each"
     assert run("browse", name, "--share", "0").exit_code == errors.USAGE
+
+
+def test_all_come_out_although_so_many_can_not_be_read_in_time(
+    db: Any, space: Subspace, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    queue = fdbqueue.Queue(space, codec="json")
+    queue.enqueue_many(db, range(250))
+    shown: list[fdbqueue.Item] = []
+
+    def show(item: fdbqueue.Item) -> bytes:
+        shown.append(item)
+        return line(item, CodecName.json)
+
+    def plan() -> Fault | None:
+        too_many = len(shown) > 50
+        shown.clear()
+        assert slow.faults < 10, "it asks for as many again and again"
+        return ("before", 1007) if too_many else None
+
+    slow = FaultyDatabase(db, plan)
+    assert _drain(slow, queue, 248, show, None) == 248
+    assert _drain(slow, queue, None, show, None) == 2
+    assert lines(capfdbinary.readouterr().out.decode()) == list(range(250))
 
 
 def test_headers_are_part_of_a_record(run: Run, name: str, db: Any, space: Subspace) -> None:

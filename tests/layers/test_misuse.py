@@ -45,6 +45,8 @@ def test_the_characters_of_one_text_are_not_enqueued(db: Any, space: Subspace) -
             many.enqueue_many(db, "hello")
         with pytest.raises(TypeError, match="not one bytes"):
             many.enqueue_many(db, b"hello")
+        with pytest.raises(TypeError, match="not one dict"):
+            many.enqueue_many(db, {"hello": 1})
 
     assert list(db.get_range_startswith(space.key())) == []
 

@@ -13,6 +13,7 @@ from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.items import INLINE_BYTES, MAX_ITEM_BYTES
 from fdbqueue.layout import Position
+from tests.helpers.faults import FaultyDatabase
 
 
 @pytest.fixture
@@ -107,6 +108,17 @@ def test_peek_leaves_the_item(db: Any, queue: Queue) -> None:
         item = queue.peek(db)
         assert item is not None
         assert (item.value, dict(item.headers)) == (b"x", {"kind": "test"})
+
+
+@pytest.mark.parametrize(("too_old", "taken"), [(2, 60), (3, 50), (4, 25), (9, 1)])
+def test_dequeue_many_takes_fewer_when_so_many_can_not_be_read_in_time(
+    db: Any, queue: Queue, too_old: int, taken: int
+) -> None:
+    queue.enqueue_many(db, [b"%d" % n for n in range(60)])
+    slow = FaultyDatabase.failing_at(db, set(range(too_old)), ("before", 1007))
+    assert [item.value for item in queue.dequeue_many(slow)] == [b"%d" % n for n in range(taken)]
+    assert queue.stats(db).available == 60 - taken
+    assert queue.check(db).ok
 
 
 def test_browse_goes_from_either_end_within_bounds_and_up_to_a_limit(db: Any, queue: Queue) -> None:
