@@ -283,7 +283,7 @@ class _Load:
 
 def _told(spans: list[tuple[int, int]]) -> str:
     """Return spans of ordinals in words, the first few of many."""
-    words = [f"{first:,} to {end - 1:,}" for first, end in spans[:MOST_SPANS_TOLD]]
+    words = [f"{first:,} to {end - 1:,}" if end - first > 1 else f"{first:,}" for first, end in spans[:MOST_SPANS_TOLD]]
     return ", ".join(words) + (", ..." if len(spans) > len(words) else "")
 
 

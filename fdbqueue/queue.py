@@ -285,7 +285,10 @@ class Queue:
             CodecError: the codec does not take it.
         """
         try:
-            return self.codec.encode(value)
+            payload: object = self.codec.encode(value)  # by whoever wrote the codec
+            if isinstance(payload, bytes):
+                return payload
+            raise TypeError(f"the codec {self.codec.name!r} made {type(payload).__name__} of it, and not bytes")
         except CodecError:
             raise
         except CODEC_ERRORS as error:

@@ -110,6 +110,26 @@ def test_peek_leaves_the_item(db: Any, queue: Queue) -> None:
         assert (item.value, dict(item.headers)) == (b"x", {"kind": "test"})
 
 
+@pytest.mark.parametrize("size", [2, INLINE_BYTES + 1])
+def test_a_codec_that_makes_no_bytes_touches_no_key(db: Any, space: Subspace, size: int) -> None:
+    class Views:
+        name = "views"
+
+        def encode(self, value: Any) -> bytes:
+            return memoryview(bytes(value))  # type: ignore[return-value]
+
+        def decode(self, data: bytes) -> Any:
+            return data
+
+    queue = Queue(space, codec=Views())
+    tr = db.create_transaction()
+    for call in (queue.enqueue, lambda tr, value: queue.enqueue_many(tr, [value])):
+        with pytest.raises(CodecError, match="'views' made memoryview of it, and not bytes"):
+            call(tr, size)
+    tr.commit().wait()
+    assert list(db.get_range_startswith(space.key())) == []
+
+
 @pytest.mark.parametrize(("too_old", "taken"), [(2, 60), (3, 50), (4, 25), (9, 1)])
 def test_dequeue_many_takes_fewer_when_so_many_can_not_be_read_in_time(
     db: Any, queue: Queue, too_old: int, taken: int
