@@ -19,6 +19,7 @@ Source
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -91,8 +92,7 @@ class Line(Generic[A, R]):
         self._announced = (0, 0.0)
         self._gathered_at = 0.0
         self._took = 0.0
-        self.bell = Promise()
-        """Kept when a leader that waits should look again."""
+        self._bell = Promise()
 
     def join(self, ticket: Ticket[A, R]) -> None:
         """Stand at the end, and lead if nobody does."""
@@ -106,8 +106,15 @@ class Line(Generic[A, R]):
 
     def ring(self) -> None:
         """Let a leader that waits look again."""
-        bell, self.bell = self.bell, Promise()
-        bell.keep()
+        self._bell.keep()
+
+    def new_bell(self) -> Promise:
+        """Return what is kept by whoever rings from now on.
+
+        One for each look, asked for in front of it: who comes later rings it, and it goes with all who waited for it.
+        """
+        self._bell = Promise()
+        return self._bell
 
     def gather(self) -> Steps[None]:
         """Wait for a moment, if there are fewer calls than were served last.
@@ -149,15 +156,20 @@ class Line(Generic[A, R]):
         with self._lock:
             return list(self._waiting)
 
-    def take(self, weight: int) -> list[Ticket[A, R]]:
-        """Take the first ones of one database off the line, up to a weight in all; at least one."""
+    def first(self, weight: int) -> list[Ticket[A, R]]:
+        """Return the first ones of one database, up to a weight in all; at least one, if there is one.
+
+        They stand there until they are settled, so that none is lost when whoever serves them is interrupted.
+        """
         with self._lock:
             batch: list[Ticket[A, R]] = []
-            while self._waiting and self._waiting[0].db is (batch or self._waiting)[0].db:
-                weight -= self._waiting[0].weight
-                if batch and weight < 0:
+            for ticket in self._waiting:
+                if ticket.settled:
+                    continue
+                weight -= ticket.weight
+                if batch and (weight < 0 or ticket.db is not batch[0].db):
                     break
-                batch.append(self._waiting.popleft())
+                batch.append(ticket)
             return batch
 
     def settle(self, ticket: Ticket[A, R], result: R | None, error: BaseException | None = None) -> bool:
@@ -189,22 +201,25 @@ class Line(Generic[A, R]):
                 self._forget(ticket)
             return ticket.leads and not self._working
 
-    def pass_on(self) -> bool:
-        """Let the first one lead; False if there is none."""
+    def pass_on(self, leader: Ticket[A, R]) -> bool:
+        """Let the first one lead, if the leader still does; False if there is none."""
         with self._lock:
-            if not self._waiting:
+            if not leader.leads:
+                return True
+            heir = next((ticket for ticket in self._waiting if not ticket.settled), None)
+            if heir is None:
+                self._waiting.clear()  # whoever settled these was interrupted before they were forgotten
                 return False
-            heir = self._waiting[0]
-            heir.leads = True
+            leader.leads, heir.leads = False, True
         heir.turn.keep()
         return True
 
-    def disband(self) -> bool:
+    def disband(self, leader: Ticket[A, R]) -> bool:
         """Let nobody lead, and the next one who comes; False if somebody has come."""
         with self._lock:
             if self._waiting:
                 return False
-            self._led = False
+            leader.leads = self._led = False
             return True
 
     def _forget(self, ticket: Ticket[A, R]) -> None:
@@ -224,6 +239,9 @@ class Crew(ABC, Generic[A, R]):
     def serve(self, leader: Ticket[A, R]) -> Steps[Alarm | None]:
         """Serve some of the line; return what to wait for, if it has to wait. Never raises: tickets get the errors."""
 
+    def joined(self, ticket: Ticket[A, R]) -> None:
+        """Do what is to be done when a call has come."""
+
     def dismiss(self, db: Database) -> Steps[None]:
         """Leave nothing behind, as nobody waits any more."""
         yield from ()
@@ -234,8 +252,9 @@ class Crew(ABC, Generic[A, R]):
 
     def call(self, ticket: Ticket[A, R]) -> Steps[Ticket[A, R]]:
         """Wait until the call is served or its time is over; return it as it then is."""
-        self.line.join(ticket)
         try:
+            self.line.join(ticket)
+            self.joined(ticket)
             while not ticket.settled and not ticket.overdue():
                 if not ticket.leads:
                     if ticket.deadline is None:
@@ -246,21 +265,27 @@ class Crew(ABC, Generic[A, R]):
                 alarm = yield from finish(self._work(ticket))
                 if alarm is not None and not ticket.settled:
                     yield from self._rest(ticket, *alarm)
+            if ticket.leads or not ticket.settled:
+                yield from finish(self._leave(ticket))
         except GeneratorExit:
             in_thread(self._leave(ticket, cancelled=True))
             raise
         except BaseException:
             yield from finish(self._leave(ticket, cancelled=True))
             raise
-        if ticket.leads or not ticket.settled:
-            yield from finish(self._leave(ticket))
         return ticket
 
     def _work(self, leader: Ticket[A, R]) -> Steps[Alarm | None]:
-        self.line.begin()
-        alarm = yield from self.serve(leader)
-        if self.line.end(leader):
-            yield from self._pass_on(leader.db)
+        try:
+            self.line.begin()
+            alarm = yield from self.serve(leader)
+            gone = self.line.end(leader)
+        except BaseException:  # Ctrl-C comes anywhere in the main thread, and the line is not to wait for ever then
+            if self.line.end(leader):
+                in_thread(self._pass_on(leader))
+            raise
+        if gone:
+            yield from self._pass_on(leader)
         return alarm
 
     def _rest(self, leader: Ticket[A, R], alarms: list[Future[Any]], seconds: float | None) -> Steps[None]:
@@ -275,14 +300,16 @@ class Crew(ABC, Generic[A, R]):
 
     def _leave(self, ticket: Ticket[A, R], *, cancelled: bool = False) -> Steps[None]:
         if self.line.leave(ticket):
-            yield from self._pass_on(ticket.db)
+            yield from self._pass_on(ticket)
         if cancelled and ticket.settled and ticket.error is None:
             yield from self.unclaimed(ticket)
 
-    def _pass_on(self, db: Database) -> Steps[None]:
-        while not self.line.pass_on():
-            yield from self.dismiss(db)
-            if self.line.disband():
+    def _pass_on(self, leader: Ticket[A, R]) -> Steps[None]:
+        while not self.line.pass_on(leader):
+            # Whatever goes wrong: without a leader nobody would ever be served. What is left behind expires.
+            with contextlib.suppress(Exception):
+                yield from self.dismiss(leader.db)
+            if self.line.disband(leader):
                 return
 
 
@@ -302,7 +329,7 @@ class Combiner(Crew[A, R]):
 
     def serve(self, leader: Ticket[A, R]) -> Steps[Alarm | None]:
         yield from self.line.gather()
-        batch = self.line.take(self._weight)
+        batch = self.line.first(self._weight)
         yield from self._serve_all(batch)
         self.line.served(len(batch))
         return None

@@ -12,6 +12,7 @@ from .combining import Alarm, Ticket
 from .foresight import Foresight
 from .requests import Request, Wish, granted_us
 from .serving import ITEMS_AT_ONCE, Got, Share
+from .waiting import Promise
 
 
 class Want(NamedTuple):
@@ -55,6 +56,8 @@ class Turn:
     """Grants' keys that it removed."""
     foresight: Foresight | None = None
     """What comes next if it commits."""
+    bell: Promise = field(default_factory=Promise)
+    """Rung by those who came later and do not wait."""
 
     def asks(self) -> bool:
         """Say whether somebody wants to be told at once that there is nothing."""

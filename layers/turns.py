@@ -117,12 +117,13 @@ class Turns(Crew[Want, list[Got]]):
     def dismiss(self, db: Database) -> Steps[None]:
         """Withdraw the request; what was granted meanwhile goes back."""
         request, self._request, self._contended = self._request, None, False
-        if request is None:
-            return
-        try:
+        if request is not None:
             yield from self._queue.transact(db, lambda tr: self._withdraw(tr, request))
-        except FDBError:
-            return  # it expires, and so does a grant
+
+    def joined(self, ticket: Caller) -> None:
+        """Let whoever leads look again for one who does not wait: it may be resting for long, on an empty queue."""
+        if not ticket.leads and not ticket.argument.patient:
+            self.line.ring()
 
     def unclaimed(self, ticket: Caller) -> Steps[None]:
         yield from self._put_back(ticket.db, ticket.result or [])
@@ -284,7 +285,8 @@ class Turns(Crew[Want, list[Got]]):
         request = self._request
         if request is None:
             raise RuntimeError("there is no request to look after")
-        turn = Turn(tr, self.line.waiting(), request=request)
+        bell = self.line.new_bell()
+        turn = Turn(tr, self.line.waiting(), request=request, bell=bell)
         follows = self._leads is False and self._looks_left > 0
         self._looks_left -= 1
         grant_key = self._requests.grant_key(request.wish.client)
@@ -363,7 +365,7 @@ class Turns(Crew[Want, list[Got]]):
             self._requests.put(tr, request.key, turn.request.wish)
             turn.nothing = False
             return turn
-        turn.alarm = yield from self._set_alarm(tr, request, in_front, now_us)
+        turn.alarm = yield from self._set_alarm(turn, request, in_front, now_us)
         turn.nothing = False
         raise Leave(turn)
 
@@ -411,12 +413,13 @@ class Turns(Crew[Want, list[Got]]):
             return False
         return time.monotonic() - since >= TAKEOVER_SECONDS
 
-    def _set_alarm(self, tr: Transaction, request: Request, in_front: list[Request], now_us: int) -> Steps[Alarm]:
+    def _set_alarm(self, turn: Turn, request: Request, in_front: list[Request], now_us: int) -> Steps[Alarm]:
         """Watch what this one has to wake for, by this transaction's own view, so that nothing is missed.
 
         The transaction wrote nothing: its commit only sets the watches off, and the conflict that a watch adds harms
         nobody.
         """
+        tr = turn.tr
         seconds = (request.wish.expires_at_us - now_us) / 1e6 - REQUEST_SECONDS / 2
         watches: list[Future[Any]] = [tr.watch(self._requests.grant_key(request.wish.client))]
         if in_front:
@@ -429,9 +432,8 @@ class Turns(Crew[Want, list[Got]]):
             watches += [tr.watch(self._leases.layout.count_key(name)) for name in _WATCHED]
             if due_us is not None:
                 seconds = min(seconds, (due_us - now_us) / 1e6)
-        bell = self.line.bell
         yield tr.commit()
-        return [*watches, bell], max(seconds, 0.001)
+        return [*watches, turn.bell], max(seconds, 0.001)
 
     def _withdraw(self, tr: Transaction, request: Request) -> Steps[None]:
         # A plain read: whoever grants at the same time conflicts, and this looks again.

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from fdbqueue.engine.api import Future
-from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import Steps, run, wait_in_thread
 
 T = TypeVar("T")
@@ -124,6 +123,7 @@ def finish(steps: Steps[T]) -> Steps[T]:
     For work that others depend on. `steps` never see the interruption, and what they raise after it is lost: they
     must tell the others themselves.
     """
+    handed_over = False
     try:
         future = next(steps)
         while True:
@@ -131,12 +131,17 @@ def finish(steps: Steps[T]) -> Steps[T]:
                 outcome, error = yield _Kept(future)
             except BaseException:
                 # Not the future's: whoever waited has to go. (A task was cancelled, Ctrl-C, a generator dropped.)
+                handed_over = True
                 threading.Thread(target=_go_on, args=(steps, future), name="fdbqueue-finish").start()
                 raise
             future = steps.throw(error) if error is not None else steps.send(outcome)
     except StopIteration as stop:
         result: T = stop.value
         return result
+    except BaseException:
+        if not handed_over:
+            steps.close()  # Ctrl-C came here, between two of them: they must see that nobody goes on
+        raise
 
 
 def in_thread(steps: Steps[Any]) -> None:
@@ -151,7 +156,7 @@ def _go_on(steps: Steps[Any], future: Any) -> None:
             while True:
                 try:
                     value = yield waited_for
-                except FDBError as error:
+                except Exception as error:  # noqa: BLE001 - the steps decide what it means
                     waited_for = steps.throw(error)
                 else:
                     waited_for = steps.send(value)
@@ -171,10 +176,10 @@ class _Kept:
     def __init__(self, future: Any) -> None:
         self._future = future
 
-    def wait(self) -> tuple[Any, FDBError | None]:
+    def wait(self) -> tuple[Any, Exception | None]:
         try:
             return wait_in_thread(self._future), None
-        except FDBError as error:
+        except Exception as error:  # noqa: BLE001 - the steps decide what it means; what interrupts is no Exception
             return None, error
 
     def is_ready(self) -> bool:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from fdbqueue.engine import FDBError
 
 When = Literal["before", "after"]
-Fault = tuple[When, int]
-"""When a commit fails, relative to its effect, and the error code."""
+Fault = tuple[When, int | Exception]
+"""When a commit fails, relative to its effect, and the error code, or an error that is none of the database's own."""
 Plan = Callable[[], Fault | None]
 """Called at each commit; its fault happens there, None lets it pass."""
 
@@ -80,23 +80,23 @@ class FaultyTransaction:
         fault = self._db.next_fault()
         if fault is None:
             return self._tr.commit()
-        when, code = fault
+        when, error = fault
         if when == "after":
             try:
                 self._tr.commit().wait()
-            except FDBError as error:  # a commit fails by its future, never at once
-                return Failed(error.code)
-        return Failed(code)
+            except FDBError as own:  # a commit fails by its future, never at once
+                return Failed(own.code)
+        return Failed(error)
 
 
 class Failed:
     """A future that failed."""
 
-    def __init__(self, code: int) -> None:
-        self._code = code
+    def __init__(self, error: int | Exception) -> None:
+        self._error = FDBError(error) if isinstance(error, int) else error
 
     def wait(self) -> None:
-        raise FDBError(self._code)
+        raise self._error
 
     def is_ready(self) -> bool:
         return True

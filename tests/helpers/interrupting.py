@@ -1,0 +1,54 @@
+"""Ctrl-C at any place: a run for each line that a call executes, with an interruption at that one."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+def interrupted_at_each_line(call: Callable[[], Any], *, of: tuple[str, ...], then: Callable[[str], None]) -> int:
+    """Call again and again, each time interrupted one line later, until it comes to its end; return how often.
+
+    Args:
+        call: what is interrupted.
+        of: the ends of the names of the files whose lines count.
+        then: called after each interruption, with the place where it was.
+    """
+    runs = 0
+    while (place := _interrupted_at(call, of, runs)) is not None:
+        runs += 1
+        then(place)
+    return runs
+
+
+def _interrupted_at(call: Callable[[], Any], of: tuple[str, ...], number: int) -> str | None:
+    passed = 0
+    place: str | None = None
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal passed, place
+        if place is not None or not frame.f_code.co_filename.endswith(of):
+            return None
+        # Python comes back to a `with`'s line to leave it, which in truth nothing interrupts.
+        if event == "line" and not linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip().startswith(
+            "with"
+        ):
+            if passed == number:
+                place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            passed += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return place

@@ -1,0 +1,116 @@
+"""Staged calls that are interrupted, or whose database is out of order: nobody waits for them ever after."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue import Item, Queue, StorageError
+from layers.leases import Leases
+from layers.staged import StagedQueue
+from layers.waiting import Promise
+from tests.helpers.faults import FaultyDatabase
+from tests.helpers.interrupting import interrupted_at_each_line
+from tests.helpers.staging import has_requests, value, wait_until
+
+LINE = ("layers/combining.py", "layers/waiting.py", "layers/turns.py")
+
+
+def in_time(call: Callable[[], Any]) -> Any:
+    """Return what a call returns, or fail where it hangs."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "it waits for ever"
+    return results[0]
+
+
+@pytest.mark.engines("memory")
+@pytest.mark.parametrize("verb", ["enqueue", "dequeue", "lease", "ack"])
+def test_ctrl_c_at_any_line_leaves_a_queue_that_others_can_use(db: Any, leases: Leases, verb: str) -> None:
+    staged = StagedQueue(leases)
+
+    def call() -> Any:
+        if verb == "enqueue":
+            return staged.enqueue(db, "mine")
+        if verb == "ack":
+            lease = leases.lease(db)
+            assert lease is not None
+            return staged.ack(db, lease)
+        return getattr(staged, verb)(db)
+
+    def then(place: str) -> None:
+        assert in_time(lambda: staged.enqueue(db, "another's")), place
+        assert in_time(lambda: staged.dequeue(db)) is not None, place
+        lease = in_time(lambda: staged.lease(db, timeout=20))
+        in_time(lambda: staged.ack(db, lease))
+        staged.queue.enqueue_many(db, ["a", "b", "c"])
+
+    staged.queue.enqueue_many(db, ["a", "b", "c"])
+    assert interrupted_at_each_line(call, of=LINE, then=then) > 50
+    assert leases.check(db).ok
+
+
+@pytest.mark.engines("memory")
+def test_ctrl_c_at_any_line_of_a_wait_leaves_a_queue_that_others_can_use(db: Any, leases: Leases) -> None:
+    staged = StagedQueue(leases)
+
+    def then(place: str) -> None:
+        # Two, since a request that was interrupted before this process knew of it is granted the first.
+        staged.queue.enqueue_many(db, ["a", "b"])
+        assert in_time(lambda: staged.dequeue(db, timeout=10)) is not None, place
+        staged.queue.dequeue_many(db)
+
+    runs = interrupted_at_each_line(lambda: staged.dequeue(db, timeout=0.001), of=LINE[:2], then=then)
+    assert runs > 50
+    assert leases.check(db).ok
+
+
+@pytest.mark.parametrize("verb", ["enqueue", "dequeue"])
+def test_a_database_that_is_out_of_order_fails_the_call_and_not_those_after_it(
+    db: Any, queue: Queue, leases: Leases, verb: str
+) -> None:
+    staged = StagedQueue(leases)
+    queue.enqueue(db, "a")
+    broken = FaultyDatabase.failing_at(db, {0}, ("before", StorageError("the disk is full")))
+
+    def call() -> Any:
+        return staged.enqueue(broken, "b") if verb == "enqueue" else staged.dequeue(broken)
+
+    with pytest.raises(StorageError, match="disk is full"):
+        call()
+    assert in_time(call) is not None
+
+
+def test_who_does_not_wait_is_told_at_once_that_there_is_nothing_while_others_of_the_process_wait(
+    db: Any, queue: Queue, leases: Leases
+) -> None:
+    staged = StagedQueue(leases)
+
+    async def ask_beside_one_who_waits() -> list[Item | None]:
+        waiting = asyncio.create_task(staged.dequeue.aio(db, timeout=None))
+        await asyncio.to_thread(wait_until, lambda: has_requests(staged, db, 1))
+        told = [await asyncio.wait_for(staged.dequeue.aio(db), 10) for _ in range(3)]
+        await queue.enqueue.aio(db, "a")
+        return [*told, await asyncio.wait_for(waiting, 20)]
+
+    assert [value(item) for item in asyncio.run(ask_beside_one_who_waits())] == [None, None, None, "a"]
+
+
+def test_waits_that_are_over_leave_nothing_in_memory(db: Any, leases: Leases) -> None:
+    staged = StagedQueue(leases)
+
+    def callbacks() -> int:
+        gc.collect()
+        return sum(len(one._callbacks) for one in gc.get_objects() if isinstance(one, Promise))
+
+    before = callbacks()
+    for _ in range(20):
+        assert staged.dequeue(db, timeout=0.01) is None
+    assert callbacks() <= before + 2
