@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -18,14 +19,14 @@ from fdbqueue.engine.steps import Steps
 from fdbqueue.items import notes_of
 from fdbqueue.layout import RANDOM_BYTES, pack
 
-from .lease import Lease, LeaseHandle
+from .lease import Held, Lease, LeaseHandle
 from .leases import Leases
 from .moves import Moves
 from .pointing import Habit
 from .requests import REQUEST_SECONDS, Request, Wish
 from .taking import Taken, Terms
 from .timers import due_timers
-from .waiting import finish, first_of, in_thread
+from .waiting import alarmed, finish, in_thread
 from .waitingline import WaitingLine
 
 Take = Callable[[Transaction], Steps[tuple[Taken, bool, bool]]]
@@ -108,10 +109,13 @@ class Awaiting:
     def _work(self, db: Database) -> Steps[_Look]:
         """Look once; if the caller has gone meanwhile, and a thread goes on here, give everything up."""
         self._working = True
-        look = yield from self._leases.commit_if_written(db, self._look)
-        if look.stamp is not None and look.wish is not None:
-            look.request = yield from self._registered(db, look.stamp, look.wish)
-        self._request = look.request
+        try:
+            look = yield from self._look_once(db)
+        except BaseException as error:
+            self._working = False
+            if not self._gone or not isinstance(error, Exception):
+                raise
+            look = _Look()
         self._working = False
         if self._gone:
             for alarm in look.alarms:
@@ -119,12 +123,19 @@ class Awaiting:
             yield from self._give_up(db, look.leases)
         return look
 
+    def _look_once(self, db: Database) -> Steps[_Look]:
+        look = yield from self._leases.commit_if_written(db, self._look)
+        if look.stamp is not None and look.wish is not None:
+            look.request = yield from self._registered(db, look.stamp, look.wish)
+        self._request = look.request
+        return look
+
     def _seconds_left(self) -> float:
         return REQUEST_SECONDS if self._deadline is None else self._deadline - time.monotonic()
 
     def _rest(self, look: _Look, seconds: float) -> Steps[None]:
         try:
-            yield from first_of(look.alarms, max(0.001, min(seconds, look.seconds)))
+            yield from alarmed(look.alarms, max(0.001, min(seconds, look.seconds)))
         finally:
             for alarm in look.alarms:
                 alarm.cancel()
@@ -297,9 +308,25 @@ class Awaiting:
         return (yield from self._leases.queue.transact(db, body))
 
     def _give_up(self, db: Database, leases: list[Lease]) -> Steps[None]:
-        """Leave the line for good; what was taken or granted goes back at once."""
-        try:
-            for lease in [*leases, *(yield from self._leave(db))]:
-                yield from self._leases.snooze.steps(db, lease, delay=0)
-        except (FDBError, LeaseLost):
-            return  # its stand in the line expires, and so does a grant
+        """Leave the line for good; what was taken or granted goes back at once, whether it can be read or not."""
+        held: list[Held] = [*leases]
+        # Whatever goes wrong: whoever gives up has something else to tell. Its stand in the line expires, and a grant.
+        with contextlib.suppress(Exception):
+            held += yield from self._withdraw(db)
+            for lease in held:
+                with contextlib.suppress(LeaseLost):
+                    yield from self._leases.snooze.steps(db, lease, delay=0)
+
+    def _withdraw(self, db: Database) -> Steps[list[LeaseHandle]]:
+        """Leave the line; return what was granted at that moment, as it is."""
+        request, self._request = self._request, None
+        if request is None:
+            return []
+
+        def body(tr: Transaction) -> Steps[list[LeaseHandle]]:
+            value = yield tr.get(self._grant_key)
+            self._line.remove(tr, request.key)
+            tr.clear(self._grant_key)
+            return self._line.granted(bytes(value)) if value.present() else []
+
+        return (yield from self._leases.queue.transact(db, body))

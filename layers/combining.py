@@ -31,7 +31,7 @@ from fdbqueue.engine.api import Database, Future
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, TRANSACTION_TOO_LARGE, FDBError
 from fdbqueue.engine.steps import Steps
 
-from .waiting import Promise, finish, first_of, in_thread
+from .waiting import Promise, alarmed, finish, first_of, in_thread
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -293,7 +293,7 @@ class Crew(ABC, Generic[A, R]):
         if left is not None:
             seconds = left if seconds is None else min(left, seconds)
         try:
-            yield from first_of(alarms, seconds)
+            yield from alarmed(alarms, seconds)
         finally:
             for alarm in alarms:
                 alarm.cancel()

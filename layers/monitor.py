@@ -9,14 +9,16 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from fdbqueue.engine.api import Database
+from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.transactional import attempts
 from fdbqueue.verbs import verb
 
 from .deadlines import BATCH, Deadline, Deadlines
 from .times import not_negative, positive
-from .waiting import Promise, first_of
+from .waiting import Promise, alarmed
 
 _log = logging.getLogger(__name__)
 
@@ -97,15 +99,9 @@ class Monitor:
     def run(self, db: Database) -> Steps[MonitorReport]:
         """Sweep whenever something is due, until `stop` is called, from another thread or from a handler."""
         while not self._stopping.is_ready():
-            watch = None
-            tr = db.create_transaction()
-            due_us = yield from self.deadlines.next_us(tr, lead_us=self._lead_us)
-            wait_us = self._interval_us if due_us is None else min(self._interval_us, due_us - self._now_us())
-            if wait_us > 0:
-                # What is set after this transaction's view changes the key, and wakes this.
-                watch = tr.watch(self._queue.layout.alarm_key)
-                yield tr.commit()
-                yield from first_of([watch, self._stopping], wait_us / 1e6)
+            watch, wait_us = yield from attempts(db, self._watch)
+            if watch is not None:
+                yield from alarmed([watch, self._stopping], wait_us / 1e6)
                 watch.cancel()
             if not self._stopping.is_ready():
                 yield from self.sweep.steps(db)
@@ -114,6 +110,13 @@ class Monitor:
     def stop(self) -> None:
         """Let `run` come back after what it is at."""
         self._stopping.keep()
+
+    def _watch(self, tr: Transaction) -> Steps[tuple[Future[Any] | None, int]]:
+        """Return a watch on deadlines that are set, and for how many microseconds to wait; none where one is due."""
+        due_us = yield from self.deadlines.next_us(tr, lead_us=self._lead_us)
+        wait_us = self._interval_us if due_us is None else min(self._interval_us, due_us - self._now_us())
+        # What is set after this transaction's view changes the key, and wakes this.
+        return (tr.watch(self._queue.layout.alarm_key) if wait_us > 0 else None), wait_us
 
     def _now_us(self) -> int:
         return self.deadlines.smart.leases.now_us()

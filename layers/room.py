@@ -10,11 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fdbqueue import Queue, QueueFull
 from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.transactional import attempts
 from fdbqueue.items import notes_of
 from fdbqueue.layout import TTL, pack
 from fdbqueue.stats import read_counts
@@ -25,7 +27,7 @@ from .limits import MOST_COUNTED, Limit
 from .scanning import Standing, locate, place_of
 from .smartindex import SmartIndex, Span
 from .timers import SETTLE_LIMIT, due_timers
-from .waiting import first_of
+from .waiting import alarmed
 
 WATCHED_ENTRIES = 100
 """Up to so many items whoever waits watches each; above it, the counters, which change with every item that goes."""
@@ -88,8 +90,7 @@ class Room:
 
         *Cost:* a transaction that watches, up to 100 keys; it wakes when one of them changes, or a life ends.
         """
-        tr = db.create_transaction()
-        watches, due_us = yield from self._watch(tr, new, limit)
+        watches, due_us = yield from attempts(db, partial(self._watch, new=new, limit=limit))
         if not watches:
             return
         now_us = self._leases.now_us()
@@ -97,7 +98,7 @@ class Room:
         started = time.monotonic()
         patience = min((wait for wait in (seconds, until_due) if wait is not None), default=None)
         try:
-            yield from first_of(watches, patience)
+            yield from alarmed(watches, patience)
         finally:
             for watch in watches:
                 watch.cancel()
@@ -196,10 +197,7 @@ class Room:
             entries = yield from rows(tr.snapshot, span.begin, span.end, limit=limit.most)
             full = len(entries) >= limit.most
             keys = [row.key for row in entries] if len(entries) <= WATCHED_ENTRIES else keys
-        watches = [tr.watch(key) for key in keys] if full else []
-        if watches:
-            yield tr.commit()
-        return watches, due_us
+        return [tr.watch(key) for key in keys] if full else [], due_us
 
 
 def _is_over(item: Standing, now_us: int) -> bool:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from fdbqueue.engine.api import Future
-from fdbqueue.engine.steps import Steps, run, wait_in_thread
+from fdbqueue.engine.errors import TOO_MANY_WATCHES, FDBError
+from fdbqueue.engine.steps import Steps, pause, run, wait_in_thread
 
 T = TypeVar("T")
+
+UNWATCHED_SECONDS = 1.0
+"""After how long those look again for whom there is no watch: a client has 10,000, unless `max_watches` says more."""
 
 
 class Promise:
@@ -70,6 +74,25 @@ def first_of(futures: Iterable[Future[Any]], seconds: float | None) -> Steps[Non
     if seconds is not None and seconds <= 0:
         return
     yield _FirstOf(waited_for, seconds)
+
+
+def alarmed(alarms: Sequence[Future[Any]], seconds: float | None) -> Steps[None]:
+    """Wait as `first_of` for what may be watches. Where no more of them can be set, for a moment in any case.
+
+    A watch too many is ready at once, with error 1032: to look again at once would go on without a rest.
+    """
+    yield from first_of(alarms, seconds)
+    if any(map(_is_refused, alarms)):
+        yield from pause(UNWATCHED_SECONDS if seconds is None else min(seconds, UNWATCHED_SECONDS))
+
+
+def _is_refused(alarm: Future[Any]) -> bool:
+    try:
+        if alarm.is_ready():
+            alarm.wait()
+    except FDBError as error:
+        return error.code == TOO_MANY_WATCHES
+    return False
 
 
 class _FirstOf:

@@ -211,6 +211,14 @@ def test_a_monitor_is_woken_by_a_deadline_that_is_set_and_by_the_time(db: Any, s
     assert monitor.report.near == len(warned) <= 2
 
 
+@pytest.mark.parametrize("fault", [("before", 1007), ("before", 1020), ("before", 1021)])
+def test_a_monitor_goes_on_when_the_database_says_try_again(db: Any, space: Subspace, fault: Fault) -> None:
+    smart = smart_queue(space, due_in(0.05), clock=time.time)
+    smart.enqueue(db, call(1))
+    monitor = Monitor(Deadlines(smart), lambda deadline: monitor.stop())
+    assert monitor.run(FaultyDatabase.failing_at(db, {0, 2}, fault)).missed == 1
+
+
 def test_a_monitor_is_stopped_from_outside_and_runs_in_an_event_loop(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, due_in(0.05), clock=time.time)
 

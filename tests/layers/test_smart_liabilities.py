@@ -21,6 +21,7 @@ from layers.messages import NOTHING, OWN_KEY, OWN_TYPE, MessageType, types
 from layers.room import WATCHED_ENTRIES
 from layers.smart import SmartQueue
 from tests.helpers.clock import Clock
+from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import contents, rows_of, smart_queue
 
 Data = dict[str, Any]
@@ -353,6 +354,16 @@ def test_one_that_waits_for_room_comes_in_when_there_is_some_and_refuses_in_time
         smart.queue.dequeue(db)
         waiting.join()
         assert numbers(smart, db) == [("a", 2), ("a", 3)], at
+
+
+def test_one_that_waits_for_room_goes_on_when_the_database_says_try_again(db: Any, space: Subspace) -> None:
+    smart = limited(space, "wait")
+    smart.enqueue_many(db, [x("a", 1), x("a", 2)])
+    # The first commit is the one that sets the watches: a newcomer that finds no room has nothing to write.
+    faulty = FaultyDatabase.failing_at(db, {0}, ("before", 1007))
+    with pytest.raises(QueueFull):
+        smart.enqueue(faulty, x("a", 3), timeout=0.05)
+    assert faulty.faults == 1
 
 
 def test_one_that_waits_for_one_of_very_many_to_go_comes_in_too(db: Any, space: Subspace) -> None:

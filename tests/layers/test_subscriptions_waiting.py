@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Queue, SubscriptionError
+import fdbqueue
+from fdbqueue import CodecError, Queue, SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from layers.leases import Leases
+from layers.staged import StagedQueue
 from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
 from layers.waitingline import WaitingLine
 from tests.helpers.conflicting import conflicts
+from tests.helpers.faults import FaultyDatabase
 from tests.helpers.subscribing import stand_in_line, standing
 
 
@@ -191,6 +194,57 @@ def test_who_stands_behind_one_who_died_waiting_takes_its_place(db: Any, space: 
         assert (await task).value == "x"
 
     asyncio.run(session())
+
+
+@pytest.mark.parametrize("fault", ["item", "selector"])
+def test_a_call_that_fails_while_it_waits_leaves_the_line_and_is_in_nobodys_way(
+    db: Any, subscriptions: Subscriptions, fault: str
+) -> None:
+    queue = subscriptions.leases.queue
+    as_json = Subscriptions(Queue(queue.layout.space, codec="json"))
+
+    def refuse(headers: Any) -> bool:
+        raise KeyError("color")
+
+    async def session() -> None:
+        bad = as_json.subscribe(db, "bad", selector="color = 'red'" if fault == "item" else refuse)
+        failing, good = await started(subscriptions, db, bad, of_color(subscriptions, db, "blue"))
+        await queue.enqueue.aio(db, "no JSON", headers={"color": "red"})
+        with pytest.raises((CodecError, KeyError)):
+            await asyncio.wait_for(failing, 10)
+        assert waiting(subscriptions, db) == ["blue"]
+        await queue.enqueue.aio(db, "b", headers={"color": "blue"})
+        assert (await asyncio.wait_for(good, 10)).value == "b"
+
+    asyncio.run(session())
+
+
+def test_a_delivery_that_its_consumer_can_not_read_goes_back_at_once(db: Any, subscriptions: Subscriptions) -> None:
+    as_json = Subscriptions(Queue(subscriptions.leases.queue.layout.space, codec="json"))
+
+    async def session() -> None:
+        [failing] = await started(subscriptions, db, as_json.subscribe(db, "all"))
+        delivery = await subscriptions.enqueue.aio(db, "no JSON")
+        assert delivery is not None
+        assert delivery.subscription == "all"
+        with pytest.raises(CodecError):
+            await asyncio.wait_for(failing, 10)
+
+    asyncio.run(session())
+    assert waiting(subscriptions, db) == []
+    assert subscriptions.leases.stats(db).available == 1
+    assert subscriptions.check(db).problems == ()
+
+
+@pytest.mark.engines("memory")
+def test_who_waits_where_no_more_watches_can_be_set_looks_again_after_a_while_and_not_at_once(space: Subspace) -> None:
+    with fdbqueue.open("memory:") as own:
+        own.options.set_max_watches(1)
+        counting = FaultyDatabase(own, lambda: None)
+        red = Subscriptions(Queue(space, codec="str")).subscribe(own, "red", selector="color = 'red'")
+        assert red.lease(counting, timeout=0.3) is None
+        assert StagedQueue(Queue(space["staged"])).dequeue(counting, timeout=0.3) is None
+        assert counting.commits < 12
 
 
 def test_who_waits_for_a_subscription_that_ends_is_woken_and_told(db: Any, subscriptions: Subscriptions) -> None:
