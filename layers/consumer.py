@@ -41,6 +41,7 @@ from fdbqueue.engine.api import Database
 from .consuming import ConsumerReport, Run, Terms
 from .handlers import Handler
 from .leases import Leases
+from .times import positive
 
 
 class Consumer:
@@ -80,6 +81,9 @@ class Consumer:
     ) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency is how many handlers run at once, at least 1, not {concurrency}.")
+        if prefetch is not None and prefetch < 0:
+            raise ValueError(f"prefetch is how many items are leased ahead, 0 or more, not {prefetch}.")
+        positive(duration, "duration")
         if not isinstance(leases, Leases):
             # A queue would do, until the first item is gone without an ack.
             raise TypeError(f"A consumer takes Leases, as in Consumer(Leases(queue), handler), not {leases!r}.")

@@ -7,6 +7,7 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
+from inspect import isasyncgen, isawaitable, isgenerator
 from typing import Any, TypeAlias
 
 from fdbqueue import LeaseLost
@@ -190,11 +191,19 @@ class Run:
     async def _handle(self, lease: Lease) -> None:
         try:
             result = await self._call(lease)
+            if isawaitable(result):
+                result = await result  # of a function that is not async itself, such as a lambda around one that is
+            if isgenerator(result) or isasyncgen(result):
+                raise TypeError("the handler is a generator, of which nothing has run")
         except Snooze as snooze:
             await self._settle(lease, self._leases.snooze.aio(self._db, lease, delay=snooze.seconds), "snoozed")
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises fails the attempt, and is kept as its error
-            why = f"{type(error).__name__}: {error}"
-            fate = await self._settle(lease, self._leases.nack.aio(self._db, lease, error=why), "failed")
+        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+            # Whatever a handler raises fails the attempt, and is kept as its error. A cancellation of something that it
+            # waits for is the handler's affair; only that of this task is not.
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            fate = await self._settle(lease, self._leases.nack.aio(self._db, lease, error=_told(error)), "failed")
             self._report.dead += fate is Fate.dead
         else:
             if result is ACKED:
@@ -280,6 +289,14 @@ class Run:
     def _let_go(self, lease: Lease) -> None:
         self._held.pop(id(lease), None)
         self._changed.set()
+
+
+def _told(error: BaseException) -> str:
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"
+    except Exception:  # noqa: BLE001 - an error that can't say what it is must not end the consumer
+        return kind
 
 
 async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:

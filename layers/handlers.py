@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 from .lease import Lease
+from .times import not_negative
 
 Handler: TypeAlias = Callable[[Lease], Any]
 """Works on one item. What it returns is ignored, but for `ACKED`; what it raises is the attempt's error."""
@@ -26,9 +27,14 @@ ACKED = _Acked()
 
 
 class Snooze(Exception):
-    """Raised by a handler that can't work on the item now: it comes back later, and the attempt is not counted."""
+    """Raised by a handler that can't work on the item now: it comes back later, and the attempt is not counted.
+
+    Args:
+        seconds: how much later, 0 or more; else this raises a ValueError itself, which fails the attempt.
+    """
 
     def __init__(self, seconds: float) -> None:
+        not_negative(seconds, "seconds")
         super().__init__(f"Not now; in {seconds} s.")
         self.seconds = seconds
 

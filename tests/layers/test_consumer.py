@@ -7,6 +7,8 @@ import os
 import signal
 import threading
 from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -71,6 +73,77 @@ def test_what_a_handler_raises_fails_the_attempt_and_at_last_the_item(db: Any, l
     assert (report.acked, report.failed, report.dead) == (1, 2, 1)
     [letter] = leases.dead.browse(db)
     assert (letter.value, letter.error) == (b"bad", "LookupError: attempt 2")
+
+
+class Mute(Exception):
+    """It can't say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+async def waits_for_what_was_cancelled() -> None:
+    task = asyncio.ensure_future(asyncio.sleep(100))
+    task.cancel()
+    await task
+
+
+async def snoozes_into_the_past() -> None:
+    raise Snooze(-1)
+
+
+async def raises(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (waits_for_what_was_cancelled, "CancelledError"),
+        (snoozes_into_the_past, "ValueError: seconds is a number"),
+        (partial(raises, SystemExit(3)), "SystemExit: 3"),
+        (partial(raises, KeyboardInterrupt()), "KeyboardInterrupt"),
+        (partial(raises, Mute()), "Mute"),
+        (partial(raises, ValueError("\udcff" * 5_000)), "ValueError: ?"),
+    ],
+    ids=["cancelled", "snooze", "exit", "interrupt", "mute", "surrogates"],
+)
+def test_a_coroutine_that_ends_in_any_way_but_well_fails_its_attempt_and_not_the_consumer(
+    db: Any, leases: Leases, work: Callable[[], Awaitable[None]], told: str
+) -> None:
+    leases.enqueue_many(db, [b"bad", b"good", b"good"])
+
+    async def handle(lease: Lease) -> None:
+        if lease.value == b"bad":
+            await work()
+
+    report = Consumer(leases, handle, concurrency=1).drain(db)
+    assert (report.acked, report.failed, report.dead) == (2, 2, 1)
+    [letter] = leases.dead.browse(db)
+    assert letter.error.startswith(told)
+
+
+def test_what_a_handler_returns_to_be_awaited_is_awaited_before_the_ack(db: Any, leases: Leases) -> None:
+    leases.enqueue_many(db, [b"a", b"b"])
+    handled: list[bytes] = []
+
+    async def handle(lease: Lease) -> None:
+        await asyncio.sleep(0)
+        handled.append(lease.value)
+
+    assert Consumer(leases, lambda lease: handle(lease)).drain(db).acked == 2
+    assert sorted(handled) == [b"a", b"b"]
+
+
+def test_an_item_is_not_acked_for_a_generator_that_never_ran(db: Any, leases: Leases) -> None:
+    leases.enqueue(db, b"a")
+
+    def handle(lease: Lease) -> Iterator[None]:
+        yield
+
+    assert Consumer(leases, handle).drain(db).acked == 0
+    [letter] = leases.dead.browse(db)
+    assert "generator" in letter.error
 
 
 def test_a_drain_leaves_no_item_that_came_back_while_it_looked_for_more(db: Any, leases: Leases) -> None:
@@ -276,3 +349,7 @@ def test_a_consumer_prints_what_it_is_and_refuses_no_concurrency(leases: Leases)
     assert "concurrency=3" in repr(Consumer(leases, print, concurrency=3))
     with pytest.raises(ValueError, match="at least 1"):
         Consumer(leases, print, concurrency=0)
+    with pytest.raises(ValueError, match="prefetch"):
+        Consumer(leases, print, concurrency=1, prefetch=-1)
+    with pytest.raises(ValueError, match="duration"):
+        Consumer(leases, print, duration=0)

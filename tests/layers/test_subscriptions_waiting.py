@@ -236,7 +236,6 @@ def test_a_delivery_that_its_consumer_can_not_read_goes_back_at_once(db: Any, su
     assert subscriptions.check(db).problems == ()
 
 
-@pytest.mark.engines("memory")
 def test_who_waits_where_no_more_watches_can_be_set_looks_again_after_a_while_and_not_at_once(space: Subspace) -> None:
     with fdbqueue.open("memory:") as own:
         own.options.set_max_watches(1)
