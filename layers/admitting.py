@@ -39,6 +39,19 @@ class Terms:
     headers: Mapping[str, Any] | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Rewritten:
+    """An item that takes over a newcomer's values."""
+
+    by: Found
+    payload: bytes
+    stored: bytes
+    """What is to be stored in its place."""
+    notes: Notes
+    timed: tuple[bytes, ...]
+    """What of them is of its new deadline."""
+
+
 class Admitting:
     """Admits newcomers to one queue, or does not.
 
@@ -60,6 +73,7 @@ class Admitting:
     def admit(self, tr: Transaction, new: Newcomer, terms: Terms, now_us: int) -> Steps[Outcome]:
         """Compare a newcomer with those that it has to see, and do what is decided. What fails has written nothing."""
         rank = self._queue.rank(new.message, terms.headers)
+        stored = envelope(new.payload, terms.headers)
         next_index = self._queue.next_index(tr, 1)
         if rank is None:  # else it writes: an item with a rank raises the tail
             next_index = started(next_index)
@@ -74,16 +88,19 @@ class Admitting:
         notes = self._notes(new, terms, now_us, (yield from numbers)) if wanted else None
         if wanted:
             room = yield from self._room.make(tr, new, going, now_us)
+        rewritten = None
+        if by is not None and answers.type is not None and answers.payload is not None:
+            rewritten = self._rewritten(by, answers.payload, answers.type, now_us)
         # From here on it writes, and nothing fails any more.
         position = None
         if room and notes is not None:
             position = Position((yield from next_index), new_random(), rank=rank)
         moves = Moves(tr, self._layout)
         self._remove(moves, going)
-        if by is not None and answers.type is not None and answers.payload is not None:
-            self._rewrite(tr, moves, by, answers.payload, answers.type, now_us)
+        if rewritten is not None:
+            self._rewrite(tr, moves, rewritten)
         if position is not None and notes is not None:
-            self._append(tr, moves, position, new, notes, terms.headers)
+            self._append(tr, moves, position, new.payload, stored, notes)
         moves.finish()
         return Outcome(
             decision=Decision.queue if answers.decision is Decision.dont_care else answers.decision,
@@ -142,40 +159,38 @@ class Admitting:
                 moves.vanish(item.packed, item.stored, counter)
 
     def _append(
-        self,
-        tr: Transaction,
-        moves: Moves,
-        position: Position,
-        new: Newcomer,
-        notes: Notes,
-        headers: Mapping[str, Any] | None,
+        self, tr: Transaction, moves: Moves, position: Position, payload: bytes, stored: bytes, notes: Notes
     ) -> None:
         packed = pack(position)
         enter = moves.enter_delayed if notes.visible_at_us else moves.enter_available
-        enter(packed, envelope(new.payload, headers), notes)
+        enter(packed, stored, notes)
         moves.set_beside(packed, notes)
-        self._write_chunks(tr, position, new.payload)
+        self._write_chunks(tr, position, payload)
         self._ring(tr, notes)
         moves.tally("enqueued", 1)
 
-    def _rewrite(self, tr: Transaction, moves: Moves, by: Found, payload: bytes, own: MessageType, now_us: int) -> None:
-        """Let an item have another message, under its own key; its times begin anew."""
+    def _rewritten(self, by: Found, payload: bytes, own: MessageType, now_us: int) -> _Rewritten:
+        """Return an item with another message; its times begin anew."""
         was = by.opened.notes
         message = self._queue.codec.decode(payload)
         kept = tuple(part for part in was.beside if not is_deadline(self._layout, part))
         timed = deadline_parts(self._layout, time_us(own.deadline, message, now_us))
         notes = replace(was, ttl_at_us=time_us(own.expires, message, now_us), beside=(*kept, *timed))
+        return _Rewritten(by, payload, envelope(payload, by.opened.headers), notes, timed)
+
+    def _rewrite(self, tr: Transaction, moves: Moves, new: _Rewritten) -> None:
+        """Let an item have another message, under its own key."""
+        was, packed = new.by.opened.notes, new.by.packed
         for part in was.beside:
-            if part not in notes.beside:
-                tr.clear(self._layout.prefix + part + by.packed)
-        if is_chunked(by.stored):
-            tr.clear_range(*self._layout.chunk_range_of(by.packed))
-        stored = envelope(payload, by.opened.headers)
-        moves.rewrite(place_of(self._layout, by.state), by.packed, stored, was, notes)
-        for part in timed:
-            tr.set(self._layout.prefix + part + by.packed, b"")
-        self._write_chunks(tr, position_of(self._layout, by.packed), payload)
-        self._ring(tr, notes)
+            if part not in new.notes.beside:
+                tr.clear(self._layout.prefix + part + packed)
+        if is_chunked(new.by.stored):
+            tr.clear_range(*self._layout.chunk_range_of(packed))
+        moves.rewrite(place_of(self._layout, new.by.state), packed, new.stored, was, new.notes)
+        for part in new.timed:
+            tr.set(self._layout.prefix + part + packed, b"")
+        self._write_chunks(tr, position_of(self._layout, packed), new.payload)
+        self._ring(tr, new.notes)
 
     def _write_chunks(self, tr: Transaction, position: Position, payload: bytes) -> None:
         for number, chunk in enumerate(chunks_of(payload)):

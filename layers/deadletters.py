@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import structs
 
-from fdbqueue import Position, Queue
+from fdbqueue import FormatError, Position, Queue
 from fdbqueue.browse import Browser
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, started
@@ -66,7 +66,8 @@ class DeadLetters:
     ) -> Steps[int]:
         """Make dead letters available again, as if they had never been tried; return how many.
 
-        Their time to live is lifted, and their last error is kept for the next attempt to see.
+        Their time to live is lifted, and their last error is kept for the next attempt to see. Those that can't be read
+        stay.
 
         Args:
             tr: a transaction, or a database: then in as many transactions as it takes.
@@ -78,6 +79,8 @@ class DeadLetters:
         *Conflicts:* with whoever redrives or purges the same ones, and with leases of items behind them. *Cost:* one
         read and about two writes each; to the tail, chunks of large ones are copied.
         """
+        if to not in ("place", "tail"):
+            raise ValueError(f"A dead letter goes to its 'place' or to the 'tail', not to {to!r}.")
         deal = self._to_place if to == "place" else self._to_tail
         return (yield from self._all(tr, deal, position=position, limit=limit))
 
@@ -90,7 +93,7 @@ class DeadLetters:
         limit: int | None = None,
         older_than: float = 0.0,
     ) -> Steps[int]:
-        """Remove dead letters for good; return how many.
+        """Remove dead letters for good; return how many. Those that can't be read stay.
 
         Args:
             tr: a transaction, or a database: then in as many transactions as it takes.
@@ -130,11 +133,15 @@ class DeadLetters:
             if size > BATCH_BYTES:
                 end = begin
                 break
+            begin = row.key + b"\x00"
+            try:
+                notes = notes_of(row.value)
+            except FormatError:
+                continue  # left to a newer version of the library, which wrote it; the check says so
             tr.add_read_conflict_key(row.key)
-            written = yield from deal(tr, moves, row, notes_of(row.value))
+            written = yield from deal(tr, moves, row, notes)
             dealt += bool(written)
             size += written
-            begin = row.key + b"\x00"
         moves.finish()
         return dealt, begin if len(found) == limit or size > BATCH_BYTES else end
 

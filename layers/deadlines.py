@@ -113,6 +113,8 @@ class Deadlines:
         *Conflicts:* with another claim of the same deadline, of which one gets it, and with whoever takes or moves the
         item. *Cost:* one read, then three in parallel and two writes each.
         """
+        if limit < 1:
+            raise ValueError(f"limit is how many deadlines to claim, at least 1, not {limit}.")
         lead_us = None if lead is None else not_negative(lead, "lead")
         return (yield from self._queue.transact(tr, partial(self._claim, lead_us=lead_us, limit=limit, until_us=0)))
 

@@ -70,7 +70,6 @@ class Holding:
         asked = started(moves.ask())
         [(packed, stored, notes)] = yield from self._held(tr, [lease])
         yield from asked
-        moves.leave_leased(packed, notes)
         fate = moves.fail(packed, stored, notes, self._retry, now_us=now_us, delay_us=delay_us, error=error)
         moves.finish()
         return fate

@@ -463,6 +463,8 @@ class Leases:
             return result
 
     def _reclaim(self, tr: Transaction, limit: int) -> Steps[tuple[ReclaimReport, bool]]:
+        if limit < 1:
+            raise ValueError(f"limit is how many timers to settle, at least 1, not {limit}.")
         now_us = self.now_us()
         overdue = yield from due_timers(tr, self.layout, now_us, limit=limit)
         moves = Moves(tr, self.layout)

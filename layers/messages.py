@@ -29,7 +29,7 @@ from fdbqueue import CodecError
 from fdbqueue.codecs import CODEC_ERRORS
 
 from .limits import MOST_COUNTED, Limit
-from .times import positive
+from .times import LONGEST_SECONDS, positive
 
 Key: TypeAlias = str | bytes | int | tuple[Any, ...] | None
 """What relates messages of one type, and of others, to each other."""
@@ -250,7 +250,7 @@ def time_us(seconds: Seconds, message: Any, now_us: int) -> int:
         return 0
     if callable(seconds):
         at = seconds(message)
-        return 0 if at is None else max(1, int(at * 1e6))
+        return 0 if at is None else max(1, int(min(at, LONGEST_SECONDS) * 1e6))
     return now_us + int(seconds * 1e6)
 
 

@@ -21,6 +21,7 @@ from fdbqueue.tail import raise_tail
 
 from .backoff import Backoff
 from .lease import Fate
+from .times import LONGEST_SECONDS
 
 _ONE = (1).to_bytes(8, "little")
 ERROR_BYTES = 1_200
@@ -35,6 +36,10 @@ class Retry:
     """After how many attempts it becomes a dead letter; None: never."""
     backoff: Backoff
     """How long it waits before the next."""
+
+    def delay_us(self, attempt: int) -> int:
+        """Return how long an item waits whose attempt of this number has failed."""
+        return int(min(self.backoff(attempt), LONGEST_SECONDS) * 1e6)
 
 
 class Moves:
@@ -206,14 +211,17 @@ class Moves:
     def fail(
         self, packed: bytes, stored: bytes, notes: Notes, retry: Retry, *, now_us: int, delay_us: int | None, error: str
     ) -> Fate:
-        """Put an item whose attempt failed back, or among the dead letters if it was the last one."""
+        """Take a leased item whose attempt failed back, or put it among the dead letters if that was the last one."""
         # What stands beside the item is noted as well, and the notes have a limit.
         error = cut(error, ERROR_BYTES - sum(map(len, notes.beside)))
-        if retry.max_attempts is not None and notes.attempt >= retry.max_attempts:
+        is_last = retry.max_attempts is not None and notes.attempt >= retry.max_attempts
+        if delay_us is None:
+            # Before anything is written: a policy that raises must not leave the item nowhere.
+            delay_us = 0 if is_last else retry.delay_us(notes.attempt)
+        self.leave_leased(packed, notes)
+        if is_last:
             self.enter_dead(packed, stored, at_rest(notes, error=error, died_at_us=now_us))
             return Fate.dead
-        if delay_us is None:
-            delay_us = int(retry.backoff(notes.attempt) * 1e6)
         return self.put_back(packed, stored, at_rest(notes, error=error), now_us=now_us, delay_us=delay_us)
 
 

@@ -118,7 +118,6 @@ def _settle_one(
 ) -> Reclaimed:
     notes = notes_of(stored)
     if kind == LEASE:
-        moves.leave_leased(packed, notes)
         error = f"The lease of {notes.consumer or 'a consumer'} expired."
         fate = moves.fail(packed, stored, notes, retry, now_us=now_us, delay_us=None, error=error)
     else:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 
+LONGEST_SECONDS = 4e12
+"""More than 100,000 years; microseconds stay within what is stored of them, also as a time from 1970 on."""
+
 
 def positive(seconds: float, name: str) -> int:
     """Return a duration in microseconds.
 
     Raises:
-        ValueError: it is not finite, or not more than 0.
+        ValueError: it is not finite, too long, or not more than 0.
     """
-    if not math.isfinite(seconds) or seconds <= 0:
-        raise ValueError(f"{name} is a number of seconds, more than 0, not {seconds}.")
+    if not math.isfinite(seconds) or not 0 < seconds <= LONGEST_SECONDS:
+        raise ValueError(f"{name} is a number of seconds, more than 0, not {seconds}{_over(seconds)}.")
     return int(seconds * 1e6)
 
 
@@ -20,10 +23,10 @@ def not_negative(seconds: float, name: str) -> int:
     """Return a delay or a time in microseconds.
 
     Raises:
-        ValueError: it is not finite, or less than 0.
+        ValueError: it is not finite, too long, or less than 0.
     """
-    if not math.isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{name} is a number of seconds, 0 or more, not {seconds}.")
+    if not math.isfinite(seconds) or not 0 <= seconds <= LONGEST_SECONDS:
+        raise ValueError(f"{name} is a number of seconds, 0 or more, not {seconds}{_over(seconds)}.")
     return int(seconds * 1e6)
 
 
@@ -45,3 +48,7 @@ def visible_at(now_us: int, delay: float | None, at: float | None) -> int:
 def seconds_or_none(at_us: int) -> float | None:
     """Return a stored time in seconds; None if it was never set."""
     return at_us / 1e6 if at_us else None
+
+
+def _over(seconds: float) -> str:
+    return f", which is over {LONGEST_SECONDS:.0e}" if seconds > LONGEST_SECONDS else ""

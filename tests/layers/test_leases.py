@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from fdbqueue.layout import Position, pack
 from layers.backoff import constant
 from layers.lease import Fate, Lease, LeaseHandle
 from layers.leases import Leases
+from layers.times import LONGEST_SECONDS
 from tests.helpers.clock import Clock
 
 
@@ -231,6 +233,37 @@ def test_a_back_off_policy_delays_what_failed(db: Any, space: Subspace, clock: C
     assert lease_of(leases, db).value == b"1"
 
 
+def refuse(attempt: int) -> float:
+    raise LookupError(f"no policy for attempt {attempt}")
+
+
+@pytest.mark.parametrize("policy", [refuse, lambda attempt: float("nan")])
+def test_a_back_off_policy_that_raises_leaves_the_item_with_its_holder_whatever_becomes_of_the_transaction(
+    db: Any, space: Subspace, clock: Clock, policy: Any
+) -> None:
+    leases = Leases(Queue(space), backoff=policy, clock=clock)
+    fill(leases, db, 2)
+    given_back, expired = leases.lease_many(db, duration=10)
+    clock.now += 11
+    for fails in (partial(leases.nack, lease=given_back), leases.lease, leases.reclaim):
+        tr = db.create_transaction()
+        with pytest.raises((LookupError, ValueError)):
+            fails(tr)
+        tr.commit().wait()
+    assert leases.stats(db).leased == 2
+    assert leases.check(db).problems == ()
+    leases.ack_many(db, [given_back, expired])
+
+
+def test_a_back_off_without_end_is_a_very_long_one(db: Any, space: Subspace, clock: Clock) -> None:
+    leases = Leases(Queue(space), backoff=lambda attempt: 2.0**1023 if attempt == 1 else float("inf"), clock=clock)
+    fill(leases, db, 1)
+    assert leases.nack(db, lease_of(leases, db)) is Fate.delayed
+    [kept] = leases.browse(db, state="delayed")
+    assert kept.visible_at == pytest.approx(clock.now + LONGEST_SECONDS)
+    assert leases.check(db).problems == ()
+
+
 def test_an_item_becomes_available_after_its_delay_or_at_its_time(db: Any, leases: Leases, clock: Clock) -> None:
     leases.enqueue(db, b"at", at=clock.now + 20)
     leases.enqueue(db, b"delay", delay=10)
@@ -405,11 +438,23 @@ def test_verbs_can_be_awaited(db: Any, leases: Leases) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"duration": 0}, {"duration": float("inf")}, {"duration": float("nan")}, {"duration": -1}],
+    [{"duration": 0}, {"duration": float("inf")}, {"duration": float("nan")}, {"duration": -1}, {"duration": 1e300}],
 )
 def test_a_duration_that_is_none_is_refused(db: Any, leases: Leases, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="duration is a number of seconds"):
         leases.lease(db, **wrong)
+
+
+@pytest.mark.parametrize("terms", [{"at": 2e13}, {"delay": 2e13}, {"ttl": 1e300}])
+def test_times_that_nobody_lives_to_see_are_refused_and_say_so(db: Any, leases: Leases, terms: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(terms))} is a number of seconds.*which is over 4e"):
+        leases.enqueue(db, b"x", **terms)
+    assert leases.stats(db).enqueued == 0
+
+
+def test_no_timers_can_not_be_settled(db: Any, leases: Leases) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        leases.reclaim(db, limit=0)
 
 
 def test_leases_print_their_subspace_as_a_tuple() -> None:

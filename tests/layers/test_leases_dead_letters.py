@@ -9,6 +9,7 @@ import pytest
 from fdbqueue import BulkInterrupted, CodecError, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.items import INLINE_BYTES
+from fdbqueue.layout import pack
 from layers.deadletters import BATCH_ITEMS
 from layers.leases import Leases
 from tests.helpers.clock import Clock
@@ -91,6 +92,23 @@ def test_large_dead_letters_are_redriven_in_transactions_that_are_not_too_large(
     assert leases.dead.redrive(db, to="tail") == 4
     assert leases.stats(db).available == 4
     assert leases.check(db).ok
+
+
+@pytest.mark.parametrize("verb", ["redrive", "purge"])
+def test_a_dead_letter_that_can_not_be_read_stays_and_holds_up_no_other(db: Any, leases: Leases, verb: str) -> None:
+    positions = kill(leases, db, 3)
+    db[leases.layout.dead.key(pack(positions[1]))] = b"\x20newer"
+    assert getattr(leases.dead, verb)(db) == 2
+    assert leases.stats(db).dead == 1
+    assert [problem for problem in leases.check(db).problems if "newer version" not in problem] == []
+
+
+def test_a_dead_letter_goes_to_its_place_or_the_tail_and_nowhere_else(db: Any, leases: Leases) -> None:
+    kill(leases, db)
+    nowhere: Any = "front"
+    with pytest.raises(ValueError, match="'front'"):
+        leases.dead.redrive(db, to=nowhere)
+    assert leases.stats(db).dead == 1
 
 
 def test_only_dead_letters_that_are_old_enough_are_purged(db: Any, leases: Leases, clock: Clock) -> None:

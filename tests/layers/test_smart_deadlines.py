@@ -53,6 +53,11 @@ def test_a_missed_deadline_is_claimed_once_and_the_item_stays(db: Any, smart: Sm
     assert [message["n"] for message in contents(smart, db)] == [1, 2]
 
 
+def test_no_deadlines_can_not_be_claimed(db: Any, smart: SmartQueue) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Deadlines(smart).claim(db, limit=0)
+
+
 def test_near_ones_are_told_once_with_a_lead_time_and_again_when_they_are_missed(
     db: Any, smart: SmartQueue, clock: Clock
 ) -> None:

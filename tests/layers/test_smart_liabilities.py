@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from fdbqueue import CheckFailed, CodecError, FormatError, QueueFull, ScanTooLarge
+from fdbqueue import CheckFailed, CodecError, FormatError, ItemTooLarge, QueueFull, ScanTooLarge
 from fdbqueue.engine import Subspace
+from fdbqueue.items import MAX_ITEM_BYTES
 from layers.decisions import Asked, Decision, TakeOver
 from layers.limits import Limit
 from layers.messages import NOTHING, OWN_KEY, OWN_TYPE, MessageType, types
@@ -151,6 +152,39 @@ def test_a_leased_item_can_not_take_over_values(db: Any, space: Subspace) -> Non
     with pytest.raises(CheckFailed, match="leased"):
         smart.enqueue(db, {"type": "x", "n": 2})
     assert smart.enqueue(db, {"type": "x", "n": 1}).decision is Decision.ignore
+
+
+def never(message: Data) -> float | None:
+    if message.get("n") == 2:
+        raise LookupError("no time for 2")
+    return message.get("until")
+
+
+@pytest.mark.parametrize(
+    ("answer", "headers", "raised"),
+    [
+        (Decision.queue_and_delete, {"no": object()}, CodecError),
+        (TakeOver({"type": "x", "n": 2}), None, LookupError),
+        (TakeOver({"type": "x", "n": 3, "large": "x" * MAX_ITEM_BYTES}), None, ItemTooLarge),
+    ],
+)
+def test_an_enqueue_that_fails_has_written_nothing_whatever_becomes_of_the_transaction(
+    db: Any, space: Subspace, clock: Clock, answer: Any, headers: Any, raised: type[Exception]
+) -> None:
+    def check(queued: Data, new: Data) -> Any:
+        return answer if new["n"] == 9 else Decision.queue
+
+    smart = smart_queue(space, MessageType("x", check=check, expires=never), clock=clock)
+    smart.enqueue(db, {"type": "x", "n": 0, "until": clock.now + 1})  # it would be removed on the way
+    smart.enqueue(db, {"type": "x", "n": 1})
+    clock.now += 2
+    before = rows_of(smart, db)
+    tr = db.create_transaction()
+    with pytest.raises(raised):
+        smart.enqueue(tr, {"type": "x", "n": 9}, headers=headers)
+    tr.commit().wait()
+    assert rows_of(smart, db) == before
+    assert smart.check(db).problems == ()
 
 
 def test_a_check_that_is_not_deterministic_is_found_by_the_debug_mode(db: Any, space: Subspace) -> None:
