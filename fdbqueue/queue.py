@@ -84,7 +84,6 @@ class Queue:
         self.order = order
         self.order_name = None if order is None else order.name
         self._once = Once(self.layout)
-        self._tails: WeakKeyDictionary[Any, _Tail] = WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Queue, codec=self.codec, order=self.order), (self.layout.space,)
@@ -331,14 +330,16 @@ class Queue:
         Raises:
             OrderError: the queue's items have another order.
         """
-        order = order or self.order_name
-        tail = self._tails.get(tr)
-        if tail is None or tail.attempt.is_ready():
-            last = yield from LastIndex(tr, self.layout, order, composed=True).steps()
-            tail = self._tails[tr] = _Tail(tr.get_versionstamp(), last + 1)
+        layout, order = self.layout, order or self.order_name
+        tails = _tails.setdefault(tr, {})
+        tail = tails.get(layout.prefix)
+        if tail is None or tail.order != order or tail.attempt.is_ready():
+            last = yield from LastIndex(tr, layout, order, composed=True).steps()
+            tail = tails[layout.prefix] = _Tail(tr.get_versionstamp(), last + 1, order, layout)
+        layout.subscribed, layout.sole = tail.layout.subscribed, tail.layout.sole
         index = tail.next_index
         tail.next_index += wanted
-        give_up_to(tr, self.layout, tail.next_index - 1, order)
+        give_up_to(tr, layout, tail.next_index - 1, order)
         return index
 
     def item(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item]:
@@ -455,8 +456,10 @@ class Queue:
         return self.item(tr, self.layout.position_of(row.key), row.value)
 
     def _item_if_there(self, tr: Transaction, row: KeyValue) -> Steps[Item | None]:
+        # As it is now: what its chunks hold may be another value than that of the row, which was read before.
         value = yield tr.snapshot.get(row.key)
-        return (yield from self._item(tr, row)) if value.present() else None
+        position = self.layout.position_of(row.key)
+        return (yield from self.item(tr, position, bytes(value))) if value.present() else None
 
     def _open(self, position: Position, stored: bytes) -> Envelope:
         try:
@@ -482,6 +485,7 @@ class Queue:
     def _clear(self, tr: Transaction) -> Steps[None]:
         yield from ()
         tr.clear_range(*self.layout.whole_range())
+        _tails.get(tr, {}).pop(self.layout.prefix, None)
 
 
 @dataclass(slots=True)
@@ -494,3 +498,10 @@ class _Tail:
 
     attempt: Future[Any]
     next_index: int
+    order: str | None
+    layout: Layout
+    """Of whoever read it, which knows from that whether there are subscriptions."""
+
+
+_tails: WeakKeyDictionary[Any, dict[bytes, _Tail]] = WeakKeyDictionary()
+"""By transaction, and there by the prefix of a queue: several objects of one queue give its indices in turn."""

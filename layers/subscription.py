@@ -252,8 +252,10 @@ class Subscription:
         """Settle what is due, and return what that moved."""
         due = yield from due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT)
         moves = Moves(tr, self._layout)
-        yield from settle(tr, self._layout, moves, due, now_us=now_us, retry=self.leases.retry)
-        moves.finish()
+        try:
+            yield from settle(tr, self._layout, moves, due, now_us=now_us, retry=self.leases.retry)
+        finally:
+            moves.finish()
         return moves
 
     def _credit_now(self, tr: Transaction) -> Steps[Credit]:

@@ -267,6 +267,21 @@ def test_a_redrive_to_the_tail_by_who_does_not_know_the_order_keeps_the_level(db
     assert jobs.check(db).ok
 
 
+def test_who_redrove_to_the_tail_without_the_order_can_not_enqueue_without_it_in_that_transaction(
+    db: Any, space: Subspace
+) -> None:
+    jobs = jobs_of(space, max_attempts=1)
+    fill(jobs, db, 0)
+    lease = jobs.leases.lease(db)
+    assert lease is not None
+    jobs.leases.nack(db, lease)
+    plain = Leases(Queue(space, codec="json"))
+    tr = db.create_transaction()
+    assert plain.dead.redrive(tr, to="tail") == 1
+    with pytest.raises(OrderError):
+        plain.enqueue(tr, "without a level")
+
+
 @pytest.mark.parametrize("verb", ["dequeue", "lease"])
 def test_a_staged_queue_serves_by_level(verb: str, db: Any, space: Subspace) -> None:
     jobs = jobs_of(space)

@@ -93,6 +93,27 @@ def test_a_transaction_that_was_reset_reads_the_last_index_again(db: Any, queue:
     assert values(queue, db)[:3] == [b"a", b"b", b"c"]
 
 
+def test_several_objects_of_one_queue_keep_the_order_of_one_transaction(db: Any, queue: Queue) -> None:
+    first, second = Queue(queue.layout.space), Queue(queue.layout.space)
+
+    def enqueue_by_turns(tr: Any) -> list[Position]:
+        return [(first if n % 2 else second).enqueue(tr, b"%d" % n) for n in range(8)]
+
+    tr = db.create_transaction()
+    assert [position.index for position in enqueue_by_turns(tr)] == list(range(1, 9))
+    tr.reset()
+    assert [position.index for position in enqueue_by_turns(tr)] == list(range(1, 9))
+    tr.commit().wait()
+    assert [item.value for item in queue.browse(db)] == [b"%d" % n for n in range(8)]
+
+
+def test_a_queue_that_its_transaction_clears_begins_anew(db: Any, queue: Queue) -> None:
+    tr = db.create_transaction()
+    queue.enqueue_many(tr, [b"a", b"b"])
+    queue.clear(tr)
+    assert queue.enqueue(tr, b"c").index == 1
+
+
 def test_dequeue_many_takes_the_first_ones_in_order(db: Any, queue: Queue) -> None:
     queue.enqueue_many(db, [b"%d" % n for n in range(10)])
     assert [item.value for item in queue.dequeue_many(db, limit=4)] == [b"0", b"1", b"2", b"3"]
