@@ -48,8 +48,8 @@ class _Rewritten:
     stored: bytes
     """What is to be stored in its place."""
     notes: Notes
-    timed: tuple[bytes, ...]
-    """What of them is of its new deadline."""
+    told: tuple[bytes, ...]
+    """What of them is for those who are told of it."""
 
 
 class Admitting:
@@ -78,19 +78,20 @@ class Admitting:
         if rank is None:  # else it writes: an item with a rank raises the tail
             next_index = started(next_index)
         scan = Scan(tr, self._queue, self._index.spans(new.type, new.key), self._bounds, _remedy(new.type))
-        numbers = started(self._recipients.numbers(tr))
+        asked_for_numbers = started(self._recipients.numbers(tr))
         going = Going()
         answers, asked = yield from self._ask(scan, new, going, now_us)
         by = answers.by
         if by is not None and answers.decision in _DELETING:
             going.delete(by.standing)
         wanted = room = answers.decision not in _LEAVING_OUT
-        notes = self._notes(new, terms, now_us, (yield from numbers)) if wanted else None
+        numbers = yield from asked_for_numbers
+        notes = self._notes(new, terms, now_us, numbers) if wanted else None
         if wanted:
             room = yield from self._room.make(tr, new, going, now_us)
         rewritten = None
         if by is not None and answers.type is not None and answers.payload is not None:
-            rewritten = self._rewritten(by, answers.payload, answers.type, now_us)
+            rewritten = self._rewritten(by, answers.payload, answers.type, now_us, numbers)
         # From here on it writes, and nothing fails any more.
         position = None
         if room and notes is not None:
@@ -133,24 +134,19 @@ class Admitting:
         return answers, asked
 
     def _notes(self, new: Newcomer, terms: Terms, now_us: int, numbers: list[int]) -> Notes:
-        deadline_us = time_us(new.type.deadline, new.message, now_us)
-        beside = (
-            self._index.part(new.type.name, new.key),
-            *deadline_parts(self._layout, deadline_us),
-            *recipient_parts(self._layout, numbers),
-        )
-        size_bytes = sum(map(len, beside))
-        if size_bytes > BESIDE_BYTES:
-            raise ItemTooLarge(
-                f"The key of the new {new.type.name!r}, and what else stands beside it, has {size_bytes:,} bytes,"
-                f" over the limit of {BESIDE_BYTES:,}. Use a shorter key, such as a hash of it."
-            )
+        beside = (self._index.part(new.type.name, new.key), *self._told(new.type, new.message, now_us, numbers))
+        _check_size(new.type, beside)
         return Notes(
             enqueued_at_us=now_us,
             visible_at_us=terms.visible_at_us,
             ttl_at_us=time_us(new.type.expires, new.message, now_us),
             beside=beside,
         )
+
+    def _told(self, own: MessageType, message: Any, now_us: int, numbers: list[int]) -> tuple[bytes, ...]:
+        """Return what stands beside an item for those who are told of it: monitors and recipients."""
+        deadline_us = time_us(own.deadline, message, now_us)
+        return (*deadline_parts(self._layout, deadline_us), *recipient_parts(self._layout, numbers))
 
     def _remove(self, moves: Moves, going: Going) -> None:
         for counter, items in (("expired", going.expired), ("deleted", going.deleted)):
@@ -169,14 +165,16 @@ class Admitting:
         self._ring(tr, notes)
         moves.tally("enqueued", 1)
 
-    def _rewritten(self, by: Found, payload: bytes, own: MessageType, now_us: int) -> _Rewritten:
-        """Return an item with another message; its times begin anew."""
+    def _rewritten(self, by: Found, payload: bytes, own: MessageType, now_us: int, numbers: list[int]) -> _Rewritten:
+        """Return an item with another message: its times begin anew, and its recipients have to fetch it again."""
         was = by.opened.notes
         message = self._queue.codec.decode(payload)
-        kept = tuple(part for part in was.beside if not is_deadline(self._layout, part))
-        timed = deadline_parts(self._layout, time_us(own.deadline, message, now_us))
-        notes = replace(was, ttl_at_us=time_us(own.expires, message, now_us), beside=(*kept, *timed))
-        return _Rewritten(by, payload, envelope(payload, by.opened.headers), notes, timed)
+        index = self._layout.part_of(self._layout.smart)
+        told = self._told(own, message, now_us, numbers)
+        beside = (*(part for part in was.beside if part.startswith(index)), *told)
+        _check_size(own, beside)
+        notes = replace(was, ttl_at_us=time_us(own.expires, message, now_us), beside=beside)
+        return _Rewritten(by, payload, envelope(payload, by.opened.headers), notes, told)
 
     def _rewrite(self, tr: Transaction, moves: Moves, new: _Rewritten) -> None:
         """Let an item have another message, under its own key."""
@@ -187,7 +185,7 @@ class Admitting:
         if is_chunked(new.by.stored):
             tr.clear_range(*self._layout.chunk_range_of(packed))
         moves.rewrite(place_of(self._layout, new.by.state), packed, new.stored, was, new.notes)
-        for part in new.timed:
+        for part in new.told:
             tr.set(self._layout.prefix + part + packed, b"")
         self._write_chunks(tr, position_of(self._layout, packed), new.payload)
         self._ring(tr, new.notes)
@@ -206,6 +204,15 @@ class Admitting:
 
     def _positions(self, items: list[Standing]) -> tuple[Position, ...]:
         return tuple(position_of(self._layout, item.packed) for item in items)
+
+
+def _check_size(own: MessageType, beside: tuple[bytes, ...]) -> None:
+    size_bytes = sum(map(len, beside))
+    if size_bytes > BESIDE_BYTES:
+        raise ItemTooLarge(
+            f"The key of the new {own.name!r}, and what else stands beside it, has {size_bytes:,} bytes,"
+            f" over the limit of {BESIDE_BYTES:,}. Use a shorter key, such as a hash of it."
+        )
 
 
 def _remedy(own: MessageType) -> str:

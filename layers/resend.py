@@ -28,7 +28,9 @@ Guarantees
 
 Limits
     At most 32 recipients. Items that are leased or delayed are not fetched until they are available. A redriven dead
-    letter is sent to all of its recipients again. What a plain `Queue.enqueue` appends has no recipients.
+    letter is sent to all of its recipients again, and an item that takes over a newcomer's values to all who are
+    registered then: a confirmation of its former copy that comes later is taken for the next one's, unless it names the
+    position. What a plain `Queue.enqueue` appends has no recipients.
 
 Source
     Herzner & Thuswald, "Smart Queue": Resend Control and Fault Tolerance, with one such attribute per recipient.

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fdbqueue import Position
 from fdbqueue.engine import FDBError, Subspace
-from layers.decisions import Decision
+from layers.decisions import Decision, TakeOver
 from layers.leases import Leases
 from layers.messages import NOTHING, MessageType
 from layers.smart import SmartQueue
@@ -205,6 +205,25 @@ def test_a_redriven_item_is_sent_again(db: Any, smart: SmartQueue) -> None:
     assert mortal.resend.confirm(db, "B") == (None, False), "it has not been fetched again"
     assert list(fetched(mortal, db)) == [1]
     assert mortal.resend.confirm(db, "B")[1]
+
+
+def test_an_item_that_takes_over_values_is_sent_to_all_anew(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space, MessageType("frame", check=lambda queued, new: TakeOver(new), deadline=30.0))
+    smart.resend.register(db, "B")
+    smart.resend.register(db, "C")
+    smart.resend.register(db, "D")
+    smart.enqueue(db, frame(1))
+    smart.resend.unregister(db, "D")
+    smart.resend.register(db, "E")
+    for recipient in "BC":
+        assert list(fetched(smart, db, recipient)) == [1]
+    smart.resend.confirm(db, "B")
+    assert smart.enqueue(db, frame(2)).position is None
+    for recipient in "BCE":
+        assert list(fetched(smart, db, recipient)) == [2]
+    assert smart.check(db).problems == ()
+    assert [smart.resend.confirm(db, recipient)[1] for recipient in "BCE"] == [False, False, True]
+    assert smart.check(db).problems == ()
 
 
 def test_there_are_at_most_32_recipients_with_names(db: Any, smart: SmartQueue) -> None:
