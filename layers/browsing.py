@@ -10,7 +10,7 @@ from fdbqueue import Item, Position, Queue
 from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps
-from fdbqueue.items import Notes, is_chunked, notes_of
+from fdbqueue.items import is_chunked, notes_of
 from fdbqueue.layout import Place, pack
 
 from .times import seconds_or_none
@@ -62,26 +62,31 @@ def browse(
     begin = place.begin if after is None else place.key(pack(after)) + b"\x00"
 
     def look(row: KeyValue) -> Steps[Kept | None]:
-        found = yield from _open(tr, queue, place, row)
-        return None if found is None else _kept(found, notes_of(row.value), state)
+        return _open(tr, queue, place, row, state)
 
     return Browser(Pages(tr, begin, place.end, limit=limit, pace=Pace(share)), look)
 
 
-def _open(tr: Transaction | Database, queue: Queue, place: Place, row: KeyValue) -> Steps[Item | None]:
+def _open(tr: Transaction | Database, queue: Queue, place: Place, row: KeyValue, state: State) -> Steps[Kept | None]:
     position = place.position(row.key)
     if not is_chunked(row.value):
-        return (yield from queue.item(cast(Transaction, tr), position, row.value))
+        item = yield from queue.item(cast(Transaction, tr), position, row.value)
+        return _kept(item, row.value, state)
 
-    def with_chunks(tr: Transaction) -> Steps[Item | None]:
-        # The page was read in another transaction, if a database was given: the item may be gone, its chunks too.
+    def with_chunks(tr: Transaction) -> Steps[Kept | None]:
+        # The page was read in another transaction, if a database was given: the item may be gone, its chunks too, or
+        # be another by now.
         value = yield tr.snapshot.get(row.key)
-        return (yield from queue.item(tr, position, row.value)) if value.present() else None
+        if not value.present():
+            return None
+        stored = bytes(value)
+        return _kept((yield from queue.item(tr, position, stored)), stored, state)
 
     return (yield from queue.read(tr, with_chunks))
 
 
-def _kept(item: Item, notes: Notes, state: State) -> Kept:
+def _kept(item: Item, stored: bytes, state: State) -> Kept:
+    notes = notes_of(stored)
     return Kept(
         item.position,
         item.value,

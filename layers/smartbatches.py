@@ -49,21 +49,21 @@ class Batches:
     """Compares and enqueues it in a transaction."""
     alone: Callable[..., Steps[Outcome]]
     """Does so in a transaction of its own, ``alone(new=…)``, waiting for room if it is to."""
+    taken: int = 0
+    """How many messages were read from the input."""
+    tried: int = 0
+    """How many the transaction has that was tried last."""
 
     def enqueue(self, db: Database, messages: Iterable[Any]) -> Steps[list[Outcome]]:
         """Enqueue all; what fails when others are in raises `BulkInterrupted`."""
         outcomes: list[Outcome] = []
-        sizes: list[int] = []
-        taken = 0
         try:
             for batch in self._cut(messages):
-                taken += len(batch)
                 yield from self._batch(db, batch, outcomes)
-                sizes += [len(new.payload) for new in batch]
         except Exception as error:
             if not outcomes:
                 raise
-            raise self._interrupted(outcomes, taken, error) from error
+            raise self._interrupted(outcomes, error) from error
         return outcomes
 
     def _batch(self, db: Database, batch: list[Newcomer], outcomes: list[Outcome]) -> Steps[None]:
@@ -78,6 +78,7 @@ class Batches:
         def body(tr: Transaction) -> Steps[list[Outcome]]:
             return (yield from admit_all(tr, batch, self.admit))
 
+        self.tried = len(batch)
         if len(batch) == 1:
             outcomes.append((yield from self.alone(new=batch[0])))
             return
@@ -92,7 +93,13 @@ class Batches:
         batch: list[Newcomer] = []
         size_bytes = 0
         for message in messages:
-            new = self.newcomer(message)
+            self.taken += 1
+            try:
+                new = self.newcomer(message)
+            except Exception:
+                if batch:
+                    yield batch  # those in front of the one that fails are in
+                raise
             if batch and (len(batch) >= BATCH_MESSAGES or size_bytes + len(new.payload) > BATCH_BYTES):
                 yield batch
                 batch, size_bytes = [], 0
@@ -101,16 +108,15 @@ class Batches:
         if batch:
             yield batch
 
-    def _interrupted(self, outcomes: list[Outcome], taken: int, error: Exception) -> BulkInterrupted:
+    def _interrupted(self, outcomes: list[Outcome], error: Exception) -> BulkInterrupted:
         done = len(outcomes)
         positions = [outcome.position for outcome in outcomes if outcome.position is not None]
         ends = (positions[0], positions[-1]) if positions else (None, None)
-        rest = [(done, max(taken, done + 1))]
-        unknown = rest if leaves_in_doubt(error) else []
+        known = done + self.tried if leaves_in_doubt(error) else done
         return BulkInterrupted(
             f"The enqueue into {self.queue!r} stopped after {done:,} messages were dealt with: {error} Go on with the"
             " next one, or leave it out.",
             report=BulkReport(len(positions), 0, *ends),
-            missing=[] if unknown else rest,
-            unknown=unknown,
+            missing=[(known, self.taken)] if known < self.taken else [],
+            unknown=[(done, known)] if done < known else [],
         )

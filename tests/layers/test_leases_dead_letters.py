@@ -166,6 +166,13 @@ def test_stats_say_how_old_the_first_item_is_and_what_is_overdue(db: Any, leases
     assert (stats.oldest_age_s, stats.overdue, stats.delayed) == (10.0, 1, 1)
 
 
+def test_stats_count_on_when_the_first_item_can_not_be_read(db: Any, leases: Leases) -> None:
+    position = leases.enqueue(db, b"x")
+    db[leases.layout.item_key(position)] = b"\x20newer"
+    stats = leases.stats(db)
+    assert (stats.available, stats.oldest_age_s) == (1, None)
+
+
 def test_check_finds_timers_without_items_and_items_without_timers(db: Any, leases: Leases) -> None:
     leases.enqueue(db, b"leased")
     leases.lease(db)

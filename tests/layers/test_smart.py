@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 
 from fdbqueue import BulkInterrupted, CodecError, ItemTooLarge, Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.items import INLINE_BYTES
 from layers.decisions import Answer, Asked, Decision, TakeOver
 from layers.limits import Limit
 from layers.messages import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed, types
@@ -213,10 +215,21 @@ def test_enqueue_many_says_which_are_in_when_one_fails(db: Any, smart: SmartQueu
     good: list[Any] = [Order(n) for n in range(120)]
     with pytest.raises(BulkInterrupted) as interrupted:
         smart.enqueue_many(db, [*good, "no message"])
-    assert interrupted.value.missing == [(100, 101)]
-    assert interrupted.value.report.items == 100
+    assert interrupted.value.missing == [(120, 121)]
+    assert interrupted.value.report.items == 120
     with pytest.raises(CodecError):
         smart.enqueue_many(db, ["no message"])
+    assert len(contents(smart, db)) == 120
+
+
+def test_enqueue_many_says_which_were_read_and_are_not_in_when_the_input_fails(db: Any, smart: SmartQueue) -> None:
+    def broken() -> Iterator[Order]:
+        yield from map(Order, range(130))
+        raise OSError
+
+    with pytest.raises(BulkInterrupted) as interrupted:
+        smart.enqueue_many(db, broken())
+    assert (interrupted.value.report.items, interrupted.value.missing) == (100, [(100, 130)])
     assert len(contents(smart, db)) == 100
 
 
@@ -228,6 +241,24 @@ def test_enqueue_many_says_of_which_nobody_knows_when_a_commit_times_out(
         smart.enqueue_many(FaultyDatabase.failing_at(db, {1}, (when, 1031)), [Order(n) for n in range(120)])
     assert (interrupted.value.missing, interrupted.value.unknown) == ([], [(100, 120)])
     assert len(contents(smart, db)) == (120 if when == "after" else 100)
+
+
+def test_a_large_message_that_takes_over_values_while_somebody_looks_on_is_seen_as_it_is_then(
+    db: Any, space: Subspace
+) -> None:
+    smart = smart_queue(space, MessageType("x", check=lambda queued, new: TakeOver(new), key=first, sees=OWN_KEY))
+    large = "x" * (INLINE_BYTES + 1)
+    for name in "ab":
+        smart.enqueue(db, {"type": "x", "text": name + large})
+    looks: list[Any] = [smart.queue.browse(db), smart.leases.browse(db, state="available")]
+    for number, look in enumerate(looks):
+        next(look)
+        smart.enqueue(db, {"type": "x", "text": f"b{number}" + large})
+        assert next(look).value["text"] == f"b{number}" + large
+
+
+def first(message: Any) -> str:
+    return str(message["text"][0])
 
 
 def test_a_callers_transaction_has_all_of_it_or_nothing(db: Any, smart: SmartQueue) -> None:
