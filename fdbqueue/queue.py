@@ -58,7 +58,8 @@ class Queue:
 
     Every method takes a transaction, in which it composes with whatever else the transaction does and which the
     caller commits, or a database, and then commits by itself, exactly once even when a commit's outcome is unknown.
-    Every verb can be awaited too: ``await orders.enqueue.aio(db, value)`` blocks no event loop and needs no thread.
+    Every verb can be awaited too: ``await orders.enqueue.aio(db, value)`` blocks no event loop and needs no thread. One
+    that is cancelled while it commits may have taken effect: an item that `dequeue` was taking may be gone then.
 
     Args:
         name: the queue's name (``"orders"`` keeps its items under the tuple ``("orders", index, random)``), a key

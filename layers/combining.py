@@ -104,6 +104,10 @@ class Line(Generic[A, R]):
         if gathered and self._gathering is not None:
             self._gathering[1].keep()
 
+    def is_led(self) -> bool:
+        """Say whether there is a leader; where there is none nobody waits, and nothing is left behind."""
+        return self._led
+
     def ring(self) -> None:
         """Let a leader that waits look again."""
         self._bell.keep()

@@ -269,6 +269,8 @@ class Leases:
         if not is_database(tr):
             own = cast(Transaction, tr)
             taken, _ = yield from take(own)
+            while taken.again:  # only items whose life was over, so far
+                taken, _ = yield from take(own)
             if not taken.leases:
                 self.head.found_nothing(own)
             return taken.leases

@@ -74,6 +74,8 @@ BATCH_BYTES = 1_000_000
 """About how much the enqueues that share a transaction write."""
 _OVERHEAD_BYTES = 1_000  # what an enqueue counts beside its payload: at most 1,000 of them share a transaction
 _ACKS_AT_ONCE = 500
+MOST_TERMS = 16
+"""For how many durations of leases a process keeps what it has learnt, beside those that are asked for right now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +272,9 @@ class _Crews:
         by_terms = self._turns.setdefault(db, {})
         turns = by_terms.get(duration_us)
         if turns is None:
+            if len(by_terms) >= MOST_TERMS:
+                for terms in [terms for terms, known in list(by_terms.items()) if not known.line.is_led()]:
+                    by_terms.pop(terms, None)
             new = Turns(
                 self._leases,
                 duration_us=duration_us,

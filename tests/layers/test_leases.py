@@ -15,6 +15,8 @@ from fdbqueue.layout import Position, pack
 from layers.backoff import constant
 from layers.lease import Fate, Lease, LeaseHandle
 from layers.leases import Leases
+from layers.taking import EXPIRED_LIMIT
+from layers.timers import SETTLE_LIMIT
 from layers.times import LONGEST_SECONDS
 from tests.helpers.clock import Clock
 
@@ -450,6 +452,21 @@ def test_times_that_nobody_lives_to_see_are_refused_and_say_so(db: Any, leases: 
     with pytest.raises(ValueError, match=f"{next(iter(terms))} is a number of seconds.*which is over 4e"):
         leases.enqueue(db, b"x", **terms)
     assert leases.stats(db).enqueued == 0
+
+
+def test_a_callers_transaction_finds_the_item_behind_very_many_whose_life_is_over(
+    db: Any, leases: Leases, clock: Clock
+) -> None:
+    leases.enqueue_many(db, [b"over"] * (2 * EXPIRED_LIMIT + SETTLE_LIMIT), ttl=1)
+    leases.enqueue(db, b"alive")
+    clock.now += 2
+    tr = db.create_transaction()
+    lease = leases.lease(tr)
+    assert lease is not None
+    assert lease.value == b"alive"
+    tr.commit().wait()
+    assert leases.stats(db).expired == 2 * EXPIRED_LIMIT + SETTLE_LIMIT
+    assert leases.check(db).problems == ()
 
 
 def test_no_timers_can_not_be_settled(db: Any, leases: Leases) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from fdbqueue import Item, Queue, StorageError
 from layers.leases import Leases
-from layers.staged import StagedQueue
+from layers.staged import MOST_TERMS, StagedQueue
+from layers.turns import Turns
 from layers.waiting import Promise
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.interrupting import interrupted_at_each_line
@@ -114,3 +115,14 @@ def test_waits_that_are_over_leave_nothing_in_memory(db: Any, leases: Leases) ->
     for _ in range(20):
         assert staged.dequeue(db, timeout=0.01) is None
     assert callbacks() <= before + 2
+
+
+def test_leases_of_ever_other_durations_are_not_remembered_for_ever(db: Any, leases: Leases) -> None:
+    staged = StagedQueue(leases)
+    gc.collect()
+    before = sum(isinstance(one, Turns) for one in gc.get_objects())
+    for n in range(5 * MOST_TERMS):
+        staged.queue.enqueue(db, "a")
+        assert staged.lease(db, duration=30 + n) is not None
+    gc.collect()
+    assert sum(isinstance(one, Turns) for one in gc.get_objects()) <= before + MOST_TERMS
