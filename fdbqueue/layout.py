@@ -341,9 +341,9 @@ class Layout:
             ) from error
         return at_us, Position(index, random, rank=rank[0] if rank else None), kind
 
-    def timers_until(self, at_us: int) -> tuple[bytes, bytes]:
-        """Return the begin and end of the timers that are due at a time."""
-        return self.timers.key() + _FIRST_INTEGER, self.timers.key() + _pack_integer(at_us + 1)
+    def timers_until(self, at_us: int, *, since_us: int = 0) -> tuple[bytes, bytes]:
+        """Return the begin and end of the timers that are due at a time, or from another time on until then."""
+        return self.timers.key() + _pack_integer(since_us), self.timers.key() + _pack_integer(at_us + 1)
 
     def count_key(self, name: str) -> bytes:
         """Return the key of a counter."""

@@ -25,7 +25,7 @@ from .moves import Moves
 from .pointing import Habit
 from .requests import REQUEST_SECONDS, Request, Wish
 from .taking import Taken, Terms
-from .timers import due_timers
+from .timers import next_due_us
 from .waiting import alarmed, finish, in_thread
 from .waitingline import WaitingLine
 
@@ -244,10 +244,9 @@ class Awaiting:
 
     def _next_due(self, tr: Transaction) -> Steps[float]:
         """Return in how many seconds something comes back by itself."""
-        due = yield from due_timers(tr, self._layout, (1 << 62) - 1, limit=1)
-        if not due:
-            return REQUEST_SECONDS
-        return max(0.0, (self._layout.timer_of(due[0].key)[0] - self._leases.now_us()) / 1e6)
+        now_us = self._leases.now_us()
+        due_us = yield from next_due_us(tr, self._layout, now_us)
+        return REQUEST_SECONDS if due_us is None else max(0.0, (due_us - now_us) / 1e6)
 
     def _collect(self, tr: Transaction, granted: list[LeaseHandle]) -> Steps[list[Lease]]:
         """Make granted leases this call's own; lost ones are left out.

@@ -23,7 +23,7 @@ from .holding import read_leased
 from .lease import Fate, Lease, LeaseHandle
 from .leases import Leases
 from .moves import Moves, at_rest
-from .timers import SETTLE_LIMIT, due_timers, settle
+from .timers import SETTLE_LIMIT, due_timers, next_due_us, settle
 
 ITEMS_AT_ONCE = 256
 """How many items one transaction takes at most."""
@@ -299,9 +299,8 @@ class Serving:
         moves.finish()
 
     def next_due_us(self, tr: Transaction) -> Steps[int | None]:
-        """Return when the next timer is due; by snapshot, since nothing is done about it."""
-        first = yield from due_timers(tr, self._layout, (1 << 62) - 1, limit=1)
-        return self._layout.timer_of(first[0].key)[0] if first else None
+        """Return when the next timer is due; None: there is none."""
+        return next_due_us(tr, self._layout, self._leases.now_us())
 
     def _give(
         self, tr: Transaction, moves: Moves, found: list[KeyValue], shares: list[Share], served: Served, now_us: int

@@ -6,6 +6,7 @@ moves their items to where they belong now.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,10 @@ SETTLE_LIMIT = 64
 """How many due timers a lease settles in its own transaction, before it takes an item."""
 SETTLE_BYTES = 1_000_000
 """About how much the moves of one transaction write."""
+UNSETTLED_US = 1_000_000
+"""A timer that has been due for so long, and was met, is left to others."""
+NEXT_TIMERS = 16
+_FAR_US = (1 << 62) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,19 @@ def due_timers(tr: Transaction, layout: Layout, now_us: int, *, limit: int) -> S
     it is. What is decided here is decided by the items, and each of those is read with a conflict of its own.
     """
     return rows(tr.snapshot, *layout.timers_until(now_us), limit=limit)
+
+
+def next_due_us(tr: Transaction, layout: Layout, now_us: int) -> Steps[int | None]:
+    """Return when the next timer falls due, for who has just settled those that are; None: there is none.
+
+    What has been due for a while cannot be settled here: it is a newer version's, or no timer at all. To come again at
+    once for that would never end. By snapshot, since nothing is done about it.
+    """
+    span = layout.timers_until(_FAR_US, since_us=max(0, now_us - UNSETTLED_US))
+    for row in (yield from rows(tr.snapshot, *span, limit=NEXT_TIMERS)):
+        with suppress(FormatError):
+            return layout.timer_of(row.key)[0]
+    return None
 
 
 def settle(

@@ -28,14 +28,15 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.api import Database
+from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.layout import LEASE
 
 from .leases import Leases
-from .timers import Reclaimed
+from .timers import Reclaimed, next_due_us
 
 _log = logging.getLogger(__name__)
 
@@ -142,14 +143,9 @@ class Watchdog:
             _log.exception("The watchdog's hook failed for %s of %r.", reclaimed.position, self.leases)
 
     def _seconds_to_wait(self, db: Database) -> float:
-        span = self.leases.layout.timers.range()
-
-        def first(tr: Transaction) -> Steps[int | None]:
-            found = yield from rows(tr.snapshot, span.start, span.stop, limit=1)
-            return self.leases.layout.timer_of(found[0].key)[0] if found else None
-
-        at_us = run(attempts(db, first))
+        now_us = self.leases.now_us()
+        at_us = run(attempts(db, partial(next_due_us, layout=self.leases.layout, now_us=now_us)))
         if at_us is None:
             return self._interval
         # One microsecond more, or it would look again just before.
-        return min(self._interval, max(0.0, (at_us + 1 - self.leases.now_us()) / 1e6))
+        return min(self._interval, max(0.0, (at_us + 1 - now_us) / 1e6))

@@ -13,11 +13,13 @@ import fdbqueue
 from fdbqueue import CodecError, Queue, SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
+from fdbqueue.layout import pack
 from layers.leases import Leases
 from layers.staged import StagedQueue
 from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
 from layers.waitingline import WaitingLine
+from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.subscribing import stand_in_line, standing
@@ -234,6 +236,30 @@ def test_a_delivery_that_its_consumer_can_not_read_goes_back_at_once(db: Any, su
     assert waiting(subscriptions, db) == []
     assert subscriptions.leases.stats(db).available == 1
     assert subscriptions.check(db).problems == ()
+
+
+@pytest.mark.parametrize("who", ["subscription", "staged"])
+@pytest.mark.parametrize("what", ["newer", "none"])
+def test_who_waits_rests_beside_a_timer_that_is_due_and_that_nobody_here_can_settle(
+    db: Any, space: Subspace, clock: Clock, who: str, what: str
+) -> None:
+    leases = Leases(Queue(space), clock=clock)
+    leases.enqueue(db, b"x")
+    lease = leases.lease(db, duration=1)
+    assert lease is not None
+    if what == "newer":
+        db[leases.layout.leased.key(pack(lease.position))] = b"\x20newer"
+    else:
+        leases.ack(db, lease)
+        db[leases.layout.timers.key() + b"\x15\x01none"] = b""
+    clock.now += 5
+    red = Subscriptions(leases).subscribe(db, "red", selector="color = 'red'")
+    counting = FaultyDatabase(db, lambda: None)
+    if who == "subscription":
+        assert red.lease(counting, timeout=0.3) is None
+    else:
+        assert StagedQueue(leases).dequeue(counting, timeout=0.3) is None
+    assert counting.commits < 12
 
 
 def test_who_waits_where_no_more_watches_can_be_set_looks_again_after_a_while_and_not_at_once(space: Subspace) -> None:

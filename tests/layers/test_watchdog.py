@@ -90,6 +90,15 @@ def test_a_running_watchdog_reclaims_a_lease_when_its_time_has_come(db: Any, spa
     assert leases.stats(db).available == 1
 
 
+def test_a_running_watchdog_goes_on_beside_a_key_that_is_no_timer(db: Any, space: Subspace) -> None:
+    leases = Leases(Queue(space))
+    db[leases.layout.timers.pack(("none",))] = db[leases.layout.timers.key() + b"\x15\x01none"] = b""
+    watchdog = Watchdog(leases, hook=lambda found: watchdog.stop(), interval=0.01)
+    leases.enqueue(db, b"x")
+    leases.lease(db, duration=0.05)
+    assert watchdog.run(db).leases == 1
+
+
 def test_a_watchdog_prints_what_it_is_and_refuses_no_interval(leases: Leases) -> None:
     assert "interval=2" in repr(Watchdog(leases, interval=2))
     with pytest.raises(ValueError, match="more than 0"):
