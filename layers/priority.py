@@ -218,6 +218,8 @@ class PriorityQueue:
         """Look at the available items in order, of all levels or of one, 0 being the soonest; as `Queue.browse`."""
         if level is None:
             return self.queue.browse(tr, limit=limit, reverse=reverse)
+        if not 0 <= level < self.levels.count:
+            raise ValueError(f"A level of this queue is an integer from 0 to {self.levels.count - 1}, not {level!r}.")
         begin, end = Position(0, b"", rank=level), Position(0, b"", rank=level + 1)
         return self.queue.browse(tr, after=begin, before=end, limit=limit, reverse=reverse)
 
