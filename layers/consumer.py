@@ -49,8 +49,8 @@ class Consumer:
 
     Args:
         leases: what to lease from, with its policies for failures.
-        handler: called with each lease; a coroutine function is awaited, another runs in a thread. `Snooze` raised
-            by it puts the item off, any other exception fails the attempt.
+        handler: called with each lease; a coroutine function is awaited, another runs in a thread, and what it returns
+            is awaited if it is to be. `Snooze` raised by it puts the item off, any other exception fails the attempt.
         concurrency: how many handlers run at once.
         duration: of a lease, in seconds; also how long an item waits when this process dies. Extended in time.
         prefetch: how many items are leased ahead of the running handlers; as many as `concurrency` by default.
