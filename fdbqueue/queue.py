@@ -495,6 +495,8 @@ class _Tail:
 
     `attempt` is the future of the transaction's versionstamp: it gets ready when the transaction commits or, with an
     error, when it is reset, by itself or by `on_error`. Then it reads a newer version, and so must the next enqueue.
+    (On a cluster it is ready a fraction of a millisecond after a `reset`: who enqueues within that time gets the index
+    that would have come next before.)
     """
 
     attempt: Future[Any]

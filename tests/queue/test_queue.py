@@ -101,7 +101,7 @@ def test_several_objects_of_one_queue_keep_the_order_of_one_transaction(db: Any,
 
     tr = db.create_transaction()
     assert [position.index for position in enqueue_by_turns(tr)] == list(range(1, 9))
-    tr.reset()
+    tr.on_error(1020).wait()
     assert [position.index for position in enqueue_by_turns(tr)] == list(range(1, 9))
     tr.commit().wait()
     assert [item.value for item in queue.browse(db)] == [b"%d" % n for n in range(8)]
