@@ -1,4 +1,4 @@
-"""Turns to commit: how long one has them, and that nobody sleeps on when whoever has the turn is gone."""
+"""Turns to commit, and commits that are gathered: when a thread sleeps, and that nobody sleeps on unwoken."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fdbqueue.engine.embedded import company, neighbours
-from fdbqueue.engine.embedded.company import Turns
+from fdbqueue.engine.embedded.company import Company, Gathering, Turns
 from fdbqueue.engine.embedded.neighbours import Neighbours
 from fdbqueue.engine.embedded.request import CommitRequest
 
@@ -128,18 +129,99 @@ def test_a_request_that_is_done_before_its_thread_lies_down_is_not_slept_over(cl
     joined(sleeping(turns, early))
 
 
-def sleeping(turns: Turns, request: CommitRequest, pending: Sequence[CommitRequest] = ()) -> threading.Thread:
+# -- those who are gathered -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def led(monkeypatch: pytest.MonkeyPatch) -> threading.Lock:
+    """Have somebody lead, so that everybody else sleeps until woken."""
+    monkeypatch.setattr(company, "LONGEST_SLEEP", FOREVER)
+    lead = threading.Lock()
+    lead.acquire()
+    return lead
+
+
+def test_whoever_leads_wakes_one_and_each_wakes_the_next(led: threading.Lock) -> None:
+    gathering = Gathering()
+    requests = [CommitRequest() for _ in range(5)]
+    threads = [sleeping(gathering, request, lead=led) for request in requests]
+    woken: list[CommitRequest] = []
+    wakers: list[int | None] = []
+
+    def wake(request: CommitRequest) -> bool:
+        woken.append(request)
+        wakers.append(threading.get_ident())
+        return CommitRequest.wake(request)
+
+    for request in requests:
+        request.wake = partial(wake, request)  # type: ignore[method-assign]
+    finish(gathering, *requests)
+    for thread in threads:
+        joined(thread)
+    assert woken == requests
+    assert wakers == [threading.get_ident(), *(thread.ident for thread in threads[:-1])]
+
+
+def test_whoever_wakes_too_early_to_see_whom_to_wake_leaves_nobody_asleep(led: threading.Lock) -> None:
+    gathering, request = Gathering(), CommitRequest()
+    thread = sleeping(gathering, request, lead=led)
+    finish(gathering, JustWoken(), request)
+    joined(thread)
+
+
+def test_whoever_is_interrupted_leaves_nobody_asleep(led: threading.Lock) -> None:
+    gathering, interrupted, request = Gathering(), CommitRequest(), CommitRequest()
+    thread = sleeping(gathering, request, lead=led)
+    interrupted.behind = request
+    interrupted.gate = Interrupting()  # type: ignore[assignment]
+    request.done = True
+    with pytest.raises(KeyboardInterrupt):
+        gathering.sleep(interrupted, [], led)
+    joined(thread)
+
+
+def test_a_request_that_is_done_before_its_thread_is_gathered_is_not_slept_over(led: threading.Lock) -> None:
+    gathering, early = Gathering(), CommitRequest()
+    finish(gathering, early)
+    joined(sleeping(gathering, early, lead=led))
+
+
+class JustWoken(CommitRequest):
+    """One whose thread wakes by itself as soon as somebody has looked."""
+
+    _looks = 0
+
+    @property
+    def sleeper(self) -> int:  # type: ignore[override]
+        self._looks += 1
+        return self._looks == 1
+
+
+class Interrupting:
+    """A gate at which nobody can sleep."""
+
+    def acquire(self, timeout: float) -> bool:
+        raise KeyboardInterrupt
+
+
+# -- sleepers ---------------------------------------------------------------------------------------------------------
+
+
+def sleeping(
+    advice: Company, request: CommitRequest, pending: Sequence[CommitRequest] = (), lead: threading.Lock | None = None
+) -> threading.Thread:
     """Let a thread sleep over `request`."""
-    thread = threading.Thread(target=turns.sleep, args=(request, pending, threading.Lock()), daemon=True)
+    lead = lead or threading.Lock()
+    thread = threading.Thread(target=advice.sleep, args=(request, pending, lead), daemon=True)
     thread.start()
     until(lambda: bool(request.sleeper) or not thread.is_alive())
     return thread
 
 
-def finish(turns: Turns, *requests: CommitRequest) -> None:
+def finish(advice: Company, *requests: CommitRequest) -> None:
     for request in requests:
         request.done = True
-    turns.finished(requests)
+    advice.finished(requests)
 
 
 def until(condition: Callable[[], bool]) -> None:

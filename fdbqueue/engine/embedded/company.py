@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from threading import Lock, get_ident
 from time import monotonic
 from typing import Final, Protocol
@@ -25,7 +26,8 @@ TURN_SECONDS: Final = 0.003
 """How long one thread commits before the next one's turn."""
 QUIET_SECONDS: Final = 0.0005
 """After how long the one whose turn it is has gone away, as far as others can tell."""
-LONGEST_SLEEP: Final = 0.05
+LONGEST_SLEEP: Final = 0.01
+"""How long a thread sleeps at most while another one leads, as whoever is to wake it may be kept from running."""
 LONGEST_LINE: Final = 0.25
 """How long a thread sleeps at most until its turn: those of some eighty others."""
 LONGEST_HOLDOFF: Final = 1024
@@ -74,6 +76,7 @@ class Gathering:
     """Those who have committed lately go together; the last one to come leads.
 
     A thread that finds others about who are not there yet sleeps until the last of them comes or a short time is over.
+    Of those whose requests are done, each wakes the next one. All of them awake would only wait for the interpreter.
     """
 
     __slots__ = ("_patience", "_threads")
@@ -86,14 +89,14 @@ class Gathering:
         threads = self._threads
         threads[get_ident()] = None
         if lead.locked():
-            gate = request.close_gate()
+            request.close_gate()
             # Whoever leads looks for gates after giving the lead up. If it is free now, that look may be over.
-            if lead.locked() and not request.settled():
-                gate.acquire(timeout=LONGEST_SLEEP)
+            if lead.locked():
+                self._sleep(request, LONGEST_SLEEP)
             return True
         if len(threads) == 1 or len(pending) >= len(threads) or self._patience.lost():
             return False
-        if request.close_gate().acquire(timeout=GATHER_SECONDS * len(threads)):
+        if self._sleep(request, GATHER_SECONDS * len(threads)):
             if request.settled():
                 self._patience.worked()
             return request.settled()
@@ -105,9 +108,26 @@ class Gathering:
             self._patience.in_vain()
         return False
 
+    def _sleep(self, request: CommitRequest, seconds: float) -> bool:
+        """Sleep until woken, but not longer than `seconds`; say whether it was woken."""
+        gate = request.close_gate()
+        request.sleeper = get_ident()
+        try:
+            # Done before, it may have been seen without a sleeper, and nobody wakes it.
+            return request.settled() or gate.acquire(timeout=seconds)
+        finally:
+            request.sleeper = 0
+            if request.behind is not None:
+                request.behind.wake()
+
     def finished(self, batch: Sequence[CommitRequest]) -> None:
-        for request in batch:
-            request.wake()
+        asleep = [request for request in batch if request.sleeper]
+        for request, behind in pairwise(asleep):
+            request.behind = behind
+            if not request.sleeper:
+                behind.wake()  # the other one has just woken by itself, and may not have seen whom to wake
+        if asleep:
+            asleep[0].wake()
 
     def left(self, pending: Sequence[CommitRequest]) -> None:
         for request in list(pending):

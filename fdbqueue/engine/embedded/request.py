@@ -75,6 +75,8 @@ class CommitRequest:
     """Closed while a thread sleeps over this request."""
     sleeper = 0
     """The thread that sleeps over this request, where that matters."""
+    behind: CommitRequest | None = None
+    """The request whose sleeper is to be woken by this one's."""
     has_callbacks = False
     """Whether somebody is to be called when the request is done."""
     _callbacks: list[Callable[[CommitRequest], None]] | None = None
