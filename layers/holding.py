@@ -100,17 +100,17 @@ class Holding:
 
     def _held(self, tr: Transaction, leases: list[Held]) -> Steps[list[tuple[bytes, bytes, Notes]]]:
         """Return packed position, stored value and notes of leased items, or raise if one of the leases is lost."""
-        by_place = {pack(lease.position): lease for lease in leases}
-        found = yield from read_leased(tr, self._layout.leased, sorted(by_place))
-        held = []
+        places = [pack(lease.position) for lease in leases]
+        found = yield from read_leased(tr, self._layout.leased, sorted(set(places)))
+        held = {}
         lost = []
-        for packed, lease in by_place.items():
+        for packed, lease in zip(places, leases, strict=True):
             stored = found.get(packed, b"")
             notes = notes_of(stored) if stored else None
             if notes is None or notes.token != lease.token:
                 lost.append(lease.position)
             else:
-                held.append((packed, stored, notes))
+                held[packed] = (packed, stored, notes)
         if lost:
             raise LeaseLost(
                 f"The lease of {', '.join(map(str, lost))} of {self._queue!r} is lost: the item was acked or given back"
@@ -118,7 +118,7 @@ class Holding:
                 " be done again; extend leases whose work takes longer.",
                 lost=lost,
             )
-        return held
+        return list(held.values())
 
 
 def read_leased(

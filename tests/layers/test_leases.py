@@ -125,6 +125,22 @@ def test_a_stale_token_can_do_nothing(db: Any, leases: Leases, clock: Clock) -> 
     assert keys(db, leases) == []
 
 
+def test_a_stale_token_beside_a_good_one_of_the_same_item_is_lost_wherever_it_stands(
+    db: Any, leases: Leases, clock: Clock
+) -> None:
+    fill(leases, db, 1)
+    stale = lease_of(leases, db, duration=10)
+    clock.now += 11
+    fresh = lease_of(leases, db, duration=10)
+    for both in ([stale, fresh], [fresh, stale]):
+        with pytest.raises(LeaseLost) as lost:
+            leases.ack_many(db, both)
+        assert lost.value.lost == [stale.position]
+    assert leases.queue.stats(db).leased == 1
+    leases.ack_many(db, [fresh, fresh])
+    assert leases.queue.stats(db).dequeued == 1
+
+
 def test_an_overdue_lease_that_nobody_took_away_is_still_good(db: Any, leases: Leases, clock: Clock) -> None:
     fill(leases, db, 1)
     lease = lease_of(leases, db, duration=1)
