@@ -44,6 +44,7 @@ DESCRIPTIONS = {
     1213: "Transaction tag is being throttled",
     1223: "Exceeded maximum proxy tag throttling duration",
     1500: "Platform error",
+    1510: "Disk i/o operation failed",
     2000: "Invalid API call",
     2002: "Commit with incomplete read",
     2004: "Key outside legal range",

@@ -36,7 +36,6 @@ CLASSES: dict[str, type] = {
     "KeyValue": ranges.KeyValue,
 }
 LEFT_OUT = {
-    ("Database", "get_client_status"),  # about the connection to a cluster
     ("_TransactionCreator", "declare_asynchronous_transactions"),  # of the binding's event models
 }
 

@@ -155,3 +155,12 @@ def test_a_decorated_function_that_returns_a_generator_is_not_committed(db: Any,
     with pytest.raises(ValueError, match="Generators"):
         rows(db)
     assert db.get(space["a"]) is None
+
+
+def test_a_slice_can_be_cleared_by_its_name_too(db: Any, space: Subspace) -> None:
+    for number in range(4):
+        db[space[number]] = b""
+    db.clear(slice(space[1].key(), space[3].key()))
+    assert [space.unpack(row.key) for row in db[space.range()]] == [(0,), (3,)]
+    with pytest.raises(AttributeError):
+        db.get(slice(space[0].key(), space[3].key()))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import fdbqueue
 from fdbqueue.engine import FDBError, KeySelector, Subspace
 
 READS = b"\xff\xff/transaction/read_conflict_range/"
@@ -175,8 +177,6 @@ def test_some_options_outlive_an_error_and_none_a_reset(db: Any) -> None:
 
 @pytest.mark.engines("memory", "file")
 def test_a_databases_options_are_its_transactions_defaults(url: str) -> None:
-    import fdbqueue
-
     with fdbqueue.open(url) as db:
         db.options.set_transaction_retry_limit(0)
         assert code_of(db.create_transaction().on_error(1020).wait) == 1020
@@ -189,10 +189,70 @@ def test_a_databases_options_are_its_transactions_defaults(url: str) -> None:
         assert code_of(tr.commit().wait) == 2101
 
 
+@pytest.fixture
+def own_db(url: str) -> Iterator[Any]:
+    """A database whose options may be changed. A cluster's client has one for all who open it."""
+    with fdbqueue.open(url) as db:
+        yield db
+        db.options.set_transaction_retry_limit(-1)
+        db.options.set_transaction_size_limit(10_000_000)
+        db.options.set_transaction_timeout(0)
+
+
+def test_a_transaction_keeps_the_defaults_that_it_was_made_with(own_db: Any, space: Subspace) -> None:
+    before = own_db.create_transaction()
+    own_db.options.set_transaction_retry_limit(1)
+    limited = own_db.create_transaction()
+    own_db.options.set_transaction_retry_limit(-1)
+    for _ in range(3):
+        before.on_error(1020).wait()
+    limited.on_error(1020).wait()
+    assert code_of(limited.on_error(1020).wait) == 1020
+    limited.reset()
+    for _ in range(3):
+        limited.on_error(1020).wait()
+
+
+def test_a_default_size_limit_holds_from_the_next_transaction_on(own_db: Any, space: Subspace) -> None:
+    tr = own_db.create_transaction()
+    own_db.options.set_transaction_size_limit(100)
+    tr.on_error(1020).wait()
+    tr[space["key"]] = bytes(200)
+    tr.commit().wait()
+    tr.reset()
+    tr[space["key"]] = bytes(200)
+    assert code_of(tr.commit().wait) == 2101
+
+
+def test_an_option_of_one_transaction_is_none_of_another_made_before_the_databases_changed(
+    own_db: Any, space: Subspace
+) -> None:
+    one, other = own_db.create_transaction(), own_db.create_transaction()
+    own_db.options.set_transaction_retry_limit(-1)
+    one.options.set_read_your_writes_disable()
+    other[space["key"]] = b"own"
+    assert other[space["key"]] == b"own"
+
+
+def test_whether_snapshot_reads_see_own_writes_follows_the_database_at_each_attempt(
+    own_db: Any, space: Subspace
+) -> None:
+    def seen() -> Any:
+        tr[space["key"]] = b"own"
+        return tr.snapshot[space["key"]].value
+
+    tr = own_db.create_transaction()
+    own_db.options.set_snapshot_ryw_disable()
+    try:
+        assert seen() == b"own"
+        tr.on_error(1020).wait()
+        assert seen() is None
+    finally:
+        own_db.options.set_snapshot_ryw_enable()
+
+
 @pytest.mark.engines("memory", "file")
 def test_a_database_bounds_its_watches(url: str) -> None:
-    import fdbqueue
-
     with fdbqueue.open(url) as db:
         db.options.set_max_watches(2)
         tr = db.create_transaction()
@@ -208,8 +268,6 @@ def test_a_database_bounds_its_watches(url: str) -> None:
     ("name", "argument"), [("max_watches", -1), ("max_watches", 1_000_001), ("location_cache_size", -1)]
 )
 def test_a_bad_option_of_a_database_fails_all_its_transactions(url: str, name: str, argument: int) -> None:
-    import fdbqueue
-
     with fdbqueue.open(url) as db:
         getattr(db.options, f"set_{name}")(argument)
         assert code_of(lambda: db.get(b"key")) == 2006
@@ -223,6 +281,7 @@ def test_what_the_embedded_engine_lacks_says_so(db: Any) -> None:
     tr = db.create_transaction()
     for call in (
         lambda: db.open_tenant(b"tenant"),
+        db.get_client_status,
         db.options.set_use_config_database,
         lambda: tr.get(b"\xff\xff/status/json").wait(),
     ):

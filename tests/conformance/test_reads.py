@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from typing import Any
 
 import pytest
@@ -190,3 +192,57 @@ def test_asking_for_sizes_is_no_read(db: Any, space: Subspace, ask: Any) -> None
 def test_an_empty_range_has_no_size(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     assert code_of(tr.get_estimated_range_size_bytes(space["a"].key(), space["a"].key()).wait) == 4100
+
+
+def test_a_row_equals_itself_only(view: Any, filled: bytes) -> None:
+    rows, again = view[filled : filled + b"\xff"].to_list(), view[filled : filled + b"\xff"].to_list()
+    assert rows[0] == rows[0]
+    assert rows[0] != again[0]
+    assert len({rows[0], again[0]}) == 2
+    with pytest.raises(TypeError):
+        rows[0][0]
+
+
+def test_a_row_can_be_changed_by_who_has_it(view: Any, filled: bytes) -> None:
+    row = view[filled : filled + b"\xff"].to_list()[0]
+    row.value = b"another"
+    assert (row.key, row.value) == tuple(row)
+
+
+@pytest.mark.parametrize(
+    ("limit", "count"), [(2**31 - 1, 5), (sys.maxsize, 5), (2**32, 5), (True, 1)], ids=["int", "max", "2**32", "True"]
+)
+def test_a_limit_has_32_bits(view: Any, filled: bytes, limit: int, count: int) -> None:
+    assert len(view.get_range(filled, filled + b"\xff", limit=limit).to_list()[:5]) == count
+
+
+@pytest.mark.parametrize("limit", [2**31, -2])
+def test_a_limit_below_none_is_refused_with_2012(view: Any, filled: bytes, limit: int) -> None:
+    with pytest.raises(FDBError) as caught:
+        view.get_range(filled, filled + b"\xff", limit=limit).to_list()
+    assert caught.value.code == 2012
+
+
+@pytest.mark.parametrize("arguments", [{"limit": None}, {"limit": 1.0}, {"reverse": None}, {"streaming_mode": "small"}])
+def test_what_is_no_whole_number_is_refused(view: Any, filled: bytes, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ctypes.ArgumentError):
+        view.get_range(filled, filled + b"\xff", **arguments)
+
+
+@pytest.mark.parametrize("selector", [(None, 1), (False, 1.5), (False, None)])
+def test_a_selector_is_made_of_whole_numbers(view: Any, filled: bytes, selector: tuple[Any, Any]) -> None:
+    with pytest.raises(ctypes.ArgumentError):
+        view.get_key(KeySelector(filled, *selector))
+
+
+@pytest.mark.parametrize(("offset", "same_as"), [(2**31, -(2**31)), (2**32 + 1, 1), (True, 1)])
+def test_an_offset_has_32_bits(view: Any, filled: bytes, offset: int, same_as: int) -> None:
+    key = filled + b"b"
+    assert view.get_key(KeySelector(key, False, offset)) == view.get_key(KeySelector(key, False, same_as))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_range_may_end_far_beyond_all_keys(view: Any, filled: bytes, reverse: bool) -> None:
+    end = KeySelector(filled, False, 2**31 - 1)
+    rows = view.get_range(filled, end, limit=2, reverse=reverse, streaming_mode=StreamingMode.want_all).to_list()
+    assert len(rows) == 2

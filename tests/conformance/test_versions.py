@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -289,3 +290,21 @@ def test_the_metadata_version_is_watched(db: Any) -> None:
     other.set_versionstamped_value(METADATA, bytes(14))
     other.commit().wait()
     watch.wait()
+
+
+def test_each_versionstamp_that_is_asked_for_is_a_future_of_its_own(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    given_up, kept = tr.get_versionstamp(), tr.get_versionstamp()
+    given_up.cancel()
+    tr[space["key"]] = b""
+    tr.commit().wait()
+    assert len(kept.value) == 10
+    with pytest.raises(FDBError) as caught:
+        given_up.wait()
+    assert caught.value.code == 1101
+
+
+@pytest.mark.parametrize("version", ["1", 1.0, None])
+def test_what_is_no_whole_number_is_no_version(db: Any, version: Any) -> None:
+    with pytest.raises(ctypes.ArgumentError):
+        db.create_transaction().set_read_version(version)

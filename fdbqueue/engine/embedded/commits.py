@@ -37,7 +37,7 @@ class Commit(Future[None]):
     _callbacks: tuple[Callable[[Any], object], ...] = ()
     _done = False
     _error = 0
-    _stamp: PendingKey | None = None
+    _stamps: Sequence[PendingKey] = ()
     _watches: Sequence[Watch] = ()
     _request: CommitRequest | None = None
 
@@ -50,8 +50,8 @@ class Commit(Future[None]):
 
     def begin(self, tr: Transaction) -> None:
         """Hand the transaction's writes to the store."""
-        if tr._stamp is not None:
-            self._stamp = tr._stamp
+        if tr._stamps:
+            self._stamps = tr._stamps
         if tr._watches:
             self._watches, tr._watches = tr._watches, []
         if tr._writes.empty:
@@ -62,7 +62,7 @@ class Commit(Future[None]):
             self._end(READ_ONLY if tr._settings.read_only else TOO_LARGE)
             return
         self._store.submit(request)
-        if self._stamp is not None or self._watches:
+        if self._stamps or self._watches:
             self._store.on_done(request, self._finished)
 
     def _finished(self, request: CommitRequest) -> None:
@@ -75,13 +75,13 @@ class Commit(Future[None]):
                 return
             self._error = error
             self._done = True
-        if self._stamp is not None or self._watches or self._callbacks:
+        if self._stamps or self._watches or self._callbacks:
             self._tell(error)
 
     def _tell(self, error: int) -> None:
         """Tell all who wait for the end."""
-        stamp, request = self._stamp, self._request
-        if stamp is not None:
+        request = self._request
+        for stamp in self._stamps:
             if error:
                 stamp.settle(error=NO_VERSION)
             elif request is None:

@@ -125,6 +125,10 @@ class Database:
         """Return a new transaction."""
         return Transaction(self)
 
+    def get_client_status(self) -> Any:
+        """Raise `Unsupported`: there is no connection that has a status."""
+        raise Unsupported("get_client_status")
+
     def open_tenant(self, name: Any) -> Any:
         """Raise `Unsupported`: the embedded engine has no tenants."""
         raise Unsupported("open_tenant")
@@ -144,7 +148,7 @@ class Database:
 
     def get(self, key: Any) -> Any:
         """Read the value of `key`; None if it has none."""
-        return self._run(lambda tr: tr.get(key).value)
+        return self._run(lambda tr: tr[key].value)
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
@@ -181,7 +185,7 @@ class Database:
 
     def clear(self, key: Any) -> None:
         """Clear `key`."""
-        self._run(lambda tr: tr.clear(key))
+        self.__delitem__(key)
 
     def clear_range(self, begin: Any, end: Any) -> None:
         """Clear the keys from `begin` to `end`, which is left out."""

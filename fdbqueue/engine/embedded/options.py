@@ -37,6 +37,7 @@ _FUTURE_PROTOCOL: Final = 0x0FDB00B075000000
 UNSUPPORTED: Final = {
     "use_config_database": "the embedded engine has no configuration database",
     "open_tenant": "the embedded engine has no tenants",
+    "get_client_status": "the embedded engine has no connection",
 }
 
 
@@ -125,6 +126,11 @@ class Settings:
             or self.timeout
             or self.write_system
         )
+
+    def see_own_writes(self, count: int) -> None:
+        """Let snapshot reads see the transaction's own writes if that was asked for more often than the opposite."""
+        self.snapshot_ryw = count
+        self._look()
 
     def try_set(self, code: int, param: bytes | None) -> None:
         """Set option number `code`, or keep the `error` for the transactions that this is for."""

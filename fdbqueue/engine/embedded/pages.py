@@ -184,7 +184,9 @@ def read(snap: Snapshot, begin: Selector, end: Selector, limits: Limits, reverse
     off = short not in (0, 1) or long not in (0, 1)
     if first >= last:
         return Page([]) if off else page
-    fill(snap, first, last, limits, reverse, page, [(beyond(n), b"") for n in range(max(1, short), long)])
+    near = max(1, short)
+    far = min(long, near + REPLY_BYTES)  # no reply has more rows
+    fill(snap, first, last, limits, reverse, page, [(beyond(number), b"") for number in range(near, far)])
     if off:
         # The selectors ran off the database, which a storage server can't tell; the client then asks more exactly.
         page.to_begin = first == b"" and not (reverse and page.more)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from fdbqueue.engine.embedded.futures import Future, FutureVoid, Pending
+from fdbqueue.engine.embedded.futures import CANCELLED, Future, FutureVoid, Pending
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.transaction import Transaction
@@ -23,6 +23,8 @@ CROWDED: Final = frozenset({1042, 1078})
 LATE: Final = frozenset({1007, 1009})
 """Errors of the read version, after which a short pause is enough."""
 BROKEN_PROMISE: Final = 1100
+INVALID_CALL: Final = 2000
+INTERNAL_ERROR: Final = 4100
 
 
 class Pause(Pending[None]):
@@ -51,7 +53,9 @@ class Pause(Pending[None]):
         tr._retries += 1
         if exhausted or (code not in RETRYABLE and code not in LATE):
             tr._break(1025)
-            return FutureVoid(error=1025 if code == BROKEN_PROMISE else code or 2000)
+            if not code:  # no error: a cluster's client can't raise it, and finds itself wrong
+                code = INTERNAL_ERROR if exhausted else INVALID_CALL
+            return FutureVoid(error=1025 if code == BROKEN_PROMISE else code)
         if code in LATE:
             delay = min(LATE_DELAY, settings.max_delay)
         else:
@@ -83,6 +87,12 @@ class Pause(Pending[None]):
                     if not error:
                         tr._renew()
         self.settle(error=error)
+
+    def cancel(self) -> None:
+        """Give the pause up, and with it the transaction, which is neither what it was nor new."""
+        tr = self._tr
+        if self.settle(error=CANCELLED) and tr is not None and tr._pause is self:
+            tr._break(1025)
 
     def is_ready(self) -> bool:
         self.look()

@@ -16,17 +16,14 @@ if TYPE_CHECKING:
     from fdbqueue.engine.embedded.views import TransactionRead
 
 
-class KeyValue(msgspec.Struct, frozen=True, gc=False):
-    """A row, which also unpacks into its key and its value."""
+class KeyValue(msgspec.Struct, eq=False, gc=False):
+    """A row, which also unpacks into its key and its value. As in the binding, it equals itself only."""
 
     key: bytes
     value: bytes
 
     def __iter__(self) -> Iterator[bytes]:
         return iter((self.key, self.value))
-
-    def __getitem__(self, index: int) -> bytes:
-        return (self.key, self.value)[index]
 
     def __repr__(self) -> str:
         return f"{self.key!r}: {self.value!r}"

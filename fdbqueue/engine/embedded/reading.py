@@ -16,7 +16,7 @@ from fdbqueue.engine.embedded.ranges import FutureKeyValueArray, KeyValue, selec
 from fdbqueue.engine.embedded.reads import Reader
 from fdbqueue.engine.embedded.stacks import Stack
 from fdbqueue.engine.embedded.values import FailedKey, FailedValue, Key, Value
-from fdbqueue.engine.embedded.views import TransactionRead, key_to_bytes
+from fdbqueue.engine.embedded.views import TransactionRead, integer, key_to_bytes
 from fdbqueue.engine.embedded.writes import ABSENT, Writes
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.streaming import StreamingMode
@@ -32,6 +32,7 @@ MANY_WRITES: Final = 64
 COMPACT_AT: Final = 1024
 READ_KEY_LIMIT: Final = 10_008
 SYSTEM_KEY_LIMIT: Final = 30_000
+BEYOND_INT: Final = 1 << 31
 
 _PAGE_BYTES: Final = (4096, 6144, 9216, 13824, 20736, 31104, 46656, 69984, 80000, 120000)
 _MODE_BYTES: Final = {-2: 80000, 0: pages.UNLIMITED, 1: 256, 2: 1000, 3: 4096, 4: 80000}
@@ -170,7 +171,8 @@ class Reading(TransactionRead):
     def _deferred_error(self) -> int:
         raise NotImplementedError
 
-    def _get_key(self, key: bytes, or_equal: bool, offset: int, snapshot: bool) -> Key:
+    def _get_key(self, key: bytes, or_equal: int, offset: int, snapshot: bool) -> Key:
+        or_equal, offset = integer(or_equal), integer(offset)
         if self._odd:
             code = self._blocked()
             if code:
@@ -220,7 +222,14 @@ class Reading(TransactionRead):
         self, begin: Any, end: Any, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
     ) -> FutureKeyValueArray:
         """Read one page; what the binding's range reads are made of. The ends are keys or selectors."""
-        if type(begin) is bytes and type(end) is bytes and not self._odd and limit >= 0:
+        if (
+            type(begin) is bytes
+            and type(end) is bytes
+            and not self._odd
+            and type(limit) is int
+            and 0 <= limit < BEYOND_INT
+            and (reverse is False or reverse is True)
+        ):
             page = self._short_page(begin, end, limit, mode, iteration, reverse, snapshot)
             if page is not None:
                 return page
@@ -275,6 +284,9 @@ class Reading(TransactionRead):
         self, begin: Any, end: Any, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
     ) -> FutureKeyValueArray:
         begin_key, end_key = cut(key_to_bytes(begin.key)), cut(key_to_bytes(end.key))
+        begin_or_equal, begin_offset = integer(begin.or_equal), integer(begin.offset)
+        end_or_equal, end_offset = integer(end.or_equal), integer(end.offset)
+        limit, mode, reverse = integer(limit), integer(mode), bool(integer(reverse))
         if mode == StreamingMode.iterator and iteration > 0:
             size = _PAGE_BYTES[min(iteration, len(_PAGE_BYTES)) - 1]
         elif mode in _MODE_BYTES:
@@ -283,8 +295,8 @@ class Reading(TransactionRead):
             return FutureKeyValueArray(error=2000)
         if limit in (0, -1) and size == pages.UNLIMITED:
             return FutureKeyValueArray(error=2210)
-        first = Selector(cut(begin_key + b"\0") if begin.or_equal else begin_key, begin.offset)
-        last = Selector(cut(end_key + b"\0") if end.or_equal else end_key, end.offset)
+        first = Selector(cut(begin_key + b"\0") if begin_or_equal else begin_key, begin_offset)
+        last = Selector(cut(end_key + b"\0") if end_or_equal else end_key, end_offset)
         if special.holds(begin_key) and special.BEGIN <= end_key <= special.END:
             code = self._deferred_error()
             if code:

@@ -19,14 +19,14 @@ from fdbqueue.engine.embedded import special
 from fdbqueue.engine.embedded.commits import Commit
 from fdbqueue.engine.embedded.futures import Future, FutureInt64, FutureKeyArray, FutureVoid
 from fdbqueue.engine.embedded.intervals import Intervals, Range
-from fdbqueue.engine.embedded.options import TransactionOptions
+from fdbqueue.engine.embedded.options import Settings, TransactionOptions
 from fdbqueue.engine.embedded.optiontable import INITIALIZE_NEW_DATABASE, PERSISTENT, READ_YOUR_WRITES_DISABLE, TIMEOUT
 from fdbqueue.engine.embedded.pages import Selector
 from fdbqueue.engine.embedded.pauses import FIRST_DELAY, Pause
 from fdbqueue.engine.embedded.ranges import FutureKeyValueArray
 from fdbqueue.engine.embedded.reading import COMPACT_AT, METADATA_VERSION, TOP
 from fdbqueue.engine.embedded.values import FailedKey, FutureString, Key, PendingKey, Value
-from fdbqueue.engine.embedded.views import Snapshot, key_to_bytes
+from fdbqueue.engine.embedded.views import Snapshot, integer, key_to_bytes
 from fdbqueue.engine.embedded.watches import FailedWatch, Watch
 from fdbqueue.engine.embedded.writes import Writes
 from fdbqueue.engine.embedded.writing import KEY_LIMIT, Writing
@@ -46,12 +46,13 @@ class Transaction(Writing):
     _broken = 0
     _commit: Commit | None = None
     _committed = -1
+    _defaults: Settings | None = None  # the database's options of when it was made or reset, if it has set others
     _deferred = 0
     _failed_ranges: Sequence[Range] = ()
     _pause: Pause | None = None
     _persistent: list[tuple[int, bytes | None]] | None = None  # options set here that outlive errors
     _retries = 0
-    _stamp: PendingKey | None = None
+    _stamps: tuple[PendingKey, ...] = ()
 
     def __init__(self, db: Database) -> None:
         self._watches = []
@@ -73,6 +74,7 @@ class Transaction(Writing):
         self._retries = 0
         self._created = time.monotonic()
         self._persistent = None
+        self._defaults = self._db._settings
         self._renew()
 
     def _renew(self) -> None:
@@ -92,15 +94,20 @@ class Transaction(Writing):
         self._broken = 0
         self._commit = None
         self._pause = None
-        self._stamp = None
+        self._stamps = ()
         self._watches = []
-        self._settings = settings = self._db._settings
-        if self._persistent:
-            self._settings = settings = settings.copy()
-            for code, param in self._persistent:
+        latest = self._db._settings
+        settings = self._defaults or self._settings
+        self._defaults = None
+        if self._persistent or settings.snapshot_ryw != latest.snapshot_ryw:
+            self._defaults = settings
+            settings = settings.copy()
+            settings.see_own_writes(latest.snapshot_ryw)
+            for code, param in self._persistent or ():
                 settings.try_set(code, param)
-        self._deferred = settings.error
-        self._odd = settings.odd
+        self._settings = settings
+        self._deferred = settings.error or latest.error
+        self._odd = settings.odd or bool(latest.error)
 
     def _close_snapshot(self) -> None:
         snap, self._snap = self._snap, None
@@ -113,8 +120,9 @@ class Transaction(Writing):
         if self._watches:
             for watch in self._watches:
                 watch.abandon(1025)
-        if self._stamp is not None and self._commit is None:
-            self._stamp.settle(error=1025)
+        if self._commit is None:
+            for stamp in self._stamps:
+                stamp.settle(error=1025)
 
     def __repr__(self) -> str:
         state = "committed" if self._commit is not None else f"broken by {self._broken}" if self._broken else "open"
@@ -173,8 +181,8 @@ class Transaction(Writing):
         self._odd = True
         if self._commit is not None:
             self._commit.fail(code)
-        if self._stamp is not None:
-            self._stamp.settle(error=code)
+        for stamp in self._stamps:
+            stamp.settle(error=code)
 
     def _defer(self, code: int) -> None:
         if not self._deferred:
@@ -206,7 +214,8 @@ class Transaction(Writing):
             return
         if code == TIMEOUT:
             self._broken_error()  # the one so far may be over
-        if self._settings is self._db._settings:
+        if self._defaults is None:
+            self._defaults = self._settings
             self._settings = self._settings.copy()
         try:
             self._settings.set(code, param)
@@ -242,7 +251,7 @@ class Transaction(Writing):
         *Conflicts:* with writes between the selector's key and the one found.
         """
         key = key_to_bytes(key_selector.key)
-        return self._get_key(key, bool(key_selector.or_equal), key_selector.offset, False)
+        return self._get_key(key, key_selector.or_equal, key_selector.offset, False)
 
     def _get_range(
         self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool
@@ -255,6 +264,7 @@ class Transaction(Writing):
 
     def set_read_version(self, version: int) -> None:
         """Read at `version`, which another transaction got from `get_read_version` not long ago."""
+        version = integer(version, 64)
         if self._deferred_error():
             return
         if self._version is not None or (self._commit is not None and self._commit.versioned):
@@ -388,9 +398,9 @@ class Transaction(Writing):
         code = self._blocked()
         if code:
             return FailedKey(code)
-        if self._stamp is None:
-            self._stamp = PendingKey(weakref.WeakMethod(self._time_left))
-        return self._stamp
+        stamp = PendingKey(weakref.WeakMethod(self._time_left))
+        self._stamps = (*self._stamps, stamp)
+        return stamp
 
     def get_approximate_size(self) -> FutureInt64:
         """Return about how many bytes the commit would send, of the 10,000,000 that it may."""
@@ -406,16 +416,23 @@ class Transaction(Writing):
         if isinstance(error, FDBError):
             code = error.code
         elif isinstance(error, int):
-            code = error if 0 <= error <= 30_000 else 4000
+            code = integer(error)
+            code = code if 0 <= code <= 30_000 else 4000
         else:
             raise error
         return Pause.after(self, code)
 
     def reset(self) -> None:
-        """Make it a new transaction. What was asked of the old one and is not ready yet fails with 1025."""
+        """Make it a new transaction. What was asked of the old one and is not ready yet fails with 1025.
+
+        In a pause of `on_error` that takes a second `reset`: the one that is under way cancels the transaction.
+        """
         with self._lock:
+            pause = self._pause
             self._abandon(1025)
             self._start()
+            if pause is not None and pause.settle(error=1025):
+                self._break(1025)
 
     def cancel(self) -> None:
         """Fail everything that is asked of the transaction from now on, until `reset`."""
@@ -428,7 +445,7 @@ class Transaction(Writing):
             self._failed_ranges = self._commit.conflicting() or self._failed_ranges
             self._committed = self._commit.version(self._committed)
             self._commit.fail(code)
-        if self._stamp is not None:
-            self._stamp.settle(error=1100)
+        for stamp in self._stamps:
+            stamp.settle(error=1100)
         for watch in self._watches:
             watch.abandon(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import ArgumentError
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.engine.embedded.futures import FutureInt64, FutureKeyArray
@@ -39,6 +40,18 @@ def value_to_bytes(value: Any) -> bytes:
     if not isinstance(value, bytes):
         raise TypeError("Value must be of type bytes")
     return value
+
+
+def integer(value: Any, bits: int = 32) -> int:
+    """Return a number as the client's library takes it, which cuts it to so many `bits`, the first being its sign.
+
+    Raises:
+        ctypes.ArgumentError: it is no whole number.
+    """
+    if not isinstance(value, int):
+        raise ArgumentError(f"a whole number was expected, not {type(value).__name__}")
+    number, half = int(value), 1 << (bits - 1)
+    return number if -half <= number < half else (number + half) % (2 * half) - half
 
 
 class TransactionRead:
@@ -103,7 +116,7 @@ class Snapshot(TransactionRead):
 
     def get_key(self, key_selector: Any) -> Key:
         key = key_to_bytes(key_selector.key)
-        return self._tr._get_key(key, bool(key_selector.or_equal), key_selector.offset, True)
+        return self._tr._get_key(key, key_selector.or_equal, key_selector.offset, True)
 
     def _get_range(
         self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool
