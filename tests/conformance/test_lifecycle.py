@@ -48,6 +48,59 @@ def test_a_reset_forgets_what_was_written_and_read(db: Any, space: Subspace) -> 
     assert (db.get(space["b"]), db.get(space["c"])) == (None, b"kept")
 
 
+def test_a_reset_in_a_pause_cancels_the_transaction(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    for _ in range(4):
+        tr.on_error(1020).wait()
+    pause = tr.on_error(1020)
+    tr.reset()
+    assert code_of(pause.wait) == 1025
+    assert code_of(tr.get(space["a"]).wait) == 1025
+    tr.reset()
+    tr.get(space["a"]).wait()
+
+
+def test_a_pause_that_is_cancelled_cancels_the_transaction(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    for _ in range(4):
+        tr.on_error(1020).wait()
+    pause = tr.on_error(1020)
+    pause.cancel()
+    assert code_of(pause.wait) == 1101
+    assert code_of(tr.get(space["a"]).wait) == 1025
+    tr.reset()
+    tr.get(space["a"]).wait()
+
+
+def test_a_pause_that_nobody_has_any_more_cancels_the_transaction(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    for _ in range(4):
+        tr.on_error(1020).wait()
+    tr.on_error(1020)
+    assert code_of(tr.get(space["a"]).wait) == 1025
+
+
+def test_a_pause_that_is_over_before_it_is_dropped_has_done_its_work(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.options.set_max_retry_delay(0)
+    tr[space["a"]] = b"of the first attempt"
+    tr.on_error(1020).wait()
+    pause = tr.on_error(1020)
+    while not pause.is_ready():
+        time.sleep(0.001)
+    del pause
+    assert tr.get(space["a"]) == None  # noqa: E711  the lazy value compares as what it stands for
+
+
+def test_no_error_is_no_reason_to_try_again(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    assert code_of(tr.on_error(0).wait) == 2000
+    tr.reset()
+    tr.options.set_retry_limit(0)
+    assert code_of(tr.on_error(0).wait) == 4100
+    assert code_of(tr.get(space["a"]).wait) == 1025
+
+
 def test_everything_of_a_cancelled_transaction_fails_with_1025(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.set(space["a"], b"")

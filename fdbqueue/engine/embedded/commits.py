@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fdbqueue.engine.embedded.futures import CANCELLED, Future, call
+from fdbqueue.engine.embedded.futures import Future, call
 from fdbqueue.engine.embedded.intervals import Intervals, Range
+from fdbqueue.engine.embedded.lateness import CANCELLED, waits
 from fdbqueue.engine.embedded.stacks import Mutation, emit
 from fdbqueue.engine.embedded.store import CommitRequest
 from fdbqueue.engine.errors import FDBError
@@ -134,6 +135,7 @@ class Commit(Future[None]):
         request = self._request
         if not self._done and request is not None:
             self._store.wait(request)
+            waits.count += 1
             self._end(request.error or 0)
         if self._error:
             raise FDBError(self._error)
@@ -148,6 +150,7 @@ class Commit(Future[None]):
         request = self._request
         if not self._done and request is not None:
             self._store.wait(request)
+            waits.count += 1
             self._finished(request)
 
     def on_ready(self, callback: Callable[[Any], object]) -> None:

@@ -13,11 +13,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from fdbqueue.engine.embedded.lateness import CANCELLED, Source, cancelled, waits
 from fdbqueue.engine.errors import FDBError
 
 T = TypeVar("T")
-
-CANCELLED = 1101
 
 
 class Future(Generic[T]):
@@ -135,16 +134,61 @@ class Ready(Future[T]):
         pass
 
 
+class Asked(Ready[T]):
+    """What had to be asked for, unless it has no `source`: see `lateness`."""
+
+    __slots__ = ("_asked_at", "_source")
+
+    def __init__(self, value: T | None = None, source: Source | None = None, error: int = 0) -> None:
+        self._value = value
+        self._error = error
+        self._source = source
+        self._asked_at = waits.count
+
+    def wait(self) -> T:
+        if self._error:
+            raise FDBError(self._error)
+        source = self._source
+        if source is not None:
+            if source.cut_at == self._asked_at:
+                raise FDBError(source.error)
+            self._come()
+        return self._value  # type: ignore[return-value]
+
+    def is_ready(self) -> bool:
+        self.block_until_ready()
+        return True
+
+    def block_until_ready(self) -> None:
+        if self._source is not None and self._source.cut_at != self._asked_at:
+            self._come()
+
+    def _come(self) -> None:
+        """Note that somebody has waited."""
+        waits.count += 1
+        self._source = None
+
+    def on_ready(self, callback: Callable[[Any], object]) -> None:
+        self.block_until_ready()
+        call(callback, self)
+
+    def cancel(self) -> None:
+        self._source = cancelled(self._source, self._asked_at)
+
+
 class FutureVoid(Ready[None]):
     """Says that something has happened."""
 
     __slots__ = ()
 
 
-class FutureInt64(Ready[int]):
-    """A number."""
+class FutureInt64(Asked[int]):
+    """A number: of those, only a read version takes a trip, and what is read at it takes another."""
 
     __slots__ = ()
+
+    def _come(self) -> None:
+        self._source = None
 
 
 class FutureKeyArray(Ready[list[bytes]]):
@@ -196,6 +240,7 @@ class Pending(Future[T]):
         with self._lock:
             while not self._settled:
                 self._lock.wait()
+        waits.count += 1
 
     def on_ready(self, callback: Callable[[Any], object]) -> None:
         with self._lock:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from fdbqueue.engine.embedded.futures import CANCELLED, Future, FutureVoid, Pending
+from fdbqueue.engine.embedded.futures import Future, FutureVoid, Pending
+from fdbqueue.engine.embedded.lateness import CANCELLED, waits
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.transaction import Transaction
@@ -67,7 +69,8 @@ class Pause(Pending[None]):
             due = min(due, tr._created + settings.timeout)
         with tr._lock:
             tr._abandon(1025)
-            tr._pause = pause = cls(tr, due)
+            pause = cls(tr, due)
+            tr._pause = weakref.ref(pause)
             tr._odd = True
         return pause
 
@@ -81,7 +84,7 @@ class Pause(Pending[None]):
         error = 0
         if tr is not None:
             with tr._lock:
-                if tr._pause is self:
+                if self._holds(tr):
                     tr._pause = None
                     error = tr._broken_error()
                     if not error:
@@ -91,8 +94,18 @@ class Pause(Pending[None]):
     def cancel(self) -> None:
         """Give the pause up, and with it the transaction, which is neither what it was nor new."""
         tr = self._tr
-        if self.settle(error=CANCELLED) and tr is not None and tr._pause is self:
+        if self.settle(error=CANCELLED) and tr is not None and self._holds(tr):
+            tr._pause = None
             tr._break(1025)
+
+    def _holds(self, tr: Transaction) -> bool:
+        """Say whether `tr` is in this pause and no later one."""
+        return tr._pause is not None and tr._pause() in (self, None)  # None: this one, which is being dropped
+
+    def __del__(self) -> None:
+        self.look()
+        if not self._settled:
+            self.cancel()  # as the binding does with a future that nobody has any more
 
     def is_ready(self) -> bool:
         self.look()
@@ -107,6 +120,7 @@ class Pause(Pending[None]):
                 with self._lock:
                     if not self._settled:
                         self._lock.wait(left)
+        waits.count += 1
 
     def on_ready(self, callback: Callable[[Any], object]) -> None:
         super().on_ready(callback)

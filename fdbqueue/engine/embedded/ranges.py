@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fdbqueue.engine.embedded.futures import Ready
+from fdbqueue.engine.embedded.futures import Asked
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.streaming import StreamingMode
 
@@ -39,7 +39,7 @@ def selector(key_or_selector: Any) -> Any:
     return KeySelector(key_or_selector, False, 1)
 
 
-class FutureKeyValueArray(Ready[Page]):
+class FutureKeyValueArray(Asked[Page]):
     """A page of rows, how many they are, and whether there may be more."""
 
     __slots__ = ()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fdbqueue.engine.embedded import pages, special
 from fdbqueue.engine.embedded.futures import FutureInt64, FutureKeyArray
 from fdbqueue.engine.embedded.intervals import Intervals, Range
+from fdbqueue.engine.embedded.lateness import waits
 from fdbqueue.engine.embedded.options import Settings
 from fdbqueue.engine.embedded.pages import Limits, Page, Selector
 from fdbqueue.engine.embedded.ranges import FutureKeyValueArray, KeyValue, selector
@@ -51,14 +52,16 @@ class Reading(TransactionRead):
     _lock: threading.RLock
     _settings: Settings
     _writes: Writes
-    _gets: dict[bytes, bool]  # keys read one by one; whether they conflict
+    _gets: dict[bytes, int]  # keys read one by one, and when, by `lateness.waits`; less than 0 if they don't conflict
     _conflict_ranges: list[Range]
 
     # What most transactions leave as it is stands here: making one is on the way of every read and write.
     _odd = False  # something needs a look before a read or write can take the short way
     _snap: Snapshot | None = None
     _version: int | None = None
-    _known: Intervals | None = None  # what was read of the snapshot
+    _known: Intervals | None  # what was read of the snapshot
+    _known_since = 0  # when that became more
+    _version_since = 0
     _synced = 0  # how many of `_gets` it has
     _only_looked = False  # some of `_gets` do not conflict
     _has_read = False  # a selector or range; `_gets` has the keys, except without own writes in view
@@ -85,6 +88,7 @@ class Reading(TransactionRead):
                 if self._version is None:
                     snap = self._store.snapshot()
                     self._version = snap.version
+                    self._version_since = waits.count
                 elif self._version:
                     snap = self._store.snapshot_at(self._version)
                 else:
@@ -127,10 +131,11 @@ class Reading(TransactionRead):
                 if not snapshot:
                     self._conflict_ranges.append((key, key + b"\0"))
                     self._unseen_size += 2 * len(key) + 25
-                return Value(self._opened().get(key))
+                snap = self._opened()
+                return Value(snap.get(key), snap)
             if snapshot and settings.snapshot_ryw <= 0:
-                self._look_at(key)
-                return Value(self._opened().get(key))
+                snap = self._opened()
+                return Value(snap.get(key), self._looked_at(key, snap))
             point = writes.points.get(key, ABSENT)
             if point is ABSENT:
                 if writes.unreadable and key in writes.unreadable and not settings.bypass_unreadable:
@@ -143,21 +148,38 @@ class Reading(TransactionRead):
                 raise FDBError(1036)
             elif not point.dependent:
                 return Value(point.value(None))
-            below = self._opened().get(key)
+            snap = self._opened()
+            below = snap.get(key)
             value = point.value(below) if isinstance(point, Stack) else below
         except FDBError as error:
             return FailedValue(self._failed(error))
         if snapshot:
-            self._look_at(key)
-        else:
-            self._gets[key] = True
-            self._size += 2 * len(key) + 25
-        return Value(value)
+            return Value(value, self._looked_at(key, snap))
+        self._size += 2 * len(key) + 25
+        return Value(value, self._asked_again(key, snap))
 
-    def _look_at(self, key: bytes) -> None:
-        """Note that `key` was read without a conflict."""
-        self._gets.setdefault(key, False)
+    def _asked_again(self, key: bytes, snap: Snapshot) -> Snapshot | None:
+        """Note a read of `key`, which may be known; return where it comes from: `snap`, or nowhere if it is."""
+        source = self._source_of(key, snap)
+        if self._gets.get(key, -1) < 0:
+            self._gets[key] = waits.count
+        return source
+
+    def _looked_at(self, key: bytes, snap: Snapshot) -> Snapshot | None:
+        """Do as `_asked_again` does for a read without a conflict."""
+        source = self._source_of(key, snap)
+        self._gets.setdefault(key, -waits.count)
         self._only_looked = True
+        return source
+
+    def _source_of(self, key: bytes, snap: Snapshot) -> Snapshot | None:
+        since = self._gets.get(key)
+        if since is not None:
+            told = abs(since) != waits.count
+        else:
+            known = self._known
+            told = known is not None and self._known_since != waits.count and key in known
+        return None if told else snap
 
     def _refused(self, key: bytes) -> int:
         """Return the code that reading `key` meets before anything is read, or 0."""
@@ -172,7 +194,8 @@ class Reading(TransactionRead):
         raise NotImplementedError
 
     def _get_key(self, key: bytes, or_equal: int, offset: int, snapshot: bool) -> Key:
-        or_equal, offset = integer(or_equal), integer(offset)
+        if not ((or_equal is False or or_equal is True) and type(offset) is int and -BEYOND_INT <= offset < BEYOND_INT):
+            or_equal, offset = integer(or_equal), integer(offset)
         if self._odd:
             code = self._blocked()
             if code:
@@ -189,12 +212,15 @@ class Reading(TransactionRead):
         try:
             with self._lock:
                 below = None if offset else self._row_below(after)
+                asked = True
                 if below is not None:
                     found = below
                 elif self._settings.ryw_disabled:
                     found = pages.locate(self._opened(), Selector(after, offset))
                 else:
-                    found = self._reader(snapshot).key(Selector(after, offset))
+                    reader = self._reader(snapshot)
+                    found = reader.key(Selector(after, offset))
+                    asked = reader.asked
                 if not snapshot:
                     if offset <= 0:
                         self._add_conflict(found, after)
@@ -202,7 +228,7 @@ class Reading(TransactionRead):
                         self._add_conflict(after, found + b"\0")
         except FDBError as error:
             return FailedKey(self._failed(error))
-        return Key(min(found, top))
+        return Key(min(found, top), self._told_by(asked))
 
     def _row_below(self, end: bytes) -> bytes | None:
         """Return the last row's key below `end` where nothing was written or read before; None if it is not so."""
@@ -271,6 +297,7 @@ class Reading(TransactionRead):
                 self._likely = len(rows) + 1
             self._has_read = True
             known.add(begin, end)
+            self._known_since = waits.count
             if not snapshot:
                 self._size += len(begin) + len(end) + 24
                 ranges = self._conflict_ranges
@@ -278,7 +305,7 @@ class Reading(TransactionRead):
                     ranges[-1] = (ranges[-1][0], end)  # the next page of the same read
                 else:
                     ranges.append((begin, end))
-        return FutureKeyValueArray((list(starmap(KeyValue, rows)), len(rows), more))
+        return FutureKeyValueArray((list(starmap(KeyValue, rows)), len(rows), more), snap)
 
     def _any_page(
         self, begin: Any, end: Any, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
@@ -317,14 +344,23 @@ class Reading(TransactionRead):
             with self._lock:
                 if self._settings.ryw_disabled:
                     page = self._direct(first, last, limits, reverse, snapshot)
+                    asked = True
                 else:
-                    page = self._reader(snapshot).range(first, last, limits, reverse)
+                    reader = self._reader(snapshot)
+                    page = reader.range(first, last, limits, reverse)
+                    asked = reader.asked
                     if not snapshot:
                         self._add_conflict(*page.conflict(first, last, reverse, self._top()))
         except FDBError as error:
             return FutureKeyValueArray(error=self._failed(error))
         rows = page.rows
-        return FutureKeyValueArray((list(starmap(KeyValue, rows)), len(rows), page.more))
+        return FutureKeyValueArray((list(starmap(KeyValue, rows)), len(rows), page.more), self._told_by(asked))
+
+    def _told_by(self, asked: bool) -> Snapshot | None:
+        """Return where a range or selector comes from that had to be `asked` for, or was known."""
+        if asked:
+            self._known_since = waits.count
+        return self._snap if self._known_since == waits.count else None
 
     def _now_known(self) -> Intervals:
         """Return what was read of the snapshot so far."""
@@ -401,7 +437,7 @@ class Reading(TransactionRead):
             self._opened()
         if self._snap is not None:
             self._store.pin(self._snap)
-        return FutureInt64(self._version)
+        return FutureInt64(self._version, self._snap if self._version_since == waits.count else None)
 
     def _broken_error(self) -> int:
         raise NotImplementedError

@@ -28,13 +28,14 @@ MANY: Final = 256
 class Reader:
     """One read's view: the snapshot, what is known of it, the writes over it, and the end of legal keys."""
 
-    __slots__ = ("known", "snap", "top", "writes")
+    __slots__ = ("asked", "known", "snap", "top", "writes")
 
     def __init__(self, snap: Callable[[], Snapshot], known: Intervals, writes: Writes | None, top: bytes) -> None:
         self.snap = snap
         self.known = known
         self.writes = writes
         self.top = top
+        self.asked = False  # whether the snapshot had to tell anything
 
     def position(self) -> Position:
         return Position(self.snap, self.known, self.writes)
@@ -107,6 +108,7 @@ class Reader:
 
     def learn(self, page: Page, begin: Selector, end: Selector, reverse: bool) -> None:
         """Note which keys a page of the snapshot has told about."""
+        self.asked = True
         low = b"" if page.to_begin else begin.key if begin.offset <= 1 else LAST
         high = LAST if page.through_end else end.key if end.offset >= 1 else b""
         if page.rows:

@@ -186,16 +186,6 @@ class Position:
         rows = self._snap().rows(begin, key, 1, True) if begin < key else None
         return rows[0] if rows else None
 
-    def _rows(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Give the rows of a range, at first a few at a time."""
-        count = 1
-        while begin < end:
-            rows = self._snap().rows(begin, end, count)
-            yield from rows
-            if len(rows) < count:
-                return
-            begin, count = rows[-1][0] + b"\0", min(4 * count, 256)
-
     def _next_below(self, key: bytes) -> None:
         """Move on to `key`, where the present segment of the snapshot ends."""
         known = self._known
@@ -207,7 +197,7 @@ class Position:
             self._seek_below(key)
             return
         if self._ahead is None:
-            self._ahead = self._rows(key, known.ends[at])
+            self._ahead = _rows(self._snap, key, known.ends[at])
             self.below_value = None
         elif self._below == EMPTY and self.below_value is not None:
             # The row at the end of an empty range was seen when the range was.
@@ -323,3 +313,17 @@ class Position:
         if at:
             begin = max(begin, writes.edges[at - 1])
         self.over_begin, self.over_end = begin, key
+
+
+def _rows(snap: Callable[[], Snapshot], begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Give the rows of a range, at first a few at a time.
+
+    No method of a position, which has this: a cycle would keep a dropped transaction alive.
+    """
+    count = 1
+    while begin < end:
+        rows = snap().rows(begin, end, count)
+        yield from rows
+        if len(rows) < count:
+            return
+        begin, count = rows[-1][0] + b"\0", min(4 * count, 256)

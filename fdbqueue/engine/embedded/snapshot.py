@@ -12,6 +12,7 @@ from typing import Any, Final
 import lmdb
 
 from fdbqueue.engine.embedded.files import explain
+from fdbqueue.engine.embedded.lateness import Source
 from fdbqueue.engine.embedded.layout import DIRECT_KEY
 from fdbqueue.engine.embedded.logrows import Commit, read_log
 from fdbqueue.engine.embedded.longkeys import Databases, LongKeys, Row
@@ -24,7 +25,7 @@ _SEEK_LIMIT: Final = 511
 _row_key = itemgetter(0)
 
 
-class Snapshot:
+class Snapshot(Source):
     """The database as of `version`. Any thread may use it; every read raises 1007 once it was evicted."""
 
     _any_long: bool | None = None
@@ -38,6 +39,7 @@ class Snapshot:
         self._dbs = dbs
         self._lock = threading.Lock()
         self._forget = forget
+        self.cut_at = -1
         self.version = version
         self.opened_at = opened_at
 
@@ -147,6 +149,7 @@ class SharedSnapshot(Snapshot):
     def __init__(self, base: Snapshot, sharers: dict[Snapshot, None]) -> None:
         self._base = base
         self._all = sharers
+        self.cut_at = -1
         self.version = base.version
         self.opened_at = base.opened_at
         sharers[self] = None

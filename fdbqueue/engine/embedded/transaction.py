@@ -19,13 +19,14 @@ from fdbqueue.engine.embedded import special
 from fdbqueue.engine.embedded.commits import Commit
 from fdbqueue.engine.embedded.futures import Future, FutureInt64, FutureKeyArray, FutureVoid
 from fdbqueue.engine.embedded.intervals import Intervals, Range
+from fdbqueue.engine.embedded.lateness import waits
 from fdbqueue.engine.embedded.options import Settings, TransactionOptions
 from fdbqueue.engine.embedded.optiontable import INITIALIZE_NEW_DATABASE, PERSISTENT, READ_YOUR_WRITES_DISABLE, TIMEOUT
 from fdbqueue.engine.embedded.pages import Selector
 from fdbqueue.engine.embedded.pauses import FIRST_DELAY, Pause
 from fdbqueue.engine.embedded.ranges import FutureKeyValueArray
 from fdbqueue.engine.embedded.reading import COMPACT_AT, METADATA_VERSION, TOP
-from fdbqueue.engine.embedded.values import FailedKey, FutureString, Key, PendingKey, Value
+from fdbqueue.engine.embedded.values import FailedKey, FailedValue, FutureString, Key, PendingKey, Value
 from fdbqueue.engine.embedded.views import Snapshot, integer, key_to_bytes
 from fdbqueue.engine.embedded.watches import FailedWatch, Watch
 from fdbqueue.engine.embedded.writes import Writes
@@ -34,6 +35,7 @@ from fdbqueue.engine.errors import FDBError
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.database import Database
+    from fdbqueue.engine.embedded.snapshot import Snapshot as StoreSnapshot
 
 
 class Transaction(Writing):
@@ -45,11 +47,12 @@ class Transaction(Writing):
     _backoff = FIRST_DELAY
     _broken = 0
     _commit: Commit | None = None
+    _committing: StoreSnapshot | None = None  # what the commit's transaction has read
     _committed = -1
     _defaults: Settings | None = None  # the database's options of when it was made or reset, if it has set others
     _deferred = 0
     _failed_ranges: Sequence[Range] = ()
-    _pause: Pause | None = None
+    _pause: weakref.ref[Pause] | None = None
     _persistent: list[tuple[int, bytes | None]] | None = None  # options set here that outlive errors
     _retries = 0
     _stamps: tuple[PendingKey, ...] = ()
@@ -62,6 +65,7 @@ class Transaction(Writing):
         self._created = time.monotonic()
         self._writes = Writes()
         self._gets = {}
+        self._known = None
         self._conflict_ranges = []
         self._settings = settings = db._settings
         if settings.odd:
@@ -93,6 +97,7 @@ class Transaction(Writing):
         self._read_error = 0
         self._broken = 0
         self._commit = None
+        self._committing = None
         self._pause = None
         self._stamps = ()
         self._watches = []
@@ -109,14 +114,26 @@ class Transaction(Writing):
         self._deferred = settings.error or latest.error
         self._odd = settings.odd or bool(latest.error)
 
+    def _cut(self, code: int) -> None:
+        """Fail the reads that are under way. A commit that is done had waited for them."""
+        snap = self._snap
+        if snap is None and self._commit is not None and not self._commit.is_ready():
+            snap = self._committing
+        if snap is not None:
+            snap.cut_off(code)
+        for watch in self._watches:
+            watch.cut_off(code)
+
     def _close_snapshot(self) -> None:
         snap, self._snap = self._snap, None
         if snap is not None:
             snap.close()
 
     def __del__(self) -> None:
-        if self._snap is not None:
-            self._snap.close()
+        snap = self._snap
+        if snap is not None:
+            snap.cut_at = waits.count
+            snap.close()
         if self._watches:
             for watch in self._watches:
                 watch.abandon(1025)
@@ -149,8 +166,9 @@ class Transaction(Writing):
         return self._broken_error()
 
     def _deferred_error(self) -> int:
-        if self._pause is not None:
-            self._pause.look()
+        pause = None if self._pause is None else self._pause()
+        if pause is not None:
+            pause.look()
         return self._deferred
 
     def _broken_error(self) -> int:
@@ -179,6 +197,8 @@ class Transaction(Writing):
     def _break(self, code: int) -> None:
         self._broken = code
         self._odd = True
+        if code != 1031:  # there was time enough for what is under way
+            self._cut(code)
         if self._commit is not None:
             self._commit.fail(code)
         for stamp in self._stamps:
@@ -238,10 +258,15 @@ class Transaction(Writing):
         if self._odd or key >= TOP or len(key) > KEY_LIMIT or not self._writes.empty:
             return self._get(key, False)
         try:
-            value = Value((self._snap or self._opened()).get(key))
+            snap = self._snap or self._opened()
+            found = snap.get(key)
         except FDBError:
             return self._get(key, False)
-        self._gets[key] = True
+        if key in self._gets or self._known is not None:
+            value = Value(found, self._asked_again(key, snap))
+        else:
+            value = Value(found, snap)
+            self._gets[key] = waits.count
         self._size += 2 * len(key) + 25
         return value
 
@@ -310,7 +335,7 @@ class Transaction(Writing):
 
     def _conflict_keys(self) -> list[bytes]:
         gets = self._gets
-        return [key for key, counts in list(gets.items()) if counts] if self._only_looked else list(gets)
+        return [key for key, since in list(gets.items()) if since > 0] if self._only_looked else list(gets)
 
     def _write_conflicts_so_far(self) -> Intervals:
         writes = self._writes
@@ -349,8 +374,10 @@ class Transaction(Writing):
         read_error = self._read_error
         value = self._get(key, False)
         self._read_error = read_error  # a watch that fails does not fail the commit
+        if isinstance(value, FailedValue):
+            return FailedWatch(error=value.code)
         try:
-            watch = Watch(self._store, self._db._outstanding, key, value.value)
+            watch = Watch(self._store, self._db._outstanding, key, value)
         except FDBError as error:
             return FailedWatch(error=error.code)
         self._watches.append(watch)
@@ -376,7 +403,8 @@ class Transaction(Writing):
                 commit.fail(self._read_error)
                 return commit
             commit.begin(self)
-            snap, self._snap = self._snap, None
+            self._committing = snap = self._snap
+            self._snap = None
         if snap is not None:
             snap.close()
         return commit
@@ -428,7 +456,8 @@ class Transaction(Writing):
         In a pause of `on_error` that takes a second `reset`: the one that is under way cancels the transaction.
         """
         with self._lock:
-            pause = self._pause
+            pause = None if self._pause is None else self._pause()
+            self._cut(1025)
             self._abandon(1025)
             self._start()
             if pause is not None and pause.settle(error=1025):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.engine.embedded.futures import Future, Pending, call
+from fdbqueue.engine.embedded.lateness import Source, cancelled, waits
 from fdbqueue.engine.errors import FDBError
 
 
@@ -22,7 +23,9 @@ class FutureString(Future[bytes]):
         __class__ = property(lambda self: bytes)
 
     if TYPE_CHECKING:
-        value: Any
+
+        @property
+        def value(self) -> Any: ...
 
     def wait(self) -> Any:
         _ = self.value
@@ -107,24 +110,43 @@ for _name in dir(bytes):
 
 
 class Read(FutureString):
-    """What was read."""
+    """What was read, and asked for unless it has no `source`: see `lateness`."""
 
-    __slots__ = ("value",)
+    __slots__ = ("_asked_at", "_source", "_value")
 
-    def __init__(self, value: bytes | None) -> None:
-        self.value = value
+    def __init__(self, value: bytes | None, source: Source | None = None) -> None:
+        self._value = value
+        self._source = source
+        self._asked_at = waits.count
+
+    @property
+    def value(self) -> Any:
+        source = self._source
+        if source is not None:
+            if source.cut_at == self._asked_at:
+                raise FDBError(source.error)
+            waits.count += 1
+            self._source = None
+        return self._value
+
+    def under_way(self) -> bool:
+        """Say whether a cluster's client would still be waiting for it."""
+        return self._source is not None and self._asked_at == waits.count
 
     def is_ready(self) -> bool:
+        self.block_until_ready()
         return True
 
     def block_until_ready(self) -> None:
-        pass
+        if self._source is not None:
+            waits.count += 1
 
     def on_ready(self, callback: Callable[[Any], object]) -> None:
+        self.block_until_ready()
         call(callback, self)
 
     def cancel(self) -> None:
-        pass
+        self._source = cancelled(self._source, self._asked_at)
 
 
 class Value(Read):
@@ -149,6 +171,7 @@ class FailedValue(Value):
     __slots__ = ("code",)
 
     def __init__(self, code: int) -> None:
+        super().__init__(None)
         self.code = code
 
     @property
@@ -162,6 +185,7 @@ class FailedKey(Key):
     __slots__ = ("code",)
 
     def __init__(self, code: int) -> None:
+        super().__init__(None)
         self.code = code
 
     @property

@@ -12,6 +12,7 @@ from fdbqueue.engine.errors import FDBError
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.store import Store
+    from fdbqueue.engine.embedded.values import Value
 
 TOO_MANY: Final = 1032
 
@@ -46,16 +47,17 @@ class Outstanding:
 class Watch(Pending[None]):
     """The future of a change. It belongs to its transaction until that commits, and to itself from then on."""
 
-    __slots__ = ("_callback", "_outstanding", "_store", "key", "value")
+    __slots__ = ("_callback", "_outstanding", "_read", "_store", "key", "value")
 
-    def __init__(self, store: Store, outstanding: Outstanding, key: bytes, value: bytes | None) -> None:
+    def __init__(self, store: Store, outstanding: Outstanding, key: bytes, read: Value) -> None:
         outstanding.take()
         super().__init__()
         self._outstanding = outstanding
         self._store = store
         self._callback: Callable[[], None] | None = None
+        self._read = read
         self.key = key
-        self.value = value
+        self.value: bytes | None = read._value
 
     def settle(self, value: None = None, error: int = 0) -> bool:
         if not super().settle(value, error):
@@ -69,6 +71,11 @@ class Watch(Pending[None]):
         """Note that its own transaction wrote the key; nothing given is a value that is not known before the commit."""
         if not value or value[0] != self.value:
             self.settle()
+
+    def cut_off(self, error: int) -> None:
+        """Fail if the watch's own read is under way, since its transaction fails."""
+        if self._read.under_way():
+            self.settle(error=error)
 
     def abandon(self, error: int) -> None:
         """Fail, because the transaction did."""
