@@ -366,7 +366,86 @@ class Database(Generator):
         return [op, self._key(), self._value()]
 
 
+class Endings(Generator):
+    """Transactions that end while reads are under way, and reads that are cancelled.
+
+    A cluster may answer first: `differential.came_first` lets an answer pass where 1025 or 1101 was expected. Most of
+    the transactions here have no read version yet, for which it takes longer.
+    """
+
+    def _weights(self) -> dict[str, float]:
+        # Without pages that nobody waits for: whether they come depends on what is done meanwhile.
+        return super()._weights() | {"ending": 50, "cancelled": 10, "some": 0, "cursor": 0, "next": 0}
+
+    def program(self) -> list[Step]:
+        steps: list[Step] = []
+        for step in super().program():
+            if step[1] in ("ending", "cancelled") and self._random.random() < 0.9:
+                steps += [[step[0], "reset"], [step[0], self._random.choice(["set", "set", "clear", "atomic"])]]
+                steps[-1] += getattr(self, f"_{steps[-1][1]}")()
+            steps.append(step)
+        return steps
+
+    def _read(self, *more: str) -> list[Any]:
+        op = self._random.choice(["get", "get", "get_key", "grv", *more])
+        return [op, *getattr(self, f"_{op}")()]
+
+    def _ending(self) -> list[Any]:
+        chance = self._random
+        ends: list[list[Any]] = [["cancel"], ["commit", False], ["commit", True], ["on_error", 2000]]
+        end = chance.choice([*ends, *2 * [["reset"], ["replace"]]])
+        if chance.random() < 0.6:
+            return [[self._read("range")], chance.random() < 0.2, *end]
+        reads = [["get", *self._get()] for _ in range(chance.randint(2, 4))]
+        return [reads, chance.random() < 0.3, *end]
+
+    def _cancelled(self) -> list[Any]:
+        return self._read()
+
+
+class Defaults(Generator):
+    """Options of the database that change while transactions are under way, and transactions' own beside them."""
+
+    def _weights(self) -> dict[str, float]:
+        return super()._weights() | {"db_option": 16, "option": 8, "on_error": 16, "reset": 8, "replace": 6}
+
+    def _option(self) -> list[Any]:
+        return list(
+            self._random.choice(
+                [
+                    ["retry_limit", 1],
+                    ["retry_limit", -1],
+                    ["size_limit", 300],
+                    ["snapshot_ryw_disable"],
+                    ["snapshot_ryw_enable"],
+                    ["read_your_writes_disable"],
+                    ["next_write_no_write_conflict_range"],
+                ]
+            )
+        )
+
+    def _on_error(self) -> list[Any]:
+        return [self._random.choice([1007, 1020])]
+
+    def _snapshot(self) -> bool:
+        return self._random.random() < 0.6
+
+    def _db_option(self) -> list[Any]:
+        chance = self._random
+        return list(
+            chance.choice(
+                [
+                    ["transaction_retry_limit", chance.choice([-1, 0, 1, 2])],
+                    ["transaction_size_limit", chance.choice([300, 10_000_000])],
+                    ["transaction_max_retry_delay", chance.choice([0, 5, 1000])],
+                    ["snapshot_ryw_disable"],
+                    ["snapshot_ryw_enable"],
+                ]
+            )
+        )
+
+
 CORNERS = {
     "atomics": Atomics, "selectors": Selectors, "limits": Limits, "errors": Errors, "later": Later, "big": Big,
-    "special": Special, "system": System, "database": Database,
+    "special": Special, "system": System, "database": Database, "endings": Endings, "defaults": Defaults,
 }  # fmt: skip

@@ -15,20 +15,29 @@ from typing import Any
 
 import fdbqueue
 from tests.conformance.kinds import KINDS, generate
-from tests.conformance.machine import Machine
+from tests.conformance.machine import Machine, Step
 
 
 def compare(one: Any, other: Any, seed: int, kind: str) -> str | None:
-    """Return how two databases differ over a program, or None."""
+    """Return how two databases, the embedded one first, differ over a program, or None."""
     program = generate(seed, kind)
     first = Machine(one)
     here = first.run(program)
     there = Machine(other, fired=here[-2][1]).run(program)
     for number, (a, b) in enumerate(zip(here, there, strict=True)):
-        if a != b:
-            step = program[number] if number < len(program) else ""
+        step = program[number] if number < len(program) else ["", ""]
+        if a != b and not came_first(step, a, b):
             return f"{kind} {seed}, step {number} {step!r}\n   first: {a!r}\n  second: {b!r}"
     return None
+
+
+def came_first(step: Step, here: Any, there: Any) -> bool:
+    """Say whether answers differ only in reads that were under way here and had come there: who is near is quick."""
+    if step[1] == "cancelled":
+        return bool(here[0] == ["error", 1101] and there[0] != ["error", 1025])
+    if step[1] != "ending" or here[0] != there[0]:
+        return False
+    return all(a == b or a == ["error", 1025] for a, b in zip(here[1], there[1], strict=True))
 
 
 def main() -> int:

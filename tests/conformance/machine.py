@@ -22,6 +22,14 @@ READS = b"\xff\xff/transaction/read_conflict_range/"
 WRITES = b"\xff\xff/transaction/write_conflict_range/"
 CONFLICTS = b"\xff\xff/transaction/conflicting_keys/"
 PATIENCE_SECONDS = 5.0
+UNDONE: dict[str, list[Any]] = {
+    "transaction_retry_limit": ["transaction_retry_limit", -1],
+    "transaction_size_limit": ["transaction_size_limit", 10_000_000],
+    "transaction_max_retry_delay": ["transaction_max_retry_delay", 1000],
+    "snapshot_ryw_disable": ["snapshot_ryw_enable"],
+    "snapshot_ryw_enable": ["snapshot_ryw_disable"],
+}
+"""What takes a database's option back."""
 
 
 class Machine:
@@ -44,6 +52,7 @@ class Machine:
         self._waiting: dict[int, Any] = {}  # versionstamp futures by slot
         self._stamped: set[int] = set()  # slots that wrote a versionstamped key
         self._later: dict[int, list[Any]] = {}  # reads by slot that nobody has waited for
+        self._db_options: list[str] = []  # those set so far, by name
         self.watches: dict[int, Any] = {}
 
     def _new(self) -> Any:
@@ -51,7 +60,10 @@ class Machine:
 
     def run(self, program: list[Step]) -> list[Answer]:
         """Return the answers of all steps, then the watches' and the database's contents."""
-        answers = [self._answer(*step) for step in program]
+        try:
+            answers = [self._answer(*step) for step in program]
+        finally:
+            self._undo_options()
         gc.collect()  # the binding's errors keep transactions alive in cycles, and those keep watches from failing
         answers.append(["watches", {number: self._watched(number) for number in sorted(self.watches)}])
         answers.append(["contents", self._mask(_rows(self._new().get_range(b"", b"\xff")))])
@@ -124,17 +136,37 @@ class Machine:
         self._later.setdefault(slot, []).append((op, self._begun(slot, op, *args)))
 
     def _begun(self, slot: int, op: str, *args: Any) -> Any:
+        if op == "grv":
+            return self._slots[slot].get_read_version()
         if op == "get":
             return self._view(slot, args[1]).get(args[0])
         if op == "get_key":
             return self._view(slot, args[1]).get_key(KeySelector(*args[0]))
         return self._range(slot, *args)
 
+    def _do_ending(self, slot: int, reads: list[Step], waited: bool, end: str, *args: Any) -> Answer:
+        """Begin reads, perhaps wait for the last, end the transaction one way or another, and tell how they ended."""
+        gc.collect()  # as in `run`
+        begun = [self._begun(slot, *read) for read in reads]
+        if waited:
+            self._finished(reads[-1][0], begun[-1])
+        answer = self._answer(slot, end, *args)
+        return [answer, [self._finished(op, read) for (op, *_), read in zip(reads, begun, strict=True)]]
+
+    def _do_cancelled(self, slot: int, op: str, *args: Any) -> Answer:
+        read = self._begun(slot, op, *args)
+        read.cancel()
+        answer = [self._finished(op, read), read.cancelled()]
+        self._do_reset(slot)  # since whether it is known now, and conflicts, is not said
+        return answer
+
     def _do_collect(self, slot: int) -> Answer:
         return [self._finished(op, read) for op, read in self._later.pop(slot, [])]
 
     def _finished(self, op: str, read: Any) -> Answer:
         try:
+            if op == "grv":
+                return read.wait() > 0
             return _rows(read.to_list()) if op == "range" else read.value
         except FDBError as error:
             return ["error", error.code]
@@ -220,6 +252,16 @@ class Machine:
 
     def _do_option(self, slot: int, name: str, *args: Any) -> Answer:
         getattr(self._slots[slot].options, f"set_{name}")(*args)
+
+    def _do_db_option(self, _slot: int, name: str, *args: Any) -> Answer:
+        getattr(self._db.options, f"set_{name}")(*args)
+        self._db_options.append(name)
+
+    def _undo_options(self) -> None:
+        """Give the database its options back, which other programs have too."""
+        for name in self._db_options:
+            undone = UNDONE[name]
+            getattr(self._db.options, f"set_{undone[0]}")(*undone[1:])
 
     def _do_watch(self, slot: int, number: int, key: bytes) -> Answer:
         tr = self._slots[slot]
