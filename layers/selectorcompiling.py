@@ -20,6 +20,8 @@ from .selectorparsing import fault
 Test: TypeAlias = Callable[[Mapping[str, Any], Facts | None], Any]
 
 MAX_DEPTH = 100
+MAX_DIGITS = 1_000
+"""Of a decimal integer: Python turns no more than 4,300 into a number, and less where it is told so."""
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "<>": operator.ne,
@@ -153,7 +155,10 @@ class Compiler:
         return Part(lambda headers, facts: headers.get(name), _ANY, _at(tree), name=name)
 
     def _integer(self, tree: Tree[Any], token: Token) -> Part:
-        return self._constant(tree, int(token.rstrip("lL")), _NUMBER)
+        digits = token.rstrip("lL")
+        if len(digits) > MAX_DIGITS:
+            raise fault(self._text, _at(tree), f"A decimal integer has at most {MAX_DIGITS:,} digits.")
+        return self._constant(tree, int(digits), _NUMBER)
 
     def _hexadecimal(self, tree: Tree[Any], token: Token) -> Part:
         return self._constant(tree, int(token.rstrip("lL"), 16), _NUMBER)
@@ -182,7 +187,7 @@ class Compiler:
         sign = None if escape is None else _unquoted(escape)
         if escape is not None and (sign is None or len(sign) != 1):
             raise fault(self._text, escape.start_pos or 0, "ESCAPE names one character.")
-        expression = []
+        runs = [""]
         signs = iter(_unquoted(pattern))
         for one in signs:
             if one == sign:
@@ -191,10 +196,25 @@ class Compiler:
                     raise fault(
                         self._text, pattern.start_pos or 0, f"{sign!r} escapes '%', '_' and itself, and nothing else."
                     )
-                expression.append(re.escape(escaped))
+                runs[-1] += re.escape(escaped)
+            elif one == "%":
+                runs.append("")
             else:
-                expression.append({"%": ".*", "_": "."}.get(one) or re.escape(one))
-        return re.compile("".join(expression), re.DOTALL).fullmatch
+                runs[-1] += "." if one == "_" else re.escape(one)
+        return re.compile(_expression(*runs), re.DOTALL).fullmatch
+
+
+def _expression(first: str, *rest: str) -> str:
+    """Return the regular expression of the runs between the "%" of a pattern.
+
+    What stands between two of them is taken where it comes first, and no other place is ever tried (an atomic group):
+    if the rest is not behind that one it is behind none. With plain ".*" all combinations of places would be tried,
+    which for a few "%" and some hundred characters takes for ever.
+    """
+    if not rest:
+        return first
+    *between, last = rest
+    return first + "".join(f"(?>.*?{run})" for run in between) + f".*{last}"
 
 
 def _unquoted(token: str) -> str:

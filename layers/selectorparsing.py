@@ -23,7 +23,7 @@ GRAMMAR = r"""
 ?predicate: sum
     | sum COMPARISON sum                        -> comparison
     | sum [NOT] _BETWEEN sum _AND sum           -> between
-    | sum [NOT] _IN "(" literal ("," literal)* ")"  -> among
+    | sum [NOT] _IN "(" listed ("," listed)* ")"    -> among
     | sum [NOT] _LIKE STRING [_ESCAPE STRING]   -> like
     | sum _IS [NOT] _NULL                       -> null
 
@@ -38,6 +38,9 @@ GRAMMAR = r"""
     | NAME                                      -> name
     | QUOTED                                    -> quoted
     | "(" or ")"
+
+?listed: literal
+    | SIGN literal                              -> sign
 
 literal: INTEGER                                -> integer
     | HEXADECIMAL                               -> hexadecimal

@@ -31,6 +31,7 @@ HEADERS = {"color": "red", "weight": 3, "price": 2.5, "urgent": True, "x-key": "
         "weight / 2 = 1 AND -weight / 2 = -1 AND weight / 2.0 = 1.5",
         "weight BETWEEN 1 AND 3 AND weight NOT BETWEEN 4 AND 5",
         "color IN ('blue', 'red') AND color NOT IN ('green') AND weight IN (1, 3.0)",
+        "weight IN (-1, +3) AND -weight IN (-3)",
         "color LIKE 'r%' AND color LIKE '_e_' AND color NOT LIKE 'e%' AND color LIKE '%'",
         "urgent AND urgent = TRUE AND NOT urgent = false AND urgent <> FALSE",
         "nothing IS NULL AND color IS NOT NULL AND tags IS NOT NULL",
@@ -83,6 +84,8 @@ def test_it_does_not_accept(text: str) -> None:
         ("'a!!b' ESCAPE '!'", ["a!b"], ["a!!b"]),
         ("'it''s.*'", ["it's.*"], ["it's.x"]),
         ("'a%z'", ["a\nz"], ["a\n"]),
+        ("'%ab%a_%b'", ["abacb", "xabxaxxb"], ["aba", "abab"]),
+        (f"'{'%a' * 30}b'", ["a" * 3_000 + "b"], ["a" * 3_000]),  # all ways to find these would take years
     ],
 )
 def test_patterns_are_like(pattern: str, like: list[str], unlike: list[str]) -> None:
@@ -109,6 +112,8 @@ def test_patterns_are_like(pattern: str, like: list[str], unlike: list[str]) -> 
         ("color IN ('a', TRUE)", 1, 16, "strings or numbers"),
         ("color IN (weight)", 1, 11, "can't stand here"),
         ("-'a' = 1", 1, 2, "takes is a number"),
+        ("color IN (-'a')", 1, 12, "takes is a number"),
+        (f"weight = {'1' * 5_000}", 1, 10, "at most 1,000 digits"),
         ("weight BETWEEN 'a' AND 'b'", 1, 16, "BETWEEN compares"),
         ("NOT (" * 120 + "a" + ")" * 120, 1, 1, "deep"),
         ("a" * 9_000, 1, 1, "over the limit"),
