@@ -44,7 +44,8 @@ class WeightedHead(Head):
     def __init__(
         self, layout: Layout, weights: Sequence[int], *, spin: Callable[[int], int] = random.randrange
     ) -> None:
-        if not weights or min(weights) < 1 or sum(weights) > MAX_WEIGHTS:
+        given: Sequence[Any] = weights
+        if not given or not all(isinstance(one, int) and one >= 1 for one in given) or sum(weights) > MAX_WEIGHTS:
             raise ValueError(f"Weights are integers from 1 on, up to {MAX_WEIGHTS:,} in all, not {list(weights)}.")
         super().__init__(layout)
         self._wheel = tuple(wheel(weights))

@@ -188,7 +188,7 @@ def test_a_priority_queue_with_weights_serves_all_its_layers_by_turns(db: Any, s
     assert jobs.check(db).ok
 
 
-@pytest.mark.parametrize("weights", [(), (1, 0), (-1,), (10_000, 1)])
-def test_weights_that_would_starve_a_level_or_take_too_long_are_refused(weights: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("weights", [(), (1, 0), (-1,), (10_000, 1), (1.5, 1.5)])
+def test_weights_that_would_starve_a_level_or_take_too_long_are_refused(weights: Any) -> None:
     with pytest.raises(ValueError, match="Weights are integers from 1 on"):
         WeightedHead(Queue("q").layout, weights)
