@@ -54,6 +54,8 @@ from .recipients import MOST_RECIPIENTS, Recipients
 from .scanning import locate, position_of
 
 WINDOW = 64
+UNREGISTER_ITEMS = 500
+"""How many copies one transaction lets go whose recipient is unregistered; each may be a whole item to remove."""
 RESET_ITEMS = 2_000
 """How many copies one transaction of a reset makes unsent again."""
 NAME_BYTES = 100
@@ -109,10 +111,18 @@ class Resend:
     def unregister(self, tr: Transaction | Database, recipient: str) -> Steps[int]:
         """Let a recipient be none any more; return how many items were left for it to confirm and are gone by that.
 
-        *Conflicts:* as `register`, and with confirmations of the same items. *Cost:* reads and clears its copies, in
-        one transaction; more for those that nobody else has to confirm.
+        Given a database, in transactions of 500 items each, from the oldest on; until the last it is registered.
+
+        *Conflicts:* as `register`, and with confirmations of the same items. *Cost:* reads and clears its copies; more
+        for those that nobody else has to confirm.
         """
-        return (yield from self._queue.transact(tr, partial(self._unregister, recipient=recipient)))
+        gone = 0
+        while True:
+            body = partial(self._unregister, recipient=recipient)
+            removed, more = yield from self._queue.transact(tr, body)
+            gone += removed
+            if not more:
+                return gone
 
     @verb
     def recipients(self, tr: Transaction | Database) -> Steps[list[str]]:
@@ -201,22 +211,27 @@ class Resend:
         registry.numbers[recipient] = registry.last
         self._recipients.write(tr, registry)
 
-    def _unregister(self, tr: Transaction, recipient: str) -> Steps[int]:
+    def _unregister(self, tr: Transaction, recipient: str) -> Steps[tuple[int, bool]]:
+        """Let go of some copies, and with the last ones of the recipient; say whether there are more."""
         registry = yield from self._recipients.read(tr)
-        number = registry.numbers.pop(recipient, None)
+        number = registry.numbers.get(recipient)
         if number is None:
-            return 0
-        self._recipients.write(tr, registry)
-        gone = 0
+            return 0, False
+        others = [other for other in registry.numbers.values() if other != number]
         prefix = self._prefix(self._layout.copies, number)
-        for row in (yield from rows(tr, prefix, strinc(prefix))):
+        found = yield from rows(tr, prefix, strinc(prefix), limit=UNREGISTER_ITEMS)
+        gone = 0
+        for row in found:
             packed = row.key[len(prefix) :]
-            if not (yield from self._is_wanted(tr, packed, list(registry.numbers.values()))):
+            for space in (self._layout.copies, self._layout.unsent):
+                tr.clear(self._key(space, number, packed))
+            if not (yield from self._is_wanted(tr, packed, others)):
                 gone += yield from self._remove(tr, packed, "dequeued")
-        for space in (self._layout.copies, self._layout.unsent):
-            begin = self._prefix(space, number)
-            tr.clear_range(begin, strinc(begin))
-        return gone
+        if len(found) == UNREGISTER_ITEMS:
+            return gone, True
+        del registry.numbers[recipient]
+        self._recipients.write(tr, registry)
+        return gone, False
 
     def _fetch(self, tr: Transaction, recipient: str) -> Steps[Item | None]:
         number, _ = yield from self._numbers(tr, recipient)

@@ -127,6 +127,28 @@ def test_who_is_unregistered_leaves_nothing_that_waits_for_it(db: Any, smart: Sm
         smart.resend.fetch(db, "C")
 
 
+@pytest.mark.parametrize("composed", [False, True])
+def test_who_has_much_to_confirm_is_unregistered_in_several_transactions(
+    db: Any, smart: SmartQueue, monkeypatch: pytest.MonkeyPatch, composed: bool
+) -> None:
+    monkeypatch.setattr("layers.resend.UNREGISTER_ITEMS", 2)
+    smart.resend.register(db, "C")
+    smart.enqueue_many(db, [frame(n) for n in range(5)])
+    assert list(fetched(smart, db)) == [0, 1, 2, 3, 4]
+    for _ in range(3):
+        smart.resend.confirm(db, "B")
+    if composed:
+        tr = db.create_transaction()
+        assert smart.resend.unregister(tr, "C") == 3
+        tr.commit().wait()
+    else:
+        counting = FaultyDatabase(db, lambda: None)
+        assert smart.resend.unregister(counting, "C") == 3
+        assert counting.commits == 3
+    assert [message["n"] for message in contents(smart, db)] == [3, 4]
+    assert smart.resend.recipients(db) == ["B"]
+
+
 def test_a_queue_that_ran_empty_and_begins_its_indices_anew_hides_nothing(db: Any, smart: SmartQueue) -> None:
     positions = [outcome.position for outcome in smart.enqueue_many(db, [frame(n) for n in range(5)])]
     assert len(list(fetched(smart, db))) == 5
