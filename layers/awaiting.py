@@ -60,10 +60,20 @@ class Awaiting:
         terms: what it wants.
         take: takes items of its subscription, if there are some.
         timeout: for how many seconds; None: as long as it takes.
+        every: after how many seconds it looks again at the latest.
         sole: whether all who wait want whatever is first, so that the first in line looks for itself only.
     """
 
-    def __init__(self, leases: Leases, terms: Terms, take: Take, timeout: float | None, *, sole: bool = False) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        terms: Terms,
+        take: Take,
+        timeout: float | None,
+        *,
+        every: float = REQUEST_SECONDS,
+        sole: bool = False,
+    ) -> None:
         self._leases = leases
         self._layout = leases.layout
         self._terms = terms
@@ -71,6 +81,7 @@ class Awaiting:
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._line = WaitingLine(leases.layout)
         self._client = os.urandom(RANDOM_BYTES)
+        self._every = every
         self._sole = sole
         self._grant_key = self._line.grant_key(self._client)
         self._habit = Habit()
@@ -135,7 +146,7 @@ class Awaiting:
 
     def _rest(self, look: _Look, seconds: float) -> Steps[None]:
         try:
-            yield from alarmed(look.alarms, max(0.001, min(seconds, look.seconds)))
+            yield from alarmed(look.alarms, max(0.001, min(seconds, look.seconds, self._every)))
         finally:
             for alarm in look.alarms:
                 alarm.cancel()
@@ -297,12 +308,7 @@ class Awaiting:
             return []
 
         def body(tr: Transaction) -> Steps[list[Lease]]:
-            value = yield tr.get(self._grant_key)
-            self._line.remove(tr, request.key)
-            if not value.present():
-                return []
-            tr.clear(self._grant_key)
-            return (yield from self._collect(tr, self._line.granted(bytes(value))))
+            return (yield from self._collect(tr, (yield from self._step_out(tr, request))))
 
         return (yield from self._leases.queue.transact(db, body))
 
@@ -323,9 +329,19 @@ class Awaiting:
             return []
 
         def body(tr: Transaction) -> Steps[list[LeaseHandle]]:
-            value = yield tr.get(self._grant_key)
-            self._line.remove(tr, request.key)
-            tr.clear(self._grant_key)
-            return self._line.granted(bytes(value)) if value.present() else []
+            return (yield from self._step_out(tr, request))
 
         return (yield from self._leases.queue.transact(db, body))
+
+    def _step_out(self, tr: Transaction, request: Request) -> Steps[list[LeaseHandle]]:
+        """Leave the line; return what was granted. If it was woken for an item, that is left to those behind."""
+        granted, own = tr.get(self._grant_key), tr.get(request.key)
+        value = yield granted
+        woken = not (yield own).present()
+        self._line.remove(tr, request.key)
+        if value.present():
+            tr.clear(self._grant_key)
+            return self._line.granted(bytes(value))
+        if woken and not self._sole:
+            self._line.look_anew(tr)
+        return []

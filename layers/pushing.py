@@ -13,6 +13,7 @@ from fdbqueue.engine.steps import Steps, started
 from fdbqueue.items import Notes, chunks_of, envelope, kept_size_of
 from fdbqueue.layout import new_random, pack
 
+from .credit import credit_left
 from .lease import LeaseHandle
 from .leases import Leases
 from .moves import Moves
@@ -20,7 +21,6 @@ from .pointing import Habit, Pointing
 from .requests import GRANT_SECONDS, Request
 from .selectors import ItemTest, Selector
 from .sole import SoleHead
-from .subscription import credit_left
 from .subscriptionrecords import Registration, read_registration
 from .waitingline import WaitingLine
 

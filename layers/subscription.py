@@ -12,16 +12,17 @@ from msgspec.structs import replace
 
 from fdbqueue import SubscriptionError
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
-from fdbqueue.layout import Layout
 from fdbqueue.verbs import verb
 
 from .awaiting import Awaiting
+from .credit import Credit, credit_left
 from .lease import Held, Lease
 from .leases import Leases, this_consumer
 from .moves import Moves
 from .pointing import Habit, Pointing
+from .requests import REQUEST_SECONDS
 from .selectors import ItemTest, Selector, Selects
 from .sole import SoleHead
 from .subscriptionrecords import Registration, pack_record, read_registration
@@ -32,14 +33,6 @@ from .waitingline import WaitingLine
 
 T = TypeVar("T")
 TOKEN_BYTES = 8
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Credit:
-    """How many more items, and bytes, a subscription may deliver; None: any number."""
-
-    items: int | None
-    size_bytes: int | None
 
 
 class Subscription:
@@ -137,7 +130,9 @@ class Subscription:
         db = cast(Database, tr)
         if timeout != 0:
             take = partial(self._take, terms=terms)
-            return (yield from Awaiting(self.leases, terms, take, timeout, sole=self._sole).steps(db))
+            # Who waits lives, and a third of its time is left to renew its ownership each time that it looks.
+            every = self._ownership_us / 3e6 if self._owner else REQUEST_SECONDS
+            return (yield from Awaiting(self.leases, terms, take, timeout, every=every, sole=self._sole).steps(db))
         while True:
             taken = yield from self.leases.commit_if_written(db, partial(self._take_now, terms=terms))
             if not taken.again:
@@ -192,8 +187,11 @@ class Subscription:
 
         Raises, *Conflicts*, *Cost:* as `resume`.
         """
-        if min(items or 0, size_bytes or 0) < 0:
-            raise ValueError(f"Credit is 0 or more, or None for no limit, not {items} items and {size_bytes} bytes.")
+        given: tuple[Any, ...] = (items, size_bytes)
+        if not all(one is None or (isinstance(one, int) and one >= 0) for one in given):
+            raise ValueError(
+                f"Credit is an integer from 0 on, or None for no limit, not {items} items and {size_bytes} bytes."
+            )
         yield from self._change(tr, lambda registration: replace(registration, credit=items, credit_bytes=size_bytes))
 
     @verb
@@ -223,15 +221,18 @@ class Subscription:
         registration = yield from head.prepare(tr, alone=terms.strict)
         renewed = self._hold(tr, registration, now_us) is not registration
         left = yield from credit_left(tr, self._layout, self.name, registration)
-        if left.items == 0 or left.size_bytes == 0:
+        settled = False
+        short = left.size_bytes is not None or (left.items is not None and left.items < terms.limit)
+        if short and left != Credit(registration.credit, registration.credit_bytes):
             # What its consumers let expire is theirs until somebody comes by.
-            settled = yield from self._settle(tr, now_us)
-            head.came_back(settled.arrived)
-            renewed = renewed or settled.any
+            moves = yield from self._settle(tr, now_us)
+            head.came_back(moves.arrived)
+            settled = moves.any
             left = yield from credit_left(tr, self._layout, self.name, registration)
         limit = terms.limit if left.items is None else min(terms.limit, left.items)
         if registration.suspended or not limit:
-            return Taken([], again=False), renewed, False
+            # More may be due than one transaction settles, and give credit back.
+            return Taken([], again=settled and terms.strict and not registration.suspended), renewed or settled, False
         head.bytes_left = left.size_bytes
         if isinstance(head, Pointing):
             head.accepts = self._test(registration)
@@ -241,7 +242,7 @@ class Subscription:
         if not taken.leases and not terms.strict:
             head.found_nothing(tr)
         again = taken.again or (head.more and not taken.leases)
-        return Taken(taken.leases, again), wrote or noted or renewed, not head.stuck
+        return Taken(taken.leases, again), wrote or noted or renewed or settled, not head.stuck
 
     def _head(self, terms: Terms, now_us: int) -> Pointing | SoleHead:
         if self._sole:
@@ -299,21 +300,3 @@ class Subscription:
         if not stored.present():
             raise SubscriptionError(f"{self!r} was unsubscribed. Subscribe again.")
         return read_registration(self._layout, self.name, bytes(stored))
-
-
-def credit_left(tr: Transaction, layout: Layout, name: str, registration: Registration) -> Steps[Credit]:
-    """Return what a subscription's consumers may still get.
-
-    By snapshot: who takes for this subscription at the same time conflicts anyway, and what comes back at the same
-    time only makes more of it.
-    """
-    if registration.credit is None and registration.credit_bytes is None:
-        return Credit(None, None)
-    span = layout.held[name].range()
-    held = yield from rows(tr.snapshot, span.start, span.stop)
-    items, size_bytes = registration.credit, registration.credit_bytes
-    held_bytes = sum(int.from_bytes(row.value, "little") for row in held)
-    return Credit(
-        None if items is None else max(0, items - len(held)),
-        None if size_bytes is None else max(0, size_bytes - held_bytes),
-    )

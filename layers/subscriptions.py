@@ -39,7 +39,8 @@ Guarantees
     producers note nothing for it (`layers/sole.py`).
 
 Limits
-    A selector that is a function is not stored; every process that serves the subscription must bring the same.
+    A selector that is a function is not stored; every process that serves the subscription must bring the same. What
+    it raises comes out of the call that looked at the item, which stays, and stops the subscription there.
     Whoever enqueues with a version of this library that knows no subscriptions is noticed, but then every subscription
     looks at the whole queue again; what such a version gives back is found only then. Subscriptions follow the order
     of the keys, not one of `Leases(head=…)`. There are no message groups and no "no-local": items do not name their
@@ -149,7 +150,8 @@ class Subscriptions:
             selector: which items it wants, in the syntax of `layers.selectors`, or as a function of their headers; ""
                 for all.
             exclusive: whether it is to be this process' alone, and the queue's only one.
-            ownership: after how many seconds without a call by its owner an exclusive one can be taken over.
+            ownership: after how many seconds without a call by its owner an exclusive one can be taken over; a call
+                that waits for items keeps it.
 
         Raises:
             SelectorError: the selector is none; line and column say where.

@@ -3,22 +3,26 @@
 Each waiting call stands in one line, in the order of commits, under a key of its own which it watches. The first in
 line watches the counters that every arrival changes; it looks at what arrived, for all that wait, and removes the keys
 of those who want some of it: for each item, of the first in line who wants it. So one enqueue wakes the first in line,
-one who wants the item, and the one who watched that one leave, however many wait. What the first has looked at for all
-of them is a pointer like a subscription's. A subscription that ends, or changes, wakes its own.
+one who wants the item, and the one who watched that one leave, however many wait. In front of that one also those are
+woken of whom it is not known that they will take the item: whose selector is a function, and whose subscription has no
+credit for it. What the first has looked at for all of them is a pointer like a subscription's. A subscription that
+ends, or changes, wakes its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import FormatError
-from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.items import kept_size_of
 from fdbqueue.layout import Layout
+from fdbqueue.stats import count
 
+from .credit import NO_LIMIT, Credit, credit_left
 from .pointing import Accepts, Habit, Pointing
 from .requests import REQUEST_SECONDS, Request, Requests, Wish
 from .selectors import ItemTest, Selector
@@ -33,13 +37,32 @@ LINE_LIMIT = 2_000
 _STAMPED = b"\x33"
 
 
+@dataclass(slots=True)
+class Want:
+    """What the consumers of one subscription wait for."""
+
+    accepts: Accepts
+    is_known: bool
+    """Whether they want all that this accepts; else only they can tell."""
+    left: Credit
+    """For how much there is credit, but for what they were woken for."""
+
+    def takes(self, row: KeyValue) -> bool:
+        """Say whether the one who is woken for an item will take it; it then uses credit for that."""
+        items, size_bytes = self.left.items, self.left.size_bytes
+        size = kept_size_of(row.value)
+        if not self.is_known or items == 0 or (size_bytes is not None and size_bytes < size):
+            return False
+        self.left = Credit(None if items is None else items - 1, None if size_bytes is None else size_bytes - size)
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """One who waits."""
 
     request: Request
-    accepts: Accepts
-    """What its subscription wants."""
+    want: Want
 
 
 class WaitingLine(Requests):
@@ -106,37 +129,62 @@ class WaitingLine(Requests):
         if some_died:
             return True, True
         waiting = yield from self._with_wants(tr, live)
-        head.accepts = lambda key, stored: any(one.accepts(key, stored) for one in waiting)
+        head.accepts = lambda key, stored: any(one.want.accepts(key, stored) for one in waiting)
         found = yield from head.first(tr, limit=DISPATCH_LIMIT)
         for row in found:
-            wanting = next((one for one in waiting if one.accepts(row.key, row.value)), None)
-            if wanting is not None:
-                waiting.remove(wanting)
-                self.remove(tr, wanting.request.key)
+            for one in _woken_for(row, waiting):
+                waiting.remove(one)
+                self.remove(tr, one.request.key)
         if found:
             head.pass_by(found)
         noted = yield from head.finish(tr)
         return noted, head.more or len(found) == DISPATCH_LIMIT
 
+    def look_anew(self, tr: Transaction) -> None:
+        """Let the first in line look at everything again: one who was woken has left, and the item is still there."""
+        tr.clear(self._layout.pointers.pack((DISPATCHER,)))
+        count(tr, self._layout, returned=1)
+
     def _with_wants(self, tr: Transaction, live: list[Request]) -> Steps[list[Waiting]]:
         names = {one.wish.consumer for one in live}
         reads = {name: tr.snapshot.get(self._layout.subscriptions.pack((name,))) for name in names}
-        wants: dict[str, Accepts] = {}
+        wants: dict[str, Want] = {}
         for name, read in reads.items():
             stored = yield read
-            if stored.present():
-                wants.update(self._wants(name, bytes(stored)))
+            want = (yield from self._want(tr, name, bytes(stored))) if stored.present() else None
+            if want is not None:
+                wants[name] = want
         return [Waiting(one, wants[one.wish.consumer]) for one in live if one.wish.consumer in wants]
 
-    def _wants(self, name: str, stored: bytes) -> Iterator[tuple[str, Accepts]]:
+    def _want(self, tr: Transaction, name: str, stored: bytes) -> Steps[Want | None]:
         try:
             registration = read_registration(self._layout, name, stored)
         except FormatError:
-            return  # its own consumers are told
+            return None  # its own consumers are told
         if registration.suspended:
-            return
+            return None
+        left = yield from credit_left(tr, self._layout, name, registration)
+        if left != NO_LIMIT:
+            # Whoever takes for it at the same time, and may use up what is left, writes its pointer.
+            tr.add_read_conflict_key(self._layout.pointers.pack((name,)))
         if registration.selector:
-            yield name, ItemTest(self._layout, Selector(registration.selector))
-        else:
-            # No condition, or a function that only its consumers have: they look for themselves.
-            yield name, lambda key, stored: True
+            return Want(ItemTest(self._layout, Selector(registration.selector)), True, left)
+        # No condition, or a function that only its consumers have.
+        return Want(lambda key, stored: True, registration.selector is not None, left)
+
+
+def _woken_for(row: KeyValue, waiting: list[Waiting]) -> list[Waiting]:
+    """Return who is woken for an item: the first who will take it, and those in front who may, or have no credit.
+
+    Of a subscription whose selector is a function one is enough to tell. Without credit all have to leave the line: who
+    stands there does not notice when credit comes back.
+    """
+    woken: list[Waiting] = []
+    for one in waiting:
+        asked = not one.want.is_known and any(other.want is one.want for other in woken)
+        if asked or not one.want.accepts(row.key, row.value):
+            continue
+        woken.append(one)
+        if one.want.takes(row):
+            break
+    return woken

@@ -9,11 +9,14 @@ import pytest
 
 from fdbqueue import FormatError, Position, Queue, SelectorError, SubscriptionError
 from fdbqueue.engine import Subspace
+from fdbqueue.engine.steps import Steps
 from fdbqueue.layout import pack
+from layers.credit import Credit
 from layers.leases import Leases
 from layers.staged import StagedQueue
-from layers.subscription import Credit, Subscription
+from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
+from layers.timers import SETTLE_LIMIT
 from tests.helpers.clock import Clock
 from tests.helpers.subscribing import values
 
@@ -445,3 +448,60 @@ def test_names_and_limits_are_checked_before_any_key_is_touched(db: Any, subscri
     with pytest.raises(ValueError, match="Credit"):
         subscription.grant(db, items=-1)
     assert "'s'" in repr(subscription)
+
+
+def test_credit_comes_back_however_many_timers_are_due_before(
+    db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
+) -> None:
+    one = subscriptions.subscribe(db, "one")
+    one.grant(db, items=1)
+    leases.enqueue(db, "mine")
+    assert one.lease(db, duration=20) is not None
+    leases.enqueue_many(db, [f"{n}" for n in range(SETTLE_LIMIT)], delay=10)
+    clock.now += 30
+    again = one.lease(db)
+    assert again is not None
+    assert again.value == "mine"
+
+
+@pytest.mark.parametrize("grant", [{"items": 3}, {"items": None, "size_bytes": 5}])
+def test_credit_that_is_left_does_not_hide_what_comes_back(
+    db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock, grant: Any
+) -> None:
+    few = subscriptions.subscribe(db, "few")
+    few.grant(db, **grant)
+    leases.enqueue_many(db, ["a", "b"])
+    assert len(few.lease_many(db, duration=20)) == 2
+    clock.now += 30
+    assert values(few.lease_many(db, limit=2)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("grant", [{"items": 1.5}, {"items": float("inf")}, {"items": 1, "size_bytes": "9"}])
+def test_credit_is_whole(db: Any, subscriptions: Subscriptions, grant: Any) -> None:
+    one = subscriptions.subscribe(db, "one")
+    with pytest.raises(ValueError, match="an integer from 0 on"):
+        one.grant(db, **grant)
+    assert one.credit(db) == Credit(None, None)
+
+
+@pytest.mark.parametrize("selector", ["", "n = 1"])
+def test_an_owner_that_waits_keeps_its_subscription(
+    db: Any, subscriptions: Subscriptions, clock: Clock, monkeypatch: pytest.MonkeyPatch, selector: str
+) -> None:
+    own = subscriptions.subscribe(db, "own", selector=selector, exclusive=True, ownership=3.0)
+    rests = 0
+
+    def rest(alarms: Any, seconds: float) -> Steps[None]:
+        nonlocal rests
+        rests += 1
+        clock.now += seconds
+        with pytest.raises(SubscriptionError, match="exclusive until"):
+            subscriptions.subscribe(db, "rival")
+        if rests == 10:
+            subscriptions.leases.enqueue(db, "x", headers={"n": 1})
+        yield from ()
+
+    monkeypatch.setattr("layers.awaiting.alarmed", rest)
+    lease = own.lease(db, timeout=100)
+    assert lease is not None
+    assert lease.value == "x"

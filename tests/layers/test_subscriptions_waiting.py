@@ -14,7 +14,9 @@ from fdbqueue import CodecError, Queue, SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layout import pack
+from layers.awaiting import Awaiting
 from layers.leases import Leases
+from layers.pointing import Habit
 from layers.staged import StagedQueue
 from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
@@ -397,6 +399,79 @@ def test_an_enqueue_passes_by_who_does_not_want_it_or_has_no_credit(db: Any, sub
 
     asyncio.run(session())
     assert [item.value for item in subscriptions.leases.queue.browse(db)] == ["larger"]
+
+
+def dispatched(subscriptions: Subscriptions, db: Any) -> Any:
+    """Look at what arrived for all in the line; return the transaction."""
+    tr = db.create_transaction()
+    run(WaitingLine(subscriptions.leases.layout).dispatch(tr, subscriptions.leases.now_us(), Habit()))
+    return tr
+
+
+def dispatch(subscriptions: Subscriptions, db: Any) -> None:
+    tr = dispatched(subscriptions, db)
+    tr.commit().wait()
+
+
+@pytest.mark.parametrize("grant", [{"items": 1}, {"items": None, "size_bytes": 3}])
+def test_who_has_no_credit_for_an_item_does_not_keep_it_from_those_behind(
+    db: Any, subscriptions: Subscriptions, grant: dict[str, Any]
+) -> None:
+    of_color(subscriptions, db, "blue")
+    few = subscriptions.subscribe(db, "few")
+    few.grant(db, **grant)
+    subscriptions.subscribe(db, "all")
+    for client, name in (b"b", "blue"), (b"1", "few"), (b"2", "few"), (b"a", "all"):
+        stand_in_line(subscriptions, db, client, name)
+    subscriptions.leases.enqueue_many(db, ["x", "y"])
+    dispatch(subscriptions, db)
+    # One has the first item. The other one has to know when credit comes back, and the line does not tell.
+    assert waiting(subscriptions, db) == ["blue"]
+
+
+def test_of_a_dispatch_and_a_lease_on_the_last_credit_at_once_one_conflicts(
+    db: Any, subscriptions: Subscriptions
+) -> None:
+    few = subscriptions.subscribe(db, "few")
+    few.grant(db, items=1)
+    stand_in_line(subscriptions, db, b"1", "few")
+    subscriptions.leases.enqueue_many(db, ["x", "y"])
+    tr = dispatched(subscriptions, db)
+    assert few.lease(db) is not None
+    assert conflicts(tr)
+
+
+def test_one_whose_selector_is_a_function_does_not_keep_an_item_from_those_behind(
+    db: Any, subscriptions: Subscriptions
+) -> None:
+    subscriptions.subscribe(db, "by function", selector=lambda headers: "color" in headers)
+    of_color(subscriptions, db, "red")
+    for client, name in (b"1", "by function"), (b"2", "by function"), (b"r", "red"):
+        stand_in_line(subscriptions, db, client, name)
+    subscriptions.leases.enqueue(db, "x", headers={"color": "red"})
+    dispatch(subscriptions, db)
+    assert standing(subscriptions, db) == [("by function", b"2")], "one of them is enough to tell"
+
+
+def test_who_leaves_at_the_moment_that_it_is_woken_leaves_the_item_to_those_behind(
+    db: Any, subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = subscriptions.subscribe(db, "one")
+    subscriptions.subscribe(db, "all")
+
+    def time_is_over(call: Awaiting) -> float:
+        if waiting(subscriptions, db) != ["one"]:
+            return 1.0
+        stand_in_line(subscriptions, db, b"behind", "all")
+        subscriptions.leases.enqueue(db, "x")
+        dispatch(subscriptions, db)
+        assert waiting(subscriptions, db) == ["all"]
+        return 0.0
+
+    monkeypatch.setattr(Awaiting, "_seconds_left", time_is_over)
+    assert one.lease(db, timeout=1) is None
+    dispatch(subscriptions, db)
+    assert waiting(subscriptions, db) == []
 
 
 def test_a_delivery_that_nobody_collects_stands_in_its_place_again(db: Any, space: Subspace) -> None:
