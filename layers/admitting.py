@@ -89,6 +89,8 @@ class Admitting:
         notes = self._notes(new, terms, now_us, numbers) if wanted else None
         if wanted:
             room = yield from self._room.make(tr, new, going, now_us)
+            if not room:
+                going.spare()
         rewritten = None
         if by is not None and answers.type is not None and answers.payload is not None:
             rewritten = self._rewritten(by, answers.payload, answers.type, now_us, numbers)
@@ -186,7 +188,9 @@ class Admitting:
             tr.clear_range(*self._layout.chunk_range_of(packed))
         moves.rewrite(place_of(self._layout, new.by.state), packed, new.stored, was, new.notes)
         for part in new.told:
-            tr.set(self._layout.prefix + part + packed, b"")
+            # The same deadline may have been told of already: that is done once.
+            if part not in was.beside or not is_deadline(self._layout, part):
+                tr.set(self._layout.prefix + part + packed, b"")
         self._write_chunks(tr, position_of(self._layout, packed), new.payload)
         self._ring(tr, new.notes)
 

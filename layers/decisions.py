@@ -66,7 +66,7 @@ class Outcome:
     expired: tuple[Position, ...]
     """Items that were met and removed because their life was over."""
     full: bool
-    """Whether a limit left the newcomer out, though it was to be queued."""
+    """Whether a limit left the newcomer out, though it was to be queued; nothing is deleted for it then."""
     asked: int
     """How many items were asked."""
     items_read: int

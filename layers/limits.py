@@ -25,8 +25,9 @@ class Limit:
     most: int
     """How many items there may be; dead letters do not count."""
     when_full: WhenFull = "refuse"
-    """With one more: "refuse" raises `QueueFull`; "drop newest" leaves the newcomer out; "drop oldest" deletes the
-    first items that nobody has leased; "wait" waits for room, where the call commits by itself, else refuses."""
+    """With one more: "refuse" raises `QueueFull`; "drop newest" leaves the newcomer out, and deletes nothing
+    for it; "drop oldest" deletes the first items that nobody has leased; "wait" waits for room, where the call commits
+    by itself, else refuses."""
 
     def __post_init__(self) -> None:
         if self.most < 1:

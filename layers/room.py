@@ -56,6 +56,11 @@ class Going:
             self.deleted.append(item)
             self.packed.add(item.packed)
 
+    def spare(self) -> None:
+        """Let the items stay that were to go for a newcomer, since it is left out."""
+        self.packed.difference_update(item.packed for item in self.deleted)
+        self.deleted.clear()
+
 
 class Room:
     """The limits of one queue.

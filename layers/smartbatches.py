@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from fdbqueue import BulkInterrupted, BulkReport, Queue, QueueFull
+from fdbqueue import BulkInterrupted, BulkReport, Queue
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError, leaves_in_doubt
 from fdbqueue.engine.steps import Steps
@@ -31,7 +31,7 @@ def admit_all(tr: Transaction, newcomers: list[Newcomer], admit: Admit) -> Steps
 
 
 class _Halve(Exception):
-    """A batch is too large, or takes too long, for one transaction."""
+    """A batch is too large, or takes too long, for one transaction, or one of its messages fails."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,12 @@ class Batches:
                 raise _Halve
 
         def body(tr: Transaction) -> Steps[list[Outcome]]:
-            return (yield from admit_all(tr, batch, self.admit))
+            try:
+                return (yield from admit_all(tr, batch, self.admit))
+            except FDBError:
+                raise
+            except Exception as error:
+                raise _Halve from error  # one of them failed, and whoever tries it alone says why
 
         self.tried = len(batch)
         if len(batch) == 1:
@@ -84,7 +89,7 @@ class Batches:
             return
         try:
             outcomes += yield from self.queue.transact(db, body, on_retry=on_retry)
-        except (_Halve, QueueFull):
+        except _Halve:
             middle = len(batch) // 2
             yield from self._batch(db, batch[:middle], outcomes)
             yield from self._batch(db, batch[middle:], outcomes)

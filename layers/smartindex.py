@@ -68,7 +68,7 @@ class SmartIndex:
 
     def packed(self, key: bytes) -> bytes:
         """Return the packed position in an entry's key."""
-        type_end = key.index(b"\x00", len(self._layout.smart.key())) + 1
+        type_end = _end_of_bytes(key, len(self._layout.smart.key()))
         return key[_end_of_bytes(key, type_end) :]
 
     def type_of(self, key: bytes) -> str:
@@ -122,7 +122,7 @@ def is_deadline(layout: Layout, part: bytes) -> bool:
 
 
 def _end_of_bytes(key: bytes, at: int) -> int:
-    """Return where a packed bytes element that begins at `at` ends."""
+    """Return where a packed element of bytes, or of text, that begins at `at` ends."""
     while True:
         at = key.index(b"\x00", at + 1)
         if key[at + 1 : at + 2] != b"\xff":

@@ -222,6 +222,19 @@ def test_enqueue_many_says_which_are_in_when_one_fails(db: Any, smart: SmartQueu
     assert len(contents(smart, db)) == 120
 
 
+def test_enqueue_many_says_which_are_in_when_a_check_fails_in_the_middle_of_a_batch(db: Any, space: Subspace) -> None:
+    def fails_at_five(queued: dict[str, Any], new: dict[str, Any]) -> Decision:
+        if new["n"] == 5:
+            raise KeyError(5)
+        return Decision.dont_care
+
+    smart = smart_queue(space, MessageType("x", check=fails_at_five, sees=OWN_TYPE))
+    with pytest.raises(BulkInterrupted, match="after 5 messages") as interrupted:
+        smart.enqueue_many(db, [{"type": "x", "n": n} for n in range(9)])
+    assert (interrupted.value.missing, interrupted.value.unknown) == ([(5, 9)], [])
+    assert [message["n"] for message in contents(smart, db)] == [0, 1, 2, 3, 4]
+
+
 def test_enqueue_many_says_which_were_read_and_are_not_in_when_the_input_fails(db: Any, smart: SmartQueue) -> None:
     def broken() -> Iterator[Order]:
         yield from map(Order, range(130))
@@ -300,9 +313,11 @@ def test_check_tells_of_items_that_are_not_in_the_index_and_of_entries_without_a
     assert len(smart.check(db).problems) == 2
     smart.queue.clear(db)
     smart.enqueue(db, Progress("a", 1))
-    db.set(smart.queue.layout.smart.pack(("progress", b"x", 7, b"random")), b"")
-    [problem] = smart.check(db).problems
-    assert "no such item" in problem
+    for name in ("progress", "a\0b"):
+        db.set(smart.queue.layout.smart.pack((name, b"x", 7, b"random")), b"")
+    problems = smart.check(db).problems
+    assert len(problems) == 2
+    assert all("index=7" in problem and "no such item" in problem for problem in problems)
     smart.queue.clear(db)
     Queue(space).enqueue(db, b"no message")
     assert any("can't be read as a message" in problem for problem in smart.check(db).problems)

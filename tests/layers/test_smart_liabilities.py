@@ -323,6 +323,29 @@ def test_a_limit_drops_the_newest(db: Any, space: Subspace) -> None:
     assert numbers(smart, db) == [("a", 0), ("a", 1)]
 
 
+def test_who_leaves_a_newcomer_out_deletes_nothing_for_it(db: Any, space: Subspace) -> None:
+    smart = smart_queue(
+        space,
+        MessageType("old", check=lambda queued, new: Decision.queue_and_delete, sees=NOTHING),
+        MessageType(
+            "x",
+            key=lambda message: message["of"],
+            sees=types("old"),
+            key_limit=Limit(1, "drop oldest"),
+            limit=Limit(2, "drop newest"),
+        ),
+    )
+    smart.enqueue_many(db, [x("a", 1), x("b", 1)])
+    smart_queue(space, MessageType("x", key=lambda message: message["of"], sees=NOTHING)).enqueue(db, x("c", 1))
+    smart.enqueue(db, {"type": "old", "of": "o", "n": 0})
+    before = rows_of(smart, db)
+    tr = db.create_transaction()
+    outcome = smart.enqueue(tr, x("a", 2))
+    tr.commit().wait()
+    assert (outcome.full, outcome.position, outcome.deleted) == (True, None, ())
+    assert rows_of(smart, db) == before
+
+
 def test_a_limit_drops_the_oldest_that_nobody_has_leased(db: Any, space: Subspace) -> None:
     smart = limited(space, "drop oldest")
     smart.enqueue_many(db, [x("a", 0), x("b", 0), x("a", 1)])
