@@ -112,6 +112,22 @@ def test_a_message_that_takes_over_values_has_a_deadline_of_its_own(db: Any, spa
     assert Deadlines(smart).claim(db) == []
 
 
+def test_a_deadline_that_was_told_is_not_told_again_when_its_item_takes_over_values_with_the_same(
+    db: Any, space: Subspace, clock: Clock
+) -> None:
+    given = MessageType("call", check=lambda queued, new: TakeOver(new), deadline=lambda message: message["at"])
+    smart = smart_queue(space, given, clock=clock)
+    at = clock.now + 10
+    smart.enqueue(db, call(1, at=at))
+    clock.now += 11
+    assert numbers(Deadlines(smart).claim(db)) == [1]
+    assert smart.enqueue(db, call(2, at=at)).rewritten is not None
+    assert Deadlines(smart).claim(db) == []
+    smart.enqueue(db, call(3, at=at + 1))
+    assert numbers(Deadlines(smart).claim(db)) == [3]
+    assert smart.check(db).ok
+
+
 def test_of_two_claims_and_of_a_claim_and_a_move_of_the_item_at_once_one_conflicts(
     db: Any, smart: SmartQueue, clock: Clock
 ) -> None:
