@@ -131,7 +131,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a subscription's consumers have is not taken off its credit",
-        "layers/subscription.py",
+        "layers/credit.py",
         (("max(0, items - len(held))", "max(0, items)"),),
         Kind.subscriptions,
     ),
