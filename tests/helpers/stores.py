@@ -60,6 +60,11 @@ def sets(*rows: Row, **settings: Any) -> CommitRequest:
     return CommitRequest(mutations=[(0, *row) for row in rows], write_keys=[key for key, _ in rows], **settings)
 
 
+def clearing(begin: bytes, end: bytes) -> CommitRequest:
+    """Make a request that clears a range."""
+    return CommitRequest(mutations=[(1, begin, end)], write_ranges=[(begin, end)])
+
+
 def put(store: Store, *rows: Row) -> CommitRequest:
     """Set `rows` without reading anything."""
     return commit(store, sets(*rows))
@@ -67,7 +72,7 @@ def put(store: Store, *rows: Row) -> CommitRequest:
 
 def clear(store: Store, begin: bytes, end: bytes) -> CommitRequest:
     """Clear a range without reading anything."""
-    return commit(store, CommitRequest(mutations=[(1, begin, end)], write_ranges=[(begin, end)]))
+    return commit(store, clearing(begin, end))
 
 
 def contents(store: Store) -> list[Row]:

@@ -14,11 +14,11 @@ from typing import Any
 import lmdb
 import pytest
 
-from fdbqueue.engine.embedded import files
+from fdbqueue.engine.embedded import datafile, files
 from fdbqueue.engine.embedded.store import Store
 from fdbqueue.errors import StorageError
 from tests.helpers.processes import Processes
-from tests.helpers.stores import contents, opened, put, sets, view
+from tests.helpers.stores import clearing, contents, opened, put, sets, view
 
 ROWS = [(b"%04d" % number, b"x" * 1_000) for number in range(100)]
 
@@ -116,6 +116,39 @@ def test_an_empty_file_is_a_new_database(folder: Path) -> None:
 def test_a_file_that_was_cut_off_is_refused(folder: Path) -> None:
     os.truncate(folder / "data.mdb", 20_000)
     refused(folder, "was cut off")
+
+
+@pytest.mark.parametrize("lists_before", [0, 40], ids=["few-free", "many-free"])
+def test_a_file_whose_last_pages_were_freed_before_they_were_written_is_whole(
+    folder: Path, lists_before: int
+) -> None:
+    def value_and_its_end(size: int) -> None:
+        # In one commit, as two threads' requests are.
+        first, second = sets(*((b"k%d" % at, bytes(100_000)) for at in range(size))), clearing(b"k", b"l")
+        store.submit(first)
+        store.submit(second)
+        store.wait(first)
+        assert not first.error and not second.error
+
+    with opened(folder) as store:
+        put(store, (b"a", b""))
+        kept_open = [store.snapshot()]
+        for at in range(lists_before):
+            put(store, *((b"%04d" % row, b"%d" % at * 500) for row in range(100)))
+            kept_open.append(store.snapshot())
+        value_and_its_end(10)
+        for snapshot in kept_open:
+            snapshot.close()
+        put(store, (b"b", b""))
+        value_and_its_end(100)
+        rows = contents(store)
+    newest = datafile._newest(fd := os.open(folder / "data.mdb", os.O_RDONLY))
+    os.close(fd)
+    assert newest is not None
+    assert os.stat(folder / "data.mdb").st_size < (newest.last_page - 16) * newest.page_size, "or it tests nothing"
+    with opened(folder) as store:
+        assert contents(store) == rows
+        put(store, *((b"%d" % at, bytes(100_000)) for at in range(20)))
 
 
 def test_a_read_only_folder_is_refused(processes: Processes) -> None:

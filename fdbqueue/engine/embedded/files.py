@@ -63,7 +63,8 @@ class Files:
             if self._guard.alone and not self._guard.in_order:
                 self._guard.begin_anew()
                 self._redo = redo.roll_back(path)
-            datafile.check(path)
+            if self._guard.alone:
+                datafile.check(path)
             self._open(clock)
         except BaseException:
             self._guard.close()
