@@ -77,7 +77,7 @@ class Durable:
         try:
             self._labels.write(txn, content)
         except OSError as error:
-            raise StorageError(f"{self._path}: the disk failed ({error.strerror}).") from error
+            raise self._broken(error) from error
 
     def ensure(self, txn: int) -> None:
         guard = self._guard
@@ -86,7 +86,7 @@ class Durable:
         with self._waiting:  # one wait is enough for all threads
             if guard.synced >= txn:
                 return
-            whose, has_redo = self._labels.txn_at(txn)
+            whose, has_redo = self._label_at(txn)
             if whose == txn and not has_redo:
                 # Its label has to go, and may be another commit's meanwhile: nobody may commit.
                 self._locked(self._settle)
@@ -113,17 +113,32 @@ class Durable:
         if self._guard.synced >= last:
             return
         self._sync()
-        if self._labels.txn_at(last) == (last, False):
-            self._labels.clear(last)
+        if self._label_at(last) == (last, False):
+            self._clear(last)
             self._sync()
         self._note(last)
 
     def _unlabel(self, last: int) -> None:
         """Have `last` on the disk, and trusted after a power cut."""
         self._settle(last)
-        if self._labels.txn_at(last)[0] == last:
-            self._labels.clear(last)
+        if self._label_at(last)[0] == last:
+            self._clear(last)
             self._sync()
+
+    def _label_at(self, txn: int) -> tuple[int, bool]:
+        try:
+            return self._labels.txn_at(txn)
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def _clear(self, txn: int) -> None:
+        try:
+            self._labels.clear(txn)
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def _broken(self, error: OSError) -> StorageError:
+        return StorageError(f"{self._path}: the disk failed ({error.strerror}).")
 
     def _note(self, txn: int) -> None:
         if self._guard.synced < txn:  # another process may write a smaller number over it: that only costs a wait
@@ -159,7 +174,7 @@ class Relaxed(Durable):
     def begun(self, txn: int) -> None:
         numbers, places = self._numbers, self._places
         if numbers[places[txn & 1]] == txn:
-            self._labels.clear(txn)  # of one that failed
+            self._clear(txn)  # of one that failed
         if numbers[places[~txn & 1]] == txn - 1:
             # Made again from the state before it, which is about to be written over.
             self._unlabel(txn - 1)

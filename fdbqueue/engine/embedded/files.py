@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from pathlib import Path
 from typing import Any, Final
 
 import lmdb
@@ -51,11 +52,14 @@ def explain(path: str, error: lmdb.Error) -> StorageError:
 class Files:
     """An open environment and its databases; `map_size` is the address space that it has."""
 
-    __slots__ = ("_guard", "_identity", "_redo", "dbs", "disk", "env", "map_size", "options", "path")
+    __slots__ = ("_closed", "_guard", "_identity", "_redo", "dbs", "disk", "env", "lost", "map_size", "options", "path")
 
     def __init__(self, path: str, options: StoreOptions, clock: Clock) -> None:
         self.path = path
         self.options = options
+        self._closed = False
+        self.lost = False
+        """Whether LMDB is closed, by intention or not; only opening the files anew helps."""
         _check_folder(path)
         self._guard = Guard(path, clock.boot())
         try:
@@ -73,7 +77,8 @@ class Files:
 
     def _open(self, clock: Clock) -> None:
         path = self.path
-        self.map_size = max(self.options.map_size, _round(_file_size(path)))
+        size = _file_size(path)
+        self.map_size = min(max(self.options.map_size, _round(size)), max(self.options.max_size, size))
         try:
             self.env = lmdb.open(
                 path,
@@ -104,6 +109,9 @@ class Files:
         except (lmdb.Error, StorageError) as error:
             self.env.close()
             raise (explain(path, error) if isinstance(error, lmdb.Error) else error) from error
+        except OSError as error:
+            self.env.close()
+            raise StorageError(f"{path}: its file 'data.mdb' can't be used ({error.strerror}).") from error
 
     def in_place(self) -> bool:
         """Say whether the folder still has these files, and not none or others."""
@@ -133,11 +141,15 @@ class Files:
         except lmdb.Error as error:
             # The old map is gone: with this environment nothing can be done any more.
             self.env.close()
+            self.lost = True
             raise explain(self.path, error) from error
         self.map_size = self.env.info()["map_size"]
 
     def close(self) -> None:
-        """Close LMDB's files. No transaction may be open."""
+        """Close LMDB's files; a second time does nothing. No transaction may be open."""
+        if self._closed:
+            return
+        self._closed = self.lost = True
         try:
             if self._guard.last_one():
                 self.disk.release()
@@ -252,8 +264,8 @@ def _check_folder(path: str) -> None:
 
 
 def _keep_names(path: str) -> None:
-    """Wait until the folder's name, and those of the files in it, are on the disk."""
-    for folder in (path, os.path.dirname(path)):
+    """Wait until the folder's name, those of folders that were made for it, and those of its files are on the disk."""
+    for folder in (path, *map(str, Path(path).parents)):
         try:
             fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
             try:

@@ -40,12 +40,15 @@ class Guard:
                 f"{path}: no right to write there ({error.strerror}). The folder and its files must be writable."
             ) from error
         try:
+            self.alone = self._lock()
             self._page = _mapped(self._fd)
             self._numbers = memoryview(self._page).cast("Q")
-            self.alone = self._lock()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a file that is too short for the page is an error of value
             os.close(self._fd)
-            raise StorageError(f"{path}: its file {NAME!r} can't be used ({error.strerror}).") from error
+            raise StorageError(f"{path}: its file {NAME!r} can't be used ({error}).") from error
+        if self.alone:
+            # Whoever puts a backup or a copy in its place may leave a number here that is ahead of it.
+            self.synced = 0
 
     @property
     def synced(self) -> int:
@@ -73,7 +76,7 @@ class Guard:
     def begin_anew(self) -> None:
         """Forget what was known of the disk, as the data file is being brought in order."""
         self._page[:_HEAD] = bytes(_HEAD)
-        self._numbers[_SYNCED] = self._numbers[_FAILED] = 0
+        self._numbers[_FAILED] = 0
 
     def opened(self) -> None:
         """Let the others in, as the data file is in order."""
@@ -93,10 +96,13 @@ class Guard:
         os.close(self._fd)
 
     def _lock(self) -> bool:
-        """Take the lock, alone if nobody else has it, else together with others who have brought the file in order."""
+        """Take the lock, alone if nobody else has it, else together with others who have brought the file in order.
+
+        Before the page is mapped, as who maps a new file writes to it, and only who is alone may.
+        """
         while not self._try_alone():
             fcntl.flock(self._fd, fcntl.LOCK_SH)  # waits while somebody who is alone opens the folder
-            if self._page[:_HEAD] == self._boot:
+            if os.pread(self._fd, _HEAD, 0) == self._boot:
                 return False
             # Whoever was alone died on the way.
             fcntl.flock(self._fd, fcntl.LOCK_UN)

@@ -30,10 +30,14 @@ class Janitor:
 
     def wake(self) -> None:
         """Note that there is something to tidy. Whoever works with the store calls it when `awake` is not set."""
-        self.awake = True
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="fdbqueue-janitor", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="fdbqueue-janitor", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return  # no more threads, or the interpreter ends: the next one tries again
+            self._thread = thread
+        self.awake = True
         self._event.set()
 
     def close(self) -> None:
@@ -47,11 +51,20 @@ class Janitor:
         while not self._closed:
             due = self._tidied.tidy()
             if due is None:
-                self._event.clear()
-                self.awake = False
-                self._event.wait()
-                due = IDLE_SECONDS
+                due = self._sleep()
             self._pause(due)
+
+    def _sleep(self) -> float:
+        """Sleep until something is there to tidy; return when to do it."""
+        self._event.clear()
+        self.awake = False
+        due = self._tidied.tidy()  # of who came before that, and saw it awake
+        if due is None:
+            if not self._closed:
+                self._event.wait()
+            due = IDLE_SECONDS
+        self.awake = True
+        return due
 
     def _pause(self, seconds: float) -> None:
         self._event.clear()

@@ -28,13 +28,13 @@ class Sweeper:
 
     def arm(self) -> None:
         """Look now and then for forgotten requests. Whoever submits one calls it when `armed` is not set."""
-        self.armed = True
-        self._start()
+        self.armed = self._start()
 
     def kick(self) -> None:
         """Commit what is there now."""
         self._kicked = True
-        self._start()
+        if not self._start() or self._closed:
+            self._committer.sweep()
 
     def close(self) -> None:
         """End the thread, and wait for its end."""
@@ -43,11 +43,17 @@ class Sweeper:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(LONGEST_JOIN)
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        """Set the thread to work; say whether there is one."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="fdbqueue-sweeper", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="fdbqueue-sweeper", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return False  # no more threads, or the interpreter ends
+            self._thread = thread
         self._event.set()
+        return True
 
     def _run(self) -> None:
         while not self._closed:

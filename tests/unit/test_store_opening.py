@@ -1,0 +1,186 @@
+"""Opening a folder beside others who open it, after a backup was put into it, and with a smallest `max_size`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fdbqueue.engine.embedded import disk
+from fdbqueue.engine.embedded.guard import Guard
+from fdbqueue.engine.embedded.janitor import Janitor
+from fdbqueue.engine.embedded.redo import Labels
+from fdbqueue.engine.embedded.store import Store
+from fdbqueue.errors import StorageError
+from tests.helpers.stores import contents, opened, put, sets
+
+BOOT = b"a boot"
+
+
+def test_two_who_make_a_folder_at_once_both_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fstat, first = os.fstat, threading.Event()
+
+    def the_other_is_faster(fd: int) -> Any:
+        found = fstat(fd)
+        if not first.is_set():
+            first.set()
+            other.start()
+            opened_by_then.wait(0.2)
+        return found
+
+    guards: list[Guard] = []
+    opened_by_then = threading.Event()
+
+    def open_it() -> None:
+        guards.append(Guard(str(tmp_path), BOOT))
+        guards[-1].opened()
+        opened_by_then.set()
+
+    other, one = threading.Thread(target=open_it, daemon=True), threading.Thread(target=open_it, daemon=True)
+    monkeypatch.setattr(os, "fstat", the_other_is_faster)
+    one.start()
+    one.join(30)
+    other.join(30)
+    assert len(guards) == 2
+    for each in guards:
+        each.close()
+
+
+def test_after_an_older_file_was_put_in_its_place_commits_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "folder") as store:
+        put(store, (b"a", b"1"))
+    shutil.copy(tmp_path / "folder" / "data.mdb", tmp_path / "backup")
+    with opened(tmp_path / "folder") as store:
+        for number in range(20):
+            put(store, (b"a", b"%d" % number))
+    shutil.copy(tmp_path / "backup", tmp_path / "folder" / "data.mdb")
+    with opened(tmp_path / "folder") as store:
+        contents(store)
+        waits: list[int] = []
+        sync = disk.Durable._sync
+
+        def noted(durable: disk.Durable) -> None:
+            waits.append(1)
+            sync(durable)
+
+        monkeypatch.setattr(disk.Durable, "_sync", noted)
+        put(store, (b"b", b""))
+        assert waits
+
+
+def test_the_names_of_all_folders_that_were_made_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    fsync = os.fsync
+
+    def noted(fd: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with opened(tmp_path / "some" / "where" / "folder"):
+        pass
+    assert {str(tmp_path / name) for name in (".", "some", "some/where", "some/where/folder")} <= synced
+
+
+def fill(store: Store) -> None:
+    for number in range(100):
+        put(store, (b"%d" % number, bytes(100_000)))
+
+
+def test_a_file_grows_no_larger_than_max_size_whatever_the_map_begins_with(tmp_path: Path) -> None:
+    with opened(tmp_path, max_size="2000000") as store:
+        with pytest.raises(StorageError, match="full at max_size"):
+            fill(store)
+        assert os.stat(tmp_path / "data.mdb").st_size <= 2_000_000
+    with opened(tmp_path) as store:
+        put(store, (b"more", bytes(3_000_000)))
+    with opened(tmp_path, max_size="2000000") as store:
+        assert dict(contents(store))[b"more"] == bytes(3_000_000)
+
+
+@pytest.mark.parametrize(("what", "outcome"), [("txn_at", 1021), ("clear", 1021), ("write", 1510)])
+def test_a_disk_that_fails_under_a_label_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, outcome: int
+) -> None:
+    def failing(*_: Any) -> Any:
+        raise OSError(5, "Input/output error")
+
+    with opened(tmp_path) as store:
+        put(store, (b"a", b""))
+        with monkeypatch.context() as patched:
+            patched.setattr(Labels, what, failing)
+            request = sets((b"b", b"x" * 10_000))
+            store.submit(request)
+            store._committer.wait(request)
+            assert request.error == outcome
+            assert isinstance(request.failure, StorageError) == (outcome == 1510)
+        put(store, (b"c", b""))
+
+
+def test_too_many_open_files_are_told_as_an_error_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_: Any) -> int:
+        raise OSError(24, "Too many open files")
+
+    with opened(tmp_path):
+        pass
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", lambda path, *mode: none_left() if "data.mdb" in path else REAL(path, *mode))
+        with pytest.raises(StorageError, match="Too many open files"):
+            Store.open(str(tmp_path), {})
+    with opened(tmp_path) as store:
+        put(store, (b"a", b""))
+
+
+REAL = os.open
+
+
+class Visited:
+    """Tidied by a janitor; somebody comes right behind its look, sees it awake, and does not wake it."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.come = threading.Event()
+        self.seen = threading.Event()
+
+    def tidy(self) -> float | None:
+        self.looks += 1
+        if self.looks == 1:
+            self.come.wait(30)
+        else:
+            self.seen.set()
+        return None
+
+
+def test_who_comes_right_before_the_janitor_goes_to_sleep_is_tidied_up_after() -> None:
+    visited = Visited()
+    janitor = Janitor(visited)
+    janitor.wake()
+    visited.come.set()
+    assert visited.seen.wait(30)
+    janitor.close()
+
+
+def test_where_no_thread_can_be_started_commits_are_made_by_whoever_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    with opened() as store:
+        monkeypatch.setattr(threading, "Thread", Refused)
+        put(store, (b"a", b""))
+        request = sets((b"b", b""))
+        called: list[Any] = []
+        store.submit(request)
+        store.on_done(request, called.append)
+        assert called == [request]
+        assert [key for key, _ in contents(store)] == [b"a", b"b"]
