@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import multiprocessing
 import os
+import shutil
 import statistics
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+import fdbqueue
 from fdbqueue.engine import FDBError
+from fdbqueue.engine.embedded import commits
+from fdbqueue.engine.embedded import request as requests
 from fdbqueue.engine.embedded.store import Store
+from fdbqueue.errors import StorageError
 from tests.helpers.processes import Processes
 from tests.helpers.stores import commit, contents, opened, put, sets, view
 
@@ -99,6 +106,116 @@ def test_a_child_does_not_keep_others_out_when_its_parent_has_closed_the_folder(
     finally:
         done.set()
         child.join(60)
+
+
+def test_what_was_handed_in_before_a_fork_is_the_parents_and_of_unknown_outcome_in_the_child(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        request = sets((b"a", b"1"))
+        store.submit(request)
+
+        def child() -> None:
+            store.wait(request)
+            assert request.error == 1021
+
+        forked(child)
+        store.wait(request)
+        assert request.error is None
+
+
+@pytest.mark.parametrize(("module", "lock"), [(commits, "_lock"), (requests, "_callbacks_lock")])
+def test_a_lock_that_another_thread_had_at_the_fork_is_free_in_the_child(
+    tmp_path: Path, module: ModuleType, lock: str
+) -> None:
+    with fdbqueue.open(f"file:{tmp_path}") as db:
+        db[b"a"] = b"1"
+        taken, give = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with getattr(module, lock):
+                taken.set()
+                give.wait(60)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        taken.wait(60)
+
+        def child() -> None:
+            tr = db.create_transaction()
+            tr[b"b"] = b"2"
+            done = threading.Event()
+            future = tr.commit()
+            future.on_ready(lambda _: done.set())
+            assert done.wait(60)
+
+        try:
+            forked(child)
+        finally:
+            give.set()
+            holder.join()
+
+
+def test_a_folder_that_was_removed_and_made_anew_is_two_in_a_child_too(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    with opened(path) as old, view(old):
+        put(old, (b"a", b""))
+        environment = old.files.env
+        for name in os.listdir(path):
+            (path / name).unlink()
+        with opened(path):
+
+            def child() -> None:
+                with contextlib.suppress(StorageError):
+                    assert old.files.env is not environment, "nothing of LMDB may cross a fork"
+
+            forked(child)
+
+
+def test_what_was_closed_before_a_fork_is_closed_in_the_child_too(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        pass
+
+    def child() -> None:
+        with pytest.raises(StorageError, match="was closed"):
+            store.snapshot()
+
+    forked(child)
+
+
+def test_a_child_does_not_take_an_empty_folder_for_its_parents_memory() -> None:
+    store = Store.open(None, {})
+    put(store, (b"a", b"1"))
+    closed = _forking.Event()
+
+    def child() -> None:
+        closed.wait(60)
+        with pytest.raises(StorageError, match="memory is gone"):
+            contents(store)
+        assert not os.path.exists(store.path)
+
+    process = _forking.Process(target=child)
+    process.start()
+    store.close()
+    closed.set()
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def test_a_folder_in_memory_that_another_process_has_taken_for_a_killed_ones_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flock = fcntl.flock
+    removed: list[str] = []
+
+    def late(fd: int, operation: int) -> None:
+        if not removed and operation == fcntl.LOCK_EX:
+            removed.append(os.path.dirname(os.readlink(f"/proc/self/fd/{fd}")))
+            shutil.rmtree(removed[0])
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with opened() as store:
+        assert removed != [store.path]
+        assert os.path.exists(os.path.join(store.path, "owner"))
 
 
 def test_what_a_killed_process_left_in_memory_is_removed_by_the_next(processes: Processes) -> None:

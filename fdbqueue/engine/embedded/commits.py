@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +25,7 @@ NO_VERSION: Final = 2020
 TOO_LARGE: Final = 2101
 READ_ONLY: Final = 2023
 
-_LOCK: Final = threading.Lock()
+_lock = threading.Lock()
 
 
 class Commit(Future[None]):
@@ -71,7 +72,7 @@ class Commit(Future[None]):
         self._end(request.error or 0)
 
     def _end(self, error: int) -> None:
-        with _LOCK:
+        with _lock:
             if self._done:
                 return
             self._error = error
@@ -98,7 +99,7 @@ class Commit(Future[None]):
 
     def fail(self, error: int) -> None:
         """Give the future up with `error`, whatever becomes of the commit."""
-        with _LOCK:
+        with _lock:
             if self._done:
                 return
             self._error = error
@@ -154,7 +155,7 @@ class Commit(Future[None]):
             self._finished(request)
 
     def on_ready(self, callback: Callable[[Any], object]) -> None:
-        with _LOCK:
+        with _lock:
             waiting = not self._done
             if waiting:
                 self._callbacks = (*self._callbacks, callback)
@@ -217,3 +218,11 @@ def _size(tr: Transaction) -> int:
     for ranges in (tr._read_conflicts(), tr._write_conflicts_so_far()):
         size += sum(24 + len(begin) + len(end) for begin, end in ranges)
     return size
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)

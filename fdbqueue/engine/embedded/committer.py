@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from itertools import chain
 from typing import Any, Final, Protocol
@@ -94,7 +95,7 @@ class Committer:
         self._asleep: Any = host.bell.asleep
         self._lead = threading.Lock()
         self._news: list[LogCommit] = []
-        self._called: list[CommitRequest] = []
+        self._called: deque[CommitRequest] = deque()
         self._unforgotten = 0
         self._now_ns = host.clock.now_ns
         self.commits = 0
@@ -111,7 +112,11 @@ class Committer:
         self._begin: Callable[..., Any] = files.env.begin
         self._dbs = files.dbs
         self._disk = files.disk
-        self._recent = RecentCommits(files.dbs)
+        self._begin_to_know()
+
+    def _begin_to_know(self) -> None:
+        """Forget what was committed. The next commit reads it from the log."""
+        self._recent = RecentCommits(self._dbs)
         self._last_txn = -1
         self.newest = (-1, -1)
         """The LMDB transaction and the version of the last commit of this process; it is on the disk."""
@@ -132,48 +137,74 @@ class Committer:
             if not self._company.sleep(request, self._pending, self._lead):
                 self._serve(request)
 
-    def close(self) -> None:
-        """Let go of what stands beside the files, and commit nothing any more."""
-        self._begin = self._closed
-        neighbours, self._neighbours = self._neighbours, None
-        if neighbours is not None:
-            neighbours.close()
+    def close(self, shut: Callable[[], None]) -> None:
+        """Run `shut`, which closes the files, while nothing is being committed; whatever is still to come fails."""
+        with self._lead:
+            self._begin = self._closed
+            shut()
+            if self._neighbours is not None:
+                self._neighbours.close()
+                self._neighbours = None
+        self.sweep()
 
     def _closed(self, *_: Any) -> Any:
         raise StorageError(f"{self._host.path}: was closed.")
 
+    def reopen(self) -> None:
+        """Have the host open the files anew. Only for who has the lead."""
+        self._host.reopen()
+        self._attach()
+
     def sweep(self) -> None:
-        """Commit all that is there, waiting for the lead."""
-        while self._pending:
-            self._serve(None)
+        """Commit all that is there, waiting for the lead, and do what interrupts have kept others from."""
+        for request in self._batch[-1:] + self._pending[-1:]:
+            self._serve(request)
+        self._call_back()
 
     def alone(self, action: Callable[[], None]) -> None:
         """Run `action` while nothing is being committed. Its thread must not hold the host's lock."""
         with self._lead:
             action()
 
-    def _serve(self, request: CommitRequest | None) -> None:
-        """Take the lead until `request` is done (None: until nothing is there), then give it up."""
+    def _serve(self, request: CommitRequest) -> None:
+        """Take the lead until `request` is done, then give it up."""
         pending = self._pending
         news: list[LogCommit] = []
-        called: list[CommitRequest] = []
-        with self._lead:
-            try:
-                while pending if request is None else not request.done:
-                    self._commit_pending()
-            finally:
-                if self._news or self._called:
+        try:
+            with self._lead:
+                if self._batch:
+                    self._settle()  # an interrupt kept who led before from it
+                while not request.done:
+                    if pending:
+                        self._commit_pending()
+                    else:
+                        self._batch = [request]  # handed in before a fork, and the parent's
+                        self._settle()
+                if self._news:
                     news, self._news = self._news, news
-                    called, self._called = self._called, called
-        if pending:
-            self._company.left(pending)
-        if self._asleep[0]:
-            self._bell.ring()
-        # Without the lead: a callback may well commit something itself.
-        if news:
-            self._host.published(news)
-        for finished in called:
-            finished.call_back()
+        finally:
+            if pending:
+                self._company.left(pending)
+            if self._asleep[0]:
+                self._bell.ring()
+            # Without the lead: a callback may well commit something itself.
+            if news:
+                self._host.published(news)
+            if self._called:
+                self._call_back()
+
+    def _call_back(self) -> None:
+        called = self._called
+        while called:
+            try:
+                finished = called.popleft()
+            except IndexError:
+                return  # another thread was faster
+            try:
+                finished.call_back()
+            except BaseException:
+                called.append(finished)
+                raise
 
     def _commit_pending(self) -> None:
         """Commit what is there, or as much of it as goes into one LMDB transaction."""
@@ -187,16 +218,25 @@ class Committer:
                 self._attempt(batch)
             except (Broken, StorageError, lmdb.Error) as error:
                 self._commit_in_spite_of(error, batch)
+        except BaseException:
+            self._begin_to_know()  # what is known may lack a commit, or have it by halves
+            raise
         finally:
-            for request in batch:
-                if request.version < 0 and request.error is None:
-                    # Only an exception from outside, such as KeyboardInterrupt, leads here without a failure.
-                    request.error = COMMIT_UNKNOWN_RESULT if request.failure is None else IO_ERROR
-                request.done = True
-                if request.has_callbacks:
-                    self._called.append(request)
-            self._company.finished(batch)
-            self.commits += 1
+            self._settle()
+
+    def _settle(self) -> None:
+        """End the requests of the batch. What an interrupt leaves of that, the next one to lead does."""
+        batch = self._batch
+        for request in batch:
+            if request.version < 0 and request.error is None:
+                # Only an exception from outside, such as KeyboardInterrupt, leads here without a failure.
+                request.error = COMMIT_UNKNOWN_RESULT if request.failure is None else IO_ERROR
+            request.done = True
+            if request.has_callbacks:
+                self._called.append(request)
+        self._batch = []
+        self._company.finished(batch)
+        self.commits += 1
 
     def _fitting(self) -> int:
         """Return how many of the pending requests go together."""
@@ -237,9 +277,8 @@ class Committer:
                 self._host.grow()
             elif isinstance(error, lmdb.MapResizedError):
                 self._host.adopt()
-            elif isinstance(error, lmdb.PanicError):
-                self._host.reopen()
-                self._attach()
+            elif isinstance(error, lmdb.PanicError) or (isinstance(error, lmdb.Error) and self._host.files.lost):
+                self.reopen()
             elif isinstance(error, Again):
                 return None
             elif isinstance(error, lmdb.Error):

@@ -13,6 +13,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from fdbqueue.errors import StorageError
+
 _PREFIX = "fdbqueue-memory-"
 _OWNER = "owner"
 _owned: dict[str, tuple[int, int]] = {}
@@ -22,13 +24,32 @@ def make() -> str:
     """Make a folder that `remove`, or the end of this process, removes."""
     root = _root()
     _sweep(root)
-    path = tempfile.mkdtemp(prefix=_PREFIX, dir=root)
-    fd = os.open(os.path.join(path, _OWNER), os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(fd, fcntl.LOCK_EX)
+    while True:
+        try:
+            path = tempfile.mkdtemp(prefix=_PREFIX, dir=root)
+            fd = os.open(os.path.join(path, _OWNER), os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise StorageError(f"{root}: no folder for a database in memory can be made ({error.strerror}).") from error
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:
+            break
+        os.close(fd)  # another process found it without a lock, and has removed it
     if not _owned:
         atexit.register(_remove_all)
     _owned[path] = (os.getpid(), fd)
     return path
+
+
+def check(path: str) -> None:
+    """Raise if the folder `path` is one that was made here and is gone; opening it would make an empty one.
+
+    Raises:
+        StorageError: it is gone.
+    """
+    if os.path.basename(path).startswith(_PREFIX) and not os.path.exists(os.path.join(path, _OWNER)):
+        raise StorageError("The database in memory is gone with the process that made it, or was closed there.")
 
 
 def remove(path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -36,7 +37,7 @@ IO_ERROR: Final = 1510
 """FoundationDB's code for a disk that failed; `CommitRequest.failure` says more."""
 
 # Reentrant: a garbage collection inside may end a transaction that has callbacks of its own.
-_callbacks_lock: Final = threading.RLock()
+_callbacks_lock = threading.RLock()
 
 
 class CommitRequest:
@@ -142,20 +143,22 @@ class CommitRequest:
     def on_done(self, callback: Callable[[CommitRequest], None]) -> bool:
         """Have `callback` called when the request is done; say whether it was, and the call has been made."""
         with _callbacks_lock:
+            self.has_callbacks = True  # before the look, as who ends the request does it the other way round
             if not self.done:
                 if self._callbacks is None:
                     self._callbacks = []
-                    self.has_callbacks = True
                 self._callbacks.append(callback)
                 return False
         callback(self)
         return True
 
     def call_back(self) -> None:
-        """Call everybody who asked for it."""
-        with _callbacks_lock:
-            callbacks, self._callbacks = self._callbacks, None
-        for callback in callbacks or ():
+        """Call everybody who asked for it and has not been called yet."""
+        while True:
+            with _callbacks_lock:
+                if not self._callbacks:
+                    return
+                callback = self._callbacks.pop(0)
             callback(self)
 
 
@@ -167,3 +170,11 @@ class Faults(Protocol):
 
     def after_commit(self, request: CommitRequest) -> int | None:
         """Return a code to report although the commit took effect."""
+
+
+def _after_fork() -> None:
+    global _callbacks_lock
+    _callbacks_lock = threading.RLock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)

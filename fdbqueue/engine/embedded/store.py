@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -53,6 +54,8 @@ MOST_PINS: Final = 64
 
 _stores: dict[str, Store] = {}
 _stores_lock = threading.RLock()
+_all: weakref.WeakSet[Store] = weakref.WeakSet()
+"""Those too whose files somebody has removed, and put others in their place."""
 
 
 class Store:
@@ -63,10 +66,14 @@ class Store:
         self.options = options
         self.clock = clock
         self._users = 0
+        self._closer = 0
+        self._closed = threading.Event()
         self._begin_work()
+        _all.add(self)
 
     def _begin_work(self) -> None:
         """Open the files and make what works on them: at the beginning, and in a forked child."""
+        memory.check(self.path)
         self._use(Files(self.path, self.options, self.clock))
         self._gate = threading.Lock()
         self._open: dict[Snapshot, None] = {}
@@ -108,21 +115,33 @@ class Store:
         parsed = urloptions.parse(options)
         if path is None:
             made = memory.make()
-            store = cls(made, replace(parsed, durable=False), clock or Clock())
+            try:
+                store = cls(made, replace(parsed, durable=False), clock or Clock())
+            except BaseException:
+                memory.remove(made)
+                raise
             with _stores_lock:
                 _stores[made] = store
                 store._users = 1
             return store
         real = os.path.realpath(path)
-        with _stores_lock:
-            found = _stores.get(real)
-            if found is None or not found.files.in_place():
-                # Nothing is open there, or only files that somebody has removed since.
-                found = _stores[real] = cls(real, parsed, clock or Clock())
-            elif parsed.durable and not found.options.durable:
-                raise StorageError(f"{path}: is open in this process with durability=relaxed. Close that first.")
-            found._users += 1
-            return found
+        while True:
+            with _stores_lock:
+                found = _stores.get(real)
+                if found is None or not found.files.in_place():
+                    # Nothing is open there, or only files that somebody has removed since.
+                    found = _stores[real] = cls(real, parsed, clock or Clock())
+                if found._users or not found._closer:
+                    if parsed.durable and not found.options.durable:
+                        raise StorageError(
+                            f"{path}: is open in this process with durability=relaxed. Close that first."
+                        )
+                    found._users += 1
+                    return found
+            # Another thread is closing it; LMDB opens no file twice in a process.
+            if found._closer == threading.get_ident():
+                raise StorageError(f"{path}: is being closed, by what called this.")
+            found._closed.wait()
 
     def close(self) -> None:
         """Give the folder up; the last one to do so commits what is still there and closes the files."""
@@ -130,18 +149,26 @@ class Store:
             self._users -= 1
             if self._users:
                 return
-            if _stores.get(self.path) is self:
-                del _stores[self.path]
-        self._committer.sweep()
-        for worker in (self._sweeper, self._changes, self._janitor):
-            worker.close()
+            self._closer = threading.get_ident()
+        try:
+            self._committer.sweep()
+            for worker in (self._sweeper, self._changes, self._janitor):
+                worker.close()
+            self._committer.close(self._shut)
+            memory.remove(self.path)
+        finally:
+            with _stores_lock:
+                if _stores.get(self.path) is self:
+                    del _stores[self.path]
+                _all.discard(self)
+            self._closed.set()
+
+    def _shut(self) -> None:
         with self._gate:
             self._begin = self._refuse
             self._evict_all()
-            self._committer.close()
             self.bell.close()
             self.files.close()
-        memory.remove(self.path)
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -201,18 +228,21 @@ class Store:
         """Keep the view of `snapshot` for `snapshot_at` until it is 5 s old, or until 64 others were pinned."""
         if snapshot.version not in self._pins:
             self._pins[snapshot.version] = snapshot.share()
-            while len(self._pins) > MOST_PINS:
-                oldest = self._pins.pop(next(iter(self._pins)), None)
+            for version in list(self._pins)[:-MOST_PINS]:
+                oldest = self._pins.pop(version, None)
                 if oldest is not None:
                     oldest.close()
 
     def current(self, key: bytes) -> bytes | None:
         """Return the value that `key` has now."""
-        snapshot = self.snapshot()
-        try:
-            return snapshot.get(key)
-        finally:
-            snapshot.close()
+        while True:
+            snapshot = self.snapshot()
+            try:
+                return snapshot.get(key)
+            except FDBError:
+                pass  # taken away, since the map had to grow, or this thread stood still for long
+            finally:
+                snapshot.close()
 
     # -- committing ----------------------------------------------------------------------------------------------
 
@@ -228,7 +258,11 @@ class Store:
         Raises:
             StorageError: the disk refused, and nothing of the commit was kept.
         """
-        self._committer.wait(request)
+        try:
+            self._committer.wait(request)
+        except BaseException:
+            self._sweeper.kick()  # whoever is interrupted may have had to do something for others
+            raise
         if request.failure is not None:
             raise request.failure
 
@@ -264,7 +298,10 @@ class Store:
 
     def last_transaction(self) -> int:
         with self._gate:
-            last: int = self.files.env.info()["last_txnid"]
+            try:
+                last: int = self.files.env.info()["last_txnid"]
+            except lmdb.Error as error:
+                raise explain(self.path, error) from error
         return last
 
     def entries_after(self, version: int) -> tuple[int, list[Commit]]:
@@ -322,7 +359,7 @@ class Store:
         """Open the files anew after LMDB gave them up."""
         with self._gate:
             self._evict_all()
-            self.files.close()
+            self.files.close()  # nothing, where that was done already and opening them failed
             self._use(Files(self.path, self.options, self.clock))
 
     def _evict(self, snapshot: Snapshot) -> None:
@@ -338,8 +375,8 @@ class Store:
         """Remove what kept a snapshot from being taken, if that can be done."""
         if isinstance(error, lmdb.MapResizedError):
             self._committer.alone(self.adopt)
-        elif isinstance(error, lmdb.PanicError):
-            self._committer.alone(self.reopen)
+        elif isinstance(error, lmdb.PanicError) or self.files.lost:
+            self._committer.alone(self._committer.reopen)
         elif not (isinstance(error, lmdb.ReadersFullError) and self.files.env.reader_check()):
             raise explain(self.path, error) from error
         return self.snapshot()
@@ -374,7 +411,9 @@ _WORK = (
 def _after_fork() -> None:
     global _stores_lock
     _stores_lock = threading.RLock()
-    forks.keep([store.abandon() for store in _stores.values()])
+    for path in [path for path, store in _stores.items() if not store._users]:
+        del _stores[path]  # the thread that was closing it is not here
+    forks.keep([store.abandon() for store in list(_all)])
 
 
 os.register_at_fork(after_in_child=_after_fork)
