@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from unittest.mock import patch
 
+import pytest
+
+import fdbqueue
 from fdbqueue.engine.embedded.bell import Bell
 from fdbqueue.engine.embedded.changes import Changes
 from fdbqueue.engine.embedded.logrows import Commit
+from fdbqueue.engine.embedded.snapshot import Snapshot
+from fdbqueue.engine.embedded.store import Store
+from fdbqueue.engine.embedded.watches import Outstanding
 from fdbqueue.engine.embedded.written import encode
+from fdbqueue.errors import StorageError
 
 
 class Log:
@@ -59,3 +68,60 @@ def test_a_commit_that_is_counted_but_not_shown_when_the_watch_begins_is_told_of
     log.show()
     changes.look()
     assert told == ["once"]
+
+
+def test_who_begins_to_watch_asks_the_store_without_the_lock_that_a_watch_needs_to_end(tmp_path: Path) -> None:
+    class Collecting(Log):
+        """Whose view is taken beside a garbage collection, in another thread, that ends a watch."""
+
+        def last_version(self) -> int:
+            ending = threading.Thread(target=changes.unwatch, args=(b"other", list), daemon=True)
+            ending.start()
+            ending.join(10)
+            assert not ending.is_alive()
+            return super().last_version()
+
+    changes = Changes(Collecting(), Bell(str(tmp_path)))
+    changes.watch(b"key", list)
+    changes.close()
+
+
+@pytest.mark.parametrize("moment", ["when it begins", "later"])
+def test_a_watch_that_can_not_look_fires(moment: str) -> None:
+    with fdbqueue.open("memory:") as db:
+        db[b"a"] = b"1"
+        store = db._store()
+        tr = db.create_transaction()
+        watch = tr.watch(b"a")
+        with patch.object(store, "snapshot", wraps=store.snapshot) as snapshot:
+            if moment == "later":
+                tr.commit().wait()
+            snapshot.side_effect = StorageError("too many readers")
+            if moment == "later":
+                watch._look()
+            else:
+                tr.commit().wait()
+        assert watch.is_ready()
+
+
+def test_a_watch_whose_view_is_taken_away_looks_again() -> None:
+    with fdbqueue.open("memory:") as db:
+        db[b"a"] = b"1"
+        store = db._store()
+        views: list[Snapshot] = []
+
+        def gone_at_once() -> Snapshot:
+            view = Store.snapshot(store)
+            if not views:
+                view.evict()
+            views.append(view)
+            return view
+
+        with patch.object(store, "snapshot", gone_at_once):
+            assert store.current(b"a") == b"1"
+
+
+def test_a_watch_over_the_limit_lets_watches_end_meanwhile() -> None:
+    outstanding = Outstanding(limit=0)
+    with outstanding.lock:  # as while its error is made, when a garbage collection may end another watch
+        outstanding.give()

@@ -66,14 +66,20 @@ class Changes:
 
     def watch(self, key: bytes, callback: Callback) -> None:
         """Call `callback` after every commit, from now on, that wrote `key`."""
-        with self._lock:
-            callbacks = self._watched.get(key)
-            if callbacks is None:
-                callbacks = self._watched[key] = {}
-                insort(self._sorted, key)
-            callbacks[callback] = None
-            if self._thread is None:
-                self._start()
+        while True:
+            # Without the lock: who asks takes the store's, and a garbage collection under that one may end a watch.
+            told = None if self._thread is not None else self._source.last_version()
+            with self._lock:
+                if self._thread is None:
+                    if told is None:
+                        continue  # the thread has ended meanwhile
+                    self._start(told)
+                callbacks = self._watched.get(key)
+                if callbacks is None:
+                    callbacks = self._watched[key] = {}
+                    insort(self._sorted, key)
+                callbacks[callback] = None
+                return
 
     def unwatch(self, key: bytes, callback: Callback) -> None:
         """Stop calling `callback` for `key`."""
@@ -146,12 +152,13 @@ class Changes:
                 at += 1
         return found
 
-    def _start(self) -> None:
+    def _start(self, told: int) -> None:
         self._source.listen(True)
         self._seen_txn = -1
-        self._told = self._source.last_version()
-        self._thread = threading.Thread(target=self._follow, name="fdbqueue-changes", daemon=True)
-        self._thread.start()
+        self._told = told
+        thread = threading.Thread(target=self._follow, name="fdbqueue-changes", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def _follow(self) -> None:
         ear = self._bell.ear()

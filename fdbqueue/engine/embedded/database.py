@@ -44,7 +44,7 @@ class Database:
     def _new_locks(self) -> None:
         """Make the locks, at the beginning and in a forked child, where another thread may have held the old ones."""
         self._lock = threading.Lock()
-        self._outstanding.lock = threading.Lock()
+        self._outstanding.lock = threading.RLock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as where the database is. One in memory lives on only as long as the process that made it."""

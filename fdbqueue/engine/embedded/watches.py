@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from fdbqueue.engine.embedded.futures import FutureVoid, Pending
 from fdbqueue.engine.errors import FDBError
+from fdbqueue.errors import StorageError
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.store import Store
@@ -25,7 +26,8 @@ class Outstanding:
     def __init__(self, limit: int = 10_000) -> None:
         self.limit = limit
         self._count = 0
-        self.lock = threading.Lock()
+        # Reentrant: a garbage collection inside may end a watch.
+        self.lock = threading.RLock()
 
     def take(self) -> None:
         """Count one more.
@@ -93,12 +95,21 @@ class Watch(Pending[None]):
                 watch._look()
 
         self._callback = look
-        self._store.watch(self.key, look)
+        try:
+            self._store.watch(self.key, look)
+        except StorageError:
+            self.settle()
         self._look()
 
     def _look(self) -> None:
-        """Fire if the value is another one now."""
-        if not self._settled and self._store.current(self.key) != self.value:
+        """Fire if the value is another one now, or nobody can tell: whoever waits reads it, and is told why not."""
+        if self._settled:
+            return
+        try:
+            changed = self._store.current(self.key) != self.value
+        except StorageError:
+            changed = True
+        if changed:
             self.settle()
 
     def __del__(self) -> None:
