@@ -74,6 +74,14 @@ def test_after_an_older_file_was_put_in_its_place_commits_wait_for_the_disk(
         assert waits
 
 
+def test_a_path_may_have_any_bytes(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff\xfe %20?\n")
+    for rows in ([], [(b"a", b"")]):
+        with opened(path) as store:
+            assert contents(store) == rows
+            put(store, (b"a", b""))
+
+
 def test_the_names_of_all_folders_that_were_made_are_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,7 +81,7 @@ class Files:
         self.map_size = min(max(self.options.map_size, _round(size)), max(self.options.max_size, size))
         try:
             self.env = lmdb.open(
-                path,
+                os.fsencode(path),  # as text it has to be UTF-8
                 map_size=self.map_size,
                 max_dbs=8,
                 max_readers=MAX_READERS,
