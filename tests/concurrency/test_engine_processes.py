@@ -170,6 +170,20 @@ def test_a_folder_that_was_removed_and_made_anew_is_two_in_a_child_too(tmp_path:
             forked(child)
 
 
+def test_a_child_does_not_take_an_empty_folder_for_the_one_that_was_renamed(tmp_path: Path) -> None:
+    with opened(tmp_path / "folder") as store:
+        put(store, (b"a", b"1"))
+        (tmp_path / "folder").rename(tmp_path / "elsewhere")
+
+        def child() -> None:
+            with pytest.raises(StorageError, match="was removed, or replaced"):
+                contents(store)
+            assert not (tmp_path / "folder").exists()
+
+        forked(child)
+        assert contents(store) == [(b"a", b"1")]
+
+
 def test_what_was_closed_before_a_fork_is_closed_in_the_child_too(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         pass

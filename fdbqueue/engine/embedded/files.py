@@ -52,7 +52,7 @@ def explain(path: str, error: lmdb.Error) -> StorageError:
 class Files:
     """An open environment and its databases; `map_size` is the address space that it has."""
 
-    __slots__ = ("_closed", "_guard", "_identity", "_redo", "dbs", "disk", "env", "lost", "map_size", "options", "path")
+    __slots__ = ("_closed", "_guard", "_redo", "dbs", "disk", "env", "identity", "lost", "map_size", "options", "path")
 
     def __init__(self, path: str, options: StoreOptions, clock: Clock) -> None:
         self.path = path
@@ -94,6 +94,7 @@ class Files:
         except lmdb.Error as error:
             raise explain(path, error) from error
         try:
+            self._guard.found(self.env.info()["last_txnid"])
             disk = Durable(path, self.env, self._guard)
             self.disk: Disk = disk
             try:
@@ -105,7 +106,7 @@ class Files:
             except BaseException:
                 disk.close()
                 raise
-            self._identity = _identity(path)
+            self.identity = identity(path)
         except (lmdb.Error, StorageError) as error:
             self.env.close()
             raise (explain(path, error) if isinstance(error, lmdb.Error) else error) from error
@@ -115,7 +116,7 @@ class Files:
 
     def in_place(self) -> bool:
         """Say whether the folder still has these files, and not none or others."""
-        return _identity(self.path) == self._identity
+        return identity(self.path) == self.identity
 
     def grow(self) -> None:
         """Double the address space. No transaction of this process may be open.
@@ -276,7 +277,8 @@ def _keep_names(path: str) -> None:
             log.info("%s: can't be written when asked to, as files can: %s", folder, error)
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def identity(path: str) -> tuple[int, int] | None:
+    """Return what tells the data file in the folder `path` from every other; None if there is none."""
     try:
         found = os.stat(os.path.join(path, "data.mdb"))
     except OSError:

@@ -46,9 +46,6 @@ class Guard:
         except (OSError, ValueError) as error:  # a file that is too short for the page is an error of value
             os.close(self._fd)
             raise StorageError(f"{path}: its file {NAME!r} can't be used ({error}).") from error
-        if self.alone:
-            # Whoever puts a backup or a copy in its place may leave a number here that is ahead of it.
-            self.synced = 0
 
     @property
     def synced(self) -> int:
@@ -76,7 +73,12 @@ class Guard:
     def begin_anew(self) -> None:
         """Forget what was known of the disk, as the data file is being brought in order."""
         self._page[:_HEAD] = bytes(_HEAD)
-        self._numbers[_FAILED] = 0
+        self._numbers[_SYNCED] = self._numbers[_FAILED] = 0
+
+    def found(self, last: int) -> None:
+        """Forget what is said here of commits after `last`, the data file's own: a backup was put into its place."""
+        if self.alone and self.synced > last:
+            self.synced = 0
 
     def opened(self) -> None:
         """Let the others in, as the data file is in order."""

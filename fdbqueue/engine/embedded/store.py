@@ -35,7 +35,7 @@ from fdbqueue.engine.embedded.bell import Bell
 from fdbqueue.engine.embedded.changes import Changes
 from fdbqueue.engine.embedded.clock import Clock
 from fdbqueue.engine.embedded.committer import Committer
-from fdbqueue.engine.embedded.files import Files, explain
+from fdbqueue.engine.embedded.files import Files, explain, identity
 from fdbqueue.engine.embedded.janitor import Janitor
 from fdbqueue.engine.embedded.layout import WINDOW_SECONDS
 from fdbqueue.engine.embedded.logrows import Commit, last_version
@@ -68,13 +68,13 @@ class Store:
         self._users = 0
         self._closer = 0
         self._closed = threading.Event()
+        self._identity: tuple[int, int] | None = None
         self._begin_work()
         _all.add(self)
 
     def _begin_work(self) -> None:
         """Open the files and make what works on them: at the beginning, and in a forked child."""
-        memory.check(self.path)
-        self._use(Files(self.path, self.options, self.clock))
+        self._use(self._opened_files())
         self._gate = threading.Lock()
         self._open: dict[Snapshot, None] = {}
         self._forget = self._open.pop
@@ -95,6 +95,17 @@ class Store:
         self._janitor = Janitor(self)
         self._readers_checked = self.clock.seconds()
         self._tidied_commits = 0
+
+    def _opened_files(self) -> Files:
+        """Open the files: none that somebody has put into the place of those that were open before."""
+        memory.check(self.path)
+        if self._identity not in (None, identity(self.path)):
+            raise StorageError(
+                f"{self.path}: was removed, or replaced, since it was opened. Close it and open it again."
+            )
+        files = Files(self.path, self.options, self.clock)
+        self._identity = files.identity
+        return files
 
     def _use(self, files: Files) -> None:
         self.files = files
@@ -360,7 +371,7 @@ class Store:
         with self._gate:
             self._evict_all()
             self.files.close()  # nothing, where that was done already and opening them failed
-            self._use(Files(self.path, self.options, self.clock))
+            self._use(self._opened_files())
 
     def _evict(self, snapshot: Snapshot) -> None:
         self._open.pop(snapshot, None)
