@@ -131,6 +131,22 @@ def test_a_callback_of_the_last_commit_is_refused_the_folder_that_is_being_close
     assert told
 
 
+@pytest.mark.parametrize("durability", ["fsync", "relaxed"])
+def test_a_folder_that_was_closed_is_in_use_no_more(tmp_path: Path, durability: str) -> None:
+    with opened(tmp_path / "folder", durability=durability) as store:
+        put(store, (b"a", b""))
+        store.watch(b"a", list)
+    assert str(tmp_path / "folder") not in Path("/proc/self/maps").read_text()
+    assert not [link for link in Path("/proc/self/fd").iterdir() if str(tmp_path / "folder") in target(link)]
+
+
+def target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
+
+
 class Panicking:
     def __init__(self, env: Any) -> None:
         self._env = env

@@ -62,10 +62,11 @@ class Bell:
         return Ear(os.path.join(self._path, _NAME), self.asleep)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Let the file go. Nobody may look at `asleep` any more."""
         with self._lock:
             os.close(self._fd)
             self._fd = -1
+        self.asleep.close()
 
 
 class Ear:

@@ -141,6 +141,7 @@ class Committer:
         """Run `shut`, which closes the files, while nothing is being committed; whatever is still to come fails."""
         with self._lead:
             self._begin = self._closed
+            self._asleep = b"\0"
             shut()
             if self._neighbours is not None:
                 self._neighbours.close()
