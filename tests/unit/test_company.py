@@ -104,9 +104,10 @@ def test_whoever_gets_a_turn_and_commits_nothing_more_leaves_nobody_asleep(clock
     clock.now += round(company.TURN_SECONDS * 1e9) + 1
     over.set()
     joined(one)
-    for thread in (other, holder):
+    asleep = [other, holder]
+    while asleep:
         clock.now += round(company.QUIET_SECONDS * 1e9) + 1
-        joined(thread)
+        asleep.remove(first_to_end(asleep))  # whichever of them looks out
 
 
 def test_whoever_has_a_turn_that_is_over_keeps_it_until_it_sleeps(clock: Clock) -> None:
@@ -227,6 +228,16 @@ def finish(advice: Company, *requests: CommitRequest) -> None:
 def until(condition: Callable[[], bool]) -> None:
     while not condition():
         time.sleep(0)
+
+
+def first_to_end(threads: Sequence[threading.Thread]) -> threading.Thread:
+    end = time.monotonic_ns() + 10_000_000_000
+    while time.monotonic_ns() < end:
+        for thread in threads:
+            if not thread.is_alive():
+                return thread
+        time.sleep(0)
+    raise AssertionError("all of them sleep on")
 
 
 def joined(thread: threading.Thread) -> None:

@@ -186,11 +186,12 @@ class Committer:
         finally:
             if pending:
                 self._company.left(pending)
-            if self._asleep[0]:
-                self._bell.ring()
             # Without the lead: a callback may well commit something itself.
             if news:
                 self._host.published(news)
+            # Afterwards, so that who listens in this process knows what it has heard of already.
+            if self._asleep[0]:
+                self._bell.ring()
             if self._called:
                 self._call_back()
 
