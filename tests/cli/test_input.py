@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -159,31 +158,6 @@ def test_a_watchdogs_command_that_fails_is_told_of_and_the_item_comes_back(
         assert "Error: the command of --exec failed for 1:" in watched.stderr
         assert "Traceback" not in watched.stderr
         assert queue.stats(db).available == 1
-
-
-def test_an_item_is_shown_although_the_terminal_has_not_all_its_signs(file_url: str, queue: fdbqueue.Queue) -> None:
-    with fdbqueue.open(file_url) as db:
-        queue.enqueue(db, "tea → pot")
-    shown = _on_ascii_terminal("dequeue", "orders", "--url", file_url)
-
-    assert "tea \\u2192 pot" in shown
-
-
-def _on_ascii_terminal(*arguments: str) -> str:
-    terminal, end = os.openpty()
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "TERM": "dumb", "COLUMNS": "100"}
-    process = subprocess.Popen([*COMMAND, *arguments], stdin=end, stdout=end, stderr=end, env=environment)
-    os.close(end)
-    shown = b""
-    try:
-        while some := os.read(terminal, 65_536):
-            shown += some
-    except OSError:
-        pass  # Linux's way to say that the other end was closed
-    finally:
-        os.close(terminal)
-    process.wait(60)
-    return shown.decode()
 
 
 @pytest.mark.engines("file")

@@ -25,10 +25,10 @@ def file_url(tmp_path: Path) -> str:
     return url
 
 
-def on_terminal(*arguments: str, url: str, typed: str = "") -> tuple[int, str]:
+def on_terminal(*arguments: str, url: str, typed: str = "", **variables: str) -> tuple[int, str]:
     """Run a command on a terminal of its own; return its exit code and what the terminal showed."""
     terminal, end = pty.openpty()
-    environment = {**os.environ, "FDBQUEUE_URL": url, "TERM": "dumb", "COLUMNS": "100"}
+    environment = {**os.environ, "FDBQUEUE_URL": url, "TERM": "dumb", "COLUMNS": "100", **variables}
     command = subprocess.Popen([*COMMAND, *arguments], stdin=end, stdout=end, stderr=end, env=environment)
     os.close(end)
     os.write(terminal, typed.encode())
@@ -165,3 +165,11 @@ def test_no_arguments_print_help(tmp_path: Path) -> None:
     told = subprocess.run(COMMAND, capture_output=True, text=True)
 
     assert "Usage" in told.stdout + told.stderr
+
+
+def test_an_item_is_shown_although_the_terminal_has_not_all_its_signs(file_url: str) -> None:
+    with fdbqueue.open(file_url) as db:
+        fdbqueue.Queue("signs", codec="json").enqueue(db, "tea → pot")
+    _, shown = on_terminal("dequeue", "signs", url=file_url, PYTHONIOENCODING="ascii")
+
+    assert "tea \\u2192 pot" in shown
