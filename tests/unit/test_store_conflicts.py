@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -115,13 +116,13 @@ def test_what_conflicts_is_reported_range_by_range(
 
 
 def test_a_range_turned_round_is_told_to_watches_and_conflicts_with_nothing() -> None:
-    heard: list[bytes] = []
+    heard: set[bytes] = set()  # once or twice, as the thread that listens may come across it too
     with opened() as store:
         since = put(store).version
         for key in (b"a", b"c"):
-            store.watch(key, lambda key=key: heard.append(key))  # type: ignore[misc]
+            store.watch(key, partial(heard.add, key))
         commit(store, CommitRequest(write_keys=[b"x"], write_ranges=[(b"c", b"a"), (b"y", b"z")]))
-        assert heard == [b"a"]
+        assert heard == {b"a"}
         assert commit(store, CommitRequest(since, read_keys=[b"a"], read_ranges=[(b"", b"x")])).error is None
         assert commit(store, CommitRequest(since, read_keys=[b"y"])).error == 1020
 
