@@ -14,10 +14,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 from fdbqueue.arrivals import announce
 from fdbqueue.batches import Encoding
@@ -25,7 +23,7 @@ from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.bulk import BulkReport, enqueue_in_batches, enqueue_in_transaction
 from fdbqueue.check import CheckReport, check_queue
 from fdbqueue.codecs import CODEC_ERRORS, BytesCodec, Codec, codec_named
-from fdbqueue.engine.api import Database, Future, KeyValue, Transaction
+from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, is_database
@@ -46,6 +44,7 @@ from fdbqueue.layout import TTL, Layout, Name, Position, new_random, pack
 from fdbqueue.once import Once
 from fdbqueue.order import Order, check_name, rank_in
 from fdbqueue.portion import Portion
+from fdbqueue.reserving import forget, reserve
 from fdbqueue.stats import Stats, count, count_levels, read_stats
 from fdbqueue.tail import LastIndex, give_up_to
 from fdbqueue.verbs import verb
@@ -331,17 +330,7 @@ class Queue:
         Raises:
             OrderError: the queue's items have another order.
         """
-        layout, order = self.layout, order or self.order_name
-        tails = _tails.setdefault(tr, {})
-        tail = tails.get(layout.prefix)
-        if tail is None or tail.order != order or tail.attempt.is_ready():
-            last = yield from LastIndex(tr, layout, order, composed=True).steps()
-            tail = tails[layout.prefix] = _Tail(tr.get_versionstamp(), last + 1, order, layout)
-        layout.subscribed, layout.sole = tail.layout.subscribed, tail.layout.sole
-        index = tail.next_index
-        tail.next_index += wanted
-        give_up_to(tr, layout, tail.next_index - 1, order)
-        return index
+        return reserve(tr, self.layout, wanted, order or self.order_name)
 
     def item(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item]:
         """Open what is stored for an item, in whichever place it stands; a large one's chunks are read.
@@ -486,25 +475,4 @@ class Queue:
     def _clear(self, tr: Transaction) -> Steps[None]:
         yield from ()
         tr.clear_range(*self.layout.whole_range())
-        _tails.get(tr, {}).pop(self.layout.prefix, None)
-
-
-@dataclass(slots=True)
-class _Tail:
-    """Where the next enqueue of a caller's transaction goes.
-
-    `attempt` is the future of the transaction's versionstamp: it gets ready when the transaction commits or, with an
-    error, when it is reset, by itself or by `on_error`. Then it reads a newer version, and so must the next enqueue.
-    (On a cluster it is ready a fraction of a millisecond after a `reset`: who enqueues within that time gets the index
-    that would have come next before.)
-    """
-
-    attempt: Future[Any]
-    next_index: int
-    order: str | None
-    layout: Layout
-    """Of whoever read it, which knows from that whether there are subscriptions."""
-
-
-_tails: WeakKeyDictionary[Any, dict[bytes, _Tail]] = WeakKeyDictionary()
-"""By transaction, and there by the prefix of a queue: several objects of one queue give its indices in turn."""
+        forget(tr, self.layout)

@@ -130,12 +130,16 @@ def test_a_closed_standard_error_makes_no_failure_of_what_was_done(file_url: str
     assert closed("2>", "clear", "orders", "--yes", url=file_url).returncode == 0
 
 
+def lease_that_expires(queue: fdbqueue.Queue, url: str) -> None:
+    with fdbqueue.open(url) as db:
+        queue.enqueue(db, 1)
+        Leases(queue).lease(db, duration=1e-6)
+
+
 def test_a_watchdog_whose_output_is_closed_still_runs_its_command(
     file_url: str, queue: fdbqueue.Queue, tmp_path: Path
 ) -> None:
-    with fdbqueue.open(file_url) as db:
-        queue.enqueue(db, 1)
-        Leases(queue).lease(db, duration=1e-6)
+    lease_that_expires(queue, file_url)
     called = tmp_path / "called"
 
     watched = closed(">", "watchdog", "orders", "--once", "--exec", f"touch {called}", url=file_url)
@@ -148,10 +152,8 @@ def test_a_watchdog_whose_output_is_closed_still_runs_its_command(
 def test_a_watchdogs_command_that_fails_is_told_of_and_the_item_comes_back(
     file_url: str, queue: fdbqueue.Queue, command: str
 ) -> None:
+    lease_that_expires(queue, file_url)
     with fdbqueue.open(file_url) as db:
-        queue.enqueue(db, 1)
-        Leases(queue).lease(db, duration=1e-6)
-
         watched = closed("3>", "watchdog", "orders", "--once", "--exec", command, url=file_url)
 
         assert watched.returncode == 0

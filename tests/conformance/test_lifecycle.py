@@ -48,11 +48,16 @@ def test_a_reset_forgets_what_was_written_and_read(db: Any, space: Subspace) -> 
     assert (db.get(space["b"]), db.get(space["c"])) == (None, b"kept")
 
 
-def test_a_reset_in_a_pause_cancels_the_transaction(db: Any, space: Subspace) -> None:
-    tr = db.create_transaction()
+def long_pause(tr: Any) -> Any:
+    """Return a pause that is not over at once."""
     for _ in range(4):
         tr.on_error(1020).wait()
-    pause = tr.on_error(1020)
+    return tr.on_error(1020)
+
+
+def test_a_reset_in_a_pause_cancels_the_transaction(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    pause = long_pause(tr)
     tr.reset()
     assert code_of(pause.wait) == 1025
     assert code_of(tr.get(space["a"]).wait) == 1025
@@ -62,9 +67,7 @@ def test_a_reset_in_a_pause_cancels_the_transaction(db: Any, space: Subspace) ->
 
 def test_a_pause_that_is_cancelled_cancels_the_transaction(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
-    for _ in range(4):
-        tr.on_error(1020).wait()
-    pause = tr.on_error(1020)
+    pause = long_pause(tr)
     pause.cancel()
     assert code_of(pause.wait) == 1101
     assert code_of(tr.get(space["a"]).wait) == 1025
@@ -74,9 +77,7 @@ def test_a_pause_that_is_cancelled_cancels_the_transaction(db: Any, space: Subsp
 
 def test_a_pause_that_nobody_has_any_more_cancels_the_transaction(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
-    for _ in range(4):
-        tr.on_error(1020).wait()
-    tr.on_error(1020)
+    long_pause(tr)
     assert code_of(tr.get(space["a"]).wait) == 1025
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
+from fdbqueue import Position
 from fdbqueue.engine.steps import run
 from layers.lease import Lease
+from layers.leases import Leases
+from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
 from layers.waitingline import WaitingLine
 
@@ -13,6 +18,11 @@ from layers.waitingline import WaitingLine
 def values(taken: list[Lease]) -> list[str]:
     """Return what was leased."""
     return [lease.value for lease in taken]
+
+
+def fill(leases: Leases, db: Any, *colors: str) -> list[Position]:
+    """Enqueue an item of each color, called by its color and its number."""
+    return [leases.enqueue(db, f"{color}{n}", headers={"color": color}) for n, color in enumerate(colors)]
 
 
 def stand_in_line(subscriptions: Subscriptions, db: Any, client: bytes, name: str) -> None:
@@ -27,3 +37,31 @@ def standing(subscriptions: Subscriptions, db: Any) -> list[tuple[str, bytes]]:
     """Return who waits: subscription and client of each, in order."""
     line = WaitingLine(subscriptions.leases.layout)
     return [(one.wish.consumer, one.wish.client) for one in run(line.first(db.create_transaction(), limit=0))]
+
+
+def of_color(subscriptions: Subscriptions, db: Any, color: str, **terms: Any) -> Subscription:
+    """Subscribe to the items of a color."""
+    return subscriptions.subscribe(db, color, selector=f"color = '{color}'", **terms)
+
+
+def waiting(subscriptions: Subscriptions, db: Any) -> list[str]:
+    """Return whose calls wait, in order."""
+    return [name for name, _ in standing(subscriptions, db)]
+
+
+async def until_waiting(subscriptions: Subscriptions, db: Any, amount: int) -> None:
+    """Let the others go on until so many stand in the line."""
+    deadline = time.monotonic() + 100
+    while len(waiting(subscriptions, db)) != amount:
+        assert time.monotonic() < deadline, waiting(subscriptions, db)
+        await asyncio.sleep(0.001)
+
+
+async def started(subscriptions: Subscriptions, db: Any, *served: Subscription, **terms: Any) -> list[Any]:
+    """Let each subscription wait for an item, in this order."""
+    tasks = []
+    before = len(waiting(subscriptions, db))
+    for number, subscription in enumerate(served, 1):
+        tasks.append(asyncio.create_task(subscription.lease.aio(db, timeout=100, **terms)))
+        await until_waiting(subscriptions, db, before + number)
+    return tasks

@@ -11,23 +11,11 @@ from fdbqueue import FormatError, Position, Queue, SelectorError, SubscriptionEr
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import Steps
 from fdbqueue.layout import pack
-from layers.credit import Credit
 from layers.leases import Leases
 from layers.staged import StagedQueue
-from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
-from layers.timers import SETTLE_LIMIT
 from tests.helpers.clock import Clock
-from tests.helpers.subscribing import values
-
-
-def fill(leases: Leases, db: Any, *colors: str) -> list[Position]:
-    """Enqueue an item of each color, called by its color and its number."""
-    return [leases.enqueue(db, f"{color}{n}", headers={"color": color}) for n, color in enumerate(colors)]
-
-
-def of_color(subscriptions: Subscriptions, db: Any, color: str, **terms: Any) -> Subscription:
-    return subscriptions.subscribe(db, color, selector=f"color = '{color}'", **terms)
+from tests.helpers.subscribing import fill, of_color, values
 
 
 def test_each_subscription_gets_what_it_selects_in_order(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
@@ -221,60 +209,6 @@ def test_the_last_one_who_unsubscribes_leaves_no_notes_behind(
     assert db.get(leases.layout.subscribed_key) is None
 
 
-def test_credit_is_never_below_zero_and_comes_back_when_leases_end(
-    db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
-) -> None:
-    red = of_color(subscriptions, db, "red")
-    fill(leases, db, *["red"] * 8)
-    red.grant(db, items=3)
-    taken = red.lease_many(db, duration=10)
-    assert values(taken) == ["red0", "red1", "red2"]
-    assert red.credit(db) == Credit(0, None)
-    assert red.lease(db) is None
-    red.ack(db, taken[0])
-    leases.nack(db, taken[1])
-    assert red.credit(db) == Credit(2, None)
-    assert values(red.lease_many(db, duration=5)) == ["red1", "red3"]
-    clock.now += 20
-    leases.reclaim(db)
-    assert red.credit(db) == Credit(3, None)
-    red.grant(db, items=0)
-    assert red.lease(db) is None
-    red.grant(db, items=None)
-    assert values(red.lease_many(db)) == ["red1", "red2", "red3", "red4", "red5", "red6", "red7"]
-    red.grant(db, items=2)
-    assert red.credit(db) == Credit(0, None)
-    assert subscriptions.check(db).problems == ()
-
-
-def test_credit_in_bytes_ends_before_the_item_that_is_too_much(
-    db: Any, subscriptions: Subscriptions, leases: Leases
-) -> None:
-    subscription = subscriptions.subscribe(db, "all")
-    for size in (100, 100, 100, 10):
-        leases.enqueue(db, "x" * size)
-    subscription.grant(db, items=None, size_bytes=250)
-    taken = subscription.lease_many(db)
-    assert [len(lease.value) for lease in taken] == [100, 100]
-    assert subscription.lease(db) is None  # the small one stands behind
-    left = subscription.credit(db)
-    assert left.size_bytes is not None
-    assert 0 <= left.size_bytes < 50
-    leases.extend(db, taken[0], duration=50)
-    assert subscription.credit(db) == left
-    subscription.ack(db, taken[0])
-    assert [len(lease.value) for lease in subscription.lease_many(db)] == [100, 10]
-    assert subscriptions.check(db).problems == ()
-
-
-def test_who_has_no_credit_keeps_nobody_from_items(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
-    poor, other = subscriptions.subscribe(db, "poor"), subscriptions.subscribe(db, "other")
-    poor.grant(db, items=0)
-    fill(leases, db, "red")
-    assert poor.lease(db) is None
-    assert values(other.lease_many(db)) == ["red0"]
-
-
 def test_an_exclusive_subscription_has_one_owner_while_it_lives(
     db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
 ) -> None:
@@ -448,40 +382,6 @@ def test_names_and_limits_are_checked_before_any_key_is_touched(db: Any, subscri
     with pytest.raises(ValueError, match="Credit"):
         subscription.grant(db, items=-1)
     assert "'s'" in repr(subscription)
-
-
-def test_credit_comes_back_however_many_timers_are_due_before(
-    db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
-) -> None:
-    one = subscriptions.subscribe(db, "one")
-    one.grant(db, items=1)
-    leases.enqueue(db, "mine")
-    assert one.lease(db, duration=20) is not None
-    leases.enqueue_many(db, [f"{n}" for n in range(SETTLE_LIMIT)], delay=10)
-    clock.now += 30
-    again = one.lease(db)
-    assert again is not None
-    assert again.value == "mine"
-
-
-@pytest.mark.parametrize("grant", [{"items": 3}, {"items": None, "size_bytes": 5}])
-def test_credit_that_is_left_does_not_hide_what_comes_back(
-    db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock, grant: Any
-) -> None:
-    few = subscriptions.subscribe(db, "few")
-    few.grant(db, **grant)
-    leases.enqueue_many(db, ["a", "b"])
-    assert len(few.lease_many(db, duration=20)) == 2
-    clock.now += 30
-    assert values(few.lease_many(db, limit=2)) == ["a", "b"]
-
-
-@pytest.mark.parametrize("grant", [{"items": 1.5}, {"items": float("inf")}, {"items": 1, "size_bytes": "9"}])
-def test_credit_is_whole(db: Any, subscriptions: Subscriptions, grant: Any) -> None:
-    one = subscriptions.subscribe(db, "one")
-    with pytest.raises(ValueError, match="an integer from 0 on"):
-        one.grant(db, **grant)
-    assert one.credit(db) == Credit(None, None)
 
 
 @pytest.mark.parametrize("selector", ["", "n = 1"])

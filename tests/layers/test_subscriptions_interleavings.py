@@ -13,22 +13,17 @@ from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
-from tests.helpers.subscribing import values
+from tests.helpers.subscribing import fill, of_color, values
 
 
 @pytest.fixture
 def red(db: Any, subscriptions: Subscriptions) -> Subscription:
-    return subscriptions.subscribe(db, "red", selector="color = 'red'")
+    return of_color(subscriptions, db, "red")
 
 
 @pytest.fixture
 def blue(db: Any, subscriptions: Subscriptions) -> Subscription:
-    return subscriptions.subscribe(db, "blue", selector="color = 'blue'")
-
-
-def fill(leases: Leases, db: Any, *colors: str) -> None:
-    for n, color in enumerate(colors):
-        leases.enqueue(db, f"{color}{n}", headers={"color": color})
+    return of_color(subscriptions, db, "blue")
 
 
 def test_subscriptions_that_take_different_items_do_not_conflict(

@@ -1,4 +1,4 @@
-"""Subscriptions that wait, and enqueues that deliver to them."""
+"""Subscriptions that wait: who is woken, by what, and in whose way nobody stands."""
 
 from __future__ import annotations
 
@@ -14,48 +14,19 @@ from fdbqueue import CodecError, Queue, SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layout import pack
-from layers.awaiting import Awaiting
 from layers.leases import Leases
-from layers.pointing import Habit
 from layers.staged import StagedQueue
-from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
 from layers.waitingline import WaitingLine
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase
-from tests.helpers.subscribing import stand_in_line, standing
+from tests.helpers.subscribing import of_color, stand_in_line, started, until_waiting, waiting
 
 
 @pytest.fixture
 def subscriptions(space: Subspace) -> Subscriptions:
     return Subscriptions(Queue(space, codec="str"))
-
-
-def of_color(subscriptions: Subscriptions, db: Any, color: str) -> Subscription:
-    return subscriptions.subscribe(db, color, selector=f"color = '{color}'")
-
-
-def waiting(subscriptions: Subscriptions, db: Any) -> list[str]:
-    return [name for name, _ in standing(subscriptions, db)]
-
-
-async def until_waiting(subscriptions: Subscriptions, db: Any, amount: int) -> None:
-    """Let the others go on until so many stand in the line."""
-    deadline = time.monotonic() + 100
-    while len(waiting(subscriptions, db)) != amount:
-        assert time.monotonic() < deadline, waiting(subscriptions, db)
-        await asyncio.sleep(0.001)
-
-
-async def started(subscriptions: Subscriptions, db: Any, *served: Subscription, **terms: Any) -> list[Any]:
-    """Let each subscription wait for an item, in this order."""
-    tasks = []
-    before = len(waiting(subscriptions, db))
-    for number, subscription in enumerate(served, 1):
-        tasks.append(asyncio.create_task(subscription.lease.aio(db, timeout=100, **terms)))
-        await until_waiting(subscriptions, db, before + number)
-    return tasks
 
 
 def test_a_call_that_waits_gets_what_a_plain_producer_enqueues(db: Any, subscriptions: Subscriptions) -> None:
@@ -354,225 +325,3 @@ def test_who_waits_without_credit_gets_an_item_when_some_comes_back(db: Any, sub
         assert again.value == "1"
 
     asyncio.run(session())
-
-
-def test_an_enqueue_delivers_to_one_who_waits_and_begins_behind_the_one_served_last(
-    db: Any, subscriptions: Subscriptions
-) -> None:
-    async def session() -> None:
-        served = [subscriptions.subscribe(db, name) for name in ("a", "b", "c")]
-        counts: Counter[str] = Counter()
-        for _ in range(2):
-            tasks = await started(subscriptions, db, *served, *served)
-            for n in [0, 1, 2, 0, 1, 2]:
-                delivery = await subscriptions.enqueue.aio(db, f"{n}")
-                assert delivery is not None
-                assert delivery.subscription == "abc"[n]
-                counts[delivery.subscription] += 1
-            taken = await asyncio.gather(*tasks)
-            assert [lease.value for lease in taken] == ["0", "1", "2", "0", "1", "2"]
-            subscriptions.leases.ack_many(db, taken)
-        assert set(counts.values()) == {4}
-
-    asyncio.run(session())
-    assert subscriptions.leases.stats(db).leased == 0
-    assert subscriptions.check(db).problems == ()
-
-
-def test_an_enqueue_passes_by_who_does_not_want_it_or_has_no_credit(db: Any, subscriptions: Subscriptions) -> None:
-    async def session() -> None:
-        red, blue, small = of_color(subscriptions, db, "red"), of_color(subscriptions, db, "blue"), None
-        small = subscriptions.subscribe(db, "small")
-        tasks = await started(subscriptions, db, blue, red, small)
-        small.grant(db, items=None, size_bytes=2)
-        delivery = await subscriptions.enqueue.aio(db, "larger", headers={"color": "green"})
-        assert delivery is not None
-        assert delivery.subscription is None
-        assert await subscriptions.enqueue.aio(db, "larger", headers={"color": "green"}, immediate=True) is None
-        delivery = await subscriptions.enqueue.aio(db, "x", headers={"color": "red"}, immediate=True)
-        assert delivery is not None
-        assert delivery.subscription == "red"
-        assert (await tasks[1]).value == "x"
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    asyncio.run(session())
-    assert [item.value for item in subscriptions.leases.queue.browse(db)] == ["larger"]
-
-
-def dispatched(subscriptions: Subscriptions, db: Any) -> Any:
-    """Look at what arrived for all in the line; return the transaction."""
-    tr = db.create_transaction()
-    run(WaitingLine(subscriptions.leases.layout).dispatch(tr, subscriptions.leases.now_us(), Habit()))
-    return tr
-
-
-def dispatch(subscriptions: Subscriptions, db: Any) -> None:
-    tr = dispatched(subscriptions, db)
-    tr.commit().wait()
-
-
-@pytest.mark.parametrize("grant", [{"items": 1}, {"items": None, "size_bytes": 3}])
-def test_who_has_no_credit_for_an_item_does_not_keep_it_from_those_behind(
-    db: Any, subscriptions: Subscriptions, grant: dict[str, Any]
-) -> None:
-    of_color(subscriptions, db, "blue")
-    few = subscriptions.subscribe(db, "few")
-    few.grant(db, **grant)
-    subscriptions.subscribe(db, "all")
-    for client, name in (b"b", "blue"), (b"1", "few"), (b"2", "few"), (b"a", "all"):
-        stand_in_line(subscriptions, db, client, name)
-    subscriptions.leases.enqueue_many(db, ["x", "y"])
-    dispatch(subscriptions, db)
-    # One has the first item. The other one has to know when credit comes back, and the line does not tell.
-    assert waiting(subscriptions, db) == ["blue"]
-
-
-def test_of_a_dispatch_and_a_lease_on_the_last_credit_at_once_one_conflicts(
-    db: Any, subscriptions: Subscriptions
-) -> None:
-    few = subscriptions.subscribe(db, "few")
-    few.grant(db, items=1)
-    stand_in_line(subscriptions, db, b"1", "few")
-    subscriptions.leases.enqueue_many(db, ["x", "y"])
-    tr = dispatched(subscriptions, db)
-    assert few.lease(db) is not None
-    assert conflicts(tr)
-
-
-def test_one_whose_selector_is_a_function_does_not_keep_an_item_from_those_behind(
-    db: Any, subscriptions: Subscriptions
-) -> None:
-    subscriptions.subscribe(db, "by function", selector=lambda headers: "color" in headers)
-    of_color(subscriptions, db, "red")
-    for client, name in (b"1", "by function"), (b"2", "by function"), (b"r", "red"):
-        stand_in_line(subscriptions, db, client, name)
-    subscriptions.leases.enqueue(db, "x", headers={"color": "red"})
-    dispatch(subscriptions, db)
-    assert standing(subscriptions, db) == [("by function", b"2")], "one of them is enough to tell"
-
-
-def test_who_leaves_at_the_moment_that_it_is_woken_leaves_the_item_to_those_behind(
-    db: Any, subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = subscriptions.subscribe(db, "one")
-    subscriptions.subscribe(db, "all")
-
-    def time_is_over(call: Awaiting) -> float:
-        if waiting(subscriptions, db) != ["one"]:
-            return 1.0
-        stand_in_line(subscriptions, db, b"behind", "all")
-        subscriptions.leases.enqueue(db, "x")
-        dispatch(subscriptions, db)
-        assert waiting(subscriptions, db) == ["all"]
-        return 0.0
-
-    monkeypatch.setattr(Awaiting, "_seconds_left", time_is_over)
-    assert one.lease(db, timeout=1) is None
-    dispatch(subscriptions, db)
-    assert waiting(subscriptions, db) == []
-
-
-def test_a_delivery_that_nobody_collects_stands_in_its_place_again(db: Any, space: Subspace) -> None:
-    now = 1_000_000.0
-    leases = Leases(Queue(space, codec="str"), clock=lambda: now)
-    subscriptions = Subscriptions(leases)
-    everything = subscriptions.subscribe(db, "all")
-    line = WaitingLine(leases.layout)
-    tr = db.create_transaction()
-    line.register(tr, line.wish(b"dead", "all", leases.now_us()))
-    tr.commit().wait()
-    everything.grant(db, items=1)
-    delivery = subscriptions.enqueue(db, "pushed", immediate=True)
-    assert delivery is not None
-    assert everything.credit(db).items == 0
-    leases.enqueue(db, "behind")
-    assert everything.lease(db) is None
-    now += 11
-    lease = everything.lease(db)
-    assert lease is not None
-    assert (lease.value, lease.position, lease.attempt) == ("pushed", delivery.position, 2)
-
-
-def test_large_items_are_delivered_too(db: Any, subscriptions: Subscriptions) -> None:
-    async def session() -> None:
-        everything = subscriptions.subscribe(db, "all")
-        [task] = await started(subscriptions, db, everything)
-        await subscriptions.enqueue.aio(db, "x" * 200_000, immediate=True)
-        lease = await task
-        assert lease.value == "x" * 200_000
-        subscriptions.leases.ack(db, lease)
-
-    asyncio.run(session())
-    assert subscriptions.check(db).problems == ()
-
-
-def test_of_two_immediate_items_for_one_who_waits_one_is_delivered(db: Any, subscriptions: Subscriptions) -> None:
-    subscriptions.subscribe(db, "all")
-    stand_in_line(subscriptions, db, b"client", "all")
-    first, second = db.create_transaction(), db.create_transaction()
-    assert subscriptions.enqueue(first, "1", immediate=True) is not None
-    assert subscriptions.enqueue(second, "2", immediate=True) is not None
-    assert not conflicts(first)
-    assert conflicts(second)
-    assert subscriptions.enqueue(db, "2", immediate=True) is None
-    stats = subscriptions.leases.stats(db)
-    assert (stats.enqueued, stats.leased, stats.available) == (1, 1, 0)
-
-
-def test_an_immediate_item_that_is_not_delivered_was_never_there(db: Any, subscriptions: Subscriptions) -> None:
-    # Qpid: between the look at the flag and the removal another could acquire the entry, and then lose it.
-    everything = subscriptions.subscribe(db, "all")
-    pushing, taking = db.create_transaction(), db.create_transaction()
-    assert subscriptions.enqueue(pushing, "x", immediate=True) is None
-    assert everything.lease(taking) is None
-    assert not conflicts(pushing)
-    assert not conflicts(taking)
-    assert subscriptions.leases.stats(db).enqueued == 0
-
-
-def test_an_immediate_item_conflicts_with_its_consumer_that_leaves_the_line(
-    db: Any, subscriptions: Subscriptions
-) -> None:
-    subscriptions.subscribe(db, "all")
-    stand_in_line(subscriptions, db, b"client", "all")
-    line = WaitingLine(subscriptions.leases.layout)
-    pushing, leaving = db.create_transaction(), db.create_transaction()
-    assert subscriptions.enqueue(pushing, "x", immediate=True) is not None
-    [request] = run(line.first(leaving, limit=0))
-    line.remove(leaving, request.key)
-    assert not conflicts(leaving)
-    assert conflicts(pushing)
-    assert subscriptions.enqueue(db, "x", immediate=True) is None
-
-
-def test_a_delivery_conflicts_with_a_lease_on_the_same_credit(db: Any, subscriptions: Subscriptions) -> None:
-    everything = subscriptions.subscribe(db, "all")
-    everything.grant(db, items=1)
-    stand_in_line(subscriptions, db, b"client", "all")
-    for order in ("lease first", "delivery first"):
-        lending, pushing = db.create_transaction(), db.create_transaction()
-        assert subscriptions.enqueue(pushing, "pushed", immediate=True) is not None
-        subscriptions.leases.enqueue(lending, "own")
-        lease = everything.lease(lending)
-        assert lease is not None
-        first, second = (lending, pushing) if order == "lease first" else (pushing, lending)
-        assert not conflicts(first)
-        assert conflicts(second)
-        assert everything.credit(db).items == 0
-        if order == "lease first":
-            subscriptions.leases.ack(db, lease)
-
-
-def test_a_delivery_conflicts_with_an_item_that_comes_to_stand_in_front(db: Any, subscriptions: Subscriptions) -> None:
-    everything, leases = subscriptions.subscribe(db, "all"), subscriptions.leases
-    leases.enqueue(db, "front")
-    lease = everything.lease(db)
-    assert lease is not None
-    stand_in_line(subscriptions, db, b"client", "all")
-    pushing = db.create_transaction()
-    assert subscriptions.enqueue(pushing, "x", immediate=True) is not None
-    leases.nack(db, lease)
-    assert conflicts(pushing)
-    assert subscriptions.enqueue(db, "x", immediate=True) is None, "what is in front goes first"
