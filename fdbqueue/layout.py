@@ -18,8 +18,8 @@ only who enqueues needs to know. (docs/adr/0060)
 | ``(True,)`` | by `byte_max`: indices up to it are not given again, and the queue's order (`tail.py`) | `layers` |
 | ``("level", rank)`` | 8 bytes as a count: available items of a rank below 256 (`stats.py`) | whoever moves items |
 | ``("count", name)`` | 8 bytes, little-endian, by atomic adds | everything that changes an item's state |
-| ``("request", versionstamp)`` | who waits for how many items, and until when | `layers/requests.py` |
-| ``("grant", client)`` | the leases that others took for a request | `layers/requests.py` |
+| ``("request", versionstamp)`` | who waits for how many items, and until when | `layers/staging/requests.py` |
+| ``("grant", client)`` | the leases that others took for a request | `layers/staging/requests.py` |
 | ``(True, "subscribed")`` | there are subscriptions: empty, or the name of the sole one | `layers/subscriptions.py` |
 | ``("subscription", name)`` | what it selects, its credit, whose it is | `layers/subscriptions.py` |
 | ``("pointer", name)`` | what it has yet to look at | `layers/subscriptions.py` |
@@ -27,9 +27,9 @@ only who enqueues needs to know. (docs/adr/0060)
 | ``("returned", name)`` | counts the transactions in which some left their hands | `layers/subscriptions.py` |
 | ``("arrival", versionstamp, first, last)`` | empty; items became available there | `arrivals.py` |
 | ``("arriving", index, random)`` | never written: conflict ranges only | `arrivals.py` |
-| ``("waiting", versionstamp)`` | a consumer of a subscription waits, until when | `layers/waitingline.py` |
-| ``("waiting", name)`` | never written: conflict ranges only | `layers/waitingline.py` |
-| ``("served",)`` | the subscription that an enqueue delivered to last | `layers/pushing.py` |
+| ``("waiting", versionstamp)`` | a consumer of a subscription waits, until when | `layers/subscribing/waitingline.py` |
+| ``("waiting", name)`` | never written: conflict ranges only | `layers/subscribing/waitingline.py` |
+| ``("served",)`` | the subscription that an enqueue delivered to last | `layers/subscribing/pushing.py` |
 | ``("trimmed",)`` | the version up to which arrivals may be missing, by `byte_max` | `layers/subscriptions.py` |
 | ``("trimming",)`` | 8 bytes: when somebody last looked which of them may go | `layers/subscriptions.py` |
 | ``("once", client, slot)`` | mark of the last transaction of that slot (`once.py`) | calls that commit by themselves |
@@ -244,7 +244,7 @@ class Layout:
         self.subscribed = False
         """Whether the queue had subscriptions that want arrivals noted, when this process last looked for its end."""
         self.sole: str | None = None
-        """The queue's sole subscription, which needs none (`layers/sole.py`), as this process knew it then."""
+        """The queue's sole subscription as this process knew it then: it needs none (`layers/subscribing/sole.py`)."""
         # Behind the tail: whoever enqueues reads it together with the tail, and nobody does who needs no tail.
         self.subscribed_key: bytes = self.space.pack((True, "subscribed"))
         self.subscriptions = self.space["subscription"]

@@ -41,7 +41,7 @@ from fdbqueue.engine.api import Database
 from .consuming import ConsumerReport, Run, Terms
 from .handlers import Handler
 from .leases import Leases
-from .times import positive
+from .leasing.times import positive
 
 
 class Consumer:

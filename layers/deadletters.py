@@ -20,9 +20,9 @@ from fdbqueue.layout import new_random, pack
 from fdbqueue.tail import read_tail
 from fdbqueue.verbs import verb
 
-from .browsing import Kept, browse
-from .moves import Moves, at_rest
-from .times import not_negative
+from .leasing.browsing import Kept, browse
+from .leasing.moves import Moves, at_rest
+from .leasing.times import not_negative
 
 BATCH_ITEMS = 50
 BATCH_BYTES = 1_000_000

@@ -48,10 +48,10 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.verbs import verb
 
-from .scanning import locate, position_of
+from .comparing.index import MISSED, NEAR, deadline_key, deadline_of, deadlines_until
+from .comparing.scanning import locate, position_of
+from .leasing.times import not_negative
 from .smart import SmartQueue
-from .smartindex import MISSED, NEAR, deadline_key, deadline_of, deadlines_until
-from .times import not_negative
 
 BATCH = 100
 

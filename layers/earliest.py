@@ -37,7 +37,7 @@ from typing import Any
 
 from fdbqueue.order import MAX_RANK
 
-from .times import not_negative
+from .leasing.times import not_negative
 
 DEADLINE = "deadline"
 

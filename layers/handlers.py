@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 from .lease import Lease
-from .times import not_negative
+from .leasing.times import not_negative
 
 Handler: TypeAlias = Callable[[Lease], Any]
 """Works on one item. What it returns is ignored, but for `ACKED`; what it raises is the attempt's error."""

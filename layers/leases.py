@@ -60,18 +60,18 @@ from fdbqueue.items import Notes
 from fdbqueue.verbs import verb
 
 from .backoff import Backoff, immediately
-from .browsing import Kept, State, browse
 from .deadletters import DeadLetters
-from .enqueueing import enqueue_with_notes
 from .head import Head
-from .holding import Holding, Live
 from .lease import Fate, Held, Lease
-from .leasestats import LeaseStats, read_lease_stats
-from .moves import Moves, Retry, cut
-from .taking import Taken, Taking, Terms
-from .timercheck import check_timers
-from .timers import Reclaimed, due_timers, settle
-from .times import not_negative, positive, visible_at
+from .leasing.browsing import Kept, State, browse
+from .leasing.enqueueing import enqueue_with_notes
+from .leasing.holding import Holding, Live
+from .leasing.moves import Moves, Retry, cut
+from .leasing.stats import LeaseStats, read_lease_stats
+from .leasing.taking import Taken, Taking, Terms
+from .leasing.timercheck import check_timers
+from .leasing.timers import Reclaimed, due_timers, settle
+from .leasing.times import not_negative, positive, visible_at
 
 T = TypeVar("T")
 

@@ -28,8 +28,8 @@ import msgspec
 from fdbqueue import CodecError
 from fdbqueue.codecs import CODEC_ERRORS
 
+from .leasing.times import LONGEST_SECONDS, positive
 from .limits import MOST_COUNTED, Limit
-from .times import LONGEST_SECONDS, positive
 
 Key: TypeAlias = str | bytes | int | tuple[Any, ...] | None
 """What relates messages of one type, and of others, to each other."""

@@ -17,7 +17,7 @@ from fdbqueue.engine.transactional import attempts
 from fdbqueue.verbs import verb
 
 from .deadlines import BATCH, Deadline, Deadlines
-from .times import not_negative, positive
+from .leasing.times import not_negative, positive
 from .waiting import Promise, alarmed
 
 _log = logging.getLogger(__name__)

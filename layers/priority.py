@@ -51,11 +51,11 @@ from fdbqueue.stats import read_level_counts
 from fdbqueue.verbs import verb
 
 from .backoff import Backoff, immediately
-from .dequeueing import Dequeueing
 from .head import Head
 from .leases import Leases
-from .leasestats import LeaseStats
+from .leasing.stats import LeaseStats
 from .levels import PRIORITY, Levels
+from .staging.dequeueing import Dequeueing
 from .weighted import WeightedHead
 
 

@@ -34,9 +34,9 @@ from fdbqueue.engine.steps import Steps
 from fdbqueue.layout import Layout
 from fdbqueue.verbs import verb
 
-from .dequeueing import Dequeueing
 from .head import Head
 from .leases import Leases
+from .staging.dequeueing import Dequeueing
 
 WINDOW = 32
 

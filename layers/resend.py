@@ -48,10 +48,10 @@ from fdbqueue.items import notes_of
 from fdbqueue.layout import Layout, pack
 from fdbqueue.verbs import verb
 
+from .comparing.recipients import MOST_RECIPIENTS, Recipients
+from .comparing.scanning import locate, position_of
 from .leases import Leases
-from .moves import Moves
-from .recipients import MOST_RECIPIENTS, Recipients
-from .scanning import locate, position_of
+from .leasing.moves import Moves
 
 WINDOW = 64
 UNREGISTER_ITEMS = 500

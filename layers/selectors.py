@@ -30,8 +30,8 @@ from fdbqueue.items import headers_of
 from fdbqueue.layout import Layout
 
 from .facts import Facts
-from .selectorcompiling import Compiler, Test
-from .selectorparsing import parse_selector
+from .selecting.compiling import Compiler, Test
+from .selecting.parsing import parse_selector
 
 Selects: TypeAlias = Callable[[Mapping[str, Any]], bool]
 """A selector of one's own: called with an item's headers, says whether it is accepted."""

@@ -29,7 +29,7 @@ Limits
     `Queue.enqueue`, or Spark, appends has no entry in the index: only types that see everything meet it. A redriven
     dead letter comes back without being compared. A leased item is asked only if its check takes `asked`, and can't
     take over values; if it is deleted, its holder's ack raises `LeaseLost`. A check's own time is limited, not its
-    calls into C (`layers/overrun.py`).
+    calls into C (`layers/comparing/overrun.py`).
 
 Source
     W. Herzner, M. Thuswald: "Smart Queue – A Pattern for Message Handling in Distributed Environments".
@@ -48,21 +48,21 @@ from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
 from fdbqueue.verbs import verb
 
-from .admitting import Admitting, Terms
-from .asking import Asking, Newcomer
+from .comparing.admitting import Admitting, Terms
+from .comparing.asking import Asking, Newcomer
+from .comparing.batches import Batches, admit_all
+from .comparing.check import SmartStats, check_smart, read_smart_stats
+from .comparing.index import SmartIndex
+from .comparing.recipients import Recipients
+from .comparing.room import Room
+from .comparing.scanning import Bounds
 from .decisions import Decision, Outcome
 from .leases import Leases, leases_of
+from .leasing.times import visible_at
 from .limits import Limit
 from .messages import Messages
-from .recipients import Recipients
 from .resend import Resend
-from .room import Room
-from .scanning import Bounds
-from .serving import Serving
-from .smartbatches import Batches, admit_all
-from .smartcheck import SmartStats, check_smart, read_smart_stats
-from .smartindex import SmartIndex
-from .times import visible_at
+from .staging.serving import Serving
 
 MAX_SCAN_ITEMS = 10_000
 MAX_SCAN_BYTES = 20_000_000

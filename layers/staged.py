@@ -62,13 +62,13 @@ from fdbqueue.verbs import verb
 from .combining import Combiner, Ticket, result_of
 from .lease import Held, Lease
 from .leases import Leases, leases_of
-from .leasestats import LeaseStats
-from .pacing import RecentVersion
-from .remembered import Remembered
-from .requests import Requests
-from .times import positive
-from .turn import Meetings, Want
-from .turns import Turns
+from .leasing.stats import LeaseStats
+from .leasing.times import positive
+from .staging.pacing import RecentVersion
+from .staging.remembered import Remembered
+from .staging.requests import Requests
+from .staging.turn import Meetings, Want
+from .staging.turns import Turns
 
 BATCH_BYTES = 1_000_000
 """About how much the enqueues that share a transaction write."""

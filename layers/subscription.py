@@ -16,20 +16,20 @@ from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
 from fdbqueue.verbs import verb
 
-from .awaiting import Awaiting
-from .credit import Credit, credit_left
 from .lease import Held, Lease
 from .leases import Leases, this_consumer
-from .moves import Moves
-from .pointing import Habit, Pointing
-from .requests import REQUEST_SECONDS
+from .leasing.moves import Moves
+from .leasing.taking import Taken, Taking, Terms
+from .leasing.timers import SETTLE_LIMIT, due_timers, settle
+from .leasing.times import positive
 from .selectors import ItemTest, Selector, Selects
-from .sole import SoleHead
-from .subscriptionrecords import Registration, pack_record, read_registration
-from .taking import Taken, Taking, Terms
-from .timers import SETTLE_LIMIT, due_timers, settle
-from .times import positive
-from .waitingline import WaitingLine
+from .staging.requests import REQUEST_SECONDS
+from .subscribing.awaiting import Awaiting
+from .subscribing.credit import Credit, credit_left
+from .subscribing.pointing import Habit, Pointing
+from .subscribing.records import Registration, pack_record, read_registration
+from .subscribing.sole import SoleHead
+from .subscribing.waitingline import WaitingLine
 
 T = TypeVar("T")
 TOKEN_BYTES = 8

@@ -36,7 +36,7 @@ Guarantees
     An exclusive subscription has one owner, and no other subscription beside it. Ownership ends some seconds after its
     owner was last heard of, judged by the clock of whoever wants it; a former owner is refused in the same transaction.
     If it has no selector either, the head of the queue is its pointer: it costs little more than plain leases, and
-    producers note nothing for it (`layers/sole.py`).
+    producers note nothing for it (`layers/subscribing/sole.py`).
 
 Limits
     A selector that is a function is not stored; every process that serves the subscription must bring the same. What
@@ -69,14 +69,14 @@ from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.verbs import verb
 
 from .leases import Leases, leases_of
-from .pushing import Delivery, Pushing
+from .leasing.times import positive
 from .selectors import ItemTest, Selector, Selects
-from .spans import everything
+from .subscribing.check import check_subscriptions
+from .subscribing.pushing import Delivery, Pushing
+from .subscribing.records import NO_LOOK, Pointer, Registration, pack_record, read_registration
+from .subscribing.spans import everything
+from .subscribing.waitingline import DISPATCHER, WaitingLine
 from .subscription import Subscription
-from .subscriptioncheck import check_subscriptions
-from .subscriptionrecords import NO_LOOK, Pointer, Registration, pack_record, read_registration
-from .times import positive
-from .waitingline import DISPATCHER, WaitingLine
 
 NAME_BYTES = 200
 SHARE = 0.05

@@ -36,7 +36,7 @@ from fdbqueue.engine.transactional import attempts
 from fdbqueue.layout import LEASE
 
 from .leases import Leases
-from .timers import Reclaimed, next_due_us
+from .leasing.timers import Reclaimed, next_due_us
 
 _log = logging.getLogger(__name__)
 

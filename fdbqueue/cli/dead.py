@@ -15,8 +15,8 @@ from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, place
 from fdbqueue.cli.output import wants_table, write_lines, writing
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.engine import open
-from layers.browsing import Kept
 from layers.leases import Leases
+from layers.leasing.browsing import Kept
 
 SCREENFUL = 20
 

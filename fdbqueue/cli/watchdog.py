@@ -18,7 +18,7 @@ from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine import open
 from layers.leases import Leases
-from layers.timers import Reclaimed
+from layers.leasing.timers import Reclaimed
 from layers.watchdog import Watchdog
 
 HOOK_SECONDS = 60.0

@@ -17,9 +17,9 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from layers.lease import Lease
 from layers.leases import Leases
+from layers.subscribing.waitingline import WaitingLine
 from layers.subscription import Subscription
 from layers.subscriptions import SHARE, Subscriptions
-from layers.waitingline import WaitingLine
 from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, in_turn, say
 from tests.benchmarks.idling import WAITING, idle, watch_and_read
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from layers.browsing import State
+from layers.leasing.browsing import State
 from layers.watchdog import Watchdog
 from tests.chaos.hand import Hand
 from tests.chaos.kinds import Kind

@@ -27,12 +27,12 @@ MUTANTS = (
     ),
     Mutant(
         "a lease's token is not looked at",
-        "layers/holding.py",
+        "layers/leasing/holding.py",
         (("if notes is None or notes.token != lease.token:", "if notes is None:"),),
     ),
     Mutant(
         "acks read the leased item by snapshot",
-        "layers/holding.py",
+        "layers/leasing/holding.py",
         (
             ("reader = tr if keeps else tr.snapshot", "reader = tr.snapshot"),
             ("                tr.add_read_conflict_key(leased.key(packed))\n", "                pass\n"),
@@ -40,7 +40,7 @@ MUTANTS = (
     ),
     Mutant(
         "an ack without a read does not conflict with who takes the lease away",
-        "layers/holding.py",
+        "layers/leasing/holding.py",
         (("            tr.add_read_conflict_key(self._layout.leased.key(one.packed))\n", ""),),
     ),
     Mutant(
@@ -71,32 +71,32 @@ MUTANTS = (
     ),
     Mutant(
         "the timer of a lease is forgotten",
-        "layers/moves.py",
+        "layers/leasing/moves.py",
         (('        self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, LEASE), b"")\n', ""),),
     ),
     Mutant(
         "timers are settled a minute early",
-        "layers/timers.py",
+        "layers/leasing/timers.py",
         (("*layout.timers_until(now_us), limit=limit", "*layout.timers_until(now_us + 60_000_000), limit=limit"),),
     ),
     Mutant(
         "dead letters that leave are not counted",
-        "layers/moves.py",
+        "layers/leasing/moves.py",
         (('        self.tally("dead", -1)\n', ""),),
     ),
     Mutant(
         "an item dies one attempt too early",
-        "layers/moves.py",
+        "layers/leasing/moves.py",
         (("notes.attempt >= retry.max_attempts", "notes.attempt + 1 >= retry.max_attempts"),),
     ),
     Mutant(
         "the chunks of an item that is gone stay",
-        "layers/moves.py",
+        "layers/leasing/moves.py",
         (("            self._tr.clear_range(*self._layout.chunk_range_of(packed))\n", "            pass\n"),),
     ),
     Mutant(
         "who is granted leases does not look whether they are still its own",
-        "layers/serving.py",
+        "layers/staging/serving.py",
         (
             (
                 "if notes is None or notes.token != lease.token:\n                continue\n            before",
@@ -110,12 +110,12 @@ MUTANTS = (
     ),
     Mutant(
         "an item whose delay is over also stays among those delayed",
-        "layers/moves.py",
+        "layers/leasing/moves.py",
         (("        self._tr.clear(self._layout.delayed.key(packed))\n", ""),),
     ),
     Mutant(
         "nobody is woken",
-        "layers/turns.py",
+        "layers/staging/turns.py",
         (
             (
                 "watches += [tr.watch(self._leases.layout.count_key(name)) for name in _WATCHED]",
@@ -125,25 +125,25 @@ MUTANTS = (
     ),
     Mutant(
         "a smart decision does not conflict with reports that come at the same time",
-        "layers/scanning.py",
+        "layers/comparing/scanning.py",
         (("            self._tr.add_read_conflict_range(span.begin, end)\n", ""),),
         Kind.smart,
     ),
     Mutant(
         "what a subscription's consumers have is not taken off its credit",
-        "layers/credit.py",
+        "layers/subscribing/credit.py",
         (("max(0, items - len(held))", "max(0, items)"),),
         Kind.subscriptions,
     ),
     Mutant(
         "an item that has left a subscription's consumers still counts as theirs",
-        "layers/moves.py",
+        "layers/leasing/moves.py",
         (("            self._tr.clear(self._layout.held_key(notes.subscription, packed))\n", "            pass\n"),),
         Kind.subscriptions,
     ),
     Mutant(
         "subscriptions are not told of what comes back",
-        "layers/moves.py",
+        "layers/leasing/moves.py",
         (
             (
                 "            spans = [(packed, packed) for packed in self.arrived]\n",
@@ -154,7 +154,7 @@ MUTANTS = (
     ),
     Mutant(
         "items that leave a level are not counted",
-        "layers/moves.py",
+        "layers/leasing/moves.py",
         (("        count_levels(self._tr, self._layout, self._levels)\n", ""),),
         Kind.priority,
     ),
@@ -184,13 +184,13 @@ MUTANTS = (
     ),
     Mutant(
         "a lease by the owner does not conflict with a takeover",
-        "layers/sole.py",
+        "layers/subscribing/sole.py",
         (("        self.fence(tr)\n        if registration is None", "        if registration is None"),),
         Kind.exclusive,
     ),
     Mutant(
         "a delivery to the owner does not conflict with what comes to stand in front",
-        "layers/sole.py",
+        "layers/subscribing/sole.py",
         (
             (
                 "        tr.add_read_conflict_range(self._layout.begin, self._layout.available.key(packed))\n",

@@ -7,9 +7,9 @@ from typing import Any
 
 from fdbqueue import LeaseLost
 from fdbqueue.engine import FDBError, Subspace
-from layers.browsing import State
 from layers.lease import Lease
 from layers.leases import Leases
+from layers.leasing.browsing import State
 from layers.smart import SmartQueue
 from layers.staged import StagedQueue
 from layers.subscription import Subscription

@@ -16,9 +16,9 @@ import pytest
 import fdbqueue
 from fdbqueue import ClusterError, batches
 from fdbqueue.engine import Subspace
-from layers import enqueueing
 from layers.backoff import constant, immediately
 from layers.leases import Leases
+from layers.leasing import enqueueing
 from layers.smart import SmartQueue
 from layers.staged import StagedQueue
 from layers.subscription import Subscription

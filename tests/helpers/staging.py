@@ -12,9 +12,9 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts
-from layers import requests, turns
-from layers.requests import REQUEST_SECONDS, Requests, Wish
 from layers.staged import StagedQueue
+from layers.staging import requests, turns
+from layers.staging.requests import REQUEST_SECONDS, Requests, Wish
 from tests.helpers.clock import Clock
 
 GRANT_S = 0.5

@@ -10,9 +10,9 @@ from fdbqueue import Position
 from fdbqueue.engine.steps import run
 from layers.lease import Lease
 from layers.leases import Leases
+from layers.subscribing.waitingline import WaitingLine
 from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
-from layers.waitingline import WaitingLine
 
 
 def values(taken: list[Lease]) -> list[str]:

@@ -17,11 +17,11 @@ from fdbqueue.engine import FDBError
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.items import NO_NOTES, envelope
-from layers import alone, serving
 from layers.lease import LeaseHandle
 from layers.leases import Leases
-from layers.serving import Got, Serving
 from layers.staged import StagedQueue
+from layers.staging import alone, serving
+from layers.staging.serving import Got, Serving
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, When
 from tests.helpers.held import HeldDatabase

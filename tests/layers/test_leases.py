@@ -15,9 +15,9 @@ from fdbqueue.layout import Position, pack
 from layers.backoff import constant
 from layers.lease import Fate, Lease, LeaseHandle
 from layers.leases import Leases
-from layers.taking import EXPIRED_LIMIT
-from layers.timers import SETTLE_LIMIT
-from layers.times import LONGEST_SECONDS
+from layers.leasing.taking import EXPIRED_LIMIT
+from layers.leasing.timers import SETTLE_LIMIT
+from layers.leasing.times import LONGEST_SECONDS
 from tests.helpers.clock import Clock
 
 

@@ -12,8 +12,8 @@ from typing import cast
 
 import pytest
 
-from layers import overrun
-from layers.overrun import Overrun, TimeLimit, within
+from layers.comparing import overrun
+from layers.comparing.overrun import Overrun, TimeLimit, within
 
 
 def wait_busily(done: threading.Event) -> None:
@@ -95,7 +95,7 @@ def test_however_many_exceptions_come_late_no_other_is_sent_afterwards(monkeypat
 
 STOPPED_AND_TRACED = """
 import sys
-from layers.overrun import Overrun, within
+from layers.comparing.overrun import Overrun, within
 
 def forever():
     while True:

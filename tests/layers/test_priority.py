@@ -14,8 +14,8 @@ from layers.leases import Leases
 from layers.levels import AmqpLevels
 from layers.priority import PriorityQueue
 from layers.relaxed import RelaxedQueue
-from layers.requests import Requests
 from layers.staged import StagedQueue
+from layers.staging.requests import Requests
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.staging import register

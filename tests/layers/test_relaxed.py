@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
-from layers.browsing import State
 from layers.leases import Leases
+from layers.leasing.browsing import State
 from layers.relaxed import RelaxedHead, RelaxedQueue
 from layers.staged import StagedQueue
 from tests.helpers.clock import Clock

@@ -16,10 +16,10 @@ import pytest
 from fdbqueue import CheckFailed, CodecError, FormatError, ItemTooLarge, QueueFull, ScanTooLarge
 from fdbqueue.engine import Subspace
 from fdbqueue.items import MAX_ITEM_BYTES
+from layers.comparing.room import WATCHED_ENTRIES
 from layers.decisions import Asked, Decision, TakeOver
 from layers.limits import Limit
 from layers.messages import NOTHING, OWN_KEY, OWN_TYPE, MessageType, types
-from layers.room import WATCHED_ENTRIES
 from layers.smart import SmartQueue
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase

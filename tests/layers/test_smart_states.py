@@ -13,9 +13,9 @@ from fdbqueue.engine.steps import run
 from layers.decisions import Answer, Decision, TakeOver
 from layers.leases import Leases
 from layers.messages import Messages, MessageType
-from layers.serving import Serving, Share
 from layers.smart import SmartQueue
 from layers.staged import StagedQueue
+from layers.staging.serving import Serving, Share
 from tests.helpers.clock import Clock
 from tests.helpers.smart import (
     ORDER,

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError
-from layers import turns
 from layers.lease import Lease
 from layers.leases import Leases
-from layers.requests import GRANT_SECONDS
 from layers.staged import StagedQueue
+from layers.staging import turns
+from layers.staging.requests import GRANT_SECONDS
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.staging import left_behind, register, value, wait_until

@@ -10,11 +10,11 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine.steps import run
-from layers import turns
 from layers.lease import LeaseHandle
 from layers.leases import Leases
-from layers.serving import Serving, Share
 from layers.staged import StagedQueue
+from layers.staging import turns
+from layers.staging.serving import Serving, Share
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
 from tests.helpers.staging import has_requests, left_behind, register, value, wait_until

@@ -13,13 +13,13 @@ import pytest
 from fdbqueue import Item, Queue, StorageError
 from layers.leases import Leases
 from layers.staged import MOST_TERMS, StagedQueue
-from layers.turns import Turns
+from layers.staging.turns import Turns
 from layers.waiting import Promise
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.interrupting import interrupted_at_each_line
 from tests.helpers.staging import has_requests, value, wait_until
 
-LINE = ("layers/combining.py", "layers/waiting.py", "layers/turns.py")
+LINE = ("layers/combining.py", "layers/waiting.py", "layers/staging/turns.py")
 
 
 def in_time(call: Callable[[], Any]) -> Any:

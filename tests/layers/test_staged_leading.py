@@ -11,11 +11,12 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine.steps import run
-from layers import combining, turns
+from layers import combining
 from layers.combining import Line, Ticket
 from layers.leases import Leases
-from layers.requests import Requests
 from layers.staged import StagedQueue
+from layers.staging import turns
+from layers.staging.requests import Requests
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.staging import register, value, wait_until

@@ -9,13 +9,13 @@ import pytest
 
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine.steps import run
-from layers import pacing, remembered, turns
 from layers.lease import Lease, LeaseHandle
 from layers.leases import Leases
-from layers.pacing import Pace, RecentVersion
-from layers.remembered import Remembered
-from layers.serving import Serving
 from layers.staged import StagedQueue
+from layers.staging import pacing, remembered, turns
+from layers.staging.pacing import Pace, RecentVersion
+from layers.staging.remembered import Remembered
+from layers.staging.serving import Serving
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.reading import Reading

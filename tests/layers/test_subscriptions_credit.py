@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from layers.credit import Credit
 from layers.leases import Leases
+from layers.leasing.timers import SETTLE_LIMIT
+from layers.subscribing.credit import Credit
 from layers.subscriptions import Subscriptions
-from layers.timers import SETTLE_LIMIT
 from tests.helpers.clock import Clock
 from tests.helpers.subscribing import fill, of_color, values
 

@@ -13,9 +13,9 @@ from fdbqueue import Queue, SubscriptionError
 from fdbqueue.engine import Subspace
 from layers.lease import Lease
 from layers.leases import Leases
+from layers.subscribing.waitingline import DISPATCHER
 from layers.subscription import Subscription
 from layers.subscriptions import Subscriptions
-from layers.waitingline import DISPATCHER
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import stand_in_line, standing, values

@@ -10,7 +10,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from layers.leases import Leases
-from layers.pointing import LAG_SECONDS, TRIM_SECONDS, Habit, Pointing
+from layers.subscribing.pointing import LAG_SECONDS, TRIM_SECONDS, Habit, Pointing
 from layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.subscribing import values

@@ -16,8 +16,8 @@ from fdbqueue.engine.steps import run
 from fdbqueue.layout import pack
 from layers.leases import Leases
 from layers.staged import StagedQueue
+from layers.subscribing.waitingline import WaitingLine
 from layers.subscriptions import Subscriptions
-from layers.waitingline import WaitingLine
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase

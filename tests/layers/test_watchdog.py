@@ -12,7 +12,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from layers.lease import Fate
 from layers.leases import Leases
-from layers.timers import Reclaimed
+from layers.leasing.timers import Reclaimed
 from layers.watchdog import Watchdog
 from tests.helpers.clock import Clock
 

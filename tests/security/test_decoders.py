@@ -34,12 +34,12 @@ from fdbqueue.spark.record import Header, JobRecord, Outcome
 from fdbqueue.spark.record import decode as decode_job
 from fdbqueue.spark.record import encode as encode_job
 from fdbqueue.tail import Tail
-from layers.browsing import State
 from layers.lease import Lease, LeaseHandle
 from layers.leases import Leases
+from layers.leasing.browsing import State
 from layers.oprecords import Change, pack_record, unpack_record
-from layers.requests import Requests, Wish
 from layers.staged import StagedQueue
+from layers.staging.requests import Requests, Wish
 
 NOTED = with_notes(
     envelope(b"payload", {"a": "b"}),

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from fdbqueue.engine.api import Future, Transaction
 from fdbqueue.engine.errors import NOT_COMMITTED, FDBError
 
-from .combining import Alarm, Ticket
+from ..combining import Alarm, Ticket
+from ..waiting import Promise
 from .foresight import Foresight
 from .requests import Request, Wish, granted_us
 from .serving import ITEMS_AT_ONCE, Got, Share
-from .waiting import Promise
 
 
 class Want(NamedTuple):

@@ -22,11 +22,11 @@ from fdbqueue.items import kept_size_of
 from fdbqueue.layout import Layout
 from fdbqueue.stats import count
 
+from ..selectors import ItemTest, Selector
+from ..staging.requests import REQUEST_SECONDS, Request, Requests, Wish
 from .credit import NO_LIMIT, Credit, credit_left
 from .pointing import Accepts, Habit, Pointing
-from .requests import REQUEST_SECONDS, Request, Requests, Wish
-from .selectors import ItemTest, Selector
-from .subscriptionrecords import read_registration
+from .records import read_registration
 
 DISPATCHER = ""
 """The name of the dispatcher's pointer; no subscription has it."""

@@ -20,8 +20,8 @@ from fdbqueue.engine.steps import Steps, finished, started
 from fdbqueue.items import kept_size_of
 from fdbqueue.layout import Layout
 
-from .head import Head
-from .subscriptionrecords import Registration, read_registration
+from ..head import Head
+from .records import Registration, read_registration
 
 
 class SoleHead(Head):

@@ -12,11 +12,11 @@ from fdbqueue.engine.transactional import is_database
 from fdbqueue.items import kept_size_of, notes_of
 from fdbqueue.layout import Layout
 
-from .leases import Leases
+from ..leases import Leases
+from ..selectors import ItemTest, Selector
 from .pointing import Habit, Pointing
-from .selectors import ItemTest, Selector
+from .records import Registration
 from .spans import Span
-from .subscriptionrecords import Registration
 from .waitingline import DISPATCHER
 
 

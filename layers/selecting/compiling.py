@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 from lark import Token, Tree
 
-from .facts import FACTS, Facts
-from .selectorparsing import fault
+from ..facts import FACTS, Facts
+from .parsing import fault
 
 Test: TypeAlias = Callable[[Mapping[str, Any], Facts | None], Any]
 

@@ -11,8 +11,8 @@ from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, started
 from fdbqueue.items import NO_NOTES, Item, Notes, notes_of, size_of
 
-from .head import Head
-from .lease import Lease
+from ..head import Head
+from ..lease import Lease
 from .moves import Moves, Retry
 from .timers import SETTLE_LIMIT, due_timers, settle
 

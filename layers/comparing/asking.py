@@ -14,8 +14,8 @@ from typing import Any
 from fdbqueue import CheckFailed, CodecError, Position, Queue
 from fdbqueue.layout import Layout
 
-from .decisions import Asked, Decision, TakeOver
-from .messages import MESSAGE_ERRORS, Messages, MessageType, takes_asked
+from ..decisions import Asked, Decision, TakeOver
+from ..messages import MESSAGE_ERRORS, Messages, MessageType, takes_asked
 from .overrun import Overrun, within
 from .scanning import Found, position_of
 

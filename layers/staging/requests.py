@@ -22,7 +22,7 @@ from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.layout import Layout
 
-from .lease import LeaseHandle
+from ..lease import LeaseHandle
 
 REQUEST_SECONDS = 30.0
 """A request lives so long without being renewed, and is renewed at half of it."""

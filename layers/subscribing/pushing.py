@@ -13,15 +13,15 @@ from fdbqueue.engine.steps import Steps, started
 from fdbqueue.items import Notes, chunks_of, envelope, kept_size_of
 from fdbqueue.layout import new_random, pack
 
+from ..lease import LeaseHandle
+from ..leases import Leases
+from ..leasing.moves import Moves
+from ..selectors import ItemTest, Selector
+from ..staging.requests import GRANT_SECONDS, Request
 from .credit import credit_left
-from .lease import LeaseHandle
-from .leases import Leases
-from .moves import Moves
 from .pointing import Habit, Pointing
-from .requests import GRANT_SECONDS, Request
-from .selectors import ItemTest, Selector
+from .records import Registration, read_registration
 from .sole import SoleHead
-from .subscriptionrecords import Registration, read_registration
 from .waitingline import WaitingLine
 
 

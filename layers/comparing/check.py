@@ -16,12 +16,12 @@ from fdbqueue.engine.transactional import is_database
 from fdbqueue.items import notes_of, parse
 from fdbqueue.layout import Layout
 
-from .leases import Leases
-from .leasestats import LeaseStats
-from .messages import MESSAGE_ERRORS, Messages
+from ..leases import Leases
+from ..leasing.stats import LeaseStats
+from ..messages import MESSAGE_ERRORS, Messages
+from .index import SmartIndex
 from .recipients import Recipients
 from .scanning import position_of
-from .smartindex import SmartIndex
 
 COUNTED = 1_000
 

@@ -11,7 +11,7 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.layout import Layout
 
-from .subscriptionrecords import Registration
+from .records import Registration
 
 
 @dataclass(frozen=True, slots=True)

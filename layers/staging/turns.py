@@ -25,10 +25,10 @@ from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBErro
 from fdbqueue.engine.steps import Steps, started
 from fdbqueue.layout import RANDOM_BYTES
 
+from ..combining import Alarm, Crew
+from ..lease import LeaseHandle
+from ..leases import Leases
 from .alone import Alone
-from .combining import Alarm, Crew
-from .lease import LeaseHandle
-from .leases import Leases
 from .pacing import Pace, RecentVersion
 from .remembered import Remembered
 from .requests import REQUEST_SECONDS, Request, Requests, Wish, granted_us

@@ -16,7 +16,7 @@ from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.items import notes_of
 from fdbqueue.layout import DELAY, LEASE, TTL, Layout, pack
 
-from .lease import Fate
+from ..lease import Fate
 from .moves import Moves, Retry
 
 SETTLE_LIMIT = 64

@@ -11,8 +11,8 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError, leaves_in_doubt
 from fdbqueue.engine.steps import Steps
 
+from ..decisions import Outcome
 from .asking import Newcomer
-from .decisions import Outcome
 
 BATCH_MESSAGES = 100
 """How many share a transaction: each reads what those before it wrote, so none can be looked at ahead."""

@@ -18,12 +18,12 @@ from fdbqueue.engine.steps import Steps, finished, rows, started
 from fdbqueue.items import NO_NOTES, Notes, chunks_of, envelope, is_chunked, notes_of
 from fdbqueue.layout import pack
 
-from .head import Head
-from .holding import read_leased
-from .lease import Fate, Lease, LeaseHandle
-from .leases import Leases
-from .moves import Moves, at_rest
-from .timers import SETTLE_LIMIT, due_timers, next_due_us, settle
+from ..head import Head
+from ..lease import Fate, Lease, LeaseHandle
+from ..leases import Leases
+from ..leasing.holding import read_leased
+from ..leasing.moves import Moves, at_rest
+from ..leasing.timers import SETTLE_LIMIT, due_timers, next_due_us, settle
 
 ITEMS_AT_ONCE = 256
 """How many items one transaction takes at most."""

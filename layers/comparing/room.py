@@ -21,13 +21,13 @@ from fdbqueue.items import notes_of
 from fdbqueue.layout import TTL, pack
 from fdbqueue.stats import read_counts
 
+from ..leases import Leases
+from ..leasing.timers import SETTLE_LIMIT, due_timers
+from ..limits import MOST_COUNTED, Limit
+from ..waiting import alarmed
 from .asking import Newcomer
-from .leases import Leases
-from .limits import MOST_COUNTED, Limit
+from .index import SmartIndex, Span
 from .scanning import Standing, locate, place_of
-from .smartindex import SmartIndex, Span
-from .timers import SETTLE_LIMIT, due_timers
-from .waiting import alarmed
 
 WATCHED_ENTRIES = 100
 """Up to so many items whoever waits watches each; above it, the counters, which change with every item that goes."""

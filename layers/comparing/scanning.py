@@ -17,7 +17,7 @@ from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.items import Envelope, join_chunks, parse
 from fdbqueue.layout import Layout, Place
 
-from .smartindex import Span
+from .index import Span
 
 WINDOW = 1_000
 """Items that are read at once."""

@@ -14,7 +14,7 @@ from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.items import Notes, notes_of
 from fdbqueue.layout import Place, pack
 
-from .lease import Fate, Held, Lease
+from ..lease import Fate, Held, Lease
 from .moves import Moves, Retry
 
 RANGE_READ_ITEMS = 4

@@ -10,7 +10,7 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
 
-from .leases import Leases
+from ..leases import Leases
 from .serving import Serving
 
 

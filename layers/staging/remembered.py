@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from fdbqueue import Position
 from fdbqueue.engine.api import Transaction
 
-from .holding import Live
-from .lease import Held, Lease
+from ..lease import Held, Lease
+from ..leasing.holding import Live
 from .serving import Got
 
 REMEMBER_SECONDS = 3.0

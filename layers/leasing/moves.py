@@ -19,8 +19,8 @@ from fdbqueue.layout import DELAY, LEASE, TTL, Layout, Place, rank_of
 from fdbqueue.stats import count, count_levels
 from fdbqueue.tail import raise_tail
 
-from .backoff import Backoff
-from .lease import Fate
+from ..backoff import Backoff
+from ..lease import Fate
 from .times import LONGEST_SECONDS
 
 _ONE = (1).to_bytes(8, "little")

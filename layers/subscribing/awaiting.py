@@ -19,14 +19,14 @@ from fdbqueue.engine.steps import Steps
 from fdbqueue.items import notes_of
 from fdbqueue.layout import RANDOM_BYTES, pack
 
-from .lease import Held, Lease, LeaseHandle
-from .leases import Leases
-from .moves import Moves
+from ..lease import Held, Lease, LeaseHandle
+from ..leases import Leases
+from ..leasing.moves import Moves
+from ..leasing.taking import Taken, Terms
+from ..leasing.timers import next_due_us
+from ..staging.requests import REQUEST_SECONDS, Request, Wish
+from ..waiting import alarmed, finish, in_thread
 from .pointing import Habit
-from .requests import REQUEST_SECONDS, Request, Wish
-from .taking import Taken, Terms
-from .timers import next_due_us
-from .waiting import alarmed, finish, in_thread
 from .waitingline import WaitingLine
 
 Take = Callable[[Transaction], Steps[tuple[Taken, bool, bool]]]

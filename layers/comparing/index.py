@@ -13,7 +13,7 @@ from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.layout import Layout
 
-from .messages import Key, MessageType, Sees
+from ..messages import Key, MessageType, Sees
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.items import kept_size_of
 from fdbqueue.layout import Layout
 
-from .head import Head
+from ..head import Head
+from .records import NO_LOOK, Pointer, Registration, pack_record, read_pointer, read_registration
 from .spans import END, Span, behind, everything, few, joined
-from .subscriptionrecords import NO_LOOK, Pointer, Registration, pack_record, read_pointer, read_registration
 
 SCAN_ROWS = 10_000
 SCAN_BYTES = 4_000_000

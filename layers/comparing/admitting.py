@@ -14,14 +14,14 @@ from fdbqueue.engine.steps import Steps, started
 from fdbqueue.items import Notes, chunks_of, envelope, is_chunked, notes_of
 from fdbqueue.layout import Layout, new_random, pack
 
+from ..decisions import Decision, Outcome
+from ..leasing.moves import Moves
+from ..messages import MessageType, time_us
 from .asking import Answers, Asking, Newcomer
-from .decisions import Decision, Outcome
-from .messages import MessageType, time_us
-from .moves import Moves
+from .index import SmartIndex, deadline_parts, is_deadline
 from .recipients import Recipients, recipient_parts
 from .room import Going, Room
 from .scanning import Bounds, Found, Scan, Standing, place_of, position_of
-from .smartindex import SmartIndex, deadline_parts, is_deadline
 
 _DELETING = (Decision.queue_and_delete, Decision.ignore_and_delete)
 _LEAVING_OUT = (Decision.ignore, Decision.ignore_and_delete)
