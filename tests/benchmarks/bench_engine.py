@@ -19,6 +19,8 @@ from typing import Any
 import lmdb
 
 import fdbqueue
+from fdbqueue import Queue
+from layers.staged import StagedQueue
 from tests.benchmarks.bounds import hand_over
 from tests.benchmarks.harness import Contestant, Sample, compare, heading, quantile, say
 from tests.benchmarks.samples import Stopwatch
@@ -39,6 +41,7 @@ def main() -> None:
         folder = pathlib.Path(name)
         one_and_one(folder)
         group_commit(folder)
+        enqueues(folder)
         ranges(folder)
         first_row(folder)
         watches(folder)
@@ -93,6 +96,31 @@ def group_commit(folder: pathlib.Path) -> None:
                 ),
             ],
         )
+
+
+def enqueues(folder: pathlib.Path) -> None:
+    """The same with items of a queue: each enqueue a transaction, or those that are pending together one."""
+    with fdbqueue.open(f"file:{folder / 'enqueues'}") as db:
+        queue = Queue("q")
+        staged = StagedQueue(queue)
+        count = 16 * DURABLE_TRANSACTIONS
+        compare(
+            "durable enqueues of one item, against one thread alone",
+            [
+                Contestant("one thread", partial(in_threads, db, 1, DURABLE_TRANSACTIONS, work=partial(put, queue))),
+                Contestant("16 threads", partial(in_threads, db, 16, count, work=partial(put, queue))),
+                Contestant(
+                    "16 threads that share transactions",
+                    partial(in_threads, db, 16, count, work=partial(put, staged)),
+                    wanted=5.0,
+                ),
+            ],
+        )
+
+
+def put(queue: Queue | StagedQueue, db: Any, numbers: list[int]) -> None:
+    for _ in numbers:
+        queue.enqueue(db, VALUE)
 
 
 def on_one_core(run: Callable[[], Sample]) -> Sample:
