@@ -18,10 +18,11 @@ Ordering
     By deadline, the earliest first.
 
 Guarantees
-    Any number of monitors may run: each missed deadline is claimed by one of them, in a transaction that takes effect
-    exactly once. Its handler is called after that commit, and the claim is ended when it has returned. So a handler
-    that returns is called once for each; one that raises, or whose process dies, is called again after `claim_seconds`,
-    by any monitor: what it does outside of the database has to bear that, as everything outside of a transaction.
+    Any number of monitors may run: each missed deadline is claimed by one of them, one at a time, in a transaction that
+    takes effect exactly once. Its handler is called after that commit, and the claim is ended when it has returned. So
+    a handler that returns within `claim_seconds` is called once for each; one that takes longer, raises, or whose
+    process dies, is called again after them, by any monitor: what it does outside of the database has to bear that, as
+    everything outside of a transaction.
     `Deadlines.claim` hands missed deadlines to a transaction of the caller's: what is written there is exactly once
     without any exception. Warnings of near ones are given at most once.
 
@@ -72,6 +73,15 @@ class Deadline:
     """Where the item stands; "gone" only of one that was claimed before by a monitor that did not end that."""
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A missed deadline in the hands of one monitor, while its handler runs."""
+
+    deadline: Deadline
+    until_us: int
+    """After this time another monitor may claim it."""
+
+
 class Deadlines:
     """The deadlines of one smart queue.
 
@@ -118,20 +128,27 @@ class Deadlines:
         lead_us = None if lead is None else not_negative(lead, "lead")
         return (yield from self._queue.transact(tr, partial(self._claim, lead_us=lead_us, limit=limit, until_us=0)))
 
-    def claim_until(self, db: Database, *, until_us: int, limit: int) -> Steps[list[Deadline]]:
-        """Claim missed deadlines for a handler that has not returned before `until_us`; end each by `end`."""
-        body = partial(self._claim, lead_us=None, limit=limit, until_us=until_us)
-        fresh: list[Deadline] = yield from self._queue.transact(db, body)
-        if len(fresh) < limit:
-            again = partial(self._claim_again, limit=limit - len(fresh), until_us=until_us)
-            fresh += yield from self._queue.transact(db, again)
-        return fresh
+    def claim_next(self, tr: Transaction, *, until_us: int, lapsed_us: int, ended: Claim | None) -> Steps[Claim | None]:
+        """Claim the first missed deadline for a handler that is to return before `until_us`; None if there is none.
 
-    def end(self, tr: Transaction, deadline: Deadline, *, until_us: int) -> Steps[None]:
+        Args:
+            until_us: after this time another may claim it, unless its claim was ended.
+            lapsed_us: claims of others that were until this time, or before it, are taken over.
+            ended: the claim before, whose handler has returned.
+        """
+        if ended is not None:
+            yield from self.end(tr, ended)
+        claimed = yield from self._claim(tr, lead_us=None, limit=1, until_us=until_us)
+        if not claimed:
+            claimed = yield from self._claim_again(tr, until_us=until_us, lapsed_us=lapsed_us)
+        return Claim(claimed[0], until_us) if claimed else None
+
+    def end(self, tr: Transaction, claim: Claim) -> Steps[None]:
         """End a claim: its handler has returned. A blind clear: another's claim of the same is another key."""
         yield from ()
+        deadline = claim.deadline
         packed = self._layout.item_key(deadline.position)[len(self._layout.prefix) :]
-        tr.clear(self._claimed_key(until_us, round(deadline.at * 1e6), packed))
+        tr.clear(self._claimed_key(claim.until_us, round(deadline.at * 1e6), packed))
 
     def next_us(self, tr: Transaction, *, lead_us: int | None) -> Steps[int | None]:
         """Return when there is something to do next, by snapshot; None: nothing is known of."""
@@ -169,11 +186,10 @@ class Deadlines:
                 tr.set(self._claimed_key(until_us, at_us, packed), b"")
         return claimed
 
-    def _claim_again(self, tr: Transaction, limit: int, until_us: int) -> Steps[list[Deadline]]:
-        """Take over what others claimed and did not end."""
-        now_us = self.smart.leases.now_us()
+    def _claim_again(self, tr: Transaction, until_us: int, lapsed_us: int) -> Steps[list[Deadline]]:
+        """Take over the first that another claimed and did not end."""
         space = self._layout.missed
-        found = yield from rows(tr.snapshot, space.range().start, space.pack((now_us + 1,)), limit=limit)
+        found = yield from rows(tr.snapshot, space.range().start, space.pack((lapsed_us + 1,)), limit=1)
         claimed = []
         for row in found:
             tr.add_read_conflict_key(row.key)

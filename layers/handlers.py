@@ -1,4 +1,7 @@
-"""Calling a handler: a coroutine function in its task, any other function in a thread of its own."""
+"""Calling a handler: a coroutine function in its task, any other function in a thread of its own.
+
+Monitors and watchdogs only call theirs, as a callback.
+"""
 
 from __future__ import annotations
 
@@ -94,6 +97,31 @@ def _tell(future: asyncio.Future[Any], result: Any, error: BaseException | None)
     # The loop may have ended meanwhile, and then nobody waits.
     with contextlib.suppress(RuntimeError):
         future.get_loop().call_soon_threadsafe(settle)
+
+
+def not_awaited(function: Callable[[Any], object] | None, name: str) -> None:
+    """Refuse a function that would have to be awaited, where it is only called.
+
+    Raises:
+        TypeError: it is a coroutine function; `name` says what it was to be.
+    """
+    if function is not None and is_async(function):
+        raise TypeError(
+            f"{name} is called and not awaited: nothing of {function!r} would run. Let it be a plain function, which"
+            " may create a task."
+        )
+
+
+def call_back(function: Callable[[Any], object], argument: Any) -> None:
+    """Call a function that is not awaited.
+
+    Raises:
+        TypeError: it returned a coroutine, of which nothing has run.
+    """
+    result = function(argument)
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError("it returned a coroutine, which nobody awaits")
 
 
 def is_async(handler: Handler) -> bool:

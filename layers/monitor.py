@@ -16,9 +16,10 @@ from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.verbs import verb
 
-from .deadlines import BATCH, Deadline, Deadlines
+from .deadlines import BATCH, Claim, Deadline, Deadlines
+from .handlers import call_back, not_awaited
 from .leasing.times import not_negative, positive
-from .waiting import Promise, alarmed
+from .waiting import Stop
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class Monitor:
 
     Args:
         deadlines: which.
-        handler: called with each `Deadline` that is missed.
+        handler: called with each `Deadline` that is missed. No coroutine function: it is not awaited.
         near: called with each that is about to be, `lead` seconds before; None: nobody is warned.
         lead: how many seconds before.
         interval: seconds after which it looks again, at the latest; sooner when something is due, or is set.
@@ -57,6 +58,8 @@ class Monitor:
         interval: float = 60.0,
         claim_seconds: float = 60.0,
     ) -> None:
+        not_awaited(handler, "A monitor's handler")
+        not_awaited(near, "A monitor's handler of near deadlines")
         self.deadlines = deadlines
         self.report = MonitorReport()
         self._queue = deadlines.smart.queue
@@ -65,7 +68,7 @@ class Monitor:
         self._lead_us = None if near is None else not_negative(lead, "lead")
         self._interval_us = positive(interval, "interval")
         self._claim_us = positive(claim_seconds, "claim_seconds")
-        self._stopping = Promise()
+        self._stop = Stop()
 
     def __repr__(self) -> str:
         return f"Monitor({self.deadlines!r})"
@@ -74,42 +77,47 @@ class Monitor:
     def sweep(self, db: Database) -> Steps[MonitorReport]:
         """Tell of all that is missed or near now, and return what was done so far.
 
-        *Conflicts:* with other monitors for the same deadlines, and then it looks again. *Cost:* as `Deadlines.claim`,
-        and a transaction for each missed one.
+        *Conflicts:* with other monitors for the same deadlines, and then it looks again. *Cost:* as `Deadlines.claim`
+        for those that are near; a transaction for each missed one, and one more.
         """
-        while self._near is not None and not self._stopping.is_ready():
+        while self._near is not None and not self._stop.asked:
             warned = yield from self.deadlines.claim.steps(db, lead=(self._lead_us or 0) / 1e6)
             for deadline in warned:
                 self.report.near += self._told(self._near, deadline)
             if len(warned) < BATCH:
                 break
-        while not self._stopping.is_ready():
+        begun_us = self._now_us()  # a claim of this sweep that lapses, since its handler failed, is for the next one
+        ended: Claim | None = None
+        while not self._stop.asked:
+            # One at a time, or those behind a slow handler would be another's before they are told of here.
             until_us = self._now_us() + self._claim_us
-            claimed = yield from self.deadlines.claim_until(db, until_us=until_us, limit=BATCH)
-            for deadline in claimed:
-                if self._told(self._handler, deadline):
-                    self.report.missed += 1
-                    ended = partial(self.deadlines.end, deadline=deadline, until_us=until_us)
-                    yield from self._queue.read(db, ended)
-            if len(claimed) < BATCH:
+            body = partial(self.deadlines.claim_next, until_us=until_us, lapsed_us=begun_us, ended=ended)
+            claim = yield from self._queue.transact(db, body)
+            ended = None
+            if claim is None:
                 break
+            if self._told(self._handler, claim.deadline):
+                self.report.missed += 1
+                ended = claim
+        if ended is not None:
+            yield from self._queue.read(db, partial(self.deadlines.end, claim=ended))
         return self.report
 
     @verb
     def run(self, db: Database) -> Steps[MonitorReport]:
         """Sweep whenever something is due, until `stop` is called, from another thread or from a handler."""
-        while not self._stopping.is_ready():
+        while not self._stop.asked:
             watch, wait_us = yield from attempts(db, self._watch)
             if watch is not None:
-                yield from alarmed([watch, self._stopping], wait_us / 1e6)
+                yield from self._stop.rest([watch], wait_us / 1e6)
                 watch.cancel()
-            if not self._stopping.is_ready():
+            if not self._stop.asked:
                 yield from self.sweep.steps(db)
         return self.report
 
     def stop(self) -> None:
         """Let `run` come back after what it is at."""
-        self._stopping.keep()
+        self._stop.ask()
 
     def _watch(self, tr: Transaction) -> Steps[tuple[Future[Any] | None, int]]:
         """Return a watch on deadlines that are set, and for how many microseconds to wait; none where one is due."""
@@ -123,7 +131,7 @@ class Monitor:
 
     def _told(self, handler: Callable[[Deadline], object], deadline: Deadline) -> bool:
         try:
-            handler(deadline)
+            call_back(handler, deadline)
         except Exception:  # noqa: BLE001 - whatever a handler raises must not keep the other deadlines from being told
             self.report.errors += 1
             _log.exception("The handler failed for the deadline of %s of %r.", deadline.position, self.deadlines)

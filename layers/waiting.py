@@ -65,6 +65,32 @@ class Promise:
             callback(self)
 
 
+class Stop:
+    """What ends a loop of somebody who runs until it is told to stop, and wakes it where it rests."""
+
+    __slots__ = ("_resting", "asked")
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._resting: set[Promise] = set()
+
+    def ask(self) -> None:
+        """Let the loop end after what it is at; from any thread."""
+        self.asked = True
+        for promise in list(self._resting):
+            promise.keep()
+
+    def rest(self, alarms: Sequence[Future[Any]], seconds: float) -> Steps[None]:
+        """Wait until one of the `alarms` is ready, `seconds` have passed or the loop is to end."""
+        promise = Promise()  # one for each rest: what waits for a promise is kept by it as long as it lives
+        self._resting.add(promise)
+        try:
+            if not self.asked:  # looked at after the promise can be found: who asks before keeps none
+                yield from alarmed([*alarms, promise], seconds)
+        finally:
+            self._resting.discard(promise)
+
+
 def first_of(futures: Iterable[Future[Any]], seconds: float | None) -> Steps[None]:
     """Wait until one of `futures` is ready, or `seconds` have passed; None: as long as it takes.
 

@@ -25,18 +25,20 @@ Source
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from fdbqueue.engine.api import Database
-from fdbqueue.engine.steps import run
+from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.layout import LEASE
+from fdbqueue.verbs import verb
 
+from .handlers import call_back, not_awaited
 from .leases import Leases
 from .leasing.timers import Reclaimed, next_due_us
+from .waiting import Stop
 
 _log = logging.getLogger(__name__)
 
@@ -58,10 +60,12 @@ class WatchdogReport:
 class Watchdog:
     """Settles a queue's timers as they fall due.
 
+    Both of its verbs have an awaitable form, ``await watchdog.run.aio(db)``.
+
     Args:
         leases: whose.
         hook: called for each expired lease, after its item was given back, with the item, its former consumer and its
-            fate. What it raises is logged.
+            fate. What it raises is logged. No coroutine function: it is not awaited.
         interval: seconds after which it looks again, at the latest; sooner if a timer is known to be due.
         batch: how many timers one transaction settles at most.
 
@@ -89,40 +93,47 @@ class Watchdog:
             raise ValueError("A watchdog looks after some time, more than 0 seconds, and settles at least one timer.")
         if not isinstance(leases, Leases):
             raise TypeError(f"A watchdog looks after Leases, as in Watchdog(Leases(queue)), not {leases!r}.")
+        not_awaited(hook, "A watchdog's hook")
         self.leases = leases
         self.report = WatchdogReport()
         self._hook = hook
         self._interval = interval
         self._batch = batch
-        self._stopping = threading.Event()
+        self._stop = Stop()
 
     def __repr__(self) -> str:
         return f"Watchdog({self.leases!r}, interval={self._interval})"
 
-    def sweep(self, db: Database) -> WatchdogReport:
+    @verb
+    def sweep(self, db: Database) -> Steps[WatchdogReport]:
         """Settle all timers that are due, in as many bounded transactions as it takes, and return what was done so far.
 
         *Conflicts:* with acks, extensions and leases of the same items, and then it tries again. *Cost:* as
         `Leases.reclaim`.
         """
         more = True
-        while more and not self._stopping.is_set():
-            found = self.leases.reclaim(db, limit=self._batch)
+        while more and not self._stop.asked:
+            found = yield from self.leases.reclaim.steps(db, limit=self._batch)
             more = found.more
             for reclaimed in found.reclaimed:
                 self._note(reclaimed)
         return self.report
 
-    def run(self, db: Database) -> WatchdogReport:
-        """Sweep, again and again, until `stop` is called from another thread or from the hook."""
-        while not self._stopping.is_set():
-            self.sweep(db)
-            self._stopping.wait(self._seconds_to_wait(db))
+    @verb
+    def run(self, db: Database) -> Steps[WatchdogReport]:
+        """Sweep, again and again, until `stop` is called from another thread or task, or from the hook.
+
+        *Conflicts:* as `sweep`. *Cost:* as `sweep`, and a read after each to see when to come again.
+        """
+        while not self._stop.asked:
+            yield from self.sweep.steps(db)
+            seconds = yield from self._seconds_to_wait(db)
+            yield from self._stop.rest([], seconds)
         return self.report
 
     def stop(self) -> None:
         """Let `run` come back after the transaction that it is at."""
-        self._stopping.set()
+        self._stop.ask()
 
     def _note(self, reclaimed: Reclaimed) -> None:
         if reclaimed.kind == LEASE:
@@ -137,14 +148,14 @@ class Watchdog:
         if self._hook is None:
             return
         try:
-            self._hook(reclaimed)
+            call_back(self._hook, reclaimed)
         except Exception:  # noqa: BLE001 - whatever a hook raises must not keep the others' items from coming back
             self.report.hook_errors += 1
             _log.exception("The watchdog's hook failed for %s of %r.", reclaimed.position, self.leases)
 
-    def _seconds_to_wait(self, db: Database) -> float:
+    def _seconds_to_wait(self, db: Database) -> Steps[float]:
         now_us = self.leases.now_us()
-        at_us = run(attempts(db, partial(next_due_us, layout=self.leases.layout, now_us=now_us)))
+        at_us = yield from attempts(db, partial(next_due_us, layout=self.leases.layout, now_us=now_us))
         if at_us is None:
             return self._interval
         # One microsecond more, or it would look again just before.

@@ -209,6 +209,86 @@ def test_many_monitors_tell_of_each_deadline_once(db: Any, smart: SmartQueue, cl
     assert sorted(numbers(told)) == list(range(250))
 
 
+def test_handlers_that_take_long_together_are_called_once_for_each_though_another_monitor_runs(
+    db: Any, smart: SmartQueue, clock: Clock
+) -> None:
+    smart.enqueue_many(db, [call(n) for n in range(6)])
+    clock.now += 31
+    told: list[Deadline] = []
+    other = Monitor(Deadlines(smart), told.append, claim_seconds=10)
+
+    def slow(deadline: Deadline) -> None:
+        told.append(deadline)
+        clock.now += 9
+        if len(told) > 1:
+            other.sweep(db)
+
+    Monitor(Deadlines(smart), slow, claim_seconds=10).sweep(db)
+    clock.now += 100
+    other.sweep(db)
+    assert sorted(numbers(told)) == list(range(6))
+
+
+def test_what_a_handler_was_told_that_stops_its_monitor_is_told_to_nobody_again(
+    db: Any, smart: SmartQueue, clock: Clock
+) -> None:
+    smart.enqueue_many(db, [call(n) for n in range(3)])
+    clock.now += 31
+    told: list[Deadline] = []
+
+    def last(deadline: Deadline) -> None:
+        told.append(deadline)
+        monitor.stop()
+
+    monitor = Monitor(Deadlines(smart), last)
+    monitor.sweep(db)
+    assert numbers(told) == [0]
+    clock.now += 1_000
+    Monitor(Deadlines(smart), told.append).sweep(db)
+    assert numbers(told) == [0, 1, 2]
+
+
+def test_a_sweep_does_not_tell_a_handler_that_fails_for_longer_than_its_claim_again_and_again(
+    db: Any, smart: SmartQueue, clock: Clock
+) -> None:
+    smart.enqueue_many(db, [call(n) for n in range(2)])
+    clock.now += 31
+    told: list[Deadline] = []
+
+    def fails(deadline: Deadline) -> None:
+        told.append(deadline)
+        clock.now += 11
+        if len(told) < 10:
+            raise TimeoutError
+
+    monitor = Monitor(Deadlines(smart), fails, claim_seconds=10)
+    assert monitor.sweep(db).errors == 2
+    assert monitor.sweep(db).errors == 4, "it is told again by the next"
+
+
+async def hang_up(deadline: Deadline) -> None:
+    """End the call, some time."""
+
+
+def test_a_handler_that_nobody_would_await_is_refused_or_called_again(
+    db: Any, smart: SmartQueue, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(TypeError, match="A monitor's handler is called and not awaited"):
+        Monitor(Deadlines(smart), hang_up)
+    with pytest.raises(TypeError, match="handler of near deadlines is called and not awaited"):
+        Monitor(Deadlines(smart), lambda deadline: None, near=hang_up)
+    smart.enqueue(db, call(1))
+    clock.now += 31
+    with caplog.at_level(logging.ERROR):
+        report = Monitor(Deadlines(smart), lambda deadline: hang_up(deadline), claim_seconds=10).sweep(db)
+    assert (report.missed, report.errors) == (0, 1)
+    assert "a coroutine, which nobody awaits" in caplog.text
+    told: list[Deadline] = []
+    clock.now += 11
+    Monitor(Deadlines(smart), told.append).sweep(db)
+    assert numbers(told) == [1]
+
+
 def test_a_monitor_is_woken_by_a_deadline_that_is_set_and_by_the_time(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, due_in(0.05), clock=time.time)
     told: list[Deadline] = []

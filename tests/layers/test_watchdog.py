@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 import threading
+import weakref
 from typing import Any
 
 import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.engine.steps import run_async
 from layers.lease import Fate
 from layers.leases import Leases
 from layers.leasing.timers import Reclaimed
+from layers.waiting import Stop
 from layers.watchdog import Watchdog
 from tests.helpers.clock import Clock
 
@@ -103,3 +108,51 @@ def test_a_watchdog_prints_what_it_is_and_refuses_no_interval(leases: Leases) ->
     assert "interval=2" in repr(Watchdog(leases, interval=2))
     with pytest.raises(ValueError, match="more than 0"):
         Watchdog(leases, interval=0)
+
+
+def test_a_watchdog_runs_in_an_event_loop_until_another_task_stops_it(db: Any, space: Subspace) -> None:
+    leases = Leases(Queue(space))
+
+    async def main() -> None:
+        told = asyncio.Event()
+        watchdog = Watchdog(leases, hook=lambda found: told.set(), interval=3_600)
+        await leases.enqueue.aio(db, b"x")
+        await leases.lease.aio(db, duration=0.05)
+        running = asyncio.create_task(watchdog.run.aio(db))
+        await told.wait()
+        watchdog.stop()
+        assert (await running).leases == 1
+
+    asyncio.run(main())
+    assert leases.stats(db).available == 1
+
+
+async def restart(found: Reclaimed) -> None:
+    """Restart the agent, some time."""
+
+
+def test_a_hook_that_nobody_would_await_is_refused_or_told_to_have_failed(
+    db: Any, leases: Leases, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(TypeError, match="A watchdog's hook is called and not awaited"):
+        Watchdog(leases, hook=restart)
+    leases.enqueue(db, b"1")
+    leases.lease(db, duration=1)
+    clock.now += 2
+    with caplog.at_level(logging.ERROR):
+        report = Watchdog(leases, hook=lambda found: restart(found)).sweep(db)
+    assert (report.leases, report.hook_errors) == (1, 1)
+    assert "a coroutine, which nobody awaits" in caplog.text
+
+
+def test_a_rest_that_is_over_is_held_by_nobody() -> None:
+    stop = Stop()
+    loops = []
+
+    async def rest() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await run_async(stop.rest([], 0.001))
+
+    asyncio.run(rest())
+    gc.collect()
+    assert loops[0]() is None, "it may be one of a million"
