@@ -193,16 +193,21 @@ class Room:
         """Watch what goes when there is room; nothing if there is some already."""
         due = yield from due_timers(tr, self._layout, _FAR_US, limit=1)
         due_us = self._layout.timer_of(due[0].key)[0] if due else None
-        keys = [self._layout.count_key(name) for name in _GONE]
-        if limit is self._limit:
-            full = (yield from self._count(tr)) >= limit.most
-        else:
-            span = next(span for own, span in self._of_index(new) if own is limit)
-            # By snapshot: the watches compare with what this transaction saw, so nothing is missed in between.
-            entries = yield from rows(tr.snapshot, span.begin, span.end, limit=limit.most)
-            full = len(entries) >= limit.most
-            keys = [row.key for row in entries] if len(entries) <= WATCHED_ENTRIES else keys
-        return [tr.watch(key) for key in keys] if full else [], due_us
+        return [tr.watch(key) for key in (yield from self._full(tr, new, limit))], due_us
+
+    def _full(self, tr: Transaction, new: Newcomer, limit: Limit) -> Steps[list[bytes]]:
+        """Return keys of which one changes when there is room; none if there is some already.
+
+        One limit may have been given for a type, its keys and the queue, each of which is counted by itself.
+        """
+        counters = [self._layout.count_key(name) for name in _GONE]
+        for own, span in self._of_index(new):
+            if own is limit:
+                # By snapshot: the watches compare with what this transaction saw, so nothing is missed in between.
+                entries = yield from rows(tr.snapshot, span.begin, span.end, limit=limit.most)
+                if len(entries) >= limit.most:
+                    return [row.key for row in entries] if len(entries) <= WATCHED_ENTRIES else counters
+        return counters if limit is self._limit and (yield from self._count(tr)) >= limit.most else []
 
 
 def _is_over(item: Standing, now_us: int) -> bool:

@@ -435,6 +435,26 @@ def test_one_that_waits_for_one_of_very_many_to_go_comes_in_too(db: Any, space: 
     assert smart.stats(db).types["x"] == amount
 
 
+@pytest.mark.parametrize("full", ["type", "queue"])
+def test_one_that_waits_for_a_limit_that_was_given_twice_rests_until_there_is_room(
+    db: Any, space: Subspace, full: str
+) -> None:
+    two = Limit(2, "wait")
+    type_limit = two if full == "type" else None
+    given = MessageType("x", key=lambda data: data["of"], sees=NOTHING, key_limit=two, limit=type_limit)
+    smart = smart_queue(space, given, limit=two if full == "queue" else None)
+    smart.enqueue_many(db, [x("a", 1), x("b", 2)])
+    looked = FaultyDatabase.failing_at(db, set(), ("before", 1020))
+    with pytest.raises(QueueFull):
+        smart.enqueue(looked, x("c", 3), timeout=0.05)
+    assert looked.commits <= 3, "its key has room: it did not rest"
+    waiting = threading.Thread(target=smart.enqueue, args=(db, x("c", 3)), kwargs={"timeout": 30})
+    waiting.start()
+    smart.queue.dequeue(db)
+    waiting.join()
+    assert numbers(smart, db) == [("b", 2), ("c", 3)]
+
+
 def test_one_that_waits_comes_in_when_a_life_ends_that_nobody_settles(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, MessageType("x", limit=Limit(1, "wait"), expires=0.1), clock=time.time)
     smart.enqueue(db, {"type": "x", "n": 1})
