@@ -14,7 +14,8 @@ Guarantees
     An item is acked only after its handler has returned. What a handler raises gives its item back, or lets it die, as
     the leases' policy says. Leases are extended in the background until their handlers are done, so that a duration
     of seconds is enough for work of hours. After `stop`, or SIGTERM, nothing is begun any more; items that were leased
-    and not begun go back to their places at once, running handlers get some seconds to end.
+    and not begun go back to their places at once, running handlers get some seconds to end. An exclusive subscription
+    stays its own while it runs.
 
 Limits
     At least once: an item whose handler has done its work is delivered again if the process dies before the ack. A
@@ -42,13 +43,14 @@ from .consuming import ConsumerReport, Run, Terms
 from .handlers import Handler
 from .leases import Leases
 from .leasing.times import positive
+from .subscription import Subscription
 
 
 class Consumer:
     """Runs a handler for the items of a queue.
 
     Args:
-        leases: what to lease from, with its policies for failures.
+        source: what to lease from: `Leases`, with their policies for failures, or a `Subscription`, on its credit.
         handler: called with each lease; a coroutine function is awaited, another runs in a thread, and what it returns
             is awaited if it is to be. `Snooze` raised by it puts the item off, any other exception fails the attempt.
         concurrency: how many handlers run at once.
@@ -70,7 +72,7 @@ class Consumer:
 
     def __init__(
         self,
-        leases: Leases,
+        source: Leases | Subscription,
         handler: Handler,
         *,
         concurrency: int = 16,
@@ -84,12 +86,14 @@ class Consumer:
         if prefetch is not None and prefetch < 0:
             raise ValueError(f"prefetch is how many items are leased ahead, 0 or more, not {prefetch}.")
         positive(duration, "duration")
-        if not isinstance(leases, Leases):
+        if not isinstance(source, Leases | Subscription):
             # A queue would do, until the first item is gone without an ack.
-            raise TypeError(f"A consumer takes Leases, as in Consumer(Leases(queue), handler), not {leases!r}.")
+            raise TypeError(
+                f"A consumer takes Leases, as in Consumer(Leases(queue), handler), or a Subscription, not {source!r}."
+            )
         if not callable(handler):
             raise TypeError(f"A handler is called with each lease, and {handler!r} can't be.")
-        self.leases = leases
+        self.source = source
         self.handler = handler
         self.report = ConsumerReport()
         ahead = concurrency if prefetch is None else prefetch
@@ -98,7 +102,7 @@ class Consumer:
         self._stopped = threading.Event()
 
     def __repr__(self) -> str:
-        return f"Consumer({self.leases!r}, concurrency={self._terms.concurrency})"
+        return f"Consumer({self.source!r}, concurrency={self._terms.concurrency})"
 
     def run(self, db: Database) -> ConsumerReport:
         """Handle items, and wait for more, until `stop` is called or, in the main thread, SIGTERM or SIGINT comes.
@@ -135,7 +139,7 @@ class Consumer:
     async def _to_the_end(self, db: Database, terms: Terms) -> ConsumerReport:
         if self._run is not None:
             raise RuntimeError(f"{self!r} is running already; make another one.")
-        self._run = current = Run(db, self.leases, self.handler, terms, self.report)
+        self._run = current = Run(db, self.source, self.handler, terms, self.report)
         started = time.monotonic()
         try:
             with _signals(self.stop):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, fields
+from functools import partial
 from inspect import isasyncgen, isawaitable, isgenerator
 from typing import Any, TypeAlias
 
@@ -18,6 +19,7 @@ from .handlers import ACKED, Handler, Snooze, Threads, is_async
 from .lease import Fate, Lease
 from .leases import Leases
 from .staged import StagedQueue
+from .subscription import Subscription
 
 Verb: TypeAlias = Callable[..., Awaitable[Any]]
 
@@ -67,11 +69,18 @@ class ConsumerReport:
 class Run:
     """One run of a consumer, in one event loop, whose thread alone touches it."""
 
-    def __init__(self, db: Database, leases: Leases, handler: Handler, terms: Terms, report: ConsumerReport) -> None:
+    def __init__(
+        self, db: Database, source: Leases | Subscription, handler: Handler, terms: Terms, report: ConsumerReport
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self._db = db
-        self._leases = leases
-        self._staged = StagedQueue(leases, consumer=terms.name)
+        self._subscription = source if isinstance(source, Subscription) else None
+        self._leases = source.leases if isinstance(source, Subscription) else source
+        self._lease_many: Callable[..., Coroutine[Any, Any, list[Lease]]]
+        if isinstance(source, Subscription):
+            self._lease_many = partial(source.lease_many.aio, consumer=terms.name)
+        else:
+            self._lease_many = StagedQueue(source, consumer=terms.name).lease_many.aio
         self._terms = terms
         self._report = report
         self._held: dict[int, Lease] = {}
@@ -104,7 +113,8 @@ class Run:
         leasing, acking = spawn(self._lease_while_there_is_room()), spawn(self._ack_what_is_done())
         extending = spawn(self._extend_in_time())
         workers = [spawn(self._work()) for _ in range(self._terms.concurrency)]
-        everything = [leasing, acking, extending, *workers]
+        renewing = [spawn(self._renew_in_time(one)) for one in [self._subscription] if one and one.ownership]
+        everything = [leasing, acking, extending, *renewing, *workers]
         # Only leasing ends by itself; whatever else does has failed.
         await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
         self.stop()
@@ -117,7 +127,7 @@ class Run:
         self._closing = True
         self._to_ack.set()
         await asyncio.wait([acking], timeout=self._terms.grace)
-        await _cancel([leasing, acking, extending])
+        await _cancel([leasing, acking, extending, *renewing])
         if self._threads is not None:
             self._threads.close()
         # What is still held had its time.
@@ -153,8 +163,12 @@ class Run:
         """Lease some items; wait for the first, unless all there is to do is to empty the queue, or it is stopped."""
         terms = self._terms
         timeout = 0.0 if terms.until_empty else None
-        steps = self._staged.lease_many.aio(self._db, limit=limit, duration=terms.duration, timeout=timeout)
-        leasing = self.loop.create_task(steps)
+        leasing = self.loop.create_task(
+            self._lease_many(self._db, limit=limit, duration=terms.duration, timeout=timeout)
+        )
+        if self._subscription is not None and terms.until_empty:
+            # It waits for nobody. Cancelled while it commits it might leave leases that nobody knows of.
+            return await leasing
         stopping = self.loop.create_task(self._stopping.wait())
         await asyncio.wait([leasing, stopping], return_when=asyncio.FIRST_COMPLETED)
         # A wait that is cancelled takes nothing.
@@ -271,6 +285,12 @@ class Run:
                 batch = [lease for lease in old[start : start + BATCH_ITEMS] if id(lease) in self._held]
                 extended = await self._all_not_lost(batch, self._leases.extend_many.aio, {"duration": 3 * interval})
                 self._report.extended += extended
+
+    async def _renew_in_time(self, subscription: Subscription) -> None:
+        """Keep an exclusive subscription while all that it may lease is leased, and nothing else is asked of it."""
+        while True:
+            await asyncio.sleep(subscription.ownership / 3)
+            await subscription.renew.aio(self._db)
 
     async def _wait_for_handlers(self, deadline: float) -> None:
         while self._running and (left := deadline - self.loop.time()) > 0:
