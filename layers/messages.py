@@ -21,6 +21,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -131,6 +132,9 @@ class Messages:
             self._add(given, module)
         for given in types:
             self._check_scope(given)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Messages, format="json" if self._json else "msgpack"), tuple(self.types.values())
 
     def __repr__(self) -> str:
         return f"Messages({', '.join(self.types)})"

@@ -67,7 +67,6 @@ from .staging.serving import Serving
 MAX_SCAN_ITEMS = 10_000
 MAX_SCAN_BYTES = 20_000_000
 CHECK_SECONDS = 1.0
-_AT_ONCE = Terms(0, None)
 
 
 class SmartQueue:
@@ -123,6 +122,13 @@ class SmartQueue:
         self.messages = self.queue.codec
         if max_items < 1 or max_bytes < 1 or check_seconds <= 0:
             raise ValueError("max_items, max_bytes and check_seconds are bounds, each more than 0.")
+        self._given: dict[str, Any] = {
+            "limit": limit,
+            "max_items": max_items,
+            "max_bytes": max_bytes,
+            "check_seconds": check_seconds,
+            "debug": debug,
+        }
         self.resend = Resend(self.leases)
         """Recipients that fetch copies, and confirm."""
         self._index = SmartIndex(self.queue.layout)
@@ -137,6 +143,9 @@ class SmartQueue:
             Bounds(max_items, max_bytes),
         )
         self._serving = Serving(self.leases)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(SmartQueue, **self._given), (self.leases,)
 
     def __repr__(self) -> str:
         return f"SmartQueue({self.queue.layout.describe()}, {self.messages!r})"
@@ -178,9 +187,16 @@ class SmartQueue:
 
     @verb
     def enqueue_many(
-        self, tr: Transaction | Database, messages: Iterable[Any], *, timeout: float | None = None
+        self,
+        tr: Transaction | Database,
+        messages: Iterable[Any],
+        *,
+        delay: float | None = None,
+        at: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
     ) -> Steps[list[Outcome]]:
-        """Enqueue messages one after the other, each compared with those before it too.
+        """Enqueue messages one after the other, each compared with those before it too, and all with the same terms.
 
         Given a transaction, all of them in it; given a database, in transactions of up to 100, each exactly once.
 
@@ -190,12 +206,14 @@ class SmartQueue:
         Raises:
             BulkInterrupted: given a database, a message failed when others were already in.
         """
+        terms = Terms(visible_at(self.leases.now_us(), delay, at), headers)
+        admit = partial(self._admit, terms=terms)
         if is_database(tr):
-            alone = partial(self._enqueue, tr, terms=_AT_ONCE, timeout=timeout)
-            batches = Batches(self.queue, self._asking.newcomer, partial(self._admit, terms=_AT_ONCE), alone)
+            alone = partial(self._enqueue, tr, terms=terms, timeout=timeout)
+            batches = Batches(self.queue, self._asking.newcomer, admit, alone)
             return (yield from batches.enqueue(cast(Database, tr), messages))
         newcomers = [self._asking.newcomer(message) for message in messages]
-        return (yield from admit_all(cast(Transaction, tr), newcomers, partial(self._admit, terms=_AT_ONCE)))
+        return (yield from admit_all(cast(Transaction, tr), newcomers, admit))
 
     @verb
     def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:

@@ -11,6 +11,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -48,9 +49,14 @@ class WeightedHead(Head):
         if not given or not all(isinstance(one, int) and one >= 1 for one in given) or sum(weights) > MAX_WEIGHTS:
             raise ValueError(f"Weights are integers from 1 on, up to {MAX_WEIGHTS:,} in all, not {list(weights)}.")
         super().__init__(layout)
+        self._given = (weights, spin)
         self._wheel = tuple(wheel(weights))
         self._turns = itertools.count(spin(len(self._wheel)))
         self._begun: WeakKeyDictionary[Any, _Turn] = WeakKeyDictionary()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        weights, spin = self._given
+        return partial(WeightedHead, weights=weights, spin=spin), (self._layout,)
 
     def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
         turn = self._begun.get(tr)

@@ -13,12 +13,16 @@ import pytest
 from fdbqueue import Item, Queue
 from fdbqueue.engine import Subspace
 from layers.consumer import Consumer
+from layers.decisions import Decision
 from layers.leases import Leases
+from layers.limits import Limit
+from layers.messages import Messages
 from layers.priority import PriorityQueue
 from layers.smart import SmartQueue
 from layers.staged import StagedQueue
 from layers.subscriptions import Subscriptions
 from layers.watchdog import Watchdog
+from tests.helpers.smart import ORDER, PROGRESS, Progress
 
 
 @pytest.mark.parametrize("none", [None, "memory:", {"sku": 7}])
@@ -124,6 +128,31 @@ def test_a_queue_that_is_sent_keeps_its_order(db: Any, space: Subspace) -> None:
     pickle.loads(pickle.dumps(jobs.queue)).enqueue(db, "answer the phone", headers={"priority": 1})
 
     assert [item.value.split()[-1] for item in jobs.browse(db)] == ["fire", "phone", "up"]
+
+
+def test_a_priority_queue_with_weights_can_be_sent_with_its_turns(db: Any, space: Subspace) -> None:
+    jobs = PriorityQueue(Queue(space, codec="str"), levels=2, weights=[1, 1])
+    jobs.enqueue_many(db, ["a"] * 10, priority=0)
+    jobs.enqueue_many(db, ["b"] * 10, priority=1)
+    jobs.dequeue(db)
+
+    again: PriorityQueue = pickle.loads(pickle.dumps(jobs))
+
+    assert sorted(again.dequeue(db).value for _ in range(4)) == ["a", "a", "b", "b"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("format", ["json", "msgpack"])
+def test_a_smart_queue_can_be_sent_with_its_messages_and_bounds(db: Any, space: Subspace, format: Any) -> None:
+    smart = SmartQueue(
+        Queue(space, codec=Messages(PROGRESS, ORDER, format=format)), limit=Limit(1, "drop newest"), max_items=7
+    )
+    smart.enqueue(db, Progress("a", 10))
+
+    for again in (pickle.loads(pickle.dumps(smart)), copy.deepcopy(smart)):
+        assert again.enqueue(db, Progress("a", 90)).decision is Decision.ignore
+        assert again.enqueue(db, Progress("b", 1)).full
+        assert pickle.loads(pickle.dumps(smart.queue)).peek(db).value == Progress("a", 90)
+    assert again.__reduce__()[0].keywords["max_items"] == 7
 
 
 def test_items_can_be_sent_and_copied_with_headers_that_stay_as_they_are(db: Any, space: Subspace) -> None:

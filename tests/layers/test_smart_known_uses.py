@@ -1,7 +1,7 @@
 """The known uses of the pattern, each small enough to be copied.
 
 From "Smart Queue" (Herzner, Thuswald), and the patterns that it names: Merge Compatible Events (Wake et al.), Five
-Minutes of no Escalation and George Washington Is Still Dead (Adams et al.).
+Minutes of no Escalation and George Washington Is Still Dead (Adams et al.), Bottom Line (Hanmer, Stymfal).
 """
 
 from __future__ import annotations
@@ -176,6 +176,36 @@ def test_george_washington_is_still_dead(db: Any, space: Subspace) -> None:
     assert news.enqueue(db, State("Ann", True)).decision is Decision.queue_and_delete
     news.leases.ack(db, lease)
     assert list(drained(news, db)) == [State("Ann", True)]
+
+
+@dataclass
+class Total:
+    """Something happened, so many times and up to then: whoever reads it wants the bottom line, and no list."""
+
+    event: str
+    last_at: float
+    times: int = 1
+
+    def check(self, new: Any) -> Answer:
+        self.times += new.times
+        self.last_at = new.last_at
+        return Decision.ignore
+
+
+def test_the_bottom_line_is_told_once_and_with_its_total(db: Any, space: Subspace) -> None:
+    clock = Clock()
+    totals = queue_of(space, MessageType("total", Total, key=lambda total: total.event, sees=OWN_KEY), clock=clock)
+    began = clock.now
+    for tick in range(12):
+        clock.now = began + tick * MINUTES
+        totals.enqueue(db, Total("ring without answer", clock.now), delay=10 * MINUTES)
+        if tick % 4 == 0:
+            totals.enqueue(db, Total("wrong number", clock.now), delay=10 * MINUTES)
+        if tick == 10:
+            report = [(total.event, total.times) for total in drained(totals, db)]
+            assert report == [("ring without answer", 11), ("wrong number", 3)]
+    clock.now += 10 * MINUTES
+    assert list(drained(totals, db)) == [Total("ring without answer", began + 11 * MINUTES)], "a new one has begun"
 
 
 def test_a_video_recorder_sends_a_slow_display_few_frames_of_each_camera(db: Any, space: Subspace) -> None:

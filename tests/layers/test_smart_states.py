@@ -149,6 +149,27 @@ def test_a_queue_with_an_order_of_its_own_is_asked_in_that_order(db: Any, space:
     assert later.rank == 1
 
 
+def test_many_have_the_same_delay_and_headers_whoever_commits(db: Any, space: Subspace, clock: Clock) -> None:
+    smart = smart_queue(space, clock=clock)
+    reports = [Progress("a", 1), Progress("b", 1), Progress("a", 2)]
+    for given in (db, db.create_transaction()):
+        smart.queue.clear(db)
+        at = clock.now + 10
+        outcomes = smart.enqueue_many(given, reports, at=at, headers={"color": "red"})
+        smart.enqueue_many(given, [Progress("c", 1)], at=at, headers={"color": "red"})
+        if given is not db:
+            given.commit().wait()
+        assert [outcome.decision for outcome in outcomes] == [Decision.queue, Decision.queue, Decision.ignore]
+        assert smart.dequeue(db) is None
+        clock.now += 11
+        items = smart.dequeue_many(db)
+        assert [(item.value, dict(item.headers)) for item in items] == [
+            (Progress("a", 2), {"color": "red"}),
+            (Progress("b", 1), {"color": "red"}),
+            (Progress("c", 1), {"color": "red"}),
+        ]
+
+
 def test_a_delayed_item_is_asked_and_can_take_over_values(db: Any, space: Subspace) -> None:
     clock = Clock()
     smart = smart_queue(space, clock=clock)
