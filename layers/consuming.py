@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from inspect import isasyncgen, isawaitable, isgenerator
@@ -74,12 +74,13 @@ class Run:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._db = db
-        self._subscription = source if isinstance(source, Subscription) else None
-        self._leases = source.leases if isinstance(source, Subscription) else source
-        self._lease_many: Callable[..., Coroutine[Any, Any, list[Lease]]]
+        self._subscription: Subscription | None = None
+        self._lease_many: Callable[..., Any]
         if isinstance(source, Subscription):
+            self._subscription, self._leases = source, source.leases
             self._lease_many = partial(source.lease_many.aio, consumer=terms.name)
         else:
+            self._leases = source
             self._lease_many = StagedQueue(source, consumer=terms.name).lease_many.aio
         self._terms = terms
         self._report = report
@@ -163,7 +164,7 @@ class Run:
         """Lease some items; wait for the first, unless all there is to do is to empty the queue, or it is stopped."""
         terms = self._terms
         timeout = 0.0 if terms.until_empty else None
-        leasing = self.loop.create_task(
+        leasing: asyncio.Task[list[Lease]] = self.loop.create_task(
             self._lease_many(self._db, limit=limit, duration=terms.duration, timeout=timeout)
         )
         if self._subscription is not None and terms.until_empty:

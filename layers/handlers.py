@@ -107,8 +107,7 @@ def not_awaited(function: Callable[[Any], object] | None, name: str) -> None:
     """
     if function is not None and is_async(function):
         raise TypeError(
-            f"{name} is called and not awaited: nothing of {function!r} would run. Let it be a plain function, which"
-            " may create a task."
+            f"{name} is called and not awaited: nothing of {function!r} would run. Let it be a plain function."
         )
 
 

@@ -68,6 +68,7 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.verbs import verb
 
+from .handlers import not_awaited
 from .leases import Leases, leases_of
 from .leasing.times import positive
 from .selectors import ItemTest, Selector, Selects
@@ -164,6 +165,7 @@ class Subscriptions:
             raise ValueError(f"The name of a subscription has 1 to {NAME_BYTES} bytes, not {len(name.encode())}.")
         text = Selector(selector).text if isinstance(selector, str) else None
         function = None if isinstance(selector, str) else selector
+        not_awaited(function, "A selector")
         ownership_us = positive(ownership, "ownership")
         owner = os.urandom(8) if exclusive else b""
         until_us = self.leases.now_us() + ownership_us if exclusive else 0
@@ -178,6 +180,7 @@ class Subscriptions:
             name: what it is called.
             function: its selector, if that is a function.
         """
+        not_awaited(function, "A selector")
         return Subscription(self.leases, name, function=function, owner=b"", ownership_us=0)
 
     @verb
@@ -259,6 +262,7 @@ class Subscriptions:
 
         *Conflicts:* none, it reads by snapshot. *Cost:* as `Queue.browse` of all items that it passes by.
         """
+        not_awaited(None if isinstance(selector, str) else selector, "A selector")
         begin = self._layout.begin if after is None else self._layout.item_key(after) + b"\x00"
         wants = ItemTest(self._layout, Selector(selector) if isinstance(selector, str) else selector)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -148,6 +149,23 @@ def test_a_selector_may_be_a_function(db: Any, subscriptions: Subscriptions, lea
     other.name = "short"
     with pytest.raises(SubscriptionError, match="is a function"):
         other.lease(db)
+
+
+async def selects(headers: Mapping[str, Any]) -> bool:
+    """Accept nothing, some time."""
+    return False
+
+
+def test_a_selector_that_nobody_would_await_is_refused(db: Any, subscriptions: Subscriptions) -> None:
+    calls: list[Callable[[], Any]] = [
+        lambda: subscriptions.subscribe(db, "none", selector=selects),  # type: ignore[arg-type]
+        lambda: subscriptions.open("none", function=selects),  # type: ignore[arg-type]
+        lambda: subscriptions.browse(db, selector=selects),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match="A selector is called and not awaited"):
+            call()
+    assert subscriptions.stats(db) == []
 
 
 def test_a_selector_that_changes_begins_at_the_head(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
