@@ -15,9 +15,9 @@ from fdbqueue.stats import count
 from fdbqueue.tail import LastIndex
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Tail:
-    """The end of one queue, as far as this writer knows."""
+    """The end of one queue, as far as this writer knows; one for each, however its rows name it."""
 
     layout: Layout
     next_index: int = 1
@@ -69,15 +69,15 @@ class Appender:
     def _by_queue(self, rows: Rows) -> list[tuple[_Tail, Rows]]:
         if rows.queues is None:
             return [(self._home, rows)]
-        places: dict[str | None, list[int]] = {}
+        places: dict[_Tail, list[int]] = {}
         for place, name in enumerate(rows.queues):
-            places.setdefault(name, []).append(place)
-        return [(self._tail(name), rows.pick(found)) for name, found in places.items()]
+            tail = self._home if name is None else self._tails.get(name) or self._new_tail(name)
+            places.setdefault(tail, []).append(place)
+        return [(tail, rows.pick(found)) for tail, found in places.items()]
 
-    def _tail(self, name: str | None) -> _Tail:
-        if name is None:
-            return self._home
-        tail = self._tails.get(name)
-        if tail is None:
-            tail = self._tails[name] = _Tail(Layout(name))
+    def _new_tail(self, name: str) -> _Tail:
+        layout = Layout(name)
+        # A row may name the queue that rows without a name go to: two tails of one queue would give the same keys.
+        tail = self._home if layout.prefix == self._home.layout.prefix else _Tail(layout)
+        self._tails[name] = tail
         return tail

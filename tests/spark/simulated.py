@@ -36,9 +36,9 @@ def header(partitions: int | None = None, **changes: Any) -> Header:
     return Header(**plain | changes)
 
 
-def rows(values: Sequence[bytes]) -> Rows:
-    """Return values as rows."""
-    return Rows([envelope(value) for value in values], digests_of(values))
+def rows(values: Sequence[bytes], queues: list[str | None] | None = None) -> Rows:
+    """Return values as rows, each for the queue that is named in its place."""
+    return Rows([envelope(value) for value in values], digests_of(values), queues)
 
 
 class Job:

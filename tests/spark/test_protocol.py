@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 from typing import Any
 
 import pytest
@@ -107,6 +108,19 @@ def test_partitions_know_nothing_of_each_other(job: Job) -> None:
     reports = [job.run(VALUES, partition) for partition in range(3)]
     assert job.commit(*reports).rows == 300
     assert job.values() == sorted(VALUES * 3)
+
+
+def test_rows_may_name_the_queue_that_rows_without_a_name_go_to(db: Any) -> None:
+    name, other = (f"fdbqueue test {secrets.token_hex(8)}" for _ in range(2))
+    job = Job(db, name)
+    attempt = job.attempt(batch_rows=4)
+    attempt.add(rows(VALUES[:9], queues=[name, None, other] * 3))
+    job.commit(attempt.finish())
+    assert [item.value for item in job.queue.browse(db)] == [b"0", b"0", b"1", b"2", b"3", b"3"]
+    assert [item.value for item in Queue(other).browse(db)] == [b"1", b"2", b"4"]
+    for queue in job.queue, Queue(other):
+        assert queue.check(db).ok
+        queue.clear(db)
 
 
 def test_two_attempts_at_once_take_turns_and_both_end_well(job: Job) -> None:
