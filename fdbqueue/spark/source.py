@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import NoReturn
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -39,6 +40,20 @@ class FdbQueueDataSource(DataSource):
     def name(cls) -> str:
         """Return the name of the format."""
         return NAME
+
+    def schema(self) -> NoReturn:
+        """Refuse to be read; a write takes the DataFrame's own schema."""
+        raise NotImplementedError(
+            "The format fdbqueue writes a queue and reads none: an item that a task has taken could not be given back"
+            " when the task fails. Consume it with layers.consumer, or look at it with Queue.browse."
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse a stream: its batches need a job id each, which one option can't be."""
+        raise NotImplementedError(
+            "The format fdbqueue is no sink for streams. Use writeStream.foreachBatch, and enqueue each batch there as"
+            " a job of its own, with the number of the batch in its job id."
+        )
 
     def writer(self, schema: StructType, overwrite: bool) -> FdbQueueWriter:
         """Check everything that can be checked before the first task, and begin the job.

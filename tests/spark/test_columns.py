@@ -32,6 +32,14 @@ def test_strings_of_either_size_are_utf8(kind: Any) -> None:
     assert payloads(rows_of(batch, ["value"], codec="str")) == [b"a", "ü".encode()]
 
 
+@pytest.mark.parametrize(("name", "options"), [("value", {"codec": "str"}), ("to", {"queueColumn": "to"})])
+def test_a_string_that_is_no_text_is_refused_by_its_column(name: str, options: dict[str, str]) -> None:
+    text = pa.array([b"a", b"a\xffb"], pa.binary()).view(pa.string())
+    batch = pa.record_batch({"value": [b"v", b"w"], "to": ["a", "b"]} | {name: text})
+    with pytest.raises(CodecError, match=f"'{name}', string, has a value that is no text"):
+        rows_of(batch, ["value"], **options)
+
+
 def test_the_session_s_time_zone_changes_no_row() -> None:
     moment = datetime.datetime(2013, 1, 1, 12, tzinfo=datetime.UTC)
     found = set()
