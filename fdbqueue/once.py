@@ -28,6 +28,9 @@ T = TypeVar("T")
 
 STALE_AFTER_S = 86_400.0
 """Age, by the clock of the machine that looks, at which a mark is of no use: no commit is in doubt for so long."""
+TRUSTED_FOR_S = STALE_AFTER_S / 2
+"""Age, by the own clock, up to which a mark that is not there was never written. A process that was stopped for longer
+does not know whether somebody has removed it; other machines' clocks may be wrong by the rest of a day."""
 _SWEEP_LIMIT = 16
 _MARK = struct.Struct(">QQ")  # attempt, wall clock in microseconds
 
@@ -80,20 +83,20 @@ class Once:
     def sweep(self, db: Database) -> Steps[None]:
         """Remove some marks of clients that are long gone, once in this client's life.
 
-        It begins at the client's own, random, place among the marks. They are read by snapshot: a sweep that meets
-        another, or a late client, costs nobody a conflict, and clearing a mark that was just overwritten is harmless,
-        since its call would have to be in doubt right now.
+        It begins at the client's own, random, place among the marks. They are read by snapshot, so that it does not
+        conflict with calls whose marks it leaves there. With those that it removes it does, in which case it fails and
+        not they: the client of an old mark may be back, and in doubt right now.
         """
         client = self._client
         if client is not None and client.pid == os.getpid():
             return
         client = self._client = _Client(self._layout)
-        stale_us = time.time_ns() // 1000 - int(STALE_AFTER_S * 1e6)
         tr = db.create_transaction()
         try:
             found = yield from rows(tr.snapshot, client.begin, self._layout.marks.range().stop, limit=_SWEEP_LIMIT)
-            old = [row.key for row in found if len(row.value) == _MARK.size and _MARK.unpack(row.value)[1] < stale_us]
+            old = [row.key for row in found if len(row.value) == _MARK.size and _age_s(row.value) > STALE_AFTER_S]
             for key in old:
+                tr.add_read_conflict_key(key)
                 tr.clear(key)
             if old:
                 yield tr.commit()
@@ -157,9 +160,12 @@ class Claim:
                     # The client library answers 1021 only when the commit can no longer be under way, so what this
                     # reads is settled. (After 1031 it may be, but that is not retried.)
                     value = yield tr.get(self.key)
-                    self.in_doubt = False
                     if value.present() and bytes(value) == doubt[0]:
+                        self.in_doubt = False
                         return doubt[1]
+                    if _age_s(doubt[0]) > TRUSTED_FOR_S:
+                        break
+                    self.in_doubt = False
                     doubt = None
                     if last is not None:
                         on_retry(last)
@@ -177,6 +183,7 @@ class Claim:
                 if committing is not None and leaves_in_doubt(error):
                     doubt = committing
                 failed = error
+        raise FDBError(COMMIT_UNKNOWN_RESULT)
 
 
 class _Client:
@@ -214,3 +221,9 @@ class _Client:
         with self._lock:
             self._attempt += 1
             return _MARK.pack(self._attempt, time.time_ns() // 1000)
+
+
+def _age_s(mark: bytes) -> float:
+    """Return how long ago a mark was made, by this machine's clock."""
+    made_at_us: int = _MARK.unpack(mark)[1]
+    return time.time_ns() / 1e9 - made_at_us / 1e6

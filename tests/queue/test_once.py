@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.once import STALE_AFTER_S, _Client
-from tests.helpers.faults import Fault, FaultyDatabase
+from tests.helpers.faults import Fault, FaultyDatabase, FaultyTransaction
 
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
 
@@ -130,3 +131,52 @@ def test_marks_of_clients_that_are_long_gone_are_swept_and_fresh_ones_are_not(
     assert _Client(queue.layout).begin < db.get_range_startswith(queue.layout.marks.key())[0].key
     Queue(queue.layout.space).enqueue(db, b"x")
     assert len(list(db.get_range_startswith(queue.layout.marks.key()))) == 1
+
+
+def test_a_mark_whose_client_is_back_while_it_is_swept_stays(
+    db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.enqueue(db, b"x")
+    [key] = [row.key for row in db.get_range_startswith(queue.layout.marks.key())]
+    later = time.time_ns() + int((STALE_AFTER_S + 60) * 1e9)
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    monkeypatch.setattr("fdbqueue.once.os.urandom", lambda n: b"\x00" * n)
+    calls: Iterator[Any] = iter([lambda: db.set(key, b"the mark of a call in doubt")])
+
+    def plan() -> Fault | None:
+        next(calls, lambda: None)()
+        return None
+
+    Queue(queue.layout.space).enqueue(FaultyDatabase(db, plan), b"y")
+    assert bytes(db[key]) == b"the mark of a call in doubt"
+    assert contents(queue, db) == [b"x", b"y"]
+
+
+class StoppedTransaction(FaultyTransaction):
+    """Comes to its retry so late that its mark was swept."""
+
+    def on_error(self, error: Any) -> Any:
+        self._db.stop()  # type: ignore[attr-defined]
+        return self._tr.on_error(error)
+
+
+class StoppedDatabase(FaultyDatabase):
+    stop: Callable[[], None]
+
+    def create_transaction(self) -> StoppedTransaction:
+        return StoppedTransaction(self._db.create_transaction(), self)
+
+
+def test_who_was_stopped_until_its_mark_was_swept_does_not_take_its_call_for_failed(
+    db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop() -> None:
+        db.clear_range_startswith(queue.layout.marks.key())
+        later = time.time_ns() + int(STALE_AFTER_S * 1e9)
+        monkeypatch.setattr(time, "time_ns", lambda: later)
+
+    stopped = StoppedDatabase.failing_at(db, {0}, ("after", 1021))
+    stopped.stop = stop  # type: ignore[attr-defined]
+    with pytest.raises(FDBError, match="1021"):
+        queue.enqueue(stopped, b"x")
+    assert contents(queue, db) == [b"x"]
