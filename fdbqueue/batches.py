@@ -90,7 +90,8 @@ class Batch:
             first.ranks, second.ranks = self.ranks[:middle], self.ranks[middle:]
         first.large = [(at, chunks) for at, chunks in self.large if at < middle]
         second.large = [(at - middle, chunks) for at, chunks in self.large if at >= middle]
-        first.size_bytes = self.size_bytes * middle // len(self.stored)
+        in_chunks = {at: sum(map(len, chunks)) for at, chunks in first.large}
+        first.size_bytes = sum(in_chunks.get(at, len(stored) - len(PLAIN)) for at, stored in enumerate(first.stored))
         second.size_bytes = self.size_bytes - first.size_bytes
         if self.index:
             first.index, second.index = self.index, self.index + middle

@@ -42,7 +42,7 @@ class BulkReport:
     size_bytes: int
     """Bytes of their payloads, encoded."""
     first: Position | None
-    """The first one's position; None if there were none."""
+    """The first one's position; None if there are none."""
     last: Position | None
     """The last one's position."""
     transactions: int = 0
@@ -112,8 +112,8 @@ class _Load:
         self._once = once
         self._random = new_random()
         self._next_index = 1
-        self._first: Position | None = None
-        self._last: Position | None = None
+        self._first: tuple[int, Position] | None = None
+        self._last: tuple[int, Position] | None = None
         self._ahead: deque[_Ahead] = deque()
         self._sent: deque[_Sent] = deque()
         self._most_in_flight: int = getattr(db, "commits_in_flight", COMMITS_IN_FLIGHT)
@@ -126,6 +126,14 @@ class _Load:
         source = Batches(self._encoding, values, self._look_ahead)
         adopt_binding()
         yield from self._once.sweep(self._db)
+        try:
+            yield from self._load(source)
+        except KeyboardInterrupt as error:
+            error.add_note(self._left_open(source.taken))
+            raise
+        return self._report()
+
+    def _load(self, source: Batches) -> Steps[None]:
         try:
             for batch in source:
                 yield from self._send(batch)
@@ -140,10 +148,6 @@ class _Load:
             if not self._items and (not self._unknown or leaves_in_doubt(error)):
                 raise
             raise self._interrupted(source.taken, error) from error
-        except KeyboardInterrupt as error:
-            error.add_note(self._left_open(source.taken))
-            raise
-        return self._report()
 
     def _look_ahead(self) -> None:
         """Begin the next batches' transactions while their values still come, so that nobody waits for their read.
@@ -181,8 +185,6 @@ class _Load:
     def _place(self, batch: Batch, index: int) -> None:
         batch.index = max(index, self._next_index)
         self._next_index = batch.index + len(batch.stored)
-        self._first = self._first or batch.position(0, self._random)
-        self._last = batch.position(len(batch.stored) - 1, self._random)
 
     def _settle(self, sent: _Sent) -> Steps[None]:
         try:
@@ -247,9 +249,13 @@ class _Load:
         self._items += len(batch.stored)
         self._bytes += batch.size_bytes
         self._transactions += 1
+        first = batch.start, batch.position(0, self._random)
+        last = batch.stop, batch.position(len(batch.stored) - 1, self._random)
+        self._first = min(self._first or first, first)
+        self._last = max(self._last or last, last)
 
     def _report(self) -> BulkReport:
-        first, last = (self._first, self._last) if self._items else (None, None)
+        first, last = (end and end[1] for end in (self._first, self._last))
         seconds = time.monotonic() - self._started
         return BulkReport(
             self._items, self._bytes, first, last, self._transactions, self._conflicts, self._retries, seconds

@@ -312,6 +312,39 @@ def test_a_doubt_that_could_not_be_settled_is_told_as_one(db: Any, queue: Queue)
     assert contents(queue, db) == numbered(20)
 
 
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize(("failing", "first", "last"), [(0, 11, 30), (2, 1, 20)])
+def test_the_first_and_the_last_that_are_told_of_an_interrupted_load_are_in(
+    db: Any, queue: Queue, failing: int, first: int, last: int
+) -> None:
+    with pytest.raises(BulkInterrupted) as stopped:
+        queue.enqueue_many(FaultyDatabase.failing_at(db, {failing}, ("before", 2023)), numbered(30))
+    report = stopped.value.report
+    assert report.first is not None
+    assert report.last is not None
+    assert (report.first.index, report.last.index) == (first, last)
+    assert [item.position for item in queue.browse(db)][:: report.items - 1] == [report.first, report.last]
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_who_interrupts_the_end_of_a_load_that_failed_is_told_what_is_in(db: Any, queue: Queue) -> None:
+    def values() -> Iterator[bytes]:
+        yield from numbered(30)
+        raise LookupError("the file ended early")
+
+    class Interrupted(FaultyTransaction):
+        def commit(self) -> Any:
+            return Failed(KeyboardInterrupt()) if self._db.next_fault() else self._tr.commit()  # type: ignore[arg-type]
+
+    class Interrupting(FaultyDatabase):
+        def create_transaction(self) -> FaultyTransaction:
+            return Interrupted(self._db.create_transaction(), self)
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        queue.enqueue_many(Interrupting.failing_at(db, {1}, ("before", 0)), values())
+    assert "30 values, of which these are in: 0 to 9, counted from 0" in stopped.value.__notes__[0]
+
+
 def test_a_first_value_that_does_not_fit_is_the_codecs_own_error(db: Any, queue: Queue) -> None:
     with pytest.raises(CodecError):
         queue.enqueue_many(db, ["text"])

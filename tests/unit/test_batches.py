@@ -99,3 +99,10 @@ def test_an_input_that_breaks_counts_what_came() -> None:
 def test_a_batch_of_none_is_none() -> None:
     assert list(Batches(encoding(), [], lambda: None)) == []
     assert Batch(3).stop == 3
+
+
+def test_halves_have_the_bytes_of_their_own_values() -> None:
+    batch = Batch(0)
+    for size_bytes in (100, 90_001, 3, 0, 200_000, 7):
+        batch.add(bytes(size_bytes), None)
+    assert [half.size_bytes for half in batch.halves()] == [90_104, 200_007]
