@@ -1,11 +1,13 @@
-"""Promises of the layers that stand on the queue in some rounds: smart checks (I8), subscriptions (I12), owners."""
+"""Promises of layers that stand on the queue in some rounds: smart checks (I8), deadlines, credit (I12), owners."""
 
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from typing import Any
 
 from fdbqueue import Position
+from layers.comparing.index import MISSED, deadline_of
 from layers.oprecords import Record
 from tests.chaos.claims import Claims
 from tests.chaos.history import OK, content
@@ -81,6 +83,44 @@ class SerialDecision(Invariant):
 
 
 _DECISIONS = {"report": "ignore", "confirm": "ignore and delete", "override": "queue and delete"}
+
+
+class ToldOnce(Invariant):
+    name, says = "deadlines", "a missed deadline is claimed once, while its item is there"
+    kinds = (Kind.smart,)
+
+    def __init__(self, claims: Claims, rules: Rules) -> None:
+        super().__init__(claims, rules)
+        self._there: set[bytes] = set()
+        self._claimed: Counter[tuple[str, str, int]] = Counter()
+
+    def see(self, step: Step, replay: Replay) -> None:
+        record, layout = step.record, replay.layout
+        deadlines = layout.part_of(layout.deadlines[MISSED])
+        for change in record.changes:
+            if not change.key.startswith(deadlines):
+                continue
+            if change.operation == "set":
+                self._there.add(change.key)
+                continue
+            if record.call.startswith("missed#"):
+                at_us, packed = deadline_of(layout, MISSED, layout.prefix + change.key)
+                position = layout.position_of(layout.prefix + packed)
+                self._claimed[record.by, position.text, at_us] += 1
+                if change.key not in self._there:
+                    self.broken(f"the deadline of {position} was claimed when it had gone", record)
+            self._there.discard(change.key)
+
+    def end(self, replay: Replay) -> None:
+        self.tally["claimed"] = self._claimed.total()
+        told = Counter(
+            (by, position, at_us)
+            for (by, _), call in self.claims.calls.items()
+            for position, at_us in call.answer.get("missed", ())
+        )
+        self.tally["told"] = told.total()
+        for (by, position, at_us), times in (told - self._claimed).items():
+            self.broken(f"{by} was told {times} times too often of the deadline {at_us} of {position}")
 
 
 class WithinCredit(Invariant):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from layers.deadlines import Deadlines
 from layers.leasing.browsing import State
 from layers.watchdog import Watchdog
 from tests.chaos.hand import Hand
@@ -27,7 +28,25 @@ class Keeper(Hand):
     }
 
     def verbs(self) -> dict[str, int]:
-        return {**self.VERBS, "reset": 8} if self.tools.kind is Kind.exclusive else self.VERBS
+        match self.tools.kind:
+            case Kind.exclusive:
+                return {**self.VERBS, "reset": 8}
+            case Kind.smart:
+                return {**self.VERBS, "missed": 40}  # both hands at the same time, as often as not
+            case _:
+                return self.VERBS
+
+    def missed(self) -> None:
+        """Claim deadlines that are missed."""
+        smart = self.tools.smart
+        if smart is None:
+            raise RuntimeError("there are no smart checks in this round")
+
+        def act() -> dict[str, Any]:
+            claimed = Deadlines(smart).claim(self.db, limit=20)
+            return {"missed": [(one.position.text, round(one.at * 1e6)) for one in claimed]}
+
+        self.call("missed", {}, act)
 
     def reset(self) -> None:
         """Let the exclusive subscription be nobody's, whoever owns it."""

@@ -26,6 +26,8 @@ EXCLUSIVE = "mine"
 EXCLUSIVE_CREDIT = {EXCLUSIVE: 12}
 OWNERSHIP_S = 0.5
 """Shorter than a process is stopped for."""
+DEADLINE_S = 0.3
+"""Of reports: short, so that many are missed."""
 
 
 class Kind(StrEnum):
@@ -62,7 +64,7 @@ def _key(message: dict[str, Any]) -> str:
 
 
 MESSAGES = Messages(
-    MessageType("report", check=answer, key=_key, sees=keyed("report")),
+    MessageType("report", check=answer, key=_key, sees=keyed("report"), deadline=DEADLINE_S),
     MessageType("confirm", key=_key, sees=keyed("report")),
     MessageType("override", key=_key, sees=keyed("report")),
 )

@@ -199,4 +199,32 @@ MUTANTS = (
         ),
         Kind.exclusive,
     ),
+    Mutant(
+        "an attempt at a partition does not look which rows are in",
+        "fdbqueue/spark/attempt.py",
+        (("                    self._ahead.add(digests)\n", "                    pass\n"),),
+        Kind.plain,
+    ),
+    Mutant(
+        "a transaction of rows does not conflict with who claims their partition",
+        "fdbqueue/spark/partition.py",
+        (
+            (
+                "tr.get(self._keys.record), tr.get(self._owner), self._token)",
+                "tr.get(self._keys.record), tr.snapshot.get(self._owner), self._token)",
+            ),
+        ),
+        Kind.plain,
+    ),
+    Mutant(
+        "a claim of a missed deadline does not conflict with another of the same",
+        "layers/deadlines.py",
+        (
+            (
+                "            tr.add_read_conflict_key(row.key)\n            at_us, packed = deadline_of(",
+                "            at_us, packed = deadline_of(",
+            ),
+        ),
+        Kind.smart,
+    ),
 )

@@ -9,7 +9,7 @@ from typing import Any
 from fdbqueue.layout import Layout
 from layers.oplog import OperationLog
 from tests.chaos.claims import read_claims
-from tests.chaos.composed import OneOwner, SerialDecision, WithinCredit
+from tests.chaos.composed import OneOwner, SerialDecision, ToldOnce, WithinCredit
 from tests.chaos.history import Told
 from tests.chaos.invariant import Invariant
 from tests.chaos.itempromises import NothingLost, NothingMade, Order, ZeroOrOnce
@@ -26,6 +26,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     AckOrRedelivery,
     Order,
     SerialDecision,
+    ToldOnce,
     ZeroOrOnce,
     Recount,
     Swept,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -9,6 +10,11 @@ from typing import Any, ClassVar
 from tests.chaos.hand import Hand
 from tests.chaos.history import value_of
 from tests.chaos.kinds import Kind, some_headers
+from tests.spark.simulated import Job
+
+JOB_SECONDS = 3.0
+"""For so long loaders begin the same job, and for as long again some of them repeat it."""
+PARTITIONS = 2
 
 
 class Producer(Hand):
@@ -128,6 +134,8 @@ class Loader(Producer):
 
     def verbs(self) -> dict[str, int]:
         match self.tools.kind:
+            case Kind.plain | Kind.relaxed | Kind.subscriptions:  # an order of its own has no rank for rows
+                return {**self.VERBS, "job": 4}
             case Kind.smart:
                 return {"smart": 4, "rest": 1}
             case Kind.exclusive:
@@ -147,6 +155,24 @@ class Loader(Producer):
             asked,
             lambda: {"count": self.leases.enqueue_many(self.db, values, headers=headers).items},
         )
+
+    def job(self) -> None:
+        """Do what Spark's sink does, both hands and who comes after them for one job, with its rows in any order."""
+        number = int(time.monotonic() / JOB_SECONDS) - self.dice.randrange(2)
+        name = f"job {number}"
+        count = random.Random(name).randint(200, 800)
+        asked = {"name": name, "count": count, "size": 40, "headers": None}
+        values = [value_of(name, n, 40) for n in range(count)]
+
+        def act() -> dict[str, Any]:
+            job = Job(self.db, self.queue.layout.space, name, partitions=PARTITIONS)
+            if job.committed:
+                return {"attempts": 0}
+            parts = [self.dice.sample(part, len(part)) for part in (values[n::PARTITIONS] for n in range(PARTITIONS))]
+            reports = [job.run(part, n, batch_rows=25) for n, part in enumerate(parts)]
+            return {"attempts": job.commit(*reports).attempts}
+
+        self.call("job", asked, act)
 
     def rest(self) -> None:
         time.sleep(self.dice.uniform(0.3, 1.2))

@@ -12,6 +12,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layout import LEASE, pack
 from fdbqueue.stats import count
+from layers.deadlines import Deadlines
 from layers.head import Head
 from layers.leases import Leases
 from layers.oplog import OperationLog, calling
@@ -316,6 +317,32 @@ def test_a_decision_that_the_serial_state_does_not_give_is_found(other: Any) -> 
         with calling(f"smart#{told.number}"):
             scene.queue.enqueue(scene.db, message("report", number))
     assert "I8" in scene.broken()
+
+
+def test_a_deadline_that_is_claimed_or_told_twice_is_found(other: Any) -> None:
+    def told_at_a_claim() -> Told:
+        told: Told = scene.told("missed", {})
+        with calling(f"missed#{told.number}"):
+            [claimed] = Deadlines(smart).claim(scene.db)
+        told.answer = {"missed": [(claimed.position.text, round(claimed.at * 1e6))]}
+        return told
+
+    scene = other(Kind.smart)
+    smart = SmartQueue(scene.leases)
+    told = scene.told("smart", {"message": message("report", 1)}, outcome=KILLED)
+    with calling(f"smart#{told.number}"):
+        smart.enqueue(scene.db, message("report", 1))
+    [deadline] = [row.key for row in scene.raw.get_range_startswith(scene.queue.layout.deadlines["missed"].key())]
+    scene.clock.now += 100
+    first = told_at_a_claim()
+    assert "deadlines" not in scene.broken()
+    claims = len(scene.calls)
+    scene.told("missed", {}, first.answer)
+    assert "deadlines" in scene.broken()
+    del scene.calls[claims:]
+    scene.raw[deadline] = b""  # past the log: the second claim finds what the first one took
+    told_at_a_claim()
+    assert "deadlines" in scene.broken()
 
 
 def test_credit_that_is_exceeded_is_found(other: Any) -> None:

@@ -49,7 +49,9 @@ class Job:
         self.queue = Queue(queue)
         self.keys = JobKeys(self.queue.layout, job_id)
         self.header = header(partitions)
-        self.record, _ = begin_job(db, self.keys, self.header)
+        self.record, begun = begin_job(db, self.keys, self.header)
+        self.committed = begun.outcome is not None
+        """Whether it was, before this run of it: then it is to write nothing."""
 
     def attempt(
         self,
