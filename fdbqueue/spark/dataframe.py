@@ -14,7 +14,7 @@ from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
 from fdbqueue.layout import Layout, Name
-from fdbqueue.spark.job import forget_job, job_report, read_record
+from fdbqueue.spark.job import forget_job, job_report, read_record, remove_marks
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.options import AT_LEAST_ONCE, EXACTLY_ONCE, Options, parse
 from fdbqueue.spark.record import Header, JobRecord, JobReport
@@ -103,10 +103,13 @@ def enqueue_dataframe(
     given["partitions"] = str(_partitions(options, before))
     options = parse({name: value for name, value in given.items() if value is not None})
     header = header_of(options, df.schema)
-    if before is None or not _is_done(keys.job_id, before, header):
+    done = before is not None and _is_done(keys.job_id, before, header)
+    if not done:
         writer = _repartitioned(df, header).write.format(NAME).mode("append")
         writer.options(**{name: value for name, value in given.items() if value is not None}).save()
     with fdbqueue.open(options.url) as db:
+        if done:
+            remove_marks(db, keys)  # its driver may have died when it was committed, and before they were gone
         report = _report(db, options)
         if job_id is None:
             forget_job(db, options.home().space, report.job_id)

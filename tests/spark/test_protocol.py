@@ -312,6 +312,11 @@ def test_a_job_that_was_never_begun_has_no_report_and_can_not_be_forgotten(db: A
     assert not forget_job(db, space, "none")
 
 
+def test_who_forgets_a_job_by_a_commit_of_unknown_outcome_is_told_that_it_was_there(job: Job) -> None:
+    assert forget_job(FaultyDatabase.failing_at(job.db, {0}, ("after", 1021)), job.queue.layout.space, "job")
+    assert not forget_job(job.db, job.queue.layout.space, "job")
+
+
 def test_a_job_id_is_neither_empty_nor_endless(job: Job) -> None:
     for bad in ("", "x" * 1001):
         with pytest.raises(ValueError, match="1 to 1,000 bytes"):

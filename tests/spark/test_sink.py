@@ -14,6 +14,7 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.errors import JobError
 from fdbqueue.spark import enqueue_dataframe, job_report, jobs
+from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.options import parse
 
 if TYPE_CHECKING:
@@ -211,6 +212,16 @@ def test_enqueue_dataframe_returns_its_report_and_runs_a_job_once(
     assert sorted(contents(db, queue_name)) == expected
     with pytest.raises(JobError, match="partitions was 3 and is now 2"):
         enqueue_dataframe(numbers, url=url, queue=queue_name, job_id="job", partitions=2)
+
+
+def test_marks_that_a_driver_left_when_it_died_go_when_its_job_is_submitted_again(
+    numbers: DataFrame, db: Any, url: str, queue_name: str
+) -> None:
+    enqueue_dataframe(numbers, url=url, queue=queue_name, job_id="job", partitions=1)
+    keys = JobKeys(Queue(queue_name).layout, "job")
+    db[keys.mark(0, 1)] = bytes(16)
+    assert enqueue_dataframe(numbers, url=url, queue=queue_name, job_id="job").rows == 2000
+    assert not list(db[keys.begin : keys.end])
 
 
 def test_enqueue_dataframe_takes_a_subspace_and_a_dataframe_with_maps(
