@@ -81,6 +81,35 @@ def test_a_pause_that_nobody_has_any_more_cancels_the_transaction(db: Any, space
     assert code_of(tr.get(space["a"]).wait) == 1025
 
 
+def test_of_two_pauses_one_renews_the_transaction_and_the_other_cancels_it(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    pauses = [tr.on_error(1020), tr.on_error(1020)]
+    assert sorted(code_of(pause.wait) for pause in pauses) == [0, 1025]
+    assert code_of(tr.get(space["a"]).wait) == 1025
+    tr.reset()
+    tr.get(space["a"]).wait()
+
+
+@pytest.mark.parametrize("last", ["reset", "cancel", "drop"])
+def test_pauses_at_the_same_time_fail_together(db: Any, last: str) -> None:
+    tr = db.create_transaction()
+    pauses = [long_pause(tr), tr.on_error(1020), tr.on_error(1020)]
+    if last == "reset":
+        tr.reset()
+    elif last == "cancel":
+        assert code_of(lambda: pauses.pop().cancel()) == 0
+    else:
+        pauses.pop()
+    assert [code_of(pause.wait) for pause in pauses] == [1025] * len(pauses)
+
+
+def test_a_pause_ends_with_its_transaction(db: Any) -> None:
+    tr = db.create_transaction()
+    pause = long_pause(tr)
+    del tr
+    assert code_of(pause.wait) == 1025
+
+
 def test_a_pause_that_is_over_before_it_is_dropped_has_done_its_work(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.options.set_max_retry_delay(0)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fdbqueue.engine.embedded.futures import Future, FutureVoid, Pending
 from fdbqueue.engine.embedded.lateness import CANCELLED, waits
+from fdbqueue.engine.errors import TRANSACTION_CANCELLED
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.transaction import Transaction
@@ -33,15 +34,17 @@ class Pause(Pending[None]):
     """The future of a transaction that is ready for another attempt.
 
     The transaction is renewed by whoever finds the pause over: the one who waits, the next use of the transaction,
-    or a timer if a callback was asked for.
+    or a timer if a callback was asked for. Of several pauses of one transaction the shortest renews it; the others then
+    fail, and with them the transaction.
     """
 
-    __slots__ = ("_due", "_timer", "_tr")
+    __slots__ = ("_due", "_timer", "_together", "_tr")
 
     def __init__(self, tr: Transaction, due: float) -> None:
         super().__init__()
-        self._tr: Transaction | None = tr
+        self._tr = weakref.ref(tr)  # dropping the transaction ends the pause
         self._due = due
+        self._together = [weakref.ref(self)]
         self._timer: threading.Timer | None = None
 
     @classmethod
@@ -70,7 +73,14 @@ class Pause(Pending[None]):
         with tr._lock:
             tr._abandon(1025)
             pause = cls(tr, due)
-            tr._pause = weakref.ref(pause)
+            before = None if tr._pause is None else tr._pause()
+            if before is not None and before._settled:
+                before = None
+            if before is not None:
+                before._together += pause._together
+                pause._together = before._together
+            if before is None or due < before._due:
+                tr._pause = weakref.ref(pause)
             tr._odd = True
         return pause
 
@@ -80,26 +90,47 @@ class Pause(Pending[None]):
             self._over()
 
     def _over(self) -> None:
-        tr, self._tr = self._tr, None
-        error = 0
-        if tr is not None:
-            with tr._lock:
-                if self._holds(tr):
-                    tr._pause = None
-                    error = tr._broken_error()
-                    if not error:
-                        tr._renew()
+        tr = self._tr()
+        if tr is None:
+            self.settle(error=TRANSACTION_CANCELLED)
+            return
+        shorter = None if tr._pause is None else tr._pause()
+        if shorter is not None and shorter is not self:
+            shorter._over()
+        longer: list[Pause] = []
+        with tr._lock:
+            error = tr._broken_error()
+            if self._holds(tr):
+                tr._pause = None
+                if not error:
+                    tr._renew()
+                    longer = [pause for pause in self._under_way() if pause is not self]
+                    if longer:
+                        tr._break(TRANSACTION_CANCELLED)
+        for pause in longer:
+            pause.settle(error=TRANSACTION_CANCELLED)
         self.settle(error=error)
+
+    def _under_way(self) -> list[Pause]:
+        """Return the transaction's pauses that are not over yet."""
+        pauses = [ref() for ref in self._together]
+        return [pause for pause in pauses if pause is not None and not pause._settled]
+
+    def fail(self) -> bool:
+        """Fail all pauses of the transaction, which was reset or dropped; say whether there were any."""
+        failed = [pause.settle(error=TRANSACTION_CANCELLED) for pause in self._under_way()]
+        return any(failed)
 
     def cancel(self) -> None:
         """Give the pause up, and with it the transaction, which is neither what it was nor new."""
-        tr = self._tr
-        if self.settle(error=CANCELLED) and tr is not None and self._holds(tr):
+        tr = self._tr()
+        if self.settle(error=CANCELLED) and tr is not None and tr._pause is not None:
             tr._pause = None
-            tr._break(1025)
+            tr._break(TRANSACTION_CANCELLED)
+            self.fail()
 
     def _holds(self, tr: Transaction) -> bool:
-        """Say whether `tr` is in this pause and no later one."""
+        """Say whether `tr` is to be renewed when this pause is over."""
         return tr._pause is not None and tr._pause() in (self, None)  # None: this one, which is being dropped
 
     def __del__(self) -> None:

@@ -140,6 +140,8 @@ class Transaction(Writing):
         if self._commit is None:
             for stamp in self._stamps:
                 stamp.settle(error=1025)
+        if self._pause is not None and (pause := self._pause()) is not None:
+            pause.fail()
 
     def __repr__(self) -> str:
         state = "committed" if self._commit is not None else f"broken by {self._broken}" if self._broken else "open"
@@ -460,7 +462,7 @@ class Transaction(Writing):
             self._cut(1025)
             self._abandon(1025)
             self._start()
-            if pause is not None and pause.settle(error=1025):
+            if pause is not None and pause.fail():
                 self._break(1025)
 
     def cancel(self) -> None:
