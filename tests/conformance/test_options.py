@@ -99,6 +99,14 @@ def test_raw_access_has_room_for_a_prefix_of_eight_bytes(db: Any, space: Subspac
     assert code_of(tr.commit().wait) == 2102
 
 
+def test_a_database_is_not_new_to_who_has_committed_to_it(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr[space["a"]] = b""
+    tr.commit().wait()
+    tr.options.set_initialize_new_database()
+    assert code_of(tr.get(space["a"]).wait) == 2010
+
+
 def test_a_new_database_has_version_0_and_nothing_to_read(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.options.set_initialize_new_database()

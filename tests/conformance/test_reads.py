@@ -229,6 +229,22 @@ def test_what_is_no_whole_number_is_refused(view: Any, filled: bytes, arguments:
         view.get_range(filled, filled + b"\xff", **arguments)
 
 
+def test_no_key_is_made_up_behind_the_systems_last(db: Any) -> None:
+    tr = db.create_transaction()
+    tr.options.set_read_system_keys()
+    tr.options.set_read_your_writes_disable()
+    found = tr.get_key(KeySelector(b"\xff\xf0", False, 1000))
+    assert found == b"\xff\xff" or tr[found].present()
+    for reverse in (False, True):
+        rows = tr.get_range(b"\xff", KeySelector(b"\xff", False, 3), reverse=reverse)
+        assert all(tr[row.key].present() for row in rows)
+
+
+def test_a_chunk_has_a_whole_number_of_bytes(view: Any, filled: bytes) -> None:
+    with pytest.raises(ctypes.ArgumentError):
+        view.get_range_split_points(filled, filled + b"\xff", 1.5)
+
+
 @pytest.mark.parametrize("selector", [(None, 1), (False, 1.5), (False, None)])
 def test_a_selector_is_made_of_whole_numbers(view: Any, filled: bytes, selector: tuple[Any, Any]) -> None:
     with pytest.raises(ctypes.ArgumentError):

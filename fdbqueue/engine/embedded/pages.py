@@ -22,6 +22,8 @@ REPLY_BYTES: Final = 80_000
 FIRST_ROWS: Final = 32
 ROW_OVERHEAD: Final = 24
 """What a row costs of a reply's bytes, beyond its key and value."""
+BEYOND: Final = b"\xff\xfe"
+"""Where the keys begin that are counted and never handed out (`beyond`)."""
 
 
 @dataclass(slots=True)
@@ -160,7 +162,7 @@ def resolve(snap: Snapshot, selector: Selector) -> tuple[bytes, int]:
 
 def beyond(number: int) -> bytes:
     """Return the `number`-th key, from 1, of those that a cluster has for itself behind everybody else's."""
-    return b"\xff\xfe" + number.to_bytes(4, "big")
+    return BEYOND + number.to_bytes(4, "big")
 
 
 def locate(snap: Snapshot, selector: Selector) -> bytes:

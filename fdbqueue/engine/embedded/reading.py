@@ -228,7 +228,7 @@ class Reading(TransactionRead):
                         self._add_conflict(after, found + b"\0")
         except FDBError as error:
             return FailedKey(self._failed(error))
-        return Key(min(found, top), self._told_by(asked))
+        return Key(min(found, top) if found < pages.BEYOND else top, self._told_by(asked))
 
     def _row_below(self, end: bytes) -> bytes | None:
         """Return the last row's key below `end` where nothing was written or read before; None if it is not so."""
@@ -381,7 +381,7 @@ class Reading(TransactionRead):
 
     def _direct(self, begin: Selector, end: Selector, limits: Limits, reverse: bool, snapshot: bool) -> Page:
         """Read without the transaction's own writes, as ``read_your_writes_disable`` asks."""
-        snap, top = self._opened(), self._top()
+        snap, top = self._opened(), min(self._top(), pages.BEYOND)
         if reverse and end.offset > 1:
             found = pages.locate(snap, end)
             if not snapshot:

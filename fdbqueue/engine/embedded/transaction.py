@@ -229,7 +229,7 @@ class Transaction(Writing):
             if not before:
                 self._conflict_ranges = []  # those added by hand so far are forgotten
         if code == INITIALIZE_NEW_DATABASE:
-            if self._version is not None:
+            if self._has_version():
                 self._defer(2010)
             else:
                 self._version = 0
@@ -294,7 +294,7 @@ class Transaction(Writing):
         version = integer(version, 64)
         if self._deferred_error():
             return
-        if self._version is not None or (self._commit is not None and self._commit.versioned):
+        if self._has_version():
             self._defer(2010)
         elif version <= 0:
             self._defer(2011)
@@ -302,6 +302,9 @@ class Transaction(Writing):
             self._version = version
             with contextlib.suppress(FDBError):  # a version that is not there fails the reads, not this
                 self._snap = self._store.snapshot_at(version)
+
+    def _has_version(self) -> bool:
+        return self._version is not None or (self._commit is not None and self._commit.versioned)
 
     def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> FutureInt64:
         """Return the size of a range's keys and values: exactly, where a cluster estimates.
@@ -319,7 +322,7 @@ class Transaction(Writing):
         """
         if begin_key is None or end_key is None or chunk_size <= 0:
             raise ValueError("Invalid begin key, end key or chunk size")
-        return self._split_points(begin_key, end_key, chunk_size)
+        return self._split_points(begin_key, end_key, integer(chunk_size))
 
     # -- special keys: what the transaction knows about itself ----------------------------------------------------
 
