@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,41 @@ def test_a_read_version_that_was_set_is_read_at(db: Any, space: Subspace) -> Non
     tr.set_read_version(version)
     assert tr.get(space["a"]) == b"old"
     assert tr.get_read_version().wait() == version
+
+
+def test_a_commits_version_is_read_at_after_others_have_committed(db: Any, space: Subspace) -> None:
+    tr, other = db.create_transaction(), db.create_transaction()
+    tr[space["a"]] = b"1"
+    tr.commit().wait()
+    for value in (b"2", b"3"):
+        db[space["a"]] = value
+    other.set_read_version(tr.get_committed_version())
+    assert other[space["a"]] == b"1"
+    other[space["b"]] = b""
+    assert code_of(other.commit().wait) == 1020
+
+
+def test_a_commits_version_is_read_at_after_other_threads_have_committed(db: Any, space: Subspace) -> None:
+    tr, other = db.create_transaction(), db.create_transaction()
+    other.set_read_version(newest_version(db))
+    tr[space["a"]] = b"1"
+    tr.commit().wait()
+    thread = threading.Thread(target=db.set, args=(space["a"], b"2"))
+    thread.start()
+    thread.join()
+    other.reset()
+    other.set_read_version(tr.get_committed_version())
+    assert other[space["a"]] == b"1"
+
+
+def test_a_versionstamps_version_is_read_at_after_others_have_committed(db: Any, space: Subspace) -> None:
+    tr, other = db.create_transaction(), db.create_transaction()
+    tr[space["a"]] = b"1"
+    stamp = tr.get_versionstamp()
+    tr.commit().wait()
+    db[space["a"]] = b"2"
+    other.set_read_version(int.from_bytes(stamp[:8], "big"))
+    assert other[space["a"]] == b"1"
 
 
 def test_a_transaction_at_a_set_version_conflicts_with_what_was_committed_since(db: Any, space: Subspace) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from itertools import chain
@@ -60,6 +61,13 @@ class Host(Protocol):
     def reopen(self) -> None:
         """Open the files anew after LMDB gave them up."""
 
+    @property
+    def versions_set(self) -> bool:
+        """Whether somebody reads at versions that others got."""
+
+    def keep_newest(self) -> object:
+        """Return what keeps the state that this process' last commit left readable; None if it can't be had."""
+
     def working(self) -> None:
         """Learn now and then that there are commits."""
 
@@ -97,6 +105,8 @@ class Committer:
         self._news: list[LogCommit] = []
         self._called: deque[CommitRequest] = deque()
         self._unforgotten = 0
+        self._last: list[weakref.ref[CommitRequest]] = []
+        self._last_thread = 0
         self._now_ns = host.clock.now_ns
         self.commits = 0
         self.listening = False
@@ -293,6 +303,8 @@ class Committer:
 
     def _attempt(self, batch: list[CommitRequest]) -> None:
         """Commit those requests of `batch` that may commit, in one LMDB transaction."""
+        if self._last and (len(self._last) > 1 or self._last[0]() is not None):
+            self._keep_last()
         if self._neighbours is not None:
             self._neighbours.wait()
         txn = self._begin(self._dbs.data, None, True)
@@ -339,12 +351,30 @@ class Committer:
             self._forget(now)
         if self.listening:
             self._news.append((version, record))
+        if self._host.versions_set:
+            self._last = [*map(weakref.ref, accepted)]
+        elif len(accepted) == 1 and accepted[0].gate is None:  # nobody sleeps over it: it is this thread's own
+            self._last = [weakref.ref(accepted[0])]
+            self._last_thread = threading.get_ident()
         for number, request in enumerate(accepted):
             request.batch = number
             request.version = version
         if self.faults is not None:
             for request in accepted:
                 request.error = self.faults.after_commit(request)
+
+    def _keep_last(self) -> None:
+        """Keep the state that the last commit left readable, if somebody holds that commit and may ask for its version.
+
+        Threads that commit by turns hold theirs until their next turn, and all that time LMDB could use no page again.
+        So what one left for another is kept only where versions are known to be set.
+        """
+        last, self._last = self._last, []
+        if self._last_thread == threading.get_ident() or self._host.versions_set:
+            held = [request for ref in last if (request := ref()) is not None]
+            committed = self._host.keep_newest() if held else None
+            for request in held:
+                request.committed = committed
 
     def _apply(self, txn: Any, batch: list[CommitRequest], version: bytes, now: int) -> list[CommitRequest]:
         """Apply those requests that may commit, and return them; the others get their error."""

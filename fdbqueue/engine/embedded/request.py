@@ -64,6 +64,8 @@ class CommitRequest:
     """Committed version."""
     batch = 0
     """Number within the version; both make the versionstamp."""
+    committed: object = None
+    """What keeps the state that it left readable, once there is a newer one."""
     error: int | None = None
     """FoundationDB's code, None for a commit that took effect."""
     failure: Exception | None = None

@@ -20,6 +20,7 @@ them the database.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -34,6 +35,7 @@ from fdbqueue.engine.embedded import forks, memory, urloptions
 from fdbqueue.engine.embedded.bell import Bell
 from fdbqueue.engine.embedded.changes import Changes
 from fdbqueue.engine.embedded.clock import Clock
+from fdbqueue.engine.embedded.committed import Committed
 from fdbqueue.engine.embedded.committer import Committer
 from fdbqueue.engine.embedded.files import Files, explain, identity
 from fdbqueue.engine.embedded.janitor import Janitor
@@ -67,6 +69,7 @@ class Store:
         self.clock = clock
         self._users = 0
         self._closer = 0
+        self.versions_set = False
         self._closed = threading.Event()
         self._identity: tuple[int, int] | None = None
         self._begin_work()
@@ -243,6 +246,21 @@ class Store:
                 oldest = self._pins.pop(version, None)
                 if oldest is not None:
                     oldest.close()
+
+    def keep_newest(self) -> Committed | None:
+        """Keep what the last commit left for `snapshot_at`, until nobody holds what this returns, or it is 5 s old.
+
+        None where another process has committed since, or LMDB refuses.
+        """
+        with self._gate, contextlib.suppress(lmdb.Error):
+            txn = self._begin(self._data)
+            txn_id, version = self._committer.newest
+            if txn.id() == txn_id:
+                snapshot = Snapshot(txn, self._dbs, version, self._seconds(), self._forget)
+                self._open[snapshot] = None
+                return Committed(snapshot)
+            txn.abort()
+        return None
 
     def current(self, key: bytes) -> bytes | None:
         """Return the value that `key` has now."""

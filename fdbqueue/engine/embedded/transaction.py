@@ -294,6 +294,7 @@ class Transaction(Writing):
         version = integer(version, 64)
         if self._deferred_error():
             return
+        self._store.versions_set = True
         if self._has_version():
             self._defer(2010)
         elif version <= 0:
@@ -419,7 +420,7 @@ class Transaction(Writing):
         if self._commit is not None:
             self._committed = self._commit.version(self._committed)
             if self._committed > 0:
-                # It may be meant for `set_read_version`: keep that state readable, if it is still the newest.
+                # It may be meant for `set_read_version`: keep that state readable, also without this transaction.
                 with contextlib.suppress(FDBError):
                     snap = self._store.snapshot_at(self._committed)
                     self._store.pin(snap)
