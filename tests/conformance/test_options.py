@@ -407,6 +407,28 @@ def test_a_relaxed_range_over_modules_about_machines_is_not_supported(db: Any) -
         tr.get_range(b"\xff\xff/transaction/", b"\xff\xff/z").to_list()
 
 
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        (KeySelector(WRITES + b"a", False, 0), WRITES + b"b"),
+        (WRITES + b"a", KeySelector(WRITES + b"b", False, -5)),
+        (CONFLICTS + b"a", KeySelector(CONFLICTS + b"b", False, 2)),
+        (READS + b"a", KeySelector(CONFLICTS + b"b", False, 2)),
+    ],
+)
+def test_a_broken_transaction_tells_no_read_conflicts_on_the_way(db: Any, begin: Any, end: Any) -> None:
+    tr = db.create_transaction()
+    tr.cancel()
+    assert code_of(tr.get_range(begin, end).to_list) == 1025
+
+
+def test_a_broken_transaction_tells_what_lies_beside_its_read_conflicts(db: Any) -> None:
+    tr = db.create_transaction()
+    tr.cancel()
+    assert tr.get_range(WRITES + b"a", KeySelector(WRITES + b"b", False, 9)).to_list() == []
+    assert tr.get_range(KeySelector(CONFLICTS + b"a", False, -5), CONFLICTS + b"b").to_list() == []
+
+
 def test_a_special_range_over_modules_is_refused(db: Any) -> None:
     rows = db.create_transaction().get_range(b"\xff\xff/a", b"\xff\xff/z")
     assert code_of(rows.to_list) == 2112

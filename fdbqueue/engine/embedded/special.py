@@ -74,12 +74,12 @@ def get_range(
     code = _boundary_error(begin.key, end.key, tr._settings.relaxed)
     if code:
         return FutureKeyValueArray(error=code)
-    if begin.key < READS_END and end.key > READS:
+    rows = _rows(tr)
+    keys = [row.key for row in rows]
+    if (begin.key < READS_END and end.key > READS) or _through_reads(keys, begin) or _through_reads(keys, end):
         code = tr._broken_error() or tr._read_error
         if code:
             return FutureKeyValueArray(error=code)
-    rows = _rows(tr)
-    keys = [row.key for row in rows]
     first, last = _index(keys, begin), _index(keys, end)
     chosen = rows[first:last]
     if reverse:
@@ -118,6 +118,16 @@ def _boundary_error(begin: bytes, end: bytes, relaxed: bool) -> int:
 
 def _index(keys: list[bytes], selector: Selector) -> int:
     return min(max(bisect_left(keys, selector.key) + selector.offset - 1, 0), len(keys))
+
+
+def _through_reads(keys: list[bytes], selector: Selector) -> bool:
+    """Say whether a selector is found by going through the read conflicts, which no broken transaction tells."""
+    to = bisect_left(keys, selector.key) + selector.offset - 1
+    if selector.key <= READS:
+        return selector.offset > 1 and to >= bisect_left(keys, READS)
+    if selector.key >= READS_END:
+        return selector.offset < 1 and to < bisect_left(keys, READS_END)
+    return selector.offset != 1
 
 
 def _rows(tr: Transaction) -> list[KeyValue]:
