@@ -97,6 +97,16 @@ def test_no_more_than_a_few_versions_are_pinned(store: Store) -> None:
 # -- versions --------------------------------------------------------------------------------------------------------
 
 
+def test_of_commits_that_are_held_only_the_last_ones_keep_their_view(store: Store) -> None:
+    held = [put(store, (b"a", b"%d" % number)) for number in range(100)]
+    assert store.snapshot_at(held[-1].version).get(b"a") == b"99"
+    assert store.snapshot_at(held[-17].version).get(b"a") == b"83"
+    with pytest.raises(FDBError):
+        store.snapshot_at(held[-18].version)
+    views = sum(not reader.endswith("-") for reader in store.files.env.readers().splitlines()[1:])
+    assert views <= 16 + 2, "who holds thousands would take all of them"
+
+
 def test_versions_grow_by_a_million_a_second(clock: MovableClock, store: Store) -> None:
     first = put(store, (b"a", b"")).version
     clock.ahead += 2

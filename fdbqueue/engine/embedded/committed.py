@@ -8,7 +8,7 @@ from fdbqueue.engine.embedded.snapshot import Snapshot
 class Committed:
     """A view that those hold whose commits led to it, and that goes with the last of them."""
 
-    __slots__ = ("snapshot",)
+    __slots__ = ("__weakref__", "snapshot")
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot

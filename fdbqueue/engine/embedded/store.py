@@ -25,6 +25,7 @@ import logging
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -53,6 +54,7 @@ log = logging.getLogger(__name__)
 
 READERS_EVERY_SECONDS: Final = 5.0
 MOST_PINS: Final = 64
+MOST_KEPT: Final = 16
 
 _stores: dict[str, Store] = {}
 _stores_lock = threading.RLock()
@@ -83,6 +85,7 @@ class Store:
         self._forget = self._open.pop
         self._seconds = self.clock.seconds
         self._pins: dict[int, Snapshot] = {}
+        self._kept: deque[weakref.ref[Committed]] = deque()
         try:
             self.bell = Bell(self.path)
             try:
@@ -248,9 +251,10 @@ class Store:
                     oldest.close()
 
     def keep_newest(self) -> Committed | None:
-        """Keep what the last commit left for `snapshot_at`, until nobody holds what this returns, or it is 5 s old.
+        """Keep what the last commit left for `snapshot_at`, until nobody holds what this returns.
 
-        None where another process has committed since, or LMDB refuses.
+        It is over sooner when it is 5 s old, or when 16 others were kept. None where another process has committed
+        since, or LMDB refuses.
         """
         with self._gate, contextlib.suppress(lmdb.Error):
             txn = self._begin(self._data)
@@ -258,7 +262,11 @@ class Store:
             if txn.id() == txn_id:
                 snapshot = Snapshot(txn, self._dbs, version, self._seconds(), self._forget)
                 self._open[snapshot] = None
-                return Committed(snapshot)
+                committed = Committed(snapshot)
+                self._kept.append(weakref.ref(committed))
+                if len(self._kept) > MOST_KEPT and (oldest := self._kept.popleft()()) is not None:
+                    oldest.snapshot.close()
+                return committed
             txn.abort()
         return None
 
@@ -432,7 +440,7 @@ class Store:
 
 
 _WORK = (
-    *("files", "_begin", "_dbs", "_data", "_gate", "_open", "_forget", "_seconds", "_pins", "_last", "_ensure"),
+    *("files", "_begin", "_dbs", "_data", "_gate", "_open", "_forget", "_seconds", "_pins", "_kept", "_last", "_ensure"),
     *("bell", "_committer", "_sweeper", "_changes", "_janitor"),
 )  # fmt: skip
 
