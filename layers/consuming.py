@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from inspect import isasyncgen, isawaitable, isgenerator
 from typing import Any, TypeAlias
 
 from fdbqueue import LeaseLost
-from fdbqueue.engine.api import Database
-from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, FDBError
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError
+from fdbqueue.engine.steps import Steps, run_async
+from fdbqueue.portion import Portion
 
 from .handlers import ACKED, Handler, Snooze, Threads, is_async
 from .lease import Fate, Lease
@@ -21,7 +23,7 @@ from .leases import Leases
 from .staged import StagedQueue
 from .subscription import Subscription
 
-Verb: TypeAlias = Callable[..., Awaitable[Any]]
+Verb: TypeAlias = Callable[..., Steps[Any]]
 
 BATCH_ITEMS = 256
 """How many items one transaction leases, acks, or extends at most."""
@@ -246,7 +248,7 @@ class Run:
                 self._to_ack.clear()
             while self._done:
                 batch, self._done = self._done[:BATCH_ITEMS], self._done[BATCH_ITEMS:]
-                self._report.acked += await self._settle_all(batch, self._leases.ack_many.aio)
+                self._report.acked += await self._settle_all(batch, self._leases.ack_many.steps)
 
     async def _settle_all(self, batch: list[Lease], verb: Verb, **terms: float) -> int:
         """Settle leases for good, and count those that are lost; return how many were settled."""
@@ -259,18 +261,36 @@ class Run:
     async def _all_not_lost(self, batch: list[Lease], verb: Verb, terms: dict[str, float]) -> int:
         while batch:
             try:
-                await verb(self._db, batch, **terms)
+                await self._in_one_transaction(batch, verb, terms)
                 return len(batch)
             except LeaseLost as error:
                 lost = set(error.lost)
                 batch = [lease for lease in batch if lease.position not in lost]
             except FDBError as error:
-                if error.code != TRANSACTION_TOO_LARGE or len(batch) == 1:
+                if error.code not in (TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD) or len(batch) == 1:
                     raise
                 middle = len(batch) // 2
                 first = await self._all_not_lost(batch[:middle], verb, terms)
                 return first + await self._all_not_lost(batch[middle:], verb, terms)
         return 0
+
+    async def _in_one_transaction(self, batch: list[Lease], verb: Verb, terms: dict[str, float]) -> None:
+        """Do something with all of them.
+
+        Raises:
+            FDBError: 1007, when so many can't be read while a transaction lives; nothing was done.
+        """
+        portion = Portion(len(batch))
+
+        def give_up(error: FDBError) -> None:
+            portion.note(error)
+            if portion.limit < len(batch):
+                raise error
+
+        def body(tr: Transaction) -> Steps[Any]:
+            return verb(tr, batch, **terms)
+
+        await run_async(self._leases.queue.transact(self._db, body, on_retry=give_up))
 
     async def _extend_in_time(self) -> None:
         """Extend what is held when a third of its time has passed, so that there are two more tries."""
@@ -284,7 +304,7 @@ class Run:
             for start in range(0, len(old), BATCH_ITEMS):
                 # Some may have been acked just now. A lease that is lost is noticed at its ack.
                 batch = [lease for lease in old[start : start + BATCH_ITEMS] if id(lease) in self._held]
-                extended = await self._all_not_lost(batch, self._leases.extend_many.aio, {"duration": 3 * interval})
+                extended = await self._all_not_lost(batch, self._leases.extend_many.steps, {"duration": 3 * interval})
                 self._report.extended += extended
 
     async def _renew_in_time(self, subscription: Subscription) -> None:
@@ -303,7 +323,7 @@ class Run:
         for start in range(0, len(leases), BATCH_ITEMS):
             batch = leases[start : start + BATCH_ITEMS]
             try:
-                self._report.returned += await self._settle_all(batch, self._leases.snooze_many.aio, delay=0.0)
+                self._report.returned += await self._settle_all(batch, self._leases.snooze_many.steps, delay=0.0)
             except FDBError as error:  # they will expire; what failed first is what to report
                 self._not_returned.append(error)
 

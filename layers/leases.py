@@ -54,9 +54,11 @@ from typing import Any, TypeVar, cast
 from fdbqueue import BulkReport, CheckReport, Position, Queue
 from fdbqueue.browse import Browser
 from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
 from fdbqueue.items import Notes
+from fdbqueue.portion import Portion
 from fdbqueue.verbs import verb
 
 from .backoff import Backoff, immediately
@@ -248,7 +250,8 @@ class Leases:
     ) -> Steps[list[Lease]]:
         """Lease the first `limit` available items, in order; fewer if there are no more. They share a token.
 
-        Large items come a few at a time, about 2 MB in all.
+        Large items come a few at a time, about 2 MB in all, and given a database fewer still when so many can't be read
+        in the five seconds of a transaction.
 
         Args, errors, *Conflicts* and *Cost:* as `lease`, of each item; one that can't be read ends the list before it,
         and is raised when it comes first.
@@ -263,8 +266,10 @@ class Leases:
             strict=is_database(tr),
         )
 
+        portion = Portion(limit)
+
         def take(tr: Transaction) -> Steps[tuple[Taken, bool]]:
-            return self._taking.take(tr, terms, self.now_us())
+            return self._taking.take(tr, dataclasses.replace(terms, limit=portion.limit), self.now_us())
 
         if not is_database(tr):
             own = cast(Transaction, tr)
@@ -275,7 +280,7 @@ class Leases:
                 self.head.found_nothing(own)
             return taken.leases
         while True:
-            taken = yield from self.commit_if_written(cast(Database, tr), take)
+            taken = yield from self.commit_if_written(cast(Database, tr), take, on_retry=portion.note)
             if not taken.again:
                 return taken.leases
 
@@ -393,7 +398,12 @@ class Leases:
         read and about four writes per timer.
         """
         if is_database(tr):
-            return (yield from self.commit_if_written(cast(Database, tr), partial(self._reclaim, limit=limit)))
+            portion = Portion(limit)
+
+            def settle_some(tr: Transaction) -> Steps[tuple[ReclaimReport, bool]]:
+                return self._reclaim(tr, limit=portion.limit)
+
+            return (yield from self.commit_if_written(cast(Database, tr), settle_some, on_retry=portion.note))
         report, _ = yield from self._reclaim(cast(Transaction, tr), limit=limit)
         return report
 
@@ -446,7 +456,13 @@ class Leases:
         """Return the time by this object's clock, in microseconds."""
         return int(self.clock() * 1e6)
 
-    def commit_if_written(self, db: Database, body: Callable[[Transaction], Steps[tuple[T, bool]]]) -> Steps[T]:
+    def commit_if_written(
+        self,
+        db: Database,
+        body: Callable[[Transaction], Steps[tuple[T, bool]]],
+        *,
+        on_retry: Callable[[FDBError], None] = lambda error: None,
+    ) -> Steps[T]:
         """Run a `body` that also says whether it wrote; one that only looked needs no commit, and no mark.
 
         For layers, as `Queue.transact` is.
@@ -459,7 +475,7 @@ class Leases:
             return result
 
         try:
-            return (yield from self.queue.transact(db, commit_or_leave))
+            return (yield from self.queue.transact(db, commit_or_leave, on_retry=on_retry))
         except _NothingWritten as nothing:
             result: T = nothing.result
             return result

@@ -62,7 +62,7 @@ from .leasing.times import visible_at
 from .limits import Limit
 from .messages import Messages
 from .resend import Resend
-from .staging.serving import Serving
+from .staging.dequeueing import Dequeueing
 
 MAX_SCAN_ITEMS = 10_000
 MAX_SCAN_BYTES = 20_000_000
@@ -142,7 +142,7 @@ class SmartQueue:
             Recipients(self.queue.layout),
             Bounds(max_items, max_bytes),
         )
-        self._serving = Serving(self.leases)
+        self._dequeueing = Dequeueing(self.leases)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(SmartQueue, **self._given), (self.leases,)
@@ -231,12 +231,7 @@ class SmartQueue:
     @verb
     def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item]]:
         """Take up to `limit` first items out, in order; otherwise as `dequeue`."""
-        if limit < 1:
-            raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
-        items = yield from self.queue.transact(tr, partial(self._serving.take_out, limit=limit))
-        if not items and not is_database(tr):
-            self.leases.head.found_nothing(cast(Transaction, tr))
-        return items
+        return (yield from self._dequeueing.take_out(tr, limit=limit))
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[SmartStats]:

@@ -14,6 +14,7 @@ from fdbqueue import SubscriptionError
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
+from fdbqueue.portion import Portion
 from fdbqueue.verbs import verb
 
 from .lease import Held, Lease
@@ -24,7 +25,7 @@ from .leasing.timers import SETTLE_LIMIT, due_timers, settle
 from .leasing.times import positive
 from .selectors import ItemTest, Selector, Selects
 from .staging.requests import REQUEST_SECONDS
-from .subscribing.awaiting import Awaiting
+from .subscribing.awaiting import Awaiting, Take
 from .subscribing.credit import Credit, credit_left
 from .subscribing.pointing import Habit, Pointing
 from .subscribing.records import Registration, pack_record, read_registration
@@ -128,13 +129,18 @@ class Subscription:
         if not is_database(tr):
             return (yield from self._take(cast(Transaction, tr), terms))[0].leases
         db = cast(Database, tr)
+        portion = Portion(limit)
+
+        def take(tr: Transaction) -> Steps[tuple[Taken, bool, bool]]:
+            return self._take(tr, dataclasses.replace(terms, limit=portion.limit))
+
         if timeout != 0:
-            take = partial(self._take, terms=terms)
             # Who waits lives, and a third of its time is left to renew its ownership each time that it looks.
             every = self._ownership_us / 3e6 if self._owner else REQUEST_SECONDS
-            return (yield from Awaiting(self.leases, terms, take, timeout, every=every, sole=self._sole).steps(db))
+            waiting = Awaiting(self.leases, terms, take, timeout, portion.note, every=every, sole=self._sole)
+            return (yield from waiting.steps(db))
         while True:
-            taken = yield from self.leases.commit_if_written(db, partial(self._take_now, terms=terms))
+            taken = yield from self.leases.commit_if_written(db, partial(_take_now, take), on_retry=portion.note)
             if not taken.again:
                 return taken.leases
 
@@ -231,10 +237,6 @@ class Subscription:
         """
         yield from self._change(tr, lambda registration: replace(registration, owned_until_us=0))
 
-    def _take_now(self, tr: Transaction, terms: Terms) -> Steps[tuple[Taken, bool]]:
-        taken, wrote, _ = yield from self._take(tr, terms)
-        return taken, wrote
-
     def _take(self, tr: Transaction, terms: Terms) -> Steps[tuple[Taken, bool, bool]]:
         """Take items; say also whether anything was written, and whether it may have items at all."""
         now_us = self.leases.now_us()
@@ -321,3 +323,8 @@ class Subscription:
         if not stored.present():
             raise SubscriptionError(f"{self!r} was unsubscribed. Subscribe again.")
         return read_registration(self._layout, self.name, bytes(stored))
+
+
+def _take_now(take: Take, tr: Transaction) -> Steps[tuple[Taken, bool]]:
+    taken, wrote, _ = yield from take(tr)
+    return taken, wrote

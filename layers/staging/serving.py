@@ -154,14 +154,14 @@ class Serving:
         self._bare = False
         return (yield from self.see(tr, self.look(tr, limit=look.limit)))
 
-    def take(self, tr: Transaction, look: Look, shares: list[Share]) -> Steps[Served]:
-        """Settle what is due, and give the first items to `shares`, each as many as it wants, as far as they go.
+    def take(self, tr: Transaction, look: Look, shares: list[Share], *, most: int = ITEMS_AT_ONCE) -> Steps[Served]:
+        """Settle what is due, and give the first items, at most `most`, to `shares`, each as many as it wants.
 
         *Conflicts:* with another who takes one of these items, and with what comes to stand in front of one. *Cost:*
         the look's reads in parallel, one more if it read too little; two to four writes per item.
         """
         now_us, seen = look.now_us, look.limit
-        limit = min(ITEMS_AT_ONCE, sum(share.wanted for share in shares))
+        limit = min(most, sum(share.wanted for share in shares))
         moves = Moves(tr, self._layout)
         served = Served()
         try:

@@ -24,6 +24,7 @@ from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError, predicates
 from fdbqueue.engine.steps import Steps, started
 from fdbqueue.layout import RANDOM_BYTES
+from fdbqueue.portion import Portion
 
 from ..combining import Alarm, Crew
 from ..lease import LeaseHandle
@@ -97,6 +98,7 @@ class Turns(Crew[Want, list[Got]]):
         self._leads: bool | None = None
         self._led = 0
         self._first_attempt = True
+        self._portion = Portion(ITEMS_AT_ONCE)
         self._version = version
         self._announce = announce
         self._alone = Alone(self._serving, leases.layout, self._requests.begin)
@@ -132,6 +134,7 @@ class Turns(Crew[Want, list[Got]]):
         if self._request is None:
             yield from self.line.gather()
         self._alone.guessed = False
+        self._portion = Portion(ITEMS_AT_ONCE)
         lately = time.monotonic() - self._met <= AFTERMATH_SECONDS
         direct = not self._contended and (self._leads or not lately)
         body = self._look if self._request else self._direct if direct else self._register_at_once
@@ -167,6 +170,7 @@ class Turns(Crew[Want, list[Got]]):
     def _on_retry(self, error: FDBError) -> None:
         self._first_attempt = False
         self._meetings.note(error)
+        self._portion.note(error)
         guessed, self._alone.guessed = self._alone.guessed, False
         if guessed:
             self._alone.was_wrong()
@@ -215,7 +219,7 @@ class Turns(Crew[Want, list[Got]]):
         turn = Turn(tr, self.line.waiting())
         if self._leads and time.monotonic() - self._met > ALONE_SECONDS:
             self._leads = None
-        limit = max(self._fulfilled if self._leads else 1, wanted_by(turn.callers))
+        limit = self._at_most(max(self._fulfilled if self._leads else 1, wanted_by(turn.callers)))
         look = None
         standing: list[Request] = []
         if self._leads is None:  # who has not met anybody expects neither requests nor timers
@@ -337,7 +341,7 @@ class Turns(Crew[Want, list[Got]]):
         own = tr.get(request.key)
         reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
         if self._ahead or self._leads:
-            look = self._serving.look(tr, limit=max(self._fulfilled, wanted_by(turn.callers)))
+            look = self._serving.look(tr, limit=self._at_most(max(self._fulfilled, wanted_by(turn.callers))))
         return own, reading, look
 
     def _act(
@@ -384,8 +388,8 @@ class Turns(Crew[Want, list[Got]]):
         if request is None:
             shares.append(own)
         if look is None:
-            look = self._serving.look(tr, limit=min(ITEMS_AT_ONCE, sum(share.wanted for share in shares)))
-        served = yield from self._serving.take(tr, look, shares)
+            look = self._serving.look(tr, limit=self._at_most(sum(share.wanted for share in shares)))
+        served = yield from self._serving.take(tr, look, shares, most=self._portion.limit)
         turn.got, turn.error, turn.drained = own.got, served.error, served.drained
         self._fulfilled = served.items
         for one in dead:
@@ -444,6 +448,9 @@ class Turns(Crew[Want, list[Got]]):
             unwanted = Share(0, self._duration_us, self._consumer, own=True)
             yield from self._serving.collect(tr, self._requests.granted(bytes(value)), unwanted)
             tr.clear(grant_key)
+
+    def _at_most(self, items: int) -> int:
+        return min(self._portion.limit, items)
 
     def _share(self, turn: Turn) -> Share:
         return Share(wanted_by(turn.callers), self._duration_us, self._consumer, own=True)

@@ -60,6 +60,7 @@ class Awaiting:
         terms: what it wants.
         take: takes items of its subscription, if there are some.
         timeout: for how many seconds; None: as long as it takes.
+        on_retry: called with the error before a transaction that takes is repeated.
         every: after how many seconds it looks again at the latest.
         sole: whether all who wait want whatever is first, so that the first in line looks for itself only.
     """
@@ -70,6 +71,7 @@ class Awaiting:
         terms: Terms,
         take: Take,
         timeout: float | None,
+        on_retry: Callable[[FDBError], None],
         *,
         every: float = REQUEST_SECONDS,
         sole: bool = False,
@@ -78,6 +80,7 @@ class Awaiting:
         self._layout = leases.layout
         self._terms = terms
         self._take = take
+        self._on_retry = on_retry
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._line = WaitingLine(leases.layout)
         self._client = os.urandom(RANDOM_BYTES)
@@ -135,7 +138,7 @@ class Awaiting:
         return look
 
     def _look_once(self, db: Database) -> Steps[_Look]:
-        look = yield from self._leases.commit_if_written(db, self._look)
+        look = yield from self._leases.commit_if_written(db, self._look, on_retry=self._on_retry)
         if look.stamp is not None and look.wish is not None:
             look.request = yield from self._registered(db, look.stamp, look.wish)
         self._request = look.request
