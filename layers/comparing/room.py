@@ -22,7 +22,7 @@ from fdbqueue.layout import TTL, pack
 from fdbqueue.stats import read_counts
 
 from ..leases import Leases
-from ..leasing.timers import SETTLE_LIMIT, due_timers
+from ..leasing.timers import NEXT_TIMERS, SETTLE_LIMIT, due_timers, readable
 from ..limits import MOST_COUNTED, Limit
 from ..waiting import alarmed
 from .asking import Newcomer
@@ -142,14 +142,7 @@ class Room:
         surplus = (yield from self._count(tr)) - len(going.packed) - limit.most + 1
         if surplus <= 0:
             return True
-        due = yield from due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT)
-        timers = [self._layout.timer_of(row.key) for row in due]
-        ended = sorted({pack(position) for _, position, kind in timers if kind == TTL} - going.packed)
-        over = [item for item in (yield from locate(tr.snapshot, self._layout, ended)) if _is_over(item, now_us)]
-        for item in over:
-            tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
-        going.expire(over)
-        surplus -= len(over)
+        surplus -= yield from self._expire(tr, surplus, going, now_us)
         free: list[Standing] = []
         if surplus > 0 and limit.when_full == "drop oldest":
             free = yield from self._first(tr, surplus, going)
@@ -169,6 +162,23 @@ class Room:
             " Come again when some have gone, or let the limit drop items or wait.",
             limit=limit,
         )
+
+    def _expire(self, tr: Transaction, wanted: int, going: Going, now_us: int) -> Steps[int]:
+        """Let items go whose life is over, until there are as many as are wanted; return how many."""
+        due = yield from due_timers(tr, self._layout, now_us, limit=MOST_COUNTED)
+        positions = [position for _, position, kind in readable(self._layout, due) if kind == TTL]
+        ended = [packed for packed in dict.fromkeys(map(pack, positions)) if packed not in going.packed]
+        gone = 0
+        for start in range(0, len(ended), SETTLE_LIMIT):
+            there = yield from locate(tr.snapshot, self._layout, sorted(ended[start : start + SETTLE_LIMIT]))
+            over = [item for item in there if _is_over(item, now_us)]
+            for item in over:
+                tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
+            going.expire(over)
+            gone += len(over)
+            if gone >= wanted:
+                break
+        return gone
 
     def _first(self, tr: Transaction, wanted: int, going: Going) -> Steps[list[Standing]]:
         """Return the first items that nobody has leased, available ones before delayed ones."""
@@ -191,8 +201,8 @@ class Room:
 
     def _watch(self, tr: Transaction, new: Newcomer, limit: Limit) -> Steps[tuple[list[Future[Any]], int | None]]:
         """Watch what goes when there is room; nothing if there is some already."""
-        due = yield from due_timers(tr, self._layout, _FAR_US, limit=1)
-        due_us = self._layout.timer_of(due[0].key)[0] if due else None
+        due = yield from due_timers(tr, self._layout, _FAR_US, limit=NEXT_TIMERS)
+        due_us = next((at_us for at_us, _, _ in readable(self._layout, due)), None)
         return [tr.watch(key) for key in (yield from self._full(tr, new, limit))], due_us
 
     def _full(self, tr: Transaction, new: Newcomer, limit: Limit) -> Steps[list[bytes]]:

@@ -6,7 +6,7 @@ moves their items to where they belong now.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,10 +61,18 @@ def next_due_us(tr: Transaction, layout: Layout, now_us: int) -> Steps[int | Non
     once for that would never end. By snapshot, since nothing is done about it.
     """
     span = layout.timers_until(_FAR_US, since_us=max(0, now_us - UNSETTLED_US))
-    for row in (yield from rows(tr.snapshot, *span, limit=NEXT_TIMERS)):
-        with suppress(FormatError):
-            return layout.timer_of(row.key)[0]
-    return None
+    found = yield from rows(tr.snapshot, *span, limit=NEXT_TIMERS)
+    return next((at_us for at_us, _, _ in readable(layout, found)), None)
+
+
+def readable(layout: Layout, found: list[KeyValue]) -> Iterator[tuple[int, Position, str]]:
+    """Take timers' keys apart, but for those that are a newer version's, or no timers at all: the check says so."""
+    for row in found:
+        try:
+            timer = layout.timer_of(row.key)
+        except FormatError:
+            continue
+        yield timer
 
 
 def settle(

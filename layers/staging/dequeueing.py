@@ -28,7 +28,7 @@ class Dequeueing:
         self._serving = Serving(leases)
 
     def take_out(self, tr: Transaction | Database, *, limit: int) -> Steps[list[Item]]:
-        """Take up to `limit` items out, in the head's order; fewer when so many can't be read while a transaction lives.
+        """Take up to `limit` items out, in the head's order; fewer when so many can't be read in time.
 
         Raises:
             FormatError, CodecError: the first one can't be read; it stays where it is.

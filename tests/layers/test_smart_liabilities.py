@@ -18,6 +18,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.items import MAX_ITEM_BYTES
 from layers.comparing.room import WATCHED_ENTRIES
 from layers.decisions import Asked, Decision, TakeOver
+from layers.leasing.timers import SETTLE_LIMIT
 from layers.limits import Limit
 from layers.messages import NOTHING, OWN_KEY, OWN_TYPE, MessageType, types
 from layers.smart import SmartQueue
@@ -370,6 +371,22 @@ def test_items_whose_life_is_over_make_room(db: Any, space: Subspace) -> None:
         clock.now += 101
         assert len(smart.enqueue(db, x("a", 3)).expired) == 2, at
         assert numbers(smart, db) == [("a", 3)]
+
+
+def test_items_whose_life_is_over_make_room_in_the_queue_behind_many_others_that_are_due(
+    db: Any, space: Subspace
+) -> None:
+    clock, delayed = Clock(), 2 * SETTLE_LIMIT
+    mortal, other = MessageType("x", expires=100.0, sees=NOTHING), MessageType("y", sees=NOTHING)
+    smart = smart_queue(space, mortal, other, clock=clock, limit=Limit(delayed + 1))
+    smart.enqueue(db, x("a", 1))
+    for _ in range(delayed):
+        smart.enqueue(db, {"type": "y"}, delay=1)
+    db[smart.queue.layout.timers.pack((1, "of a newer version"))] = b""
+    clock.now += 101
+    assert len(smart.enqueue(db, {"type": "y"}).expired) == 1
+    with pytest.raises(QueueFull):
+        smart.enqueue(db, {"type": "y"})
 
 
 @pytest.mark.parametrize("when_full", ["refuse", "drop newest", "drop oldest"])
