@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fdbqueue import CodecError
+from fdbqueue.codecs import CODEC_ERRORS
 from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.layout import Layout
@@ -83,7 +85,13 @@ class SmartIndex:
         return prefix
 
     def _prefix(self, type_name: str, key: Key) -> bytes:
-        packed: bytes = fdb_tuple.pack((key,))
+        try:
+            packed: bytes = fdb_tuple.pack((key,))
+        except CODEC_ERRORS as error:
+            raise CodecError(
+                f"The relation key of a {type_name!r} can't be stored: {error}. A key is a text, bytes, an integer of"
+                " up to 255 bytes, None, or a tuple of these; a hash of something longer will do."
+            ) from error
         return b"%b\x01%b\x00" % (self._type_prefix(type_name), packed.replace(b"\x00", b"\x00\xff"))
 
 

@@ -285,6 +285,18 @@ def test_a_callers_transaction_has_all_of_it_or_nothing(db: Any, smart: SmartQue
     assert rows_of(smart, db) == before
 
 
+KEYS: list[Any] = [1 << 3_000, ("a", -(1 << 3_000)), {}, "\ud800"]
+
+
+@pytest.mark.parametrize("key", KEYS, ids=["long", "long in a tuple", "a dict", "no text"])
+def test_a_key_that_can_not_be_stored_is_refused_before_any_key_is_touched(db: Any, space: Subspace, key: Any) -> None:
+    smart = smart_queue(space, MessageType("x", key=lambda message: key, sees=OWN_KEY, key_limit=Limit(1)))
+    for call in (smart.enqueue, lambda db, message: smart.enqueue_many(db, [message])):
+        with pytest.raises(CodecError, match="relation key of a 'x' can't be stored"):
+            call(db, {"type": "x"})
+    assert rows_of(smart, db) == []
+
+
 def test_a_message_that_does_not_fit_is_refused_before_any_key_is_touched(db: Any, smart: SmartQueue) -> None:
     for bad in ("text", {"type": "progress", "file": "a"}, {"type": "unknown"}, Progress(file="a", percent="x")):  # type: ignore[arg-type]
         with pytest.raises(CodecError):
