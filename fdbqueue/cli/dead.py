@@ -6,13 +6,12 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, place, queue_of
-from fdbqueue.cli.output import wants_table, write_lines, writing
+from fdbqueue.cli.output import print_to_copy, wants_table, write_lines, writing
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.engine import open
 from layers.leases import Leases
@@ -37,18 +36,21 @@ def dead(
     table = wants_table(as_json)
     printed = 0
     shown = Table(header_style="bold")
+    lines: list[bytes] = []
     for column in ("item", "value", "error", "attempts", "died"):
         shown.add_column(column, overflow="fold", no_wrap=column == "item")  # to be copied
     with open(url) as db:
         for letter in Leases(queue_of(queue, codec)).dead.browse(db, limit=limit or (SCREENFUL if table else None)):
             printed += 1
             with writing(letter.position):
+                line = _line(letter, codec)
                 if table:
                     shown.add_row(*_cells(letter, codec))
+                    lines.append(line)
                 else:
-                    write_lines([_line(letter, codec)])
+                    write_lines([line])
     if table and printed:
-        Console().print(shown)
+        print_to_copy(shown, lines)
     if not printed:
         raise typer.Exit(errors.EMPTY)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.options import AsJson, Codec, CodecName, MaxAttempts, QueueName, Url, queue_of
-from fdbqueue.cli.output import wants_table, write_lines, writing
+from fdbqueue.cli.output import print_to_copy, wants_table, write_lines, writing
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.engine import open
 from layers.lease import Lease
@@ -43,10 +42,11 @@ def lease(
         taken = source.lease_many(db, limit=limit, duration=duration, consumer=consumer)
     if not taken:
         raise typer.Exit(errors.EMPTY)
+    lines = [_line(one, codec) for one in taken]
     if wants_table(as_json):
-        Console().print(_table(taken, codec))
+        print_to_copy(_table(taken, codec), lines)
     else:
-        write_lines([_line(one, codec) for one in taken])
+        write_lines(lines)
 
 
 def _table(taken: list[Lease], codec: CodecName) -> Table:

@@ -19,6 +19,9 @@ from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.items import Item
 from fdbqueue.layout import Position
 
+BESIDE_COLUMNS = 30
+"""How wide the columns of a table are at least, together with its lines, beside one that is to be copied."""
+
 
 def wants_table(as_json: bool) -> bool:
     """Say whether a human reads standard output.
@@ -111,6 +114,15 @@ def print_items(items: Iterable[Item], codec: CodecName, title: str) -> int:
     if table.row_count:
         Console().print(table)
     return table.row_count
+
+
+def print_to_copy(table: Table, lines: Iterable[bytes]) -> None:
+    """Print a table whose first column is to be copied, or `lines` where it would be cut: on a narrow terminal."""
+    console = Console()
+    if max(len(str(cell)) for cell in table.columns[0].cells) + BESIDE_COLUMNS <= console.width:
+        console.print(table)
+    else:
+        write_lines(lines)
 
 
 def print_pairs(title: str, pairs: dict[str, Any]) -> None:

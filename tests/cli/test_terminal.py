@@ -70,6 +70,19 @@ def test_a_terminal_shows_what_is_to_be_copied_in_one_line(file_url: str) -> Non
     assert re.search(r"\d+:[0-9a-f]{16}", shown), shown
 
 
+@pytest.mark.parametrize("columns", ["20", "34", "41", "56", "66", "80"])
+def test_what_is_to_be_copied_is_never_cut(file_url: str, columns: str) -> None:
+    _, shown = on_terminal("lease", "orders", url=file_url, TERM="xterm", COLUMNS=columns)
+    handle = re.search(r"\d+:[0-9a-f]{16}:[0-9a-f]{16}", shown)
+    assert handle is not None, shown
+    assert ("┃" in shown) == (columns in ("66", "80"))
+
+    on_terminal("nack", "orders", handle.group(), "--max-attempts", "1", url=file_url)
+    _, shown = on_terminal("dead", "orders", url=file_url, TERM="xterm", COLUMNS=columns)
+    assert re.search(r"\d+:[0-9a-f]{16}", shown), shown
+    assert ("┃" in shown) == (int(columns) >= 56)
+
+
 def test_a_queue_is_called_by_its_name_whatever_that_is(file_url: str) -> None:
     assert "tea[red]pots" in on_terminal("stats", "tea[red]pots", url=file_url)[1]
 
