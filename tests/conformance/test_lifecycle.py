@@ -122,6 +122,17 @@ def test_a_pause_that_is_over_before_it_is_dropped_has_done_its_work(db: Any, sp
     assert tr.get(space["a"]) == None  # noqa: E711  the lazy value compares as what it stands for
 
 
+@pytest.mark.engines("memory", "file")  # on a cluster it can't be known without asking
+def test_nobody_has_to_ask_whether_a_pause_is_over_before_it_is_dropped(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.options.set_max_retry_delay(0)
+    tr.on_error(1020).wait()
+    tr[space["a"]] = b"of the second attempt"
+    pause = tr.on_error(1020)  # over as soon as it begins
+    del pause
+    assert tr.get(space["a"]) == None  # noqa: E711  as above
+
+
 def test_no_error_is_no_reason_to_try_again(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     assert code_of(tr.on_error(0).wait) == 2000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -162,7 +163,9 @@ def test_a_read_can_be_cancelled_alone(db: Any, key: bytes, name: str) -> None:
 def test_cancelling_what_has_come_changes_nothing(db: Any, key: bytes) -> None:
     tr = db.create_transaction()
     value = tr.get(key)
-    value.wait()
+    while not value.is_ready():
+        time.sleep(0.001)
+    tr.get(key + b"another").wait()
     value.cancel()
     assert value == b"1"
 
