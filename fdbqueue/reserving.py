@@ -22,8 +22,6 @@ class _Next:
 
     `attempt` is the future of the transaction's versionstamp: it gets ready when the transaction commits or, with an
     error, when it is reset, by itself or by `on_error`. Then it reads a newer version, and so must the next enqueue.
-    (On a cluster it is ready a fraction of a millisecond after a `reset`: who enqueues within that time gets the index
-    that would have come next before.)
     """
 
     attempt: Future[Any]
@@ -45,6 +43,11 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None) -> 
     """
     of_queues = _open.setdefault(tr, {})
     following = of_queues.get(layout.prefix)
+    if following is not None and not following.attempt.is_ready():
+        # A cluster's client does what it is told in a thread of its own, one after the other: when it has answered
+        # this, which it knows without asking anybody, `attempt` says whether there was a `reset` before.
+        yield tr.get_approximate_size()
+        following = of_queues[layout.prefix]  # another task may have been here meanwhile
     if following is None or following.order != order or following.attempt.is_ready():
         last = yield from LastIndex(tr, layout, order, composed=True).steps()
         following = of_queues[layout.prefix] = _Next(tr.get_versionstamp(), last + 1, order, layout)

@@ -93,6 +93,16 @@ def test_a_transaction_that_was_reset_reads_the_last_index_again(db: Any, queue:
     assert values(queue, db)[:3] == [b"a", b"b", b"c"]
 
 
+def test_an_enqueue_right_after_a_reset_comes_behind_what_was_committed_before_it(db: Any, queue: Queue) -> None:
+    tr = db.create_transaction()
+    queue.enqueue(tr, b"of the attempt before")
+    last = [queue.enqueue(db, b"meanwhile") for _ in range(9)][-1]
+    busy = [tr.get(b"%d" % number) for number in range(1_000)]  # a cluster's client comes to the reset after these
+    tr.reset()
+    assert queue.enqueue(tr, b"late").index == last.index + 1
+    del busy
+
+
 def test_several_objects_of_one_queue_keep_the_order_of_one_transaction(db: Any, queue: Queue) -> None:
     first, second = Queue(queue.layout.space), Queue(queue.layout.space)
 
@@ -101,7 +111,7 @@ def test_several_objects_of_one_queue_keep_the_order_of_one_transaction(db: Any,
 
     tr = db.create_transaction()
     assert [position.index for position in enqueue_by_turns(tr)] == list(range(1, 9))
-    tr.on_error(1020).wait()
+    tr.reset()
     assert [position.index for position in enqueue_by_turns(tr)] == list(range(1, 9))
     tr.commit().wait()
     assert [item.value for item in queue.browse(db)] == [b"%d" % n for n in range(8)]
