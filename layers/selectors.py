@@ -2,8 +2,8 @@
 
     color = 'red' AND weight BETWEEN 2 AND 5 AND (note IS NULL OR note LIKE 'urgent!_%' ESCAPE '!')
 
-Names are headers, or what `layers.facts` lists; a name that is no Java identifier is written ``"in quotes"``. Values
-are strings, numbers and booleans; a header that an item does not have is NULL.
+Names are headers, or what `layers.facts` lists; a name that is no Java identifier, or is a reserved word, is written
+``"in quotes"``. Values are strings, numbers and booleans; a header that an item does not have is NULL.
 
 Logic
     Three-valued, as in SQL: what is compared with NULL is *unknown*, ``NOT`` unknown is unknown, and an item is

@@ -64,7 +64,7 @@ _FALSE.2: /false(?![\w$])/i
 COMPARISON: "<>" | "<=" | ">=" | "=" | "<" | ">"
 SIGN: "+" | "-"
 FACTOR: "*" | "/"
-NAME: /[^\W\d][\w$]*|\$[\w$]*/
+NAME: /(?!(or|and|not|between|in|like|escape|is|null|true|false)(?![\w$]))([^\W\d][\w$]*|\$[\w$]*)/i
 QUOTED: /"([^"]|"")+"/
 HEXADECIMAL.3: /0[xX][0-9a-fA-F]+[lL]?(?![\w$.])/
 APPROXIMATE.2: /(\d+\.\d*|\.\d+)([eE][+-]?\d+)?[fFdD]?(?![\w$.])|\d+([eE][+-]?\d+[fFdD]?|[fFdD])(?![\w$.])/

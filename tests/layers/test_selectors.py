@@ -221,3 +221,12 @@ def test_any_text_is_a_selector_or_refused_with_a_place_in_it(text: str) -> None
         line, column = error.line, error.column
     assert 1 <= line <= text.count("\n") + 1
     assert 1 <= column <= len(text) + 1
+
+
+@pytest.mark.parametrize(
+    "text", ["color = NULL", "color <> null", "not = 1", "Like LIKE 'a'", "between = 1", "is IS NULL"]
+)
+def test_a_reserved_word_is_no_name_unless_it_is_quoted(text: str) -> None:
+    with pytest.raises(SelectorError, match="can't stand here"):
+        Selector(text)
+    assert Selector('"null" = 1 AND nullable = 2').accepts({"null": 1, "nullable": 2})
