@@ -17,7 +17,7 @@ on top. Nothing here imports them.
 from fdbqueue.bulk import BulkReport
 from fdbqueue.check import CheckReport
 from fdbqueue.codecs import Codec, JsonCodec, MsgpackCodec
-from fdbqueue.engine import open, transactional
+from fdbqueue.engine import aio, open, transactional
 from fdbqueue.errors import (
     BulkInterrupted,
     CheckFailed,
@@ -67,6 +67,7 @@ __all__ = [
     "StorageError",
     "SubscriptionError",
     "UrlError",
+    "aio",
     "open",
     "transactional",
 ]

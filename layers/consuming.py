@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -13,7 +14,7 @@ from typing import Any, TypeAlias
 
 from fdbqueue import LeaseLost
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError
+from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError
 from fdbqueue.engine.steps import Steps, run_async
 from fdbqueue.portion import Portion
 
@@ -27,6 +28,10 @@ Verb: TypeAlias = Callable[..., Steps[Any]]
 
 BATCH_ITEMS = 256
 """How many items one transaction leases, acks, or extends at most."""
+GIVE_BACK_SECONDS = 5.0
+"""How long to wait for a database that doesn't answer before its items are left to expire."""
+
+_log = logging.getLogger("layers.consumer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +123,14 @@ class Run:
         workers = [spawn(self._work()) for _ in range(self._terms.concurrency)]
         renewing = [spawn(self._renew_in_time(one)) for one in [self._subscription] if one and one.ownership]
         everything = [leasing, acking, extending, *renewing, *workers]
+        stopping = spawn(self._stopping.wait())
         # Only leasing ends by itself; whatever else does has failed.
-        await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([*everything, stopping], return_when=asyncio.FIRST_COMPLETED)
         self.stop()
+        await stopping
         deadline = self.loop.time() + self._terms.grace
-        # Neither a lease nor an ack is cancelled in the middle: it would not be known whether it took effect.
+        # Neither a lease nor an ack is cancelled in the middle, unless the database does not answer: it would not be
+        # known whether it took effect.
         await asyncio.wait([leasing], timeout=self._terms.grace)
         await self._give_back([self._ready.popleft() for _ in range(len(self._ready))])
         await self._wait_for_handlers(deadline)
@@ -220,6 +228,8 @@ class Run:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
+            told = "A handler failed for the item %s of %r, at attempt %d."
+            _log.warning(told, lease.position.text, self._leases.queue, lease.attempt, exc_info=error)
             fate = await self._settle(lease, self._leases.nack.aio(self._db, lease, error=_told(error)), "failed")
             self._report.dead += fate is Fate.dead
         else:
@@ -323,7 +333,11 @@ class Run:
         for start in range(0, len(leases), BATCH_ITEMS):
             batch = leases[start : start + BATCH_ITEMS]
             try:
-                self._report.returned += await self._settle_all(batch, self._leases.snooze_many.steps, delay=0.0)
+                async with asyncio.timeout(GIVE_BACK_SECONDS):
+                    self._report.returned += await self._settle_all(batch, self._leases.snooze_many.steps, delay=0.0)
+            except TimeoutError:  # nor would the database answer to the others
+                self._not_returned.append(FDBError(TRANSACTION_TIMED_OUT))
+                return
             except FDBError as error:  # they will expire; what failed first is what to report
                 self._not_returned.append(error)
 

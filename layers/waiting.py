@@ -16,6 +16,8 @@ from fdbqueue.engine.steps import Steps, pause, run, wait_in_thread
 
 T = TypeVar("T")
 
+FINISH_SECONDS = 5.0
+"""How long a process that ends waits for work that others depend on: as long as a transaction may take."""
 UNWATCHED_SECONDS = 1.0
 """After how long those look again for whom there is no watch: a client has 10,000, unless `max_watches` says more."""
 
@@ -181,7 +183,7 @@ def finish(steps: Steps[T]) -> Steps[T]:
             except BaseException:
                 # Not the future's: whoever waited has to go. (A task was cancelled, Ctrl-C, a generator dropped.)
                 handed_over = True
-                threading.Thread(target=_go_on, args=(steps, future), name="fdbqueue-finish").start()
+                _start(_go_on, steps, future)
                 raise
             future = steps.throw(error) if error is not None else steps.send(outcome)
     except StopIteration as stop:
@@ -195,7 +197,15 @@ def finish(steps: Steps[T]) -> Steps[T]:
 
 def in_thread(steps: Steps[Any]) -> None:
     """Run `steps` in a thread of its own, for those who can't wait."""
-    threading.Thread(target=run, args=(steps,), name="fdbqueue-finish").start()
+    _start(run, steps)
+
+
+def _start(target: Callable[..., object], *args: Any) -> None:
+    """Start a thread for which the process waits when it ends, but not for ever: the database may not answer."""
+    thread = threading.Thread(target=target, args=args, name="fdbqueue-finish", daemon=True)
+    thread.start()
+    # What ends a process waits for the threads that are no daemons, and before the cluster's client is stopped.
+    threading.Thread(target=thread.join, args=(FINISH_SECONDS,), name="fdbqueue-finishing").start()
 
 
 def _go_on(steps: Steps[Any], future: Any) -> None:

@@ -7,6 +7,7 @@ from fdbqueue.engine.api import Database, ReadTransaction, Transaction
 from fdbqueue.engine.errors import FDBError, predicates
 from fdbqueue.engine.keys import SingleFloat, Subspace, Versionstamp, strinc, tuple
 from fdbqueue.engine.selector import KeySelector
+from fdbqueue.engine.steps import aio
 from fdbqueue.engine.streaming import StreamingMode
 from fdbqueue.engine.transactional import transactional
 from fdbqueue.engine.url import open
@@ -21,6 +22,7 @@ __all__ = [
     "Subspace",
     "Transaction",
     "Versionstamp",
+    "aio",
     "open",
     "predicates",
     "strinc",

@@ -74,9 +74,7 @@ async def run_async(steps: Steps[T]) -> T:
         future = next(steps)
         while True:
             try:
-                if not future.is_ready():
-                    await _ready(future)
-                value = future.wait()
+                value = await aio(future)
             except BaseException as error:  # noqa: BLE001 - the steps decide what it means
                 future = steps.throw(error)
             else:
@@ -84,6 +82,22 @@ async def run_async(steps: Steps[T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
+
+
+async def aio(future: Future[T]) -> T:
+    """Await a future of a transaction, as ``stock = await aio(tr[b"stock"])``, without blocking the event loop.
+
+    A range is read as it is iterated over, and has no future: ``await asyncio.to_thread(list, tr[begin:end])``.
+
+    >>> import fdbqueue
+    >>> with fdbqueue.open("memory:") as db:
+    ...     value = asyncio.run(aio(db.create_transaction()[b"stock"]))
+    >>> value.present()
+    False
+    """
+    if not future.is_ready():
+        await _ready(future)
+    return future.wait()
 
 
 async def _ready(future: Future[Any]) -> None:

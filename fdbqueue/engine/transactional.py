@@ -13,12 +13,13 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import FDBError, adopt_binding
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import Steps, aio
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _NO_GENERATORS = "Generators can not be wrapped with transactional"
+_ASYNC = "wrap the async function itself with transactional, and await its calls."
 
 
 def is_database(tr_or_db: object) -> bool:
@@ -77,8 +78,11 @@ def transactional(func: Any = None, /, *, parameter: str = "tr") -> Any:
     ...     int.from_bytes(db[b"n"], "little")
     1
 
+    An ``async def`` is awaited, as is its commit, and blocks no event loop as long as it awaits what it reads:
+    ``await orders.dequeue.aio(tr)``, ``await fdbqueue.aio(tr[b"n"])``. It has the five seconds of every transaction.
+
     Raises:
-        ValueError: the function is a generator, returns one or is async, so that its body would run after its
+        ValueError: the function is a generator, or returns one or a coroutine, so that a body would run after its
             transaction; or it has no such parameter.
     """
     if func is None:
@@ -86,40 +90,64 @@ def transactional(func: Any = None, /, *, parameter: str = "tr") -> Any:
     return _decorate(func, parameter=parameter)
 
 
-def _decorate(func: Callable[..., T], *, parameter: str) -> Callable[..., T]:
-    if inspect.isgeneratorfunction(func):
+def _decorate(func: Callable[..., Any], *, parameter: str) -> Callable[..., Any]:
+    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
         raise ValueError(_NO_GENERATORS)
-    if inspect.iscoroutinefunction(func) or inspect.isasyncgenfunction(func):
-        raise ValueError(
-            f"{func.__qualname__} is async, and can not be wrapped with transactional. Let it be a plain function, or"
-            " await the commit of a transaction from db.create_transaction() yourself."
-        )
     parameters = list(inspect.signature(func).parameters)
     if parameter not in parameters:
         raise ValueError(f"{func.__qualname__} has no parameter {parameter!r} to take the transaction by.")
-    index = parameters.index(parameter)
+    wrap = _wrap_async if inspect.iscoroutinefunction(func) else _wrap
+    return functools.wraps(func)(wrap(func, parameter, parameters.index(parameter)))
 
-    @functools.wraps(func)
+
+def _wrap(func: Callable[..., T], parameter: str, index: int) -> Callable[..., T]:
     def wrapper(*args: Any, **kwargs: Any) -> T:
-        if parameter not in kwargs and len(args) <= index:
-            return func(*args, **kwargs)  # which says what is missing
-        given = kwargs[parameter] if parameter in kwargs else args[index]
-        if not is_database(given):
+        tr, args, kwargs = _begun(parameter, index, args, kwargs)
+        if tr is None:
             return func(*args, **kwargs)
-        adopt_binding()
-        tr = given.create_transaction()
-        if parameter in kwargs:
-            kwargs[parameter] = tr
-        else:
-            args = (*args[:index], tr, *args[index + 1 :])
         while True:
             try:
                 result = func(*args, **kwargs)
                 if inspect.isgenerator(result):
                     raise ValueError(_NO_GENERATORS)
+                if inspect.iscoroutine(result):
+                    result.close()
+                    raise ValueError(f"{func.__qualname__} returned a coroutine, of which nothing has run: {_ASYNC}")
                 tr.commit().wait()
                 return result
             except FDBError as error:
                 tr.on_error(error.code).wait()
 
     return wrapper
+
+
+def _wrap_async(func: Callable[..., Any], parameter: str, index: int) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        tr, args, kwargs = _begun(parameter, index, args, kwargs)
+        if tr is None:
+            return await func(*args, **kwargs)
+        while True:
+            try:
+                result = await func(*args, **kwargs)
+                await aio(tr.commit())
+                return result
+            except FDBError as error:
+                await aio(tr.on_error(error.code))
+
+    return wrapper
+
+
+def _begun(
+    parameter: str, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Transaction | None, tuple[Any, ...], dict[str, Any]]:
+    """Begin a transaction in place of the database that was given; None: nothing is to be committed here."""
+    if parameter not in kwargs and len(args) <= index:
+        return None, args, kwargs  # the function itself says what is missing
+    given = kwargs[parameter] if parameter in kwargs else args[index]
+    if not is_database(given):
+        return None, args, kwargs
+    adopt_binding()
+    tr = given.create_transaction()
+    if parameter in kwargs:
+        return tr, args, {**kwargs, parameter: tr}
+    return tr, (*args[:index], tr, *args[index + 1 :]), kwargs

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
-from fdbqueue.engine import FDBError, KeySelector, Subspace, transactional
+from fdbqueue.engine import FDBError, KeySelector, Subspace, aio, transactional
 
 
 def test_reads_and_writes_are_transactions_of_their_own(db: Any, space: Subspace) -> None:
@@ -116,12 +117,49 @@ def test_a_generator_cannot_be_decorated() -> None:
         transactional(rows)
 
 
-def test_an_async_function_cannot_be_decorated_whose_body_would_run_after_the_commit() -> None:
-    with pytest.raises(ValueError, match="buy is async"):
+def test_an_async_function_is_awaited_committed_and_repeated(db: Any, space: Subspace) -> None:
+    seen = []
 
-        @transactional
-        async def buy(tr: Any) -> None:
-            tr[b"bought"] = b"yes"
+    @transactional
+    async def count_up(tr: Any) -> int:
+        value = await aio(tr.get(space["n"]))
+        seen.append(value.present())
+        if len(seen) == 1:
+            db.set(space["n"], b"7")  # somebody else was faster, and this attempt can't be committed
+        number = int(value) + 1 if value.present() else 1
+        tr.set(space["n"], b"%d" % number)
+        return number
+
+    assert asyncio.run(count_up(db)) == 8
+    assert (db.get(space["n"]), seen) == (b"8", [False, True])
+
+
+def test_an_async_function_in_a_callers_transaction_commits_nothing(db: Any, space: Subspace) -> None:
+    @transactional
+    async def buy(tr: Any) -> None:
+        tr.set(space["bought"], b"yes")
+
+    @transactional
+    async def buy_and_fail(tr: Any) -> None:
+        await buy(tr)
+        raise KeyError("no more")
+
+    with pytest.raises(KeyError):
+        asyncio.run(buy_and_fail(tr=db))
+    assert db.get(space["bought"]) is None
+
+
+def test_what_would_run_after_the_commit_is_refused(db: Any, space: Subspace) -> None:
+    async def buy(tr: Any) -> None:
+        tr.set(space["bought"], b"yes")
+
+    async def sell(tr: Any) -> AsyncIterator[bytes]:
+        yield await aio(tr.get(space["bought"]))
+
+    with pytest.raises(ValueError, match="returned a coroutine, of which nothing has run"):
+        transactional(lambda tr: buy(tr))(db)
+    with pytest.raises(ValueError, match="Generators"):
+        transactional(sell)
 
 
 def test_a_function_without_the_parameter_cannot_be_decorated() -> None:

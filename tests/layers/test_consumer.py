@@ -15,12 +15,16 @@ import pytest
 
 import fdbqueue
 from fdbqueue import CodecError, Queue
-from fdbqueue.engine import Subspace
+from fdbqueue.engine import FDBError, Subspace
+from layers import consuming, waiting
 from layers.consumer import Consumer
 from layers.handlers import ACKED, Snooze
 from layers.lease import Lease
 from layers.leases import Leases
+from layers.staged import StagedQueue
+from tests.helpers.held import HeldDatabase
 from tests.helpers.processes import Processes
+from tests.helpers.staging import wait_until
 
 
 @pytest.fixture
@@ -250,6 +254,65 @@ def test_a_handler_that_does_not_end_in_time_is_cancelled_and_its_item_returned(
     assert consumer.run(db).returned == 1
     assert len(cancelled) == 1
     assert leases.stats(db).available == 1
+
+
+def test_what_a_handler_raises_is_logged(db: Any, leases: Leases, caplog: pytest.LogCaptureFixture) -> None:
+    position = leases.enqueue(db, b"x")
+    dying = Leases(leases.queue, max_attempts=1)
+
+    def handle(lease: Lease) -> None:
+        raise LookupError("no such printer")
+
+    Consumer(dying, handle).drain(db)
+    [record] = [record for record in caplog.records if record.name == "layers.consumer"]
+    assert (record.levelname, position.text in record.getMessage()) == ("WARNING", True)
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "no such printer"
+
+
+def test_a_database_that_does_not_answer_keeps_no_consumer_from_ending(
+    db: Any, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consuming, "GIVE_BACK_SECONDS", 0.01)
+    leases.enqueue(db, b"x")
+    held = HeldDatabase(db)
+    held.release()
+
+    async def handle(lease: Lease) -> None:
+        held.hold()
+        consumer.stop()
+        await asyncio.Event().wait()
+
+    consumer = Consumer(leases, handle, grace=0.01)
+    with pytest.raises(FDBError, match="1031"):
+        consumer.run(held)
+    assert leases.stats(db).leased == 1  # and will expire
+    held.release()
+
+
+def wait_for_items_until_nothing_answers(url: str, space: bytes) -> None:
+    """Run a consumer that waits for its first item when its database falls silent, and is stopped then."""
+    waiting.FINISH_SECONDS = 0.01
+    db = fdbqueue.open(url)
+    held = HeldDatabase(db)
+    held.release()
+    leases = Leases(Queue(Subspace((), space)))
+    consumer = Consumer(leases, lambda lease: None, grace=0.01)
+
+    def stop() -> None:
+        wait_until(lambda: StagedQueue(leases).stats(db).requests)
+        held.hold()
+        consumer.stop()
+
+    threading.Thread(target=stop).start()
+    consumer.run(held)
+
+
+@pytest.mark.slow
+def test_a_process_whose_database_falls_silent_while_its_consumer_waits_ends(
+    processes: Processes, url: str, space: Subspace
+) -> None:
+    processes.run(wait_for_items_until_nothing_answers, url, space.key())
 
 
 def test_a_thread_that_does_not_end_in_time_is_fenced(db: Any, leases: Leases) -> None:
