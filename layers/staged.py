@@ -63,7 +63,7 @@ from .combining import Combiner, Ticket, result_of
 from .lease import Held, Lease
 from .leases import Leases, leases_of
 from .leasing.stats import LeaseStats
-from .leasing.times import positive
+from .leasing.times import check_timeout, positive
 from .staging.pacing import RecentVersion
 from .staging.remembered import Remembered
 from .staging.requests import Requests
@@ -232,8 +232,7 @@ class StagedQueue:
     def _take(self, db: Database, limit: int, timeout: float | None, duration_us: int) -> Steps[Sequence[Item | Lease]]:
         if limit < 1:
             raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
-        if timeout is not None and not timeout >= 0:
-            raise ValueError(f"timeout is a number of seconds, 0 or more, or None, not {timeout}.")
+        check_timeout(timeout)
         patient = timeout != 0
         deadline = time.monotonic() + timeout if timeout else None
         turns = self._crew().turns(db, duration_us)

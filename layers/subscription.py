@@ -22,7 +22,7 @@ from .leases import Leases, this_consumer
 from .leasing.moves import Moves
 from .leasing.taking import Taken, Taking, Terms
 from .leasing.timers import SETTLE_LIMIT, due_timers, settle
-from .leasing.times import positive
+from .leasing.times import check_timeout, positive
 from .selectors import ItemTest, Selector, Selects
 from .staging.requests import REQUEST_SECONDS
 from .subscribing.awaiting import Awaiting, Take
@@ -114,8 +114,7 @@ class Subscription:
         """Lease up to `limit` next items, in order, as far as there are some and credit lasts; otherwise as `lease`."""
         if limit < 1:
             raise ValueError(f"limit is how many items to lease, at least 1, not {limit}.")
-        if timeout is not None and not timeout >= 0:
-            raise ValueError(f"timeout is a number of seconds, 0 or more, or None, not {timeout}.")
+        check_timeout(timeout)
         if timeout != 0 and not is_database(tr):
             raise ValueError("Nobody else's commit is seen in a transaction: give a database to wait.")
         terms = Terms(

@@ -23,6 +23,7 @@ from fdbqueue.errors import ClusterError
 
 API_VERSION = 730
 ANSWER_TIMEOUT_MS = 5000
+_NO_CLUSTER_FILE = 2104
 DEFAULT_CLUSTER_FILES = (
     "./fdb.cluster",
     "/etc/foundationdb/fdb.cluster",
@@ -93,8 +94,7 @@ class ClusterDatabase:
         with _lock:
             if self._pid != os.getpid():
                 path = _find_cluster_file(self._cluster_file)
-                raw = _load_binding().open(path)
-                _expect_answer(raw, path)
+                raw = _open(path)
                 if self._raw is not None:
                     _inherited.append(self._raw)
                 self._raw = raw
@@ -140,6 +140,21 @@ def _load_binding() -> Any:
     return binding
 
 
+def _open(path: str) -> Any:
+    binding = _load_binding()
+    try:
+        raw = binding.open(path)
+        _expect_answer(raw, path)
+    except FDBError as error:
+        if error.code != _NO_CLUSTER_FILE:
+            raise
+        raise ClusterError(
+            f"{path!r} is no cluster file, which is one line such as shop:x7f@10.0.0.4:4500,10.0.0.5:4500. Copy it from"
+            " a machine of the cluster (there it is /etc/foundationdb/fdb.cluster)."
+        ) from error
+    return raw
+
+
 def _network_runs() -> bool:
     impl = sys.modules.get("fdb.impl")
     thread = getattr(impl, "_network_thread", None)
@@ -149,6 +164,8 @@ def _network_runs() -> bool:
 def _import_binding() -> Any:
     import fdb
 
+    if fdb.is_api_version_selected():
+        return fdb  # the process has chosen another one, and there is one per process (`adopt_binding` judges it)
     try:
         fdb.api_version(API_VERSION)
     except RuntimeError as error:

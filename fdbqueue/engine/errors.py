@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import sys
 
+from fdbqueue.errors import ClusterError
+
+OLDEST_API_VERSION = 630
+"""The oldest API version of the binding that was tried. In very old ones versionstamps have another form."""
+
 NOT_COMMITTED = 1020
 COMMIT_UNKNOWN_RESULT = 1021
 TRANSACTION_TOO_OLD = 1007
@@ -162,8 +167,17 @@ def adopt_binding() -> None:
 
     Whoever catches `FDBError` around a transaction that may be the binding's calls this first. It is not done at
     import, because the binding can be loaded at any time, and by somebody else.
+
+    Raises:
+        ClusterError: that somebody has selected an API version at which writes and reads mean something else.
     """
     binding = sys.modules.get("fdb.impl")
     error = getattr(binding, "FDBError", None)
     if error is not None and not issubclass(error, FDBError):
+        fdb = sys.modules["fdb"]
+        if fdb.is_api_version_selected() and (version := fdb.get_api_version()) < OLDEST_API_VERSION:
+            raise ClusterError(
+                f"This process has selected the API version {version} of FoundationDB, and queues want"
+                f" {OLDEST_API_VERSION} or newer. Say fdb.api_version(730)."
+            )
         error.__bases__ = (FDBError,)

@@ -30,8 +30,13 @@ def is_database(tr_or_db: object) -> bool:
     """
     if hasattr(tr_or_db, "create_transaction"):
         return True
-    if hasattr(tr_or_db, "get_range"):
+    if hasattr(tr_or_db, "commit"):
         return False
+    if hasattr(tr_or_db, "get_range"):
+        raise TypeError(
+            "A transaction was expected, and not its snapshot: give the transaction; what reads by snapshot does so by"
+            " itself."
+        )
     raise TypeError(
         f"A database or a transaction was expected, not {type(tr_or_db).__name__}: give what fdbqueue.open returned, or"
         " the transaction that your function was given."

@@ -14,7 +14,7 @@ from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.items import Notes, notes_of
 from fdbqueue.layout import Place, pack
 
-from ..lease import Fate, Held, Lease
+from ..lease import Fate, Held, Lease, LeaseHandle
 from .moves import Moves, Retry
 
 RANGE_READ_ITEMS = 4
@@ -100,6 +100,12 @@ class Holding:
 
     def _held(self, tr: Transaction, leases: list[Held]) -> Steps[list[tuple[bytes, bytes, Notes]]]:
         """Return packed position, stored value and notes of leased items, or raise if one of the leases is lost."""
+        for lease in leases:
+            if not isinstance(lease, Lease | LeaseHandle):
+                raise TypeError(
+                    f"A lease was expected, as `lease` returns it, or its handle, not {lease!r}. (Where there is no"
+                    " item, `lease` returns None.)"
+                )
         places = [pack(lease.position) for lease in leases]
         found = yield from read_leased(tr, self._layout.leased, sorted(set(places)))
         held = {}

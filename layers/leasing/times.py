@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 LONGEST_SECONDS = 4e12
 """More than 100,000 years; microseconds stay within what is stored of them, also as a time from 1970 on."""
@@ -13,8 +14,9 @@ def positive(seconds: float, name: str) -> int:
 
     Raises:
         ValueError: it is not finite, too long, or not more than 0.
+        TypeError: it is no number.
     """
-    if not math.isfinite(seconds) or not 0 < seconds <= LONGEST_SECONDS:
+    if not _is_finite(seconds, name) or not 0 < seconds <= LONGEST_SECONDS:
         raise ValueError(f"{name} is a number of seconds, more than 0, not {seconds}{_over(seconds)}.")
     return int(seconds * 1e6)
 
@@ -24,8 +26,9 @@ def not_negative(seconds: float, name: str) -> int:
 
     Raises:
         ValueError: it is not finite, too long, or less than 0.
+        TypeError: it is no number.
     """
-    if not math.isfinite(seconds) or not 0 <= seconds <= LONGEST_SECONDS:
+    if not _is_finite(seconds, name) or not 0 <= seconds <= LONGEST_SECONDS:
         raise ValueError(f"{name} is a number of seconds, 0 or more, not {seconds}{_over(seconds)}.")
     return int(seconds * 1e6)
 
@@ -48,6 +51,25 @@ def visible_at(now_us: int, delay: float | None, at: float | None) -> int:
 def seconds_or_none(at_us: int) -> float | None:
     """Return a stored time in seconds; None if it was never set."""
     return at_us / 1e6 if at_us else None
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Refuse what is not how long to wait.
+
+    Raises:
+        ValueError: it is less than 0, or none at all.
+        TypeError: it is no number.
+    """
+    if timeout is not None and not isinstance(timeout, Real):
+        raise TypeError(f"timeout is a number of seconds or None, not {timeout!r}.")
+    if timeout is not None and not timeout >= 0:
+        raise ValueError(f"timeout is a number of seconds, 0 or more, or None, not {timeout}.")
+
+
+def _is_finite(seconds: float, name: str) -> bool:
+    if not isinstance(seconds, Real):
+        raise TypeError(f"{name} is a number of seconds, not {seconds!r}.")
+    return math.isfinite(seconds)
 
 
 def _over(seconds: float) -> str:

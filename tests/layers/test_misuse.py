@@ -6,7 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -39,6 +39,47 @@ def test_what_is_neither_a_database_nor_a_transaction_is_named(none: Any) -> Non
     ]
     for call in calls:
         with pytest.raises(TypeError, match=f"A database or a transaction was expected, not {type(none).__name__}"):
+            call()
+
+
+def test_a_snapshot_is_no_transaction(db: Any, space: Subspace) -> None:
+    queue = Queue(space)
+    calls: list[Callable[[Any], Any]] = [queue.peek, queue.dequeue, queue.stats, queue.browse]
+    for call in calls:
+        with pytest.raises(TypeError, match="not its snapshot: give the transaction"):
+            call(db.create_transaction().snapshot)
+
+
+def test_what_is_no_lease_is_named(db: Any, space: Subspace) -> None:
+    leases = Leases(Queue(space))
+    nothing: Any = leases.lease(db)
+    leases.enqueue(db, b"x")
+    item: Any = leases.queue.peek(db)
+    calls: list[Callable[[Any], Any]] = [
+        lambda it: leases.ack(db, it),
+        lambda it: leases.nack(db, it),
+        lambda it: leases.extend(db, it),
+        lambda it: leases.ack_many(db, [it]),
+    ]
+    for call in calls:
+        for it in nothing, item, "1:ab:cd":
+            with pytest.raises(TypeError, match="A lease was expected, as `lease` returns it, or its handle, not"):
+                call(it)
+
+
+def test_times_are_numbers(db: Any, space: Subspace) -> None:
+    leases, text = Leases(Queue(space)), cast(Any, "30")
+    staged = StagedQueue(leases)
+    parcels = Subscriptions(leases).subscribe(db, "all")
+    calls: list[tuple[str, Callable[[], Any]]] = [
+        ("duration", lambda: leases.lease(db, duration=text)),
+        ("delay", lambda: leases.enqueue(db, b"x", delay=text)),
+        ("ttl", lambda: leases.enqueue(db, b"x", ttl=text)),
+        ("timeout", lambda: staged.dequeue(db, timeout=text)),
+        ("timeout", lambda: parcels.lease(db, timeout=text)),
+    ]
+    for name, call in calls:
+        with pytest.raises(TypeError, match=f"{name} is a number of seconds"):
             call()
 
 

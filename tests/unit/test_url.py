@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -75,3 +76,23 @@ def test_a_cluster_that_does_not_answer_is_an_error_within_seconds(tmp_path: Pat
     with pytest.raises(ClusterError, match="did not answer within 5 s"):
         fdbqueue.open(f"fdb:{cluster_file}").create_transaction()
     assert time.monotonic() - started < 20
+
+
+@pytest.mark.cluster
+def test_what_is_no_cluster_file_is_an_error_that_says_what_is_one(cluster_file: str, tmp_path: Path) -> None:
+    for text in ("", "junk"):
+        (tmp_path / "fdb.cluster").write_text(text)
+        with pytest.raises(ClusterError, match="is no cluster file, which is one line such as"):
+            fdbqueue.open(f"fdb:{tmp_path / 'fdb.cluster'}").create_transaction()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("version", "said"), [(630, "None"), (710, "None"), (300, "version 300 .* want 630 or newer")])
+@pytest.mark.parametrize("url", ["fdb:", "their own"])
+def test_the_api_version_that_a_process_has_selected_will_do(
+    cluster_file: str, version: int, said: str, url: str
+) -> None:
+    opened = f"fdb.open({cluster_file!r})" if url == "their own" else f"fdbqueue.open('fdb:' + {cluster_file!r})"
+    code = f"import fdb, fdbqueue; fdb.api_version({version}); print(fdbqueue.Queue('no such').peek({opened}))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert re.search(said, ran.stdout + ran.stderr)
