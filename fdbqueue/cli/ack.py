@@ -9,9 +9,9 @@ import typer
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.handles import Handles, handles_of, told_lost
+from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import QueueName, Url, queue_of
 from fdbqueue.cli.output import say
-from fdbqueue.engine import open
 from fdbqueue.engine.api import Database
 from fdbqueue.errors import LeaseLost
 from layers.lease import LeaseHandle
@@ -28,7 +28,7 @@ def ack(queue: QueueName, handles: Handles = None, url: Url = None) -> None:
     given = handles_of(handles)
     leases = Leases(queue_of(queue))
     acked = lost = 0
-    with open(url) as db:
+    with opened(url) as db:
         try:
             for group in given:
                 while batch := list(itertools.islice(group, BATCH_ITEMS)):

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from fdbqueue.cli import errors
+from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, position, queue_of
 from fdbqueue.cli.output import line, print_items, wants_table, write_lines
-from fdbqueue.engine import open
 
 SCREENFUL = 20
 
@@ -36,7 +36,7 @@ def browse(
     check_raw(raw, codec)
     table = wants_table(as_json) and not raw
     start = None if after is None else position(after)
-    with open(url) as db:
+    with opened(url) as db:
         found = queue_of(queue, codec).browse(
             db, after=start, limit=limit or (SCREENFUL if table else None), reverse=reverse, share=share
         )

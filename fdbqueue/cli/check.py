@@ -7,16 +7,16 @@ from rich.console import Console
 from rich.markup import escape
 
 from fdbqueue.cli import errors
+from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.values import encode_json
-from fdbqueue.engine import open
 from layers.subscriptions import Subscriptions
 
 
 def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     """Read the whole queue and say what does not fit together. Exits with 1 if something does not."""
-    with open(url) as db:
+    with opened(url) as db:
         report = Subscriptions(queue_of(queue)).check(db)
     if wants_table(as_json):
         console = Console(highlight=False)

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from fdbqueue.cli.input import is_terminal
+from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import QueueName, Url, queue_of
 from fdbqueue.cli.output import say
-from fdbqueue.engine import open
 
 
 def clear(
@@ -19,7 +19,7 @@ def clear(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove all items and everything else that the queue owns, counters too. Asks first."""
-    with open(url) as db:
+    with opened(url) as db:
         cleared = queue_of(queue)
         held = cleared.stats(db)
         items = held.available + held.leased + held.delayed + held.dead

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fdbqueue.cli import errors
+from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, place, queue_of
 from fdbqueue.cli.output import print_to_copy, wants_table, write_lines, writing
 from fdbqueue.cli.values import encode_json, to_json
-from fdbqueue.engine import open
 from layers.leases import Leases
 from layers.leasing.browsing import Kept
 
@@ -39,7 +39,7 @@ def dead(
     lines: list[bytes] = []
     for column in ("item", "value", "error", "attempts", "died"):
         shown.add_column(column, overflow="fold", no_wrap=column == "item")  # to be copied
-    with open(url) as db:
+    with opened(url) as db:
         for letter in Leases(queue_of(queue, codec)).dead.browse(db, limit=limit or (SCREENFUL if table else None)):
             printed += 1
             with writing(letter.position):

@@ -11,9 +11,9 @@ import typer
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import OutputFailed
+from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
 from fdbqueue.cli.output import line, print_items, wants_table, write_lines
-from fdbqueue.engine import open
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.items import Item
@@ -41,7 +41,7 @@ def dequeue(
     check_raw(raw, codec)
     table = wants_table(as_json) and not raw
     show = partial(line, codec=codec, records=records, raw=raw)
-    with open(url) as db:
+    with opened(url) as db:
         taken = _drain(db, queue_of(queue, codec), None if everything else limit, show, codec if table else None)
     if not taken:
         raise typer.Exit(errors.EMPTY)

@@ -12,11 +12,12 @@ import typer
 from fdbqueue.bulk import BulkReport
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.input import groups_of_lines
+from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import Codec, CodecName, QueueName, Raw, Url, check_raw, queue_of
 from fdbqueue.cli.ordering import LevelCount, Priority, levels_of
 from fdbqueue.cli.output import say
 from fdbqueue.cli.values import parse
-from fdbqueue.engine import FDBError, open
+from fdbqueue.engine import FDBError
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.queue import Queue
 from layers.priority import PriorityQueue
@@ -43,7 +44,7 @@ def enqueue(
     check_raw(raw, codec)
     given = [iter([parse(value, codec, raw=verbatim) for value in values])] if values else _in_lines(codec, raw)
     items = 0
-    with open(url) as db:
+    with opened(url, create=True) as db:
         enqueue_all = _way_in(db, queue_of(queue, codec), priority, levels)
         try:
             for group in given:

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from fdbqueue.engine import FDBError
+from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
 from fdbqueue.errors import (
     BulkInterrupted,
     CodecError,
@@ -59,8 +60,19 @@ class Commands(TyperGroup):
             raise
         except (FdbQueueError, FDBError, ValueError) as error:
             if not isinstance(error.__cause__, BrokenPipeError):  # who reads no more wants to hear no more
-                typer.echo(f"Error: {error}", err=True)
+                typer.echo(f"Error: {told(error)}", err=True)
             raise typer.Exit(exit_code_of(error)) from error
+
+
+def told(error: BaseException) -> str:
+    """Say what went wrong, also where the binding's own errors say it in bytes."""
+    if not isinstance(error, FDBError):
+        return str(error)
+    if error.code == TRANSACTION_TIMED_OUT:
+        return "The database did not answer in time. Whether it did what it was asked for is not known; look again."
+    description: str | bytes = error.description
+    text = description.decode() if isinstance(description, bytes) else description
+    return f"{text} ({error.code})."
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fdbqueue.cli import errors
+from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, MaxAttempts, QueueName, Url, queue_of
 from fdbqueue.cli.output import print_to_copy, wants_table, write_lines, writing
 from fdbqueue.cli.values import encode_json, to_json
-from fdbqueue.engine import open
 from layers.lease import Lease
 from layers.leases import Leases
 from layers.subscriptions import Subscriptions
@@ -37,16 +37,21 @@ def lease(
     others come back when the duration is over.
     """
     leases = Leases(queue_of(queue, codec), max_attempts=max_attempts)
-    with open(url) as db:
+    with opened(url) as db:
         source = leases if subscription is None else Subscriptions(leases).open(subscription)
-        taken = source.lease_many(db, limit=limit, duration=duration, consumer=consumer)
+        taken = 0
+        # One call takes what fits into a transaction.
+        while taken < limit and (
+            batch := source.lease_many(db, limit=limit - taken, duration=duration, consumer=consumer)
+        ):
+            taken += len(batch)
+            lines = [_line(one, codec) for one in batch]
+            if wants_table(as_json):
+                print_to_copy(_table(batch, codec), lines)
+            else:
+                write_lines(lines)
     if not taken:
         raise typer.Exit(errors.EMPTY)
-    lines = [_line(one, codec) for one in taken]
-    if wants_table(as_json):
-        print_to_copy(_table(taken, codec), lines)
-    else:
-        write_lines(lines)
 
 
 def _table(taken: list[Lease], codec: CodecName) -> Table:

@@ -10,10 +10,10 @@ import typer
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.handles import Handles, handles_of, told_lost
+from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import MaxAttempts, QueueName, Url, queue_of
 from fdbqueue.cli.output import say, write_lines
 from fdbqueue.cli.values import encode_json
-from fdbqueue.engine import open
 from fdbqueue.errors import LeaseLost
 from layers.leases import Leases
 
@@ -39,7 +39,7 @@ def nack(
     leases = Leases(queue_of(queue), max_attempts=max_attempts)
     fates: Counter[str] = Counter()
     lost = 0
-    with open(url) as db:
+    with opened(url) as db:
         for handle in chain.from_iterable(given):
             try:
                 fate = leases.nack(db, handle, delay=delay, error=error)

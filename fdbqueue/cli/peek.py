@@ -5,9 +5,9 @@ from __future__ import annotations
 import typer
 
 from fdbqueue.cli import errors
+from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
 from fdbqueue.cli.output import line, print_items, wants_table, write_lines
-from fdbqueue.engine import open
 
 
 def peek(
@@ -20,7 +20,7 @@ def peek(
 ) -> None:
     """Print the first item and leave it where it is. Exits with 1 if there is none."""
     check_raw(raw, codec)
-    with open(url) as db:
+    with opened(url) as db:
         item = queue_of(queue, codec).peek(db)
     if item is None:
         raise typer.Exit(errors.EMPTY)

@@ -9,9 +9,9 @@ import typer
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.input import is_terminal
+from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import DeadItems, QueueName, Url, Yes, position, queue_of
 from fdbqueue.cli.output import say
-from fdbqueue.engine import open
 from fdbqueue.layout import Position
 from layers.leases import Leases
 
@@ -29,7 +29,7 @@ def purge(
     """Remove dead letters for good. Asks first. Exits with 1 if there was none."""
     leases = Leases(queue_of(queue))
     chosen: list[Position | None] = [position(item) for item in items] if items else [None]
-    with open(url) as db:
+    with opened(url) as db:
         what = f"{len(items):,} dead letters" if items else f"up to {leases.queue.stats(db).dead:,} dead letters"
         if not yes:
             if not is_terminal(sys.stdin):

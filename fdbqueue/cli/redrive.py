@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from fdbqueue.cli import errors
+from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import DeadItems, QueueName, Url, position, queue_of
 from fdbqueue.cli.output import say
-from fdbqueue.engine import open
 from fdbqueue.layout import Position
 from layers.leases import Leases
 
@@ -24,7 +24,7 @@ def redrive(
     """Make dead letters available again, as if they had never been tried. Exits with 1 if there was none."""
     letters = Leases(queue_of(queue)).dead
     chosen: list[Position | None] = [position(item) for item in items] if items else [None]
-    with open(url) as db:
+    with opened(url) as db:
         moved = sum(letters.redrive(db, one, limit=limit, to="tail" if tail else "place") for one in chosen)
     say(f"{moved:,} dead letters redriven")
     if not moved:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.ordering import order_stats
 from fdbqueue.cli.output import print_pairs, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
-from fdbqueue.engine import open
 from layers.staged import StagedQueue
 from layers.subscriptions import Subscriptions
 
@@ -18,7 +18,7 @@ def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
 
     Of a queue with an order, its name and how many items of each level are available.
     """
-    with open(url) as db:
+    with opened(url) as db:
         staged = StagedQueue(queue_of(queue)).stats(db)
         order = order_stats(db, queue_of(queue))
         subscribed = Subscriptions(queue_of(queue)).stats(db)

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fdbqueue.cli import errors
+from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import say, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
-from fdbqueue.engine import open
 from layers.subscriptions import Subscriptions, SubscriptionStats
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="What the subscription is called.")]
@@ -38,7 +38,7 @@ def subscribe(
 
     One that is there already gets this selector and credit; with another selector it begins at the head again.
     """
-    with open(url) as db:
+    with opened(url, create=True) as db:
         subscription = Subscriptions(queue_of(queue)).subscribe(db, name, selector=selector)
         subscription.grant(db, items=credit, size_bytes=credit_bytes)
     say(f"{name} is subscribed")
@@ -46,7 +46,7 @@ def subscribe(
 
 def subscriptions(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     """Print the subscriptions of a queue, what they select and what their consumers have. Exits with 1 without any."""
-    with open(url) as db:
+    with opened(url) as db:
         found = Subscriptions(queue_of(queue)).stats(db)
     if wants_table(as_json) and found:
         Console().print(_table(found))
@@ -58,7 +58,7 @@ def subscriptions(queue: QueueName, url: Url = None, as_json: AsJson = False) ->
 
 def unsubscribe(queue: QueueName, name: Name, url: Url = None) -> None:
     """Remove a subscription; the items stay. Exits with 1 if there was none."""
-    with open(url) as db:
+    with opened(url) as db:
         if not Subscriptions(queue_of(queue)).unsubscribe(db, name):
             raise typer.Exit(errors.EMPTY)
     say(f"{name} is not subscribed any more")

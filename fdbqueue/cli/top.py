@@ -14,10 +14,10 @@ from rich import box
 from rich.live import Live
 from rich.table import Table
 
+from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.values import encode_json
-from fdbqueue.engine import open
 from layers.staged import StagedQueue, StagedStats
 
 FLOWS = ("enqueued", "dequeued")
@@ -39,7 +39,7 @@ def top(
 ) -> None:
     """Show what queues hold, how fast items come and go, and how many processes wait, again and again, until Ctrl-C."""
     looks = itertools.count() if count is None else range(count)
-    with open(url) as db:
+    with opened(url) as db:
         watched = {name: StagedQueue(queue_of(name)) for name in queues}
         shown = _looks(db, watched, looks, interval)
         if not wants_table(as_json):

@@ -13,15 +13,19 @@ from typing import Annotated, Any
 import typer
 
 from fdbqueue.cli.errors import OutputFailed
+from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import MaxAttempts, QueueName, Url, place, queue_of
 from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json
-from fdbqueue.engine import open
+from fdbqueue.engine import FDBError
+from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
 from layers.leases import Leases
 from layers.leasing.timers import Reclaimed
 from layers.watchdog import Watchdog
 
 HOOK_SECONDS = 60.0
+PATIENCE_SECONDS = 10.0
+"""How long one transaction may take; SIGTERM is not heard before."""
 
 
 def watchdog(
@@ -45,7 +49,7 @@ def watchdog(
     except ValueError as error:
         raise typer.BadParameter(f"{error} in {command!r}", param_hint="--exec") from error
     dog = Watchdog(Leases(queue_of(queue), max_attempts=max_attempts), hook=hook, interval=interval)
-    with open(url) as db:
+    with opened(url, create=True, patience=PATIENCE_SECONDS) as db:
         if once:
             dog.sweep(db)
             return
@@ -53,7 +57,19 @@ def watchdog(
         with ThreadPoolExecutor(1) as threads:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: dog.stop())
-            threads.submit(dog.run, db).result()
+            threads.submit(_run, dog, db).result()
+
+
+def _run(dog: Watchdog, db: Any) -> None:
+    """Run the watchdog until it is stopped, also through times in which the database does not answer."""
+    while True:
+        try:
+            dog.run(db)
+            return
+        except FDBError as error:
+            if error.code != TRANSACTION_TIMED_OUT:
+                raise
+            typer.echo("The database did not answer in time.", err=True)
 
 
 def _hook(command: list[str] | None) -> Callable[[Reclaimed], Any]:

@@ -60,16 +60,20 @@ def check_timeout(timeout: float | None) -> None:
         ValueError: it is less than 0, or none at all.
         TypeError: it is no number.
     """
-    if timeout is not None and not isinstance(timeout, Real):
+    if timeout is not None and not _is_number(timeout):
         raise TypeError(f"timeout is a number of seconds or None, not {timeout!r}.")
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout is a number of seconds, 0 or more, or None, not {timeout}.")
 
 
 def _is_finite(seconds: float, name: str) -> bool:
-    if not isinstance(seconds, Real):
+    if not _is_number(seconds):
         raise TypeError(f"{name} is a number of seconds, not {seconds!r}.")
     return math.isfinite(seconds)
+
+
+def _is_number(seconds: object) -> bool:
+    return isinstance(seconds, Real)
 
 
 def _over(seconds: float) -> str:

@@ -17,9 +17,12 @@ import fdbqueue
 from fdbqueue import LeaseLost, Position
 from fdbqueue.cli import errors
 from fdbqueue.cli.ack import _ack
+from fdbqueue.cli.watchdog import _run
+from fdbqueue.engine import FDBError
 from layers.lease import LeaseHandle
 from layers.leases import Leases
 from layers.staged import StagedQueue
+from layers.watchdog import Watchdog
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
 from tests.helpers.staging import wait_until
@@ -242,3 +245,44 @@ def test_purge_asks_on_a_terminal(name: str, url: str, db: Any, leases: Leases, 
 
     assert "Remove up to 2 dead letters" in shown
     assert leases.stats(db).dead == left
+
+
+def test_more_is_leased_than_fits_into_one_transaction(run: Run, name: str, db: Any, leases: Leases) -> None:
+    leases.queue.enqueue_many(db, ["x" * 300_000] * 12)
+
+    assert len(lines(run("lease", name, "--limit", "11", "--duration", "600").stdout)) == 11
+    assert leases.stats(db).available == 1
+
+
+class SilentAtFirst:
+    """A database that does not answer at once."""
+
+    def __init__(self, db: Any, dog: Watchdog) -> None:
+        self._db = db
+        self._dog = dog
+        self._silent = 2
+
+    def create_transaction(self) -> Any:
+        self._silent -= 1
+        if self._silent >= 0:
+            raise FDBError(1031)
+        self._dog.stop()
+        return self._db.create_transaction()
+
+
+def test_a_watchdog_outlives_a_database_that_does_not_answer(
+    db: Any, leases: Leases, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dog = Watchdog(leases)
+    _run(dog, SilentAtFirst(db, dog))
+    assert capsys.readouterr().err == "The database did not answer in time.\n" * 2
+
+
+def test_what_went_wrong_is_text_whoever_says_it() -> None:
+    class Theirs(FDBError):
+        description = b"Invalid API call"  # type: ignore[assignment]
+
+    assert errors.told(Theirs(2000)) == "Invalid API call (2000)."
+    assert errors.told(FDBError(2000)) == "Invalid API call (2000)."
+    assert "is not known" in errors.told(FDBError(1031))
+    assert errors.told(errors.BadValue("no JSON")) == "no JSON"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lmdb
 import pytest
 
 import fdbqueue
@@ -186,3 +187,26 @@ def test_an_item_is_shown_although_the_terminal_has_not_all_its_signs(file_url: 
     _, shown = on_terminal("dequeue", "signs", url=file_url, PYTHONIOENCODING="ascii")
 
     assert "tea \\u2192 pot" in shown
+
+
+def test_a_mistyped_folder_is_neither_an_empty_queue_nor_made(tmp_path: Path) -> None:
+    folder = tmp_path / "shpo"
+    for command in ("stats", "dequeue", "top"):
+        code, shown = on_terminal(command, "orders", url=f"file:{folder}?durability=relaxed")
+        assert (code, "there is no such folder" in shown.replace("\r\n", " ")) == (3, True)
+    assert not folder.exists()
+
+    code, _ = on_terminal("enqueue", "orders", "1", url=f"file:{folder}")
+    assert (code, folder.exists()) == (0, True)
+
+
+def test_a_folder_whose_lock_another_holds_ends_the_command_with_a_word(file_url: str) -> None:
+    environment = {**os.environ, "FDBQUEUE_URL": file_url}
+    folder = file_url.removeprefix("file:")
+    stats = "from fdbqueue.cli import app, opening; opening.PATIENCE_SECONDS = 0.2; app(['stats', 'orders'])"
+    with lmdb.open(folder, max_dbs=20) as held, held.begin(write=True):
+        ran = subprocess.run(
+            [sys.executable, "-c", stats], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert ran.returncode == 3
+    assert f"fuser -v {folder}/data.mdb" in ran.stderr
