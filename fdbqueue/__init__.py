@@ -1,5 +1,8 @@
 """fdbqueue: a transactional ordered-key queue over FoundationDB, or over a folder of your laptop.
 
+Begin with `open` and `Queue`; `transactional` puts a queue's calls and your own reads and writes into one transaction.
+The package `layers` has the rest: leases, waiting, priorities, subscriptions and so on (``help("layers")``).
+
 General layout
 --------------
 `engine/` (LEVEL 0) is ordered keys and transactions and knows no queue: `open` gives a database of either engine, the

@@ -462,12 +462,12 @@ class Queue:
             return Item(position, self.codec.decode(payload), opened.headers)
         except CODEC_ERRORS as error:
             raise CodecError(
-                f"The item {position} of {self!r} does not decode and was left there: {error}. A queue of the same"
-                " name with codec='bytes' can look at it and take it out."
+                f"The item {position.text} of {self!r} does not decode and was left there: {error}. With the codec"
+                " 'bytes' it can be looked at and taken out."
             ) from error
 
     def _unreadable(self, position: Position, error: FormatError) -> FormatError:
-        return FormatError(f"The item {position} of {self!r} can't be read and was left there. {error}")
+        return FormatError(f"The item {position.text} of {self!r} can't be read and was left there. {error}")
 
     def _encoding(self) -> Encoding:
         return Encoding(self.encode, type(self.codec) is BytesCodec, partial(self.rank, headers=None), self.order_name)

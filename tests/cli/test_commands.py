@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -282,7 +283,7 @@ def test_a_database_that_ends_with_the_command_is_a_usage_error(run: Run) -> Non
     ("arguments", "reason"),
     [
         (["enqueue", "[]", "1"], "needs a subspace of its own"),
-        (["stats", "q", "--url", "file:x?durability"], "'durability'"),
+        (["stats", "q", "--url", "file:.?durability"], "'durability'"),
         (["lease", "q", "--duration", "0"], "duration is a number of seconds"),
         (["nack", "q", "--delay", "inf", "1:00:00"], "delay is a number of seconds"),
         (["subscribe", "q", ""], "1 to 200 bytes"),
@@ -324,3 +325,15 @@ def test_a_cluster_file_that_is_not_there_is_an_error_of_the_database(run: Run, 
 
     assert refused.exit_code == errors.ENGINE
     assert "no cluster file" in refused.stderr
+
+
+def test_an_item_that_cannot_be_read_is_named_as_after_takes_it(run: Run, name: str, db: Any) -> None:
+    key = tuple(json.loads(name))
+    for value in b"1", b"\xff", b"3":
+        fdbqueue.Queue(key).enqueue(db, value)
+
+    browsed = run("browse", name)
+    [unreadable] = re.findall(r"The item (\S+) of", browsed.stderr)
+
+    assert (browsed.exit_code, browsed.stdout) == (errors.VALUE, "1\n")
+    assert run("browse", name, "--after", unreadable).stdout == "3\n"

@@ -24,6 +24,7 @@ COMMAND = [sys.executable, "-m", "fdbqueue"]
 
 @pytest.fixture
 def file_url(tmp_path: Path) -> str:
+    (tmp_path / "db").mkdir()
     return f"file:{tmp_path / 'db'}"
 
 

@@ -409,7 +409,7 @@ def test_an_item_that_does_not_decode_is_named_and_what_stands_before_it_is_leas
     Queue(space).enqueue_many(db, [b"1", b"2", b"{", b"4"])
     leases = Leases(Queue(space, codec="json"), clock=clock)
     assert [lease.value for lease in leases.lease_many(db)] == [1, 2]
-    with pytest.raises(CodecError, match="index=3"):
+    with pytest.raises(CodecError, match="The item 3:"):
         leases.lease(db)
     assert leases.queue.stats(db).leased == 2
     assert leases.queue.check(db).ok
@@ -424,7 +424,7 @@ def test_bytes_that_are_no_item_are_named_and_stay_and_what_stands_before_them_i
     db[leases.layout.item_key(bad)] = stored
     assert [lease.value for lease in leases.lease_many(db)] == [b"0"]
     for look in (leases.lease, lambda db: list(leases.browse(db, state="available"))):
-        with pytest.raises(FormatError, match="index=7"):
+        with pytest.raises(FormatError, match="The item 7:626164 "):
             look(db)
     assert db[leases.layout.item_key(bad)] == stored
     assert "index=7" in leases.check(db).problems[0]
