@@ -61,8 +61,8 @@ def test_every_way_to_enqueue_notes_where(db: Any, queue: Queue) -> None:
 
 def test_every_way_back_is_noted(db: Any, queue: Queue) -> None:
     now = 1_000.0
-    leases = Leases(queue, max_attempts=2, clock=lambda: now)
-    positions = [leases.enqueue(db, b"%d" % number) for number in range(3)]
+    positions = [queue.enqueue(db, b"%d" % number) for number in range(3)]
+    leases = Leases(Queue(queue.layout.space), max_attempts=2, clock=lambda: now)  # it has not learned it by an enqueue
     tr = db.create_transaction()
     version = tr.get_read_version().wait()
     nacked, snoozed, expires = leases.lease_many(db, duration=10)

@@ -281,6 +281,44 @@ def test_all_that_an_interrupted_load_says_is_true_under_faults(
     queue.clear(db)
 
 
+@pytest.mark.usefixtures("small_batches")
+def test_batches_that_were_repeated_give_their_marks_back(db: Any, queue: Queue) -> None:
+    for _ in range(3):
+        failing = FaultyDatabase.failing_at(db, set(range(5)), ("before", 1020))
+        assert queue.enqueue_many(failing, numbered(50)).conflicts == 5
+    assert len(list(db.get_range_startswith(queue.layout.marks.key()))) == 5
+
+
+class UnreadTransaction(FaultyTransaction):
+    """Can't read the last index at its first attempt."""
+
+    refusing = True
+
+    @property
+    def snapshot(self) -> Any:
+        return self if self.refusing else self._tr.snapshot
+
+    def get_key(self, selector: Any) -> Any:
+        return Failed(1007)
+
+    def on_error(self, error: Any) -> Any:
+        self.refusing = False
+        return self._tr.on_error(error)
+
+
+class UnreadDatabase(FaultyDatabase):
+    def create_transaction(self) -> FaultyTransaction:
+        return UnreadTransaction(self._db.create_transaction(), self)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_batches_whose_last_index_could_not_be_read_go_in_all_the_same(db: Any, queue: Queue) -> None:
+    report = queue.enqueue_many(UnreadDatabase(db, lambda: None), numbered(50))
+    assert (report.items, report.retries) == (50, 5)
+    assert contents(queue, db) == numbered(50)
+    assert queue.check(db).ok
+
+
 class DroppingTransaction(FaultyTransaction):
     """Forgets its marks: reads of them fail as the database's `reads` say."""
 
@@ -345,9 +383,21 @@ def test_who_interrupts_the_end_of_a_load_that_failed_is_told_what_is_in(db: Any
     assert "30 values, of which these are in: 0 to 9, counted from 0" in stopped.value.__notes__[0]
 
 
+@pytest.mark.usefixtures("small_batches")
+def test_a_doubt_whose_mark_could_not_be_read_in_time_stays_one(db: Any, queue: Queue) -> None:
+    dropping = DroppingDatabase.failing_at(db, {0}, ("after", 1021))
+    dropping.reads = iter([1031])  # type: ignore[attr-defined]
+    with pytest.raises(BulkInterrupted) as stopped:
+        queue.enqueue_many(dropping, numbered(20))
+    assert (stopped.value.missing, stopped.value.unknown) == ([], [(0, 10)])
+    assert contents(queue, db) == numbered(20)
+
+
 def test_a_first_value_that_does_not_fit_is_the_codecs_own_error(db: Any, queue: Queue) -> None:
     with pytest.raises(CodecError):
         queue.enqueue_many(db, ["text"])
+    with pytest.raises(CodecError):
+        Queue(queue.layout.space, codec="str").enqueue_many(db, [b"bytes, which only one codec takes as they are"])
     with pytest.raises(FDBError, match="1031"):
         queue.enqueue_many(FaultyDatabase.failing_at(db, {0}, ("before", 1031)), [b"x"])
     assert queue.is_empty(db)

@@ -50,19 +50,19 @@ def test_every_call_is_exactly_once_under_any_two_faults_in_a_row(
 def test_an_item_that_was_consumed_before_its_producer_looked_is_not_enqueued_again(db: Any, queue: Queue) -> None:
     consumed: list[bytes] = []
 
-    class Consuming(FaultyDatabase):
-        def next_fault(self) -> Fault | None:
-            fault = super().next_fault()
-            item = queue.dequeue(db)
-            if item is not None:
-                consumed.append(item.value)
-            return fault
+    class Consumed(FaultyTransaction):
+        def commit(self) -> Any:
+            told = super().commit()
+            consumed.extend(item.value for item in queue.dequeue_many(db))
+            return told
 
-    faulty = Consuming.failing_at(db, {0}, ("after", 1021))
-    queue.enqueue(faulty, b"only one")
-    consumed += contents(queue, db)
-    consumed += [item.value for item in queue.dequeue_many(db)]
-    assert consumed.count(b"only one") >= 1
+    class ConsumedDatabase(FaultyDatabase):
+        def create_transaction(self) -> Consumed:
+            return Consumed(self._db.create_transaction(), self)
+
+    queue.enqueue(ConsumedDatabase.failing_at(db, {0}, ("after", 1021)), b"only one")
+    assert consumed == [b"only one"]
+    assert queue.is_empty(db)
     assert queue.stats(db).enqueued == 1
 
 
@@ -105,7 +105,7 @@ def test_random_calls_under_random_faults_do_what_a_list_does(
 def test_a_client_leaves_as_many_marks_as_it_had_calls_at_once(db: Any, queue: Queue) -> None:
     for _ in range(10):
         queue.enqueue(db, b"x")
-    assert len(list(db.get_range_startswith(queue.layout.marks.key()))) == 1
+    assert marks(queue, db) == 1
 
 
 def test_a_mark_that_a_timed_out_commit_may_yet_overwrite_is_nobody_elses(db: Any, queue: Queue) -> None:
@@ -180,3 +180,31 @@ def test_who_was_stopped_until_its_mark_was_swept_does_not_take_its_call_for_fai
     with pytest.raises(FDBError, match="1021"):
         queue.enqueue(stopped, b"x")
     assert contents(queue, db) == [b"x"]
+
+
+def marks(queue: Queue, db: Any) -> int:
+    return len(list(db.get_range_startswith(queue.layout.marks.key())))
+
+
+@pytest.fixture
+def a_day_later(monkeypatch: pytest.MonkeyPatch, db: Any, queue: Queue) -> None:
+    """There is a mark of a client that is gone, which whoever comes now is to sweep."""
+    Queue(queue.layout.space).enqueue(db, b"x")
+    later = time.time_ns() + int((STALE_AFTER_S + 60) * 1e9)
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    monkeypatch.setattr("fdbqueue.once.os.urandom", lambda n: b"\x00" * n)
+
+
+@pytest.mark.usefixtures("a_day_later")
+def test_a_sweep_that_another_client_came_before_fails_nobodys_call(db: Any, queue: Queue) -> None:
+    queue.enqueue(FaultyDatabase.failing_at(db, {0}, ("before", 1020)), b"y")
+    assert contents(queue, db) == [b"x", b"y"]
+    assert marks(queue, db) == 2
+
+
+@pytest.mark.usefixtures("a_day_later")
+def test_a_sweep_that_nobody_can_make_is_told_before_anything_is_done(db: Any, queue: Queue) -> None:
+    with pytest.raises(FDBError, match="1031"):
+        queue.enqueue(FaultyDatabase.failing_at(db, {0}, ("before", 1031)), b"y")
+    assert contents(queue, db) == [b"x"]
+    assert marks(queue, db) == 1

@@ -262,6 +262,14 @@ def test_an_order_whose_name_can_not_be_kept_is_refused(name: str) -> None:
         Queue("q", order=Named(name))
 
 
+@pytest.mark.parametrize("name", ["x", "x" * 100])
+def test_an_order_whose_name_can_just_be_kept_is_taken(name: str, db: Any, space: Subspace) -> None:
+    queue = queue_of(space, Named(name))
+    queue.enqueue(db, 10)
+    queue.enqueue(db, 20)
+    assert queue.check(db).ok
+
+
 def test_check_finds_items_of_another_order_and_a_tail_that_is_too_low(db: Any, space: Subspace) -> None:
     queue = queue_of(space)
     queue.enqueue_many(db, [10, 20])

@@ -126,7 +126,8 @@ def test_a_queue_that_its_transaction_clears_begins_anew(db: Any, queue: Queue) 
 
 def test_dequeue_many_takes_the_first_ones_in_order(db: Any, queue: Queue) -> None:
     queue.enqueue_many(db, [b"%d" % n for n in range(10)])
-    assert [item.value for item in queue.dequeue_many(db, limit=4)] == [b"0", b"1", b"2", b"3"]
+    assert [item.value for item in queue.dequeue_many(db, limit=3)] == [b"0", b"1", b"2"]
+    assert [item.value for item in queue.dequeue_many(db, limit=1)] == [b"3"]
     assert [item.value for item in queue.dequeue_many(db, limit=100)] == [b"%d" % n for n in range(4, 10)]
     assert queue.dequeue_many(db) == []
     with pytest.raises(ValueError, match="at least 1"):

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from fdbqueue import batches
 from fdbqueue.batches import Batch, Batches, Encoding
-from fdbqueue.items import envelope
+from fdbqueue.items import INLINE_BYTES, chunks_of, envelope
+from fdbqueue.layout import Position, pack
 
 MOST_ITEMS, MOST_BYTES, INLINE = 10, 200, 60
 
@@ -38,6 +39,7 @@ def encoding(order: str | None = None, *, takes_bytes: bool = True) -> Encoding:
 
 @given(values=values, order=ranks)
 @example(values=[b"short"] * 25, order=None)
+@example(values=[bytes(INLINE)] * 9, order=None)
 def test_a_batch_goes_out_when_it_has_enough_values_or_bytes(values: list[bytes], order: str | None) -> None:
     halves = 0
 
@@ -94,6 +96,39 @@ def test_an_input_that_breaks_counts_what_came() -> None:
     with pytest.raises(ConnectionError):
         list(source)
     assert source.taken == 2
+
+
+@pytest.mark.parametrize("index", [0, 7])
+@pytest.mark.parametrize("order", [None, "by length"])
+def test_halves_of_a_batch_have_its_values_at_the_same_places(order: str | None, index: int) -> None:
+    sizes = [3, INLINE_BYTES + 1, 2, INLINE_BYTES + 2, 1]
+    whole = Batch(100, index=index)
+    for size in sizes:
+        whole.add(bytes(size), size if order else None)
+
+    first, second = whole.halves()
+
+    assert [(half.start, half.stop) for half in (first, second)] == [(100, 102), (102, 105)]
+    assert first.stored + second.stored == whole.stored
+    assert [(half.large, half.ranks) for half in (first, second)] == [
+        ([(1, chunks_of(bytes(sizes[1])))], sizes[:2] if order else None),
+        ([(1, chunks_of(bytes(sizes[3])))], sizes[2:] if order else None),
+    ]
+    assert [half.index for half in (first, second)] == ([7, 9] if index else [0, 0])
+    assert first.size_bytes + second.size_bytes == whole.size_bytes
+
+
+def test_a_batch_spans_its_first_to_its_last_value_and_each_rank_its_own() -> None:
+    plain, ranked = Batch(0, index=5), Batch(0, index=5)
+    for rank in (2, 1, 2, 3, 2):
+        plain.add(b"x", None)
+        ranked.add(b"x", rank)
+
+    def at(index: int, rank: int | None = None) -> bytes:
+        return pack(Position(index, b"random", rank=rank))
+
+    assert plain.spans(b"random") == [(at(5), at(9))]
+    assert ranked.spans(b"random") == [(at(5, 2), at(9, 2)), (at(6, 1), at(6, 1)), (at(8, 3), at(8, 3))]
 
 
 def test_a_batch_of_none_is_none() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from layers.subscribing.spans import END, MAX_SPANS, Span, behind, everything, few, joined
@@ -30,12 +30,16 @@ def test_what_is_behind_a_point_is_left(spans: list[Span], point: bytes) -> None
 
 
 @given(numbers=st.sets(st.integers(0, 199), max_size=150))
+@example(numbers=set(range(200)))
+@example(numbers=set(range(2 * MAX_SPANS)))
+@example(numbers=set(range(2 * MAX_SPANS - 2)))
 def test_few_spans_have_all_of_many_and_the_same_end(numbers: set[int]) -> None:
     many = joined([(bytes([number]), bytes([number]) + b"\x00") for number in numbers if number % 2] + [(b"\xc8", END)])
     result = few(many)
     assert len(result) <= MAX_SPANS
     assert members(result) >= members(many)
     assert result[-1] == many[-1]
+    assert (result == many) == (len(many) <= MAX_SPANS)
     assert result == joined(result)
 
 
