@@ -114,6 +114,11 @@ def test_a_record_of_a_newer_version_is_refused() -> None:
         decode("job", b"\x20" + RECORD[1:])
 
 
+def test_a_record_that_begins_as_none_is_refused() -> None:
+    with pytest.raises(FormatError, match="does not begin as one"):
+        decode("job", b"\x0f" + RECORD[1:])
+
+
 FOREIGN = st.binary() | st.binary().map(lambda tail: RECORD[:1] + tail)
 TRUNCATED = st.integers(0, len(RECORD) - 1).map(lambda size: RECORD[:size])
 

@@ -9,11 +9,16 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
+from fdbqueue.arrivals import arrivals_since, span_of
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.errors import JobError, OrderError
+from fdbqueue.items import INLINE_BYTES, envelope
+from fdbqueue.layout import pack
 from fdbqueue.spark import forget_job, job_report, jobs
+from fdbqueue.spark.digests import digests_of
 from fdbqueue.spark.job import begin_job
 from fdbqueue.spark.keys import JobKeys
+from fdbqueue.spark.rows import Rows
 from layers.earliest import EarliestDeadline
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
 from tests.spark.simulated import Actor, Job, header, in_pieces, rows
@@ -48,6 +53,48 @@ def test_a_retry_skips_what_is_in_whatever_its_order(job: Job) -> None:
     assert report.skipped > 0
     assert job.commit(report).attempts == 2
     assert job.values() == sorted(VALUES)
+
+
+def test_a_retry_learns_of_more_transactions_than_it_reads_at_once(job: Job) -> None:
+    values = [b"%d" % number for number in range(80)]
+    job.run(values, batch_rows=2)
+    assert job.run(values, batch_rows=2).skipped == 80
+    assert job.values() == sorted(values)
+
+
+def test_rows_come_behind_what_was_there_and_in_their_order(job: Job) -> None:
+    for number in range(30):
+        job.queue.enqueue(job.db, b"before %d" % number)
+    job.run(VALUES)
+    assert [item.value for item in job.queue.browse(job.db)] == [b"before %d" % n for n in range(30)] + VALUES
+
+
+def test_rows_go_to_the_queues_that_they_name_and_large_ones_with_their_chunks(job: Job) -> None:
+    name = f"fdbqueue tests {secrets.token_hex(8)}"
+    named = Queue(name)
+    values = [b"%d" % number for number in range(50)]
+    values[31] = bytes(range(256)) * 1_000
+    large = [value if len(value) > INLINE_BYTES else None for value in values]
+    queues = [name if number % 3 else None for number in range(50)]
+    attempt = job.attempt()
+    attempt.add(Rows([envelope(value) for value in values], digests_of(values), queues, large))
+    attempt.finish()
+    try:
+        for queue, own in (named, name), (job.queue, None):
+            found = [item.value for item in queue.browse(job.db)]
+            assert found == [value for value, goes_to in zip(values, queues, strict=True) if goes_to == own]
+            assert queue.check(job.db).ok
+    finally:
+        named.clear(job.db)
+
+
+def test_rows_are_noted_for_those_who_want_to_know_of_arrivals(job: Job) -> None:
+    job.db[job.queue.layout.subscribed_key] = b""
+    job.run(VALUES[:25])
+    positions = [pack(item.position) for item in job.queue.browse(job.db)]
+    begin, end = arrivals_since(job.queue.layout, 0)
+    spans = [span_of(job.queue.layout, row.key) for row in job.db.get_range(begin, end)]
+    assert spans == [(positions[0], positions[9]), (positions[10], positions[19]), (positions[20], positions[24])]
 
 
 def test_new_rows_are_held_back_until_all_earlier_ones_were_met(job: Job) -> None:
@@ -145,6 +192,7 @@ def test_a_transaction_under_way_fails_when_another_attempt_claims_the_partition
     assert job.run(VALUES[:10]).skipped == 0
     report = slow.finish()
     assert (report.skipped, report.retries) == (10, 1)
+    assert job.commit(report).attempts == 2
     assert job.values() == sorted(VALUES[:10])
 
 
@@ -288,6 +336,12 @@ def test_conflicts_of_attempts_that_finished_are_in_the_report(job: Job) -> None
     assert (undisturbed.conflicts, undisturbed.retries) == (0, 0)
     assert done.conflicts == disturbed.conflicts > 0
     assert done.retries == disturbed.retries >= done.conflicts
+
+
+def test_of_transactions_under_way_at_once_each_that_conflicts_and_each_that_comes_in_is_counted(job: Job) -> None:
+    report = job.run(VALUES, db=FaultyDatabase.failing_at(job.db, {3, 5}, ("before", 1020)))
+    assert (report.conflicts, report.transactions) == (2, 10)
+    assert job.commit(report).rows == 100
 
 
 def test_a_job_begun_by_a_version_that_counted_rows_only_goes_on(job: Job) -> None:
