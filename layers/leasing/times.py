@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from numbers import Real
 
 LONGEST_SECONDS = 4e12
@@ -13,10 +12,11 @@ def positive(seconds: float, name: str) -> int:
     """Return a duration in microseconds.
 
     Raises:
-        ValueError: it is not finite, too long, or not more than 0.
+        ValueError: it is NaN, too long, or not more than 0.
         TypeError: it is no number.
     """
-    if not _is_finite(seconds, name) or not 0 < seconds <= LONGEST_SECONDS:
+    _check_number(seconds, name)
+    if not 0 < seconds <= LONGEST_SECONDS:
         raise ValueError(f"{name} is a number of seconds, more than 0, not {seconds}{_over(seconds)}.")
     return int(seconds * 1e6)
 
@@ -25,10 +25,11 @@ def not_negative(seconds: float, name: str) -> int:
     """Return a delay or a time in microseconds.
 
     Raises:
-        ValueError: it is not finite, too long, or less than 0.
+        ValueError: it is NaN, too long, or less than 0.
         TypeError: it is no number.
     """
-    if not _is_finite(seconds, name) or not 0 <= seconds <= LONGEST_SECONDS:
+    _check_number(seconds, name)
+    if not 0 <= seconds <= LONGEST_SECONDS:
         raise ValueError(f"{name} is a number of seconds, 0 or more, not {seconds}{_over(seconds)}.")
     return int(seconds * 1e6)
 
@@ -60,20 +61,16 @@ def check_timeout(timeout: float | None) -> None:
         ValueError: it is less than 0, or none at all.
         TypeError: it is no number.
     """
-    if timeout is not None and not _is_number(timeout):
-        raise TypeError(f"timeout is a number of seconds or None, not {timeout!r}.")
-    if timeout is not None and not timeout >= 0:
+    if timeout is None:
+        return
+    _check_number(timeout, "timeout", " or None")
+    if not timeout >= 0:
         raise ValueError(f"timeout is a number of seconds, 0 or more, or None, not {timeout}.")
 
 
-def _is_finite(seconds: float, name: str) -> bool:
-    if not _is_number(seconds):
-        raise TypeError(f"{name} is a number of seconds, not {seconds!r}.")
-    return math.isfinite(seconds)
-
-
-def _is_number(seconds: object) -> bool:
-    return isinstance(seconds, Real)
+def _check_number(seconds: object, name: str, besides: str = "") -> None:
+    if not isinstance(seconds, Real):
+        raise TypeError(f"{name} is a number of seconds{besides}, not {seconds!r}.")
 
 
 def _over(seconds: float) -> str:
