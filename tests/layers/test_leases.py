@@ -408,11 +408,25 @@ def test_an_item_that_does_not_decode_is_named_and_what_stands_before_it_is_leas
 ) -> None:
     Queue(space).enqueue_many(db, [b"1", b"2", b"{", b"4"])
     leases = Leases(Queue(space, codec="json"), clock=clock)
-    assert [lease.value for lease in leases.lease_many(db)] == [1, 2]
+    assert [lease.value for lease in leases.lease_many(db, limit=3)] == [1, 2]
     with pytest.raises(CodecError, match="The item 3:"):
         leases.lease(db)
     assert leases.queue.stats(db).leased == 2
     assert leases.queue.check(db).ok
+
+
+def test_what_is_due_is_settled_also_when_the_first_item_can_not_be_read(
+    db: Any, space: Subspace, clock: Clock
+) -> None:
+    of_bytes = Leases(Queue(space), clock=clock)
+    of_bytes.queue.enqueue_many(db, [b"{", b"2"])
+    first, _ = of_bytes.lease_many(db, duration=1)
+    of_bytes.nack(db, first)
+    clock.now += 2
+    with pytest.raises(CodecError, match="index=1"):
+        Leases(Queue(space, codec="json"), clock=clock).lease(db)
+    assert of_bytes.stats(db).leased == 0
+    assert of_bytes.check(db).ok
 
 
 @pytest.mark.parametrize("stored", [b"", b"\x20newer", b"\x14\x00\x09cut", b"\x12short", b"\x14\x00\x04\x81\xa1z\x01x"])
@@ -439,6 +453,7 @@ def test_overdue_items_of_a_newer_version_are_left_to_it_and_hold_nobody_up(
     clock.now += 2
     assert [lease.value for lease in leases.lease_many(db, duration=100)] == [b"%d" % n for n in range(66, 70)]
     assert leases.reclaim(db).more is False
+    assert leases.reclaim(db, limit=66).more is False
     assert leases.stats(db).leased == 70
     assert any("newer version" in problem for problem in leases.check(db).problems)
 

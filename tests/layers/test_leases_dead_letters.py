@@ -155,6 +155,16 @@ def test_every_state_can_be_looked_at(db: Any, leases: Leases, clock: Clock) -> 
     assert [kept.value for kept in leases.browse(db, state="dead")] == [b"0"]
 
 
+def test_browsing_begins_behind_a_position_and_passes_over_large_items_that_are_gone(db: Any, leases: Leases) -> None:
+    large = bytes(INLINE_BYTES + 1)
+    leases.enqueue_many(db, [b"0", b"1", large, large, b"4"], ttl=99)
+    [first] = leases.browse(db, state="available", limit=1)
+    found = leases.browse(db, state="available", after=first.position)
+    assert next(found).value == b"1"
+    assert len(leases.queue.dequeue_many(db, limit=3)) == 3
+    assert [kept.value for kept in found] == [large, b"4"]
+
+
 def test_stats_say_how_old_the_first_item_is_and_what_is_overdue(db: Any, leases: Leases, clock: Clock) -> None:
     assert leases.stats(db).oldest_age_s is None
     leases.enqueue(db, b"old")
@@ -164,6 +174,9 @@ def test_stats_say_how_old_the_first_item_is_and_what_is_overdue(db: Any, leases
     clock.now += 3
     stats = leases.stats(db)
     assert (stats.oldest_age_s, stats.overdue, stats.delayed) == (10.0, 1, 1)
+    leases.queue.clear(db)
+    leases.queue.enqueue(db, b"of which nobody knows when it came")
+    assert leases.stats(db).oldest_age_s is None
 
 
 def test_stats_count_on_when_the_first_item_can_not_be_read(db: Any, leases: Leases) -> None:
@@ -191,8 +204,12 @@ def test_check_finds_timers_without_items_and_items_without_timers(db: Any, leas
 
 def test_a_timer_without_an_item_is_removed_by_whoever_comes_by(db: Any, leases: Leases) -> None:
     leases.enqueue(db, b"x")
-    db[leases.layout.timer_key(1, b"\x15\x01\x01r\x00", "delay")] = b""
+    stray = leases.layout.timer_key(1, b"\x15\x01\x01r\x00", "delay")
+    db[stray] = b""
     assert leases.lease(db) is not None
+    assert leases.check(db).ok
+    db[stray] = b""
+    assert leases.lease(db) is None
     assert leases.check(db).ok
 
 
@@ -200,7 +217,10 @@ def test_many_items_are_enqueued_with_terms_in_as_many_transactions_as_it_takes(
     db: Any, leases: Leases, clock: Clock
 ) -> None:
     report = leases.enqueue_many(db, (b"%d" % n for n in range(1_200)), delay=5)
-    assert (report.items, report.transactions) == (1_200, 3)
+    assert (report.items, report.size_bytes, report.transactions) == (1_200, 10 + 180 + 2_700 + 800, 3)
+    assert report.first is not None
+    assert report.last is not None
+    assert (report.first.index, report.last.index) == (1, 1_200)
     assert leases.enqueue_many(db, []).items == 0
     assert leases.stats(db).delayed == 1_200
     leases.queue.enqueue(db, b"last")

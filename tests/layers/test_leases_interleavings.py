@@ -9,6 +9,7 @@ import pytest
 
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.items import INLINE_BYTES
 from layers.lease import Lease
 from layers.leases import Leases
 from tests.helpers.clock import Clock
@@ -98,6 +99,20 @@ def test_a_lease_that_saw_nothing_conflicts_in_a_callers_transaction(db: Any, le
     tr[space.pack(("decided",))] = b"there was nothing to do"
     leases.enqueue(db, b"x")
     assert conflicts(tr)
+
+
+def test_looking_on_conflicts_with_nobody(db: Any, leases: Leases, space: Subspace) -> None:
+    leases.queue.enqueue_many(db, [b"small", bytes(INLINE_BYTES + 1), b"small"])
+    leases.lease(db)
+    tr = db.create_transaction()
+    assert leases.stats(tr).available == 2
+    assert len(list(leases.browse(tr, state="available"))) == len(list(leases.queue.browse(tr))) == 2
+    assert len(list(leases.browse(tr, state="leased"))) == 1
+    assert leases.check(tr).ok
+    tr[space.pack(("what was seen",))] = b""
+    leases.ack_many(db, leases.lease_many(db))
+    leases.queue.enqueue(db, b"new")
+    assert not conflicts(tr)
 
 
 def test_a_lease_and_a_plain_dequeue_of_the_same_item_conflict(db: Any, leases: Leases) -> None:
