@@ -12,7 +12,7 @@ from fdbqueue import FdbQueueError
 from fdbqueue.engine import Subspace
 from layers.decisions import Decision
 from layers.limits import Limit
-from layers.messages import MessageType
+from layers.messages import NOTHING, MessageType
 from layers.smart import SmartQueue
 from tests.helpers.conflicting import conflicts
 from tests.helpers.smart import (
@@ -172,6 +172,16 @@ def test_of_two_newcomers_for_the_queues_last_place_one_conflicts(db: Any, space
     smart = smart_queue(space, limit=Limit(2))
     smart.enqueue(db, Order(1))
     assert both(db, lambda tr: smart.enqueue(tr, Progress("a", 1)), lambda tr: smart.enqueue(tr, Progress("b", 1)))
+
+
+def test_an_oldest_item_that_is_leased_while_a_newcomer_drops_it_conflicts(db: Any, space: Subspace) -> None:
+    limited = MessageType("x", sees=NOTHING, key=lambda data: data["number"], key_limit=Limit(1, "drop oldest"))
+    smart = smart_queue(space, limited)
+    smart.enqueue(db, {"type": "x", "number": 1})
+    assert both(
+        db, lambda tr: smart.leases.lease(tr), lambda tr: smart.enqueue(tr, {"type": "x", "number": 1, "newer": True})
+    )
+    assert smart.check(db).ok
 
 
 def test_a_registration_and_an_enqueue_that_does_not_know_of_it_conflict(db: Any, smart: SmartQueue) -> None:

@@ -7,13 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fdbqueue import Queue
 from fdbqueue.engine.steps import run
+from fdbqueue.layout import pack
 from layers.lease import LeaseHandle
 from layers.leases import Leases
+from layers.leasing.timers import SETTLE_LIMIT
 from layers.staged import StagedQueue
 from layers.staging import turns
+from layers.staging.requests import REQUEST_SECONDS, Request, Requests, Wish
 from layers.staging.serving import Serving, Share
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
@@ -112,6 +116,90 @@ def test_a_grant_whose_lease_was_lost_is_not_collected(db: Any, queue: Queue, le
     assert run(serving.collect(tr, [stale], Share(1, 0, "", own=True))) == []
     tr.commit().wait()
     leases.ack(db, lease)
+
+
+def test_granted_items_that_nobody_wants_any_more_go_back_to_their_places(
+    db: Any, queue: Queue, leases: Leases
+) -> None:
+    queue.enqueue_many(db, ["a", "b", "c"])
+    granted = [lease.handle for lease in leases.lease_many(db, duration=60)]
+    tr = db.create_transaction()
+    [got] = run(Serving(leases).collect(tr, granted, Share(1, 0, "", own=True)))
+    tr.commit().wait()
+    assert value(got.given) == "a"
+    again = leases.lease_many(db)
+    assert [(lease.value, lease.attempt) for lease in again] == [("b", 1), ("c", 1)]
+    assert leases.check(db).ok
+
+
+def test_a_granted_item_that_can_not_be_read_goes_back_with_those_behind_it(
+    db: Any, queue: Queue, leases: Leases
+) -> None:
+    of_bytes = Leases(Queue(queue.layout.space), clock=leases.clock)
+    of_bytes.queue.enqueue_many(db, [b"a", b"\xff", b"c"])
+    granted = [lease.handle for lease in of_bytes.lease_many(db, duration=60)]
+    tr = db.create_transaction()
+    [got] = run(Serving(leases).collect(tr, granted, Share(3, 0, "", own=True)))
+    tr.commit().wait()
+    assert value(got.given) == "a"
+    assert [item.value for item in of_bytes.queue.browse(db)] == [b"\xff", b"c"]
+    assert leases.check(db).ok
+
+
+def test_a_registration_that_came_through_without_an_answer_is_found_among_all(db: Any, queue: Queue) -> None:
+    requests = Requests(queue.layout)
+    wishes = [Wish(client, 1, 1) for client in (b"one", b"other")]
+    for wish in wishes:
+        tr = db.create_transaction()
+        requests.register(tr, wish)
+        tr.commit().wait()
+    tr = db.create_transaction()
+    assert [run(requests.find(tr, wish)) for wish in wishes] == run(requests.first(tr, limit=0))
+
+
+def test_who_waits_for_long_renews_its_request(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 1_000.0)  # nobody is thought to be stuck
+    requests = Requests(queue.layout)
+    register(db, queue, clock, lives=1_000.0)
+    counting = FaultyDatabase(db, lambda: None)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(StagedQueue(leases).dequeue, counting, timeout=20)
+        wait_until(lambda: counting.commits >= 2)  # it registered, and waits
+        front, before = run(requests.first(db.create_transaction(), limit=0))
+        clock.now += 0.6 * REQUEST_SECONDS
+        tr = db.create_transaction()
+        requests.put(tr, front.key, replace(front.wish, wanted=2))  # which wakes who stands behind
+        tr.commit().wait()
+
+        def own() -> Request:
+            return run(requests.first(db.create_transaction(), limit=0))[1]
+
+        wait_until(lambda: own().wish.expires_at_us > before.wish.expires_at_us)
+        tr = db.create_transaction()
+        requests.remove(tr, front.key)
+        queue.enqueue(tr, "a")
+        tr.commit().wait()
+        assert value(waiting.result(20)) == "a"
+
+
+def test_more_due_timers_than_one_transaction_settles_do_not_change_the_order(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    queue.enqueue_many(db, [str(n) for n in range(SETTLE_LIMIT + 2)])
+    assert value(leases.lease(db, duration=3)) == "0"
+    assert len(leases.lease_many(db, limit=SETTLE_LIMIT + 1, duration=1)) == SETTLE_LIMIT + 1
+    clock.now += 5
+    assert value(StagedQueue(leases).dequeue(db)) == "0"
+
+
+def test_timers_that_nobody_here_can_settle_hold_nobody_up(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
+    queue.enqueue_many(db, [str(n) for n in range(SETTLE_LIMIT + 1)])
+    for lease in leases.lease_many(db, limit=SETTLE_LIMIT, duration=1):
+        db[leases.layout.leased.key(pack(lease.position))] = b"\x20newer"
+    clock.now += 5
+    assert value(StagedQueue(leases).dequeue(db)) == str(SETTLE_LIMIT)
 
 
 def test_when_the_one_in_front_goes_the_next_one_watches_in_its_place(

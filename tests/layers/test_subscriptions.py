@@ -14,6 +14,7 @@ from fdbqueue.engine.steps import Steps
 from fdbqueue.layout import pack
 from layers.leases import Leases
 from layers.staged import StagedQueue
+from layers.subscribing.records import VERSION, Registration, pack_record
 from layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.subscribing import fill, of_color, values
@@ -197,6 +198,21 @@ def test_a_suspended_subscription_delivers_nothing_until_it_resumes(
     assert subscriptions.stats(db)[0].suspended
     red.resume(db)
     assert values(red.lease_many(db)) == ["red0"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "told"),
+    [(pack_record(Registration(version=VERSION + 1)), "newer version"), (b"\xc1", "can't be read.*subscribe again")],
+)
+def test_a_subscription_that_can_not_be_read_says_so(
+    db: Any, subscriptions: Subscriptions, leases: Leases, stored: bytes, told: str
+) -> None:
+    red = of_color(subscriptions, db, "red")
+    fill(leases, db, "red")
+    db[leases.layout.subscriptions.pack(("red",))] = stored
+    with pytest.raises(FormatError, match=f"'red'.*{told}"):
+        red.lease(db)
+    assert leases.stats(db).available == 1
 
 
 def test_who_is_unsubscribed_is_told_so_and_items_stay(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:

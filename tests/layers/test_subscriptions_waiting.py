@@ -171,6 +171,46 @@ def test_who_stands_behind_one_who_died_waiting_takes_its_place(db: Any, space: 
     asyncio.run(session())
 
 
+def test_who_died_waiting_leaves_the_line_though_nothing_comes(db: Any, space: Subspace) -> None:
+    async def session() -> None:
+        now = time.time()
+        subscriptions = Subscriptions(Leases(Queue(space, codec="str"), clock=lambda: now))
+        everything = subscriptions.subscribe(db, "all")
+        stand_in_line(subscriptions, db, b"dies", "all")
+        now += 29.9
+        [task] = await started(subscriptions, db, everything)
+        now += 1
+        await until_waiting(subscriptions, db, 1)
+        subscriptions.leases.enqueue(db, "x")
+        assert (await task).value == "x"
+
+    asyncio.run(session())
+
+
+def test_who_waits_for_long_renews_its_stand(db: Any, space: Subspace) -> None:
+    async def session() -> None:
+        now = time.time()
+        subscriptions = Subscriptions(Leases(Queue(space, codec="str"), clock=lambda: now))
+        line = WaitingLine(subscriptions.leases.layout)
+
+        def expires_at_us() -> int:
+            [own] = run(line.first(db.create_transaction(), limit=0))
+            return own.wish.expires_at_us
+
+        [task] = await started(subscriptions, db, of_color(subscriptions, db, "red"))
+        before = expires_at_us()
+        now += 20
+        subscriptions.leases.enqueue(db, "b", headers={"color": "blue"})  # which wakes it, and is not for it
+        deadline = time.monotonic() + 100
+        while expires_at_us() < before + 20_000_000:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.001)
+        subscriptions.leases.enqueue(db, "r", headers={"color": "red"})
+        assert (await task).value == "r"
+
+    asyncio.run(session())
+
+
 @pytest.mark.parametrize("fault", ["item", "selector"])
 def test_a_call_that_fails_while_it_waits_leaves_the_line_and_is_in_nobodys_way(
     db: Any, subscriptions: Subscriptions, fault: str
