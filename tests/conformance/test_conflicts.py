@@ -110,6 +110,15 @@ def test_every_kind_of_read_conflicts_with_every_kind_of_write(db: Any, keys: Ke
 
 
 @pytest.mark.parametrize("write", WRITES)
+def test_writes_that_own_reads_do_not_see_conflict_as_others_do(db: Any, keys: Keys, write: str) -> None:
+    def unseen(tr: Any, k: Keys) -> None:
+        tr.options.set_read_your_writes_disable()
+        WRITES[write](tr, k)
+
+    assert conflicts(db, keys, reading("b"), unseen)
+
+
+@pytest.mark.parametrize("write", WRITES)
 def test_a_write_elsewhere_does_not_conflict(db: Any, keys: Keys, write: str) -> None:
     assert not conflicts(db, keys, reading("d"), WRITES[write])
 
@@ -207,6 +216,16 @@ def test_an_offset_conflicts_with_all_that_it_stepped_over(db: Any, keys: Keys, 
         tr.get_key(KeySelector.first_greater_or_equal(k.a) + 2).wait()
 
     assert conflicts(db, keys, read, writing(written)) is expected
+
+
+def test_a_range_does_not_conflict_at_a_key_whose_value_the_transaction_itself_gave_it(db: Any, keys: Keys) -> None:
+    def read(tr: Any, k: Keys) -> None:
+        tr.set(k.b, b"\x01")
+        tr.add(k.b, b"\x01")
+        assert rows(tr, k.a, k.c) == [k.b]
+
+    assert not conflicts(db, keys, read, writing("b"))
+    assert conflicts(db, keys, read, writing("bb"))
 
 
 def test_a_blind_write_conflicts_with_nothing(db: Any, keys: Keys) -> None:

@@ -158,8 +158,7 @@ class Writes:
             self.empty = False
         elif conflict and not self.unreadable and type(self.points.get(key)) is not Stack:
             self.quiet.discard(key)
-            self.points[key] = value
-            self.empty = False
+            self.points[key] = value  # it is not `plain`, so not empty any more
         else:
             self.mutate(SET, key, value, conflict)
 
