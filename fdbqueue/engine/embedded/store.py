@@ -440,8 +440,8 @@ class Store:
 
 
 _WORK = (
-    *("files", "_begin", "_dbs", "_data", "_gate", "_open", "_forget", "_seconds", "_pins", "_kept", "_last", "_ensure"),
-    *("bell", "_committer", "_sweeper", "_changes", "_janitor"),
+    *("files", "_begin", "_dbs", "_data", "_gate", "_open", "_forget", "_seconds", "_pins", "_kept", "_last"),
+    *("_ensure", "bell", "_committer", "_sweeper", "_changes", "_janitor"),
 )  # fmt: skip
 
 
