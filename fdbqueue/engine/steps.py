@@ -91,7 +91,8 @@ async def aio(future: Future[T]) -> T:
 
     >>> import fdbqueue
     >>> with fdbqueue.open("memory:") as db:
-    ...     value = asyncio.run(aio(db.create_transaction()[b"stock"]))
+    ...     tr = db.create_transaction()
+    ...     value = asyncio.run(aio(tr[b"stock"]))
     >>> value.present()
     False
     """

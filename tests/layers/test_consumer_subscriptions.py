@@ -80,7 +80,7 @@ def test_it_waits_for_items_and_gives_back_what_it_had_not_begun(db: Any, subscr
 
 
 class Late:
-    """A database, and its transactions, whose commits take effect at once, and say so when a test lets them."""
+    """A database whose commits take effect at once, and say so when a test lets them."""
 
     def __init__(self, inner: Any, gate: Promise) -> None:
         self._inner = inner
@@ -89,8 +89,17 @@ class Late:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def create_transaction(self) -> Late:
-        return Late(self._inner.create_transaction(), self._gate)
+    def create_transaction(self) -> LateTransaction:
+        return LateTransaction(self._inner.create_transaction(), self._gate)
+
+
+class LateTransaction:
+    def __init__(self, inner: Any, gate: Promise) -> None:
+        self._inner = inner
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def commit(self) -> Promise:
         self._inner.commit().wait()

@@ -423,7 +423,7 @@ def test_what_is_due_is_settled_also_when_the_first_item_can_not_be_read(
     first, _ = of_bytes.lease_many(db, duration=1)
     of_bytes.nack(db, first)
     clock.now += 2
-    with pytest.raises(CodecError, match="index=1"):
+    with pytest.raises(CodecError, match="The item 1:"):
         Leases(Queue(space, codec="json"), clock=clock).lease(db)
     assert of_bytes.stats(db).leased == 0
     assert of_bytes.check(db).ok
