@@ -47,7 +47,7 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None) -> 
         # A cluster's client does what it is told in a thread of its own, one after the other: when it has answered
         # this, which it knows without asking anybody, `attempt` says whether there was a `reset` before.
         yield tr.get_approximate_size()
-        following = of_queues[layout.prefix]  # another task may have been here meanwhile
+        following = of_queues.get(layout.prefix)  # another task may have been here meanwhile
     if following is None or following.order != order or following.attempt.is_ready():
         last = yield from LastIndex(tr, layout, order, composed=True).steps()
         following = of_queues[layout.prefix] = _Next(tr.get_versionstamp(), last + 1, order, layout)
