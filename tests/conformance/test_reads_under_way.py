@@ -151,11 +151,13 @@ def test_a_snapshot_view_or_a_range_keeps_its_transaction(db: Any, key: bytes) -
 
 @pytest.mark.parametrize("name", ["get", "snapshot", "get_key", "get_read_version"])
 def test_a_read_can_be_cancelled_alone(db: Any, key: bytes, name: str) -> None:
-    tr = db.create_transaction()
-    asked = READS[name](tr, key)
-    asked.cancel()
+    for _ in range(20):
+        tr = db.create_transaction()
+        asked = READS[name](tr, key)
+        asked.cancel()
+        if asked.cancelled():
+            break  # else a cluster was faster
     assert outcome(asked) == 1101
-    assert asked.cancelled()
     assert tr.get(key) == b"1"
     tr.commit().wait()
 
