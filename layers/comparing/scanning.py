@@ -136,8 +136,7 @@ class Scan:
             return
         for span in self._spans:
             # Entries of a whole type stand in the order of their keys first: what is in front is not known.
-            ordered = last is not None and span.at
-            end = span.begin + last.packed + b"\x00" if last is not None and ordered else span.end
+            end = span.begin + last.packed + b"\x00" if last is not None and span.at else span.end
             self._tr.add_read_conflict_range(span.begin, end)
         if len(self._entries) < RANGE_READ_ITEMS:
             return  # they were read with a conflict each

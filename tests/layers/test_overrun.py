@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import subprocess
 import sys
@@ -114,3 +115,53 @@ sys.settrace(lambda frame, event, argument: None)
 def test_a_thread_that_was_stopped_can_be_traced_afterwards() -> None:
     # Where an exception was sent and taken back, Python up to 3.12 does not come to an end here.
     subprocess.run([sys.executable, "-c", STOPPED_AND_TRACED], check=True, timeout=60)
+
+
+def test_a_call_is_stopped_when_its_time_is_over_and_again_when_it_goes_on_for_as_long() -> None:
+    limit = TimeLimit(100.0)
+    due = limit.due
+    limit.stop_if_due(due - 1)
+    assert not limit.stopped
+
+    def stopped() -> None:
+        limit.stop_if_due(due)
+        limit.settle()
+
+    with pytest.raises(Overrun):
+        stopped()
+    limit.running = False
+    assert (limit.stopped, limit.due) == (True, due + 100)
+
+
+def test_a_call_that_catches_even_that_is_told_to_have_run_too_long() -> None:
+    def stubborn() -> str:
+        with contextlib.suppress(BaseException):
+            wait_busily(threading.Event())
+        return "done"
+
+    with pytest.raises(Overrun):
+        within(0.05, stubborn)
+
+
+STOPPED_IN_A_CHILD = """
+import os, signal
+from layers.comparing.overrun import Overrun, within
+
+def forever():
+    while True:
+        pass
+
+within(60, int)
+child = os.fork()
+if not child:
+    signal.alarm(30)
+    try:
+        within(0.01, forever)
+    except Overrun:
+        os._exit(0)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_stops_what_runs_too_long_too() -> None:
+    subprocess.run([sys.executable, "-c", STOPPED_IN_A_CHILD], check=True, timeout=60)

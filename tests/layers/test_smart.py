@@ -13,7 +13,9 @@ import pytest
 from fdbqueue import BulkInterrupted, CodecError, ItemTooLarge, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.items import INLINE_BYTES
+from layers.comparing import batches
 from layers.decisions import Answer, Asked, Decision, TakeOver
+from layers.leases import Leases
 from layers.limits import Limit
 from layers.messages import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed, types
 from layers.smart import SmartQueue
@@ -229,10 +231,21 @@ def test_enqueue_many_says_which_are_in_when_a_check_fails_in_the_middle_of_a_ba
         return Decision.dont_care
 
     smart = smart_queue(space, MessageType("x", check=fails_at_five, sees=OWN_TYPE))
-    with pytest.raises(BulkInterrupted, match="after 5 messages") as interrupted:
+    with pytest.raises(BulkInterrupted, match="after 5 messages were dealt with: The check of 'x'") as interrupted:
         smart.enqueue_many(db, [{"type": "x", "n": n} for n in range(9)])
     assert (interrupted.value.missing, interrupted.value.unknown) == ([(5, 9)], [])
+    ends = (interrupted.value.report.first, interrupted.value.report.last)
+    items = list(smart.queue.browse(db))
+    assert ends == (items[0].position, items[-1].position)
     assert [message["n"] for message in contents(smart, db)] == [0, 1, 2, 3, 4]
+
+
+def test_enqueue_many_halves_what_is_too_large_for_one_transaction(
+    db: Any, smart: SmartQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "BATCH_BYTES", 1 << 30)
+    smart.enqueue_many(db, [Order(n, "x" * 3_000_000) for n in range(4)])
+    assert [order.number for order in contents(smart, db)] == [0, 1, 2, 3]
 
 
 def test_enqueue_many_says_which_were_read_and_are_not_in_when_the_input_fails(db: Any, smart: SmartQueue) -> None:
@@ -333,6 +346,36 @@ def test_check_tells_of_items_that_are_not_in_the_index_and_of_entries_without_a
     smart.queue.clear(db)
     Queue(space).enqueue(db, b"no message")
     assert any("can't be read as a message" in problem for problem in smart.check(db).problems)
+
+
+def test_check_tells_of_keys_that_stand_beside_no_item(db: Any, smart: SmartQueue) -> None:
+    smart.resend.register(db, "B")
+    smart.enqueue(db, Progress("a", 1))
+    layout = smart.queue.layout
+    assert smart.check(db).problems == ()
+    for stray in layout.deadlines["near"][7], layout.copies[1], layout.unsent[1]:
+        db[stray.pack((7, b"random"))] = b""
+    told = "\n".join(smart.check(db).problems)
+    assert [f"of a {name} belongs to no item" in told for name in ("deadline", "copy", "unsent")] == [True] * 3
+
+
+def test_check_goes_on_behind_an_item_that_can_not_be_read(db: Any, smart: SmartQueue) -> None:
+    position = position_of(smart, db, Progress("a", 1))
+    smart.queue.enqueue(db, Progress("b", 1))
+    db[smart.queue.layout.item_key(position)] = b"\xf0from the future"
+    told = "\n".join(smart.check(db).problems)
+    assert "newer version" in told
+    assert "notes that do not name its index entry" in told
+
+
+def test_dead_letters_are_nothing_that_check_misses_in_the_index(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue(db, Progress("a", 1))
+    leases = Leases(smart.queue, max_attempts=1)
+    lease = leases.lease(db)
+    assert lease is not None
+    leases.nack(db, lease)
+    assert leases.stats(db).dead == 1
+    assert smart.check(db).problems == ()
 
 
 def test_types_that_do_not_go_together_are_refused() -> None:

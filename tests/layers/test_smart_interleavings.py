@@ -10,9 +10,10 @@ import pytest
 
 from fdbqueue import FdbQueueError
 from fdbqueue.engine import Subspace
+from layers.comparing.scanning import RANGE_READ_ITEMS
 from layers.decisions import Decision
 from layers.limits import Limit
-from layers.messages import NOTHING, MessageType
+from layers.messages import NOTHING, OWN_KEY, MessageType
 from layers.smart import SmartQueue
 from tests.helpers.conflicting import conflicts
 from tests.helpers.smart import (
@@ -22,6 +23,7 @@ from tests.helpers.smart import (
     Order,
     Progress,
     contents,
+    note,
     position_of,
     smart_queue,
 )
@@ -122,6 +124,25 @@ def test_an_enqueue_behind_the_item_that_decided_does_not_conflict(db: Any, smar
 
     assert not both(db, lambda tr: smart.enqueue(tr, Note("other", {})), left_out)
     assert both(db, lambda tr: smart.queue.dequeue(tr), left_out)
+
+
+@pytest.mark.parametrize("amount", [2, RANGE_READ_ITEMS])
+def test_what_comes_or_goes_behind_the_related_item_that_decided_is_no_conflict(
+    db: Any, space: Subspace, amount: int
+) -> None:
+    smart = smart_queue(space, MessageType("note", Note, key=lambda message: 0, sees=OWN_KEY))
+    first = position_of(smart, db, note("first", new="ignore"))
+    smart.enqueue_many(db, [note(f"{n}") for n in range(amount - 2)])
+    smart.enqueue(db, note("last", over="ignore and delete"))
+
+    def left_out(tr: Any) -> None:
+        assert smart.enqueue(tr, note("new")).by == first
+        tr.set(smart.queue.layout.space.pack(("left out",)), b"")
+
+    assert not both(db, lambda tr: smart.enqueue(tr, note("another")), left_out)
+    if amount >= RANGE_READ_ITEMS:  # fewer are read with a conflict each
+        assert not both(db, lambda tr: smart.enqueue(tr, note("over")), left_out)
+    assert both(db, lambda tr: smart.dequeue(tr), left_out)
 
 
 def test_an_item_that_comes_to_stand_in_front_of_the_one_that_decided_conflicts(db: Any, smart: SmartQueue) -> None:

@@ -13,14 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from fdbqueue import CheckFailed, CodecError, FormatError, ItemTooLarge, QueueFull, ScanTooLarge
+from fdbqueue import CheckFailed, CodecError, FormatError, ItemTooLarge, Queue, QueueFull, ScanTooLarge
 from fdbqueue.engine import Subspace
 from fdbqueue.items import MAX_ITEM_BYTES
 from layers.comparing.room import WATCHED_ENTRIES
 from layers.decisions import Asked, Decision, TakeOver
+from layers.earliest import EarliestDeadline
 from layers.leasing.timers import SETTLE_LIMIT
 from layers.limits import Limit
-from layers.messages import NOTHING, OWN_KEY, OWN_TYPE, MessageType, types
+from layers.messages import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, Sees, types
 from layers.smart import SmartQueue
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
@@ -186,6 +187,20 @@ def test_an_enqueue_that_fails_has_written_nothing_whatever_becomes_of_the_trans
     tr.commit().wait()
     assert rows_of(smart, db) == before
     assert smart.check(db).problems == ()
+
+
+@pytest.mark.parametrize("in_front", [0, 1])
+def test_an_enqueue_by_rank_that_fails_has_written_nothing(db: Any, space: Subspace, in_front: int) -> None:
+    queue = Queue(space, codec=Messages(MessageType("x", check=raises)), order=EarliestDeadline())
+    smart = SmartQueue(queue)
+    queue.enqueue(db, {"type": "x"}, headers={"deadline": 8})
+    tr = db.create_transaction()
+    for _ in range(in_front):
+        queue.enqueue(tr, {"type": "x"}, headers={"deadline": 9})
+    before = rows_of(smart, tr)
+    with pytest.raises(CheckFailed):
+        smart.enqueue(tr, {"type": "x"}, headers={"deadline": 10})
+    assert rows_of(smart, tr) == before
 
 
 def test_a_check_that_is_not_deterministic_is_found_by_the_debug_mode(db: Any, space: Subspace) -> None:
@@ -371,6 +386,37 @@ def test_items_whose_life_is_over_make_room(db: Any, space: Subspace) -> None:
         clock.now += 101
         assert len(smart.enqueue(db, x("a", 3)).expired) == 2, at
         assert numbers(smart, db) == [("a", 3)]
+
+
+def test_items_whose_life_is_over_make_room_for_a_newcomer_that_does_not_see_them(db: Any, space: Subspace) -> None:
+    clock = Clock()
+    mortal = MessageType("x", expires=100.0, sees=NOTHING, limit=Limit(2, "drop oldest"))
+    smart = smart_queue(space, mortal, clock=clock)
+    first = smart.enqueue(db, x("a", 1)).position
+    clock.now += 99
+    smart.enqueue(db, x("a", 2))
+    clock.now += 2
+    outcome = smart.enqueue(db, x("a", 3))
+    assert (outcome.expired, outcome.deleted) == ((first,), ())
+    assert numbers(smart, db) == [("a", 2), ("a", 3)]
+
+
+@pytest.mark.parametrize("sees", [EVERYTHING, NOTHING], ids=["seen", "not seen"])
+@pytest.mark.parametrize("of", ["type", "queue"])
+def test_an_item_whose_life_is_over_stays_with_the_consumer_who_has_it(
+    db: Any, space: Subspace, sees: Sees, of: str
+) -> None:
+    clock, limit = Clock(), Limit(1)
+    mortal = MessageType("x", expires=10.0, sees=sees, limit=limit if of == "type" else None)
+    smart = smart_queue(space, mortal, clock=clock, limit=limit if of == "queue" else None)
+    smart.enqueue(db, x("a", 1))
+    lease = smart.leases.lease(db, duration=100)
+    assert lease is not None
+    clock.now += 11
+    with pytest.raises(QueueFull):
+        smart.enqueue(db, x("a", 2))
+    smart.leases.ack(db, lease)
+    assert smart.enqueue(db, x("a", 2)).expired == ()
 
 
 def test_items_whose_life_is_over_make_room_in_the_queue_behind_many_others_that_are_due(

@@ -13,13 +13,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from fdbqueue import Position
+from fdbqueue import FormatError, Position
 from fdbqueue.engine import FDBError, Subspace
 from layers.decisions import Decision, TakeOver
 from layers.leases import Leases
 from layers.messages import NOTHING, MessageType
 from layers.smart import SmartQueue
 from tests.helpers.clock import Clock
+from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.smart import contents, rows_of, smart_queue
 
@@ -246,6 +247,22 @@ def test_an_item_that_takes_over_values_is_sent_to_all_anew(db: Any, space: Subs
     assert smart.check(db).problems == ()
     assert [smart.resend.confirm(db, recipient)[1] for recipient in "BCE"] == [False, False, True]
     assert smart.check(db).problems == ()
+
+
+def test_recipients_that_can_not_be_read_are_not_taken_for_none(db: Any, smart: SmartQueue) -> None:
+    db[smart.queue.layout.recipients_key] = b"\xc1"
+    with pytest.raises(FormatError, match="can't be read, or are of a newer version"):
+        smart.enqueue(db, frame(1))
+    assert smart.queue.dequeue(db) is None
+
+
+def test_stats_disturb_no_recipient_and_are_disturbed_by_none(db: Any, smart: SmartQueue, space: Subspace) -> None:
+    smart.enqueue(db, frame(1))
+    tr = db.create_transaction()
+    assert smart.stats(tr).recipients["B"].unsent == 1
+    tr[space.pack(("seen",))] = b""
+    assert list(fetched(smart, db)) == [1]
+    assert not conflicts(tr)
 
 
 def test_there_are_at_most_32_recipients_with_names(db: Any, smart: SmartQueue) -> None:
