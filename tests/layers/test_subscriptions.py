@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from fdbqueue import FormatError, Position, Queue, SelectorError, SubscriptionError
+from fdbqueue.browse import pages
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import Steps
 from fdbqueue.layout import pack
+from layers.lease import Lease
 from layers.leases import Leases
 from layers.staged import StagedQueue
+from layers.subscribing import check
 from layers.subscribing.records import VERSION, Registration, pack_record
 from layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
@@ -393,6 +396,41 @@ def test_the_check_finds_what_was_passed_by_and_credit_that_is_wrong(
     problems = "\n".join(subscriptions.check(db).problems)
     for told in ("was passed by", "whose credit does not know", "belongs to no subscription"):
         assert told in problems
+
+
+def test_the_check_goes_on_behind_what_it_can_not_read_or_ask(
+    db: Any, subscriptions: Subscriptions, leases: Leases
+) -> None:
+    short = subscriptions.subscribe(db, "short", selector=lambda headers: len(headers["color"]) <= 3)
+    fill(leases, db, "red", "blue", "red")
+    unreadable, other = short.lease_many(db)
+    assert subscriptions.check(db).problems == ()
+    layout = leases.layout
+    db[layout.leased.key(pack(unreadable.position))] = b"\xf0from the future"
+    db.clear(layout.held_key("short", pack(other.position)))
+    problems = "\n".join(subscriptions.check(db).problems)
+    for told in ("newer version", f"The item {other.position} is leased for 'short', whose credit does not know"):
+        assert told in problems
+
+
+def test_the_check_tells_of_nothing_that_only_moved_while_it_looked(
+    db: Any, subscriptions: Subscriptions, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    red = of_color(subscriptions, db, "red")
+    fill(leases, db, "red")
+    lease = red.lease(db)
+    assert lease is not None
+    acked: list[Lease] = []
+
+    def acking(tr: Any, begin: bytes, end: bytes) -> Any:
+        if begin == leases.layout.leased.begin and not acked:
+            acked.append(lease)
+            red.ack(db, lease)
+        return pages(tr, begin, end)
+
+    monkeypatch.setattr(check, "pages", acking)
+    assert subscriptions.check(db).problems == ()
+    assert acked
 
 
 def test_it_can_be_awaited(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:

@@ -9,6 +9,7 @@ import pytest
 from layers.leases import Leases
 from layers.leasing.timers import SETTLE_LIMIT
 from layers.subscribing.credit import Credit
+from layers.subscribing.pointing import LAG_SECONDS
 from layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.subscribing import fill, of_color, values
@@ -50,6 +51,7 @@ def test_credit_in_bytes_ends_before_the_item_that_is_too_much(
     taken = subscription.lease_many(db)
     assert [len(lease.value) for lease in taken] == [100, 100]
     assert subscription.lease(db) is None  # the small one stands behind
+    assert subscriptions.check(db).problems == ()
     left = subscription.credit(db)
     assert left.size_bytes is not None
     assert 0 <= left.size_bytes < 50
@@ -58,6 +60,23 @@ def test_credit_in_bytes_ends_before_the_item_that_is_too_much(
     subscription.ack(db, taken[0])
     assert [len(lease.value) for lease in subscription.lease_many(db)] == [100, 10]
     assert subscriptions.check(db).problems == ()
+
+
+def test_an_item_that_came_back_and_is_too_much_is_not_passed_by(
+    db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
+) -> None:
+    subscription = subscriptions.subscribe(db, "all")
+    for size in (100, 10, 10):
+        leases.enqueue(db, "x" * size)
+    large, *_ = subscription.lease_many(db)
+    leases.nack(db, large)
+    subscription.grant(db, items=None, size_bytes=50)
+    leases.enqueue(db, "x" * 10)
+    clock.now += LAG_SECONDS / 4  # so that it notes how far it has looked
+    assert subscription.lease_many(db) == []
+    assert subscriptions.check(db).problems == ()
+    subscription.grant(db, items=None)
+    assert [len(lease.value) for lease in subscription.lease_many(db)] == [100, 10]
 
 
 def test_who_has_no_credit_keeps_nobody_from_items(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:

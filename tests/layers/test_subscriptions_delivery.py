@@ -46,6 +46,8 @@ def test_an_enqueue_delivers_to_one_who_waits_and_begins_behind_the_one_served_l
     asyncio.run(session())
     assert subscriptions.leases.stats(db).leased == 0
     assert subscriptions.check(db).problems == ()
+    span = subscriptions.leases.layout.grants.range()
+    assert list(db[span.start : span.stop]) == [], "each has collected its grant"
 
 
 def test_an_enqueue_passes_by_who_does_not_want_it_or_has_no_credit(db: Any, subscriptions: Subscriptions) -> None:
@@ -96,6 +98,45 @@ def test_who_has_no_credit_for_an_item_does_not_keep_it_from_those_behind(
     dispatch(subscriptions, db)
     # One has the first item. The other one has to know when credit comes back, and the line does not tell.
     assert waiting(subscriptions, db) == ["blue"]
+
+
+@pytest.mark.parametrize(("size_bytes", "left"), [(4, []), (5, ["all"])])
+def test_credit_is_enough_for_an_item_of_just_that_size(
+    db: Any, subscriptions: Subscriptions, size_bytes: int, left: list[str]
+) -> None:
+    small = subscriptions.subscribe(db, "small")
+    small.grant(db, items=None, size_bytes=size_bytes)
+    subscriptions.subscribe(db, "all")
+    for name in ("small", "all"):
+        stand_in_line(subscriptions, db, name.encode(), name)
+    subscriptions.leases.enqueue(db, "four")  # and one byte in front of them
+    dispatch(subscriptions, db)
+    assert waiting(subscriptions, db) == left
+
+
+def test_what_one_was_woken_for_wakes_nobody_else(db: Any, subscriptions: Subscriptions) -> None:
+    subscriptions.subscribe(db, "all")
+    for client in (b"1", b"2"):
+        stand_in_line(subscriptions, db, client, "all")
+    subscriptions.leases.enqueue(db, "x")
+    for _ in range(2):
+        dispatch(subscriptions, db)
+        assert standing(subscriptions, db) == [("all", b"2")]
+    subscriptions.leases.enqueue(db, "y")
+    dispatch(subscriptions, db)
+    assert standing(subscriptions, db) == []
+
+
+def test_an_item_is_not_kept_for_a_subscription_that_is_suspended(db: Any, subscriptions: Subscriptions) -> None:
+    suspended = subscriptions.subscribe(db, "suspended")
+    suspended.suspend(db)
+    stand_in_line(subscriptions, db, b"suspended", "suspended")
+    assert subscriptions.enqueue(db, "x", immediate=True) is None
+    subscriptions.subscribe(db, "all")
+    stand_in_line(subscriptions, db, b"all", "all")
+    subscriptions.leases.enqueue(db, "x")
+    dispatch(subscriptions, db)
+    assert waiting(subscriptions, db) == ["suspended"]
 
 
 def test_of_a_dispatch_and_a_lease_on_the_last_credit_at_once_one_conflicts(
@@ -214,6 +255,20 @@ def test_an_immediate_item_conflicts_with_its_consumer_that_leaves_the_line(
     assert not conflicts(leaving)
     assert conflicts(pushing)
     assert subscriptions.enqueue(db, "x", immediate=True) is None
+
+
+def test_deliveries_to_different_subscriptions_do_not_conflict(db: Any, subscriptions: Subscriptions) -> None:
+    pushing = []
+    for color in ("red", "blue"):
+        of_color(subscriptions, db, color)
+        stand_in_line(subscriptions, db, color.encode(), color)
+    for color in ("red", "blue"):
+        tr = db.create_transaction()
+        delivery = subscriptions.enqueue(tr, "x", headers={"color": color})
+        assert delivery is not None
+        assert delivery.subscription == color
+        pushing.append(tr)
+    assert [conflicts(tr) for tr in pushing] == [False, False]
 
 
 def test_a_delivery_conflicts_with_a_lease_on_the_same_credit(db: Any, subscriptions: Subscriptions) -> None:

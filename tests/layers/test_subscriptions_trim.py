@@ -13,7 +13,8 @@ from layers.leases import Leases
 from layers.subscribing.pointing import LAG_SECONDS, TRIM_SECONDS, Habit, Pointing
 from layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
-from tests.helpers.subscribing import values
+from tests.helpers.conflicting import conflicts
+from tests.helpers.subscribing import fill, of_color, values
 
 
 @pytest.mark.parametrize(("came_back", "trims"), [([], True), ([b"a packed position"], False)])
@@ -55,6 +56,21 @@ def test_which_notes_may_go_is_looked_for_once_a_second_at_most_by_every_clock(
     assert not notes_left()
     clock.now -= 10 * TRIM_SECONDS  # who trimmed last has a clock that is ahead
     assert not notes_left()
+
+
+def test_who_forgets_notes_conflicts_with_no_other_subscription_that_takes(
+    db: Any, subscriptions: Subscriptions, leases: Leases
+) -> None:
+    blue = of_color(subscriptions, db, "blue")
+    of_color(subscriptions, db, "red")
+    fill(leases, db, "red", "blue")
+    tr = db.create_transaction()
+    head = Pointing(leases.layout, "red", now_us=leases.now_us(), habit=Habit())
+    run(head.prepare(tr, alone=True))
+    assert run(head.finish(tr))
+    assert tr.snapshot.get(leases.layout.trimmed_key).wait().present()
+    assert blue.lease(db) is not None
+    assert not conflicts(tr)
 
 
 def test_a_subscription_that_has_not_looked_yet_holds_no_notes(

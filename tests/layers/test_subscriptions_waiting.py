@@ -348,10 +348,14 @@ def test_who_comes_to_wait_when_its_subscription_ends_conflicts_with_that_and_ot
     assert conflicts(ending) == (name == "red")
 
 
-def test_who_waits_without_credit_gets_an_item_when_some_comes_back(db: Any, subscriptions: Subscriptions) -> None:
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("grant", [{"items": 1}, {"items": None, "size_bytes": 3}])
+def test_who_waits_without_credit_gets_an_item_when_some_comes_back(
+    db: Any, subscriptions: Subscriptions, exclusive: bool, grant: dict[str, Any]
+) -> None:
     async def session() -> None:
-        everything = subscriptions.subscribe(db, "all")
-        everything.grant(db, items=1)
+        everything = subscriptions.subscribe(db, "all", exclusive=exclusive)
+        everything.grant(db, **grant)
         subscriptions.leases.enqueue_many(db, ["0", "1"])
         lease = everything.lease(db)
         assert lease is not None

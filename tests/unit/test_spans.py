@@ -43,5 +43,9 @@ def test_few_spans_have_all_of_many_and_the_same_end(numbers: set[int]) -> None:
     assert result == joined(result)
 
 
+def test_spans_that_touch_are_one() -> None:
+    assert joined([(b"b", b"c"), (b"a", b"b"), (b"d", b"e")]) == [(b"a", b"c"), (b"d", b"e")]
+
+
 def test_who_never_looked_has_everything_to_look_at() -> None:
     assert behind(everything(), b"") == [(b"", END)]
