@@ -13,11 +13,11 @@ import pytest
 from fdbqueue import BulkInterrupted, CodecError, ItemTooLarge, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.items import INLINE_BYTES
-from layers.comparing import batches
+from layers.comparing import batches, scanning
 from layers.decisions import Answer, Asked, Decision, TakeOver
 from layers.leases import Leases
 from layers.limits import Limit
-from layers.messages import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed, types
+from layers.messages import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, Sees, keyed, types
 from layers.smart import SmartQueue
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, When
@@ -69,6 +69,28 @@ def test_items_are_asked_in_queue_order_and_the_first_that_cares_decides(db: Any
     assert (outcome.decision, outcome.by, outcome.asked) == (Decision.queue_and_delete, decider, 2)
     assert asked.index < decider.index
     assert [message.text for message in contents(smart, db)] == ["a", "c", "new"]
+
+
+@pytest.mark.parametrize("sees", [EVERYTHING, OWN_TYPE], ids=["everything", "own type"])
+def test_items_of_all_states_are_asked_in_queue_order_however_many_windows_they_fill(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, sees: Sees
+) -> None:
+    monkeypatch.setattr(scanning, "WINDOW", 2)
+    met: list[int] = []
+
+    def check(queued: dict[str, Any], new: dict[str, Any], asked: Asked) -> Decision:
+        met.append(queued["n"])
+        return Decision.dont_care
+
+    smart = smart_queue(space, MessageType("x", check=check, sees=sees))
+    for n in range(9):
+        smart.enqueue(db, {"type": "x", "n": n}, delay=100 if n in (2, 3, 7) else None)
+    taken = smart.leases.lease_many(db, limit=4)
+    for lease in taken[1:3]:
+        smart.leases.nack(db, lease)
+    met.clear()
+    smart.enqueue(db, {"type": "x", "n": 9})
+    assert met == list(range(9))
 
 
 def test_an_empty_queue_lets_everybody_in(db: Any, smart: SmartQueue) -> None:
@@ -238,6 +260,12 @@ def test_enqueue_many_says_which_are_in_when_a_check_fails_in_the_middle_of_a_ba
     items = list(smart.queue.browse(db))
     assert ends == (items[0].position, items[-1].position)
     assert [message["n"] for message in contents(smart, db)] == [0, 1, 2, 3, 4]
+
+
+def test_enqueue_many_puts_about_a_megabyte_into_a_transaction(db: Any, smart: SmartQueue) -> None:
+    counting = FaultyDatabase(db, lambda: None)
+    smart.enqueue_many(counting, [Order(n, "x" * (batches.BATCH_BYTES // 3)) for n in range(4)])
+    assert counting.commits == 2
 
 
 def test_enqueue_many_halves_what_is_too_large_for_one_transaction(

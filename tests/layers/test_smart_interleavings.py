@@ -11,10 +11,11 @@ import pytest
 from fdbqueue import FdbQueueError
 from fdbqueue.engine import Subspace
 from layers.comparing.scanning import RANGE_READ_ITEMS
-from layers.decisions import Decision
+from layers.decisions import Decision, TakeOver
 from layers.limits import Limit
 from layers.messages import NOTHING, OWN_KEY, MessageType
 from layers.smart import SmartQueue
+from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.smart import (
     CONFIRMATION,
@@ -203,6 +204,21 @@ def test_an_oldest_item_that_is_leased_while_a_newcomer_drops_it_conflicts(db: A
         db, lambda tr: smart.leases.lease(tr), lambda tr: smart.enqueue(tr, {"type": "x", "number": 1, "newer": True})
     )
     assert smart.check(db).ok
+
+
+def test_an_item_whose_life_begins_anew_while_it_makes_room_conflicts(db: Any, space: Subspace) -> None:
+    clock = Clock()
+    mortal = MessageType("x", check=lambda queued, new: TakeOver(new), expires=100.0)
+    given = mortal, MessageType("y", sees=NOTHING)
+    smart, lagging = smart_queue(space, *given, clock=clock, limit=Limit(1)), smart_queue(space, *given, clock=Clock())
+    smart.enqueue(db, {"type": "x", "n": 1})
+    clock.now += 101
+
+    def make_room(tr: Any) -> None:
+        assert len(smart.enqueue(tr, {"type": "y"}).expired) == 1
+
+    assert both(db, lambda tr: lagging.enqueue(tr, {"type": "x", "n": 2}), make_room)
+    assert contents(lagging, db) == [{"type": "x", "n": 2}]
 
 
 def test_a_registration_and_an_enqueue_that_does_not_know_of_it_conflict(db: Any, smart: SmartQueue) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from fdbqueue import CheckFailed, CodecError, FormatError, ItemTooLarge, Queue, QueueFull, ScanTooLarge
 from fdbqueue.engine import Subspace
-from fdbqueue.items import MAX_ITEM_BYTES
+from fdbqueue.items import INLINE_BYTES, MAX_ITEM_BYTES
 from layers.comparing.room import WATCHED_ENTRIES
 from layers.decisions import Asked, Decision, TakeOver
 from layers.earliest import EarliestDeadline
@@ -271,6 +271,17 @@ def test_a_queue_too_large_to_scan_is_refused_with_the_index_that_would_help(
     smaller = SmartQueue(smart.leases, max_bytes=100)
     with pytest.raises(ScanTooLarge, match="100 bytes"):
         smaller.enqueue(db, {"type": "x"})
+
+
+def test_an_item_that_is_too_large_to_be_compared_is_not_read(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space, MessageType("x"), max_bytes=INLINE_BYTES)
+    position = smart.enqueue(db, {"type": "x", "large": "x" * INLINE_BYTES}).position
+    assert position is not None
+    begin, end = smart.queue.layout.chunk_range(position)
+    assert list(db[begin:end])
+    db.clear_range(begin, end)
+    with pytest.raises(ScanTooLarge):
+        smart.enqueue(db, {"type": "x"})
 
 
 def test_an_item_that_can_not_be_read_stops_whoever_has_to_see_it(db: Any, space: Subspace) -> None:
