@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -18,6 +19,7 @@ from layers.leases import Leases
 from layers.staged import StagedQueue
 from layers.subscribing.waitingline import WaitingLine
 from layers.subscriptions import Subscriptions
+from layers.waiting import Promise
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase
@@ -83,6 +85,35 @@ def test_a_call_that_is_cancelled_leaves_the_line_and_keeps_nothing(db: Any, sub
 
     asyncio.run(session())
     assert subscriptions.enqueue(db, "x", headers={"color": "red"}, immediate=True) is None
+
+
+def test_a_call_that_is_cancelled_while_it_takes_an_item_gives_it_back_at_once(
+    db: Any, subscriptions: Subscriptions
+) -> None:
+    async def session() -> None:
+        red = of_color(subscriptions, db, "red")
+        subscriptions.leases.enqueue(db, "x", headers={"color": "red"})
+        take, taking, cancelled = red._take, asyncio.Event(), Promise()
+
+        def slow(tr: Any, terms: Any) -> Any:
+            taken = yield from take(tr, terms)
+            taking.set()
+            yield cancelled
+            return taken
+
+        red._take = slow  # type: ignore[method-assign]
+        task = asyncio.create_task(red.lease.aio(db, timeout=100))
+        await taking.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        cancelled.keep()
+
+    asyncio.run(session())
+    for thread in threading.enumerate():
+        if thread.name == "fdbqueue-finish":
+            thread.join()
+    stats = subscriptions.leases.stats(db)
+    assert (stats.available, stats.leased) == (1, 0)
 
 
 def test_one_enqueue_wakes_the_first_in_line_and_one_who_wants_it_and_not_all(
