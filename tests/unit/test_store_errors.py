@@ -7,7 +7,7 @@ import os
 import resource
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fdbqueue.engine.embedded import datafile, files
 from fdbqueue.engine.embedded.store import Store
 from fdbqueue.errors import StorageError
 from tests.helpers.processes import Processes
-from tests.helpers.stores import clearing, contents, opened, put, sets, view
+from tests.helpers.stores import clearing, commit, contents, opened, put, sets, view
 
 ROWS = [(b"%04d" % number, b"x" * 1_000) for number in range(100)]
 
@@ -203,12 +203,15 @@ def fill_the_disk(path: str, durability: str) -> None:
         put(store, (b"zzz", b"2"))
 
 
-def test_a_commit_whose_outcome_the_disk_hides_is_unknown_and_the_files_are_opened_anew(folder: Path) -> None:
+def test_a_commit_whose_outcome_the_disk_hides_is_unknown_and_the_files_are_opened_anew(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with opened(folder) as store:
         committer: Any = store._committer
-        committer._begin = Failing(store.files.env, after=True).begin
+        committer._begin = Failing(store.files.env, lambda txn: txn.commit()).begin
         assert put(store, (b"a", b"")).error == 1021
-        committer._begin = Failing(store.files.env, after=False).begin
+        assert "outcome is unknown" in caplog.text
+        committer._begin = Failing(store.files.env, lambda txn: None).begin
         with pytest.raises(StorageError, match="Nothing of this commit was kept"):
             put(store, (b"b", b""))
         committer._begin = Panicking(store.files.env).begin
@@ -218,28 +221,46 @@ def test_a_commit_whose_outcome_the_disk_hides_is_unknown_and_the_files_are_open
         assert [key for key, _ in contents(store) if len(key) == 1] == [b"a", b"c"]
 
 
-class Failing:
-    """An environment whose transactions fail to commit, before they took effect or after."""
+def test_a_commit_of_another_process_in_place_of_a_lost_one_is_known(folder: Path, processes: Processes) -> None:
+    with opened(folder) as store, view(store) as snapshot:
+        committer: Any = store._committer
 
-    def __init__(self, env: Any, *, after: bool) -> None:
+        def outrun(txn: Any) -> None:
+            txn.abort()
+            processes.run(write_theirs, folder)
+
+        committer._begin = Failing(store.files.env, outrun).begin
+        assert put(store, (b"mine", b"")).error == 1021
+        committer._begin = store.files.env.begin
+        assert commit(store, sets((b"a", b""), snapshot_version=snapshot.version, read_keys=[b"theirs"])).error == 1020
+
+
+def write_theirs(folder: Path) -> None:
+    with opened(folder) as store:
+        put(store, (b"theirs", b""))
+
+
+class Failing:
+    """An environment whose transactions fail to commit, after something that is done with them."""
+
+    def __init__(self, env: Any, first: Callable[[Any], object]) -> None:
         self._env = env
-        self._after = after
+        self._first = first
 
     def begin(self, *args: Any) -> Any:
-        return FailingTransaction(self._env.begin(*args), after=self._after)
+        return FailingTransaction(self._env.begin(*args), self._first)
 
 
 class FailingTransaction:
-    def __init__(self, txn: Any, *, after: bool) -> None:
+    def __init__(self, txn: Any, first: Callable[[Any], object]) -> None:
         self._txn = txn
-        self._after = after
+        self._first = first
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._txn, name)
 
     def commit(self) -> None:
-        if self._after:
-            self._txn.commit()
+        self._first(self._txn)
         raise failure(lmdb.Error, errno.EIO)
 
 

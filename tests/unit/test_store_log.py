@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue.engine.embedded import logrows
+from fdbqueue.engine.embedded.layout import REBOOT_VERSIONS
 from fdbqueue.engine.embedded.store import Store
 from fdbqueue.engine.embedded.written import decode, encode
 from fdbqueue.errors import StorageError
@@ -97,6 +98,18 @@ def test_rows_that_nobody_needs_go(tail: int, monkeypatch: pytest.MonkeyPatch) -
             put(store, (b"key", b"v"))
         # Six seconds are 12 commits, each in a row of its own at the most; the last row from before them stays.
         assert _rows(store) <= 14
+
+
+def test_after_a_boot_what_was_read_before_it_is_too_old_whatever_the_log_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logrows, "TAIL_BYTES", 0)
+    monkeypatch.setattr(logrows, "WINDOW_US", logrows.WINDOW_US + 2 * REBOOT_VERSIONS)  # no row goes for its age
+    with opened(tmp_path, MovableClock(b"one")) as store:
+        version = put(store, (b"a", b"")).version
+        put(store, (b"a", b""))
+    with opened(tmp_path, MovableClock(b"another")) as store:
+        assert commit(store, sets((b"b", b""), snapshot_version=version, read_keys=[b"c"])).error == 1007
 
 
 def test_a_folder_of_the_former_format_is_read_and_brought_up_to_date(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fdbqueue.engine.embedded.janitor import Janitor
 from fdbqueue.engine.embedded.redo import Labels
 from fdbqueue.engine.embedded.store import Store
 from fdbqueue.errors import StorageError
-from tests.helpers.stores import contents, opened, put, sets
+from tests.helpers.stores import MovableClock, contents, opened, put, sets
 
 BOOT = b"a boot"
 
@@ -48,6 +48,45 @@ def test_two_who_make_a_folder_at_once_both_have_it(tmp_path: Path, monkeypatch:
     assert len(guards) == 2
     for each in guards:
         each.close()
+
+
+def test_who_dies_while_bringing_a_folder_in_order_leaves_that_to_the_next(tmp_path: Path) -> None:
+    brought_in_order = Guard(str(tmp_path), BOOT)
+    brought_in_order.opened()
+    brought_in_order.fail()
+    brought_in_order.close()
+    for _ in range(2):
+        on_the_way = Guard(str(tmp_path), BOOT)
+        assert on_the_way.alone
+        assert not on_the_way.in_order
+        on_the_way.begin_anew()
+        on_the_way.close()
+
+
+def test_a_file_that_was_cut_off_beside_the_data_is_made_whole(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, (b"a", b"1"))
+    (tmp_path / "synced").write_bytes((tmp_path / "synced").read_bytes()[:60])
+    with opened(tmp_path) as store:
+        assert contents(store) == [(b"a", b"1")]
+    assert (tmp_path / "synced").stat().st_size == 4096
+
+
+def test_a_file_whose_last_but_one_commit_is_missing_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data.mdb"
+    with opened(tmp_path) as store:
+        page = store.files.env.stat()["psize"]
+        put(store, (b"a", b"1"))
+        last = store.last_transaction()
+        before = data.read_bytes()
+        put(store, (b"a", b"2"))
+        put(store, (b"a", b"3"))
+        left = bytearray(data.read_bytes())
+    other = page * (1 - last % 2)  # whose page says what the commit before `last` left
+    left[other : other + page] = before[other : other + page]
+    data.write_bytes(left)
+    with pytest.raises(StorageError, match="last but one commit is missing"):
+        Store.open(str(tmp_path), {}, MovableClock(b"another boot"))
 
 
 def test_after_an_older_file_was_put_in_its_place_commits_wait_for_the_disk(
