@@ -169,6 +169,25 @@ def test_a_commit_calls_back_though_nobody_waits(db: Any, space: Subspace) -> No
     assert db[space["key"]] == b"1"
 
 
+def test_a_commit_that_is_over_can_not_be_cancelled(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr[space["a"]] = b"1"
+    commit = tr.commit()
+    commit.wait()
+    commit.cancel()
+    commit.wait()
+
+
+def test_a_commit_that_was_cancelled_stays_so_whatever_becomes_of_it(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr[space["a"]] = b"1"
+    _stamp = tr.get_versionstamp()  # which is to hear of the commit's end
+    commit = tr.commit()
+    commit.cancel()
+    db[space["b"]] = b"2"
+    assert code_of(commit.wait) == 1101
+
+
 def test_a_commit_happens_though_nobody_looks(db: Any, space: Subspace) -> None:
     seen = db.get_and_watch(space["key"])[1]
     tr = db.create_transaction()

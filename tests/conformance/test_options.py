@@ -162,6 +162,16 @@ def test_an_unreadable_key_can_be_read_when_asked_for(db: Any, space: Subspace) 
     assert tr[space["key"]] == bytes(10) + b"tail" + bytes(4)
 
 
+def test_where_a_versionstamped_key_may_land_can_be_read_when_asked_for(db: Any, space: Subspace) -> None:
+    prefix = space.key()
+    between = prefix + b"\x7f" * 10
+    db[between] = b"there before"
+    tr = db.create_transaction()
+    tr.options.set_bypass_unreadable()
+    tr.set_versionstamped_key(prefix + bytes(10) + struct.pack("<L", len(prefix)), b"")
+    assert tr[between] == b"there before"
+
+
 def test_what_is_used_during_a_commit_fails_it_unless_that_is_turned_off(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.options.set_used_during_commit_protection_disable()
@@ -311,6 +321,26 @@ def test_without_own_writes_in_view_a_commit_counts_each_get_and_write_but_no_ra
     assert tr.get_range(key, key + b"\0").to_list() == []
     counted = 44 + 2 * len(key) + 1 + 3 * (24 + 2 * len(key) + 1)
     tr.options.set_size_limit(counted - 1 + limit)
+    if code:
+        assert code_of(tr.commit().wait) == code
+    else:
+        tr.commit().wait()
+
+
+@pytest.mark.parametrize(("limit", "code"), [(0, 2101), (1, 0)])
+def test_a_commit_counts_cleared_keys_and_the_parts_of_a_range_between_its_writes(
+    db: Any, space: Subspace, limit: int, code: int
+) -> None:
+    tr = db.create_transaction()
+    key, other = space["key"].key(), space["other"].key()
+    tr.clear(other)
+    tr.clear_range(key, key + b"c")
+    tr.set(key + b"a", b"value")
+    length = len(key)
+    cleared = 44 + 2 * len(other) + 1 + 44 + 2 * length + 1 + 44 + 2 * length + 3
+    written = 44 + length + 1 + len(b"value")
+    conflicts = 24 + 2 * len(other) + 1 + 24 + 2 * length + 1
+    tr.options.set_size_limit(cleared + written + conflicts - 1 + limit)
     if code:
         assert code_of(tr.commit().wait) == code
     else:

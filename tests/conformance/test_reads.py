@@ -194,6 +194,23 @@ def test_an_empty_range_has_no_size(db: Any, space: Subspace) -> None:
     assert code_of(tr.get_estimated_range_size_bytes(space["a"].key(), space["a"].key()).wait) == 4100
 
 
+@pytest.mark.parametrize("size", ["get_estimated_range_size_bytes", "get_range_split_points"])
+def test_a_cancelled_transaction_says_so_before_it_looks_at_a_range(db: Any, space: Subspace, size: str) -> None:
+    tr = db.create_transaction()
+    tr.cancel()
+    key = space["a"].key()
+    assert code_of(getattr(tr, size)(key, key, *([10] if "split" in size else [])).wait) == 1025
+
+
+@pytest.mark.engines("memory", "file")  # a cluster goes by samples
+def test_a_range_is_split_where_a_chunk_is_full(db: Any, space: Subspace) -> None:
+    keys = [space[number].key() for number in range(7)]
+    for key in keys:
+        db[key] = b"v" * (50 - len(key))
+    tr = db.create_transaction()
+    assert tr.get_range_split_points(keys[0], keys[-1], 100).wait() == keys[::2]
+
+
 def test_a_row_equals_itself_only(view: Any, filled: bytes) -> None:
     rows, again = view[filled : filled + b"\xff"].to_list(), view[filled : filled + b"\xff"].to_list()
     assert rows[0] == rows[0]

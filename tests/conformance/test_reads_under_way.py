@@ -80,6 +80,23 @@ def test_what_lies_in_a_range_that_was_read_is_known(db: Any, key: bytes) -> Non
     assert [outcome(read) for read in reads] == [b"1", 1, key]
 
 
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_what_is_under_way_without_own_writes_in_view_fails_too(db: Any, key: bytes, read: Read) -> None:
+    tr = db.create_transaction()
+    tr.options.set_read_your_writes_disable()
+    asked = read(tr, key)
+    tr.cancel()
+    assert outcome(asked) == 1025
+
+
+def test_what_lies_behind_the_last_row_before_a_key_is_known(db: Any, key: bytes) -> None:
+    tr = db.create_transaction()
+    assert tr.get_key(KeySelector.last_less_than(key + b"x")).wait() == key
+    value = tr.get(key + b"a")
+    tr.cancel()
+    assert outcome(value) is None
+
+
 def test_what_another_transaction_waited_for_gave_time_to_a_read(db: Any, key: bytes, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.get(space["elsewhere"]).wait()

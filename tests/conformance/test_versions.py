@@ -171,6 +171,18 @@ def test_versionstamps_sort_as_the_commits_did(db: Any, space: Subspace) -> None
     assert [int(row.value) for row in db.get_range_startswith(space.key())] == list(range(20))
 
 
+def test_a_versionstamp_is_told_though_nobody_waits_for_the_commit(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.set(space["a"], b"")
+    stamp = tr.get_versionstamp()
+    commit = tr.commit()  # held, since a commit that nobody holds may be cancelled
+    told = threading.Event()
+    stamp.on_ready(lambda _: told.set())
+    assert told.wait(20)
+    assert len(stamp.wait()) == 10
+    commit.wait()
+
+
 def test_a_tuple_with_an_incomplete_versionstamp_is_completed(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     for user_version in (0, 7):
@@ -181,7 +193,10 @@ def test_a_tuple_with_an_incomplete_versionstamp_is_completed(db: Any, space: Su
     assert found == [Versionstamp(bytes(stamp), 0), Versionstamp(bytes(stamp), 7)]
 
 
-@pytest.mark.parametrize("template", [b"", b"abc", bytes(10) + struct.pack("<L", 1), bytes(13)])
+@pytest.mark.parametrize(
+    "template",
+    [b"", b"abc", bytes(10) + struct.pack("<L", 1), bytes(13), bytes(20) + struct.pack("<l", -1)],
+)
 def test_a_template_without_room_for_the_stamp_is_refused_with_2000(db: Any, space: Subspace, template: bytes) -> None:
     tr = db.create_transaction()
     tr.set_versionstamped_value(space["a"], template)

@@ -123,6 +123,20 @@ def test_a_watch_fails_when_its_transaction_is_reset(db: Any, space: Subspace) -
     assert raised.value.code == 1025
 
 
+def test_a_watch_fails_as_the_commit_of_its_transaction_does(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    tr.get(space["a"]).wait()
+    future = tr.watch(space["b"])
+    tr.set(space["c"], b"")
+    db.set(space["a"], b"new")
+    commit = tr.commit()
+    assert fires(future)
+    for failed in (commit, future):
+        with pytest.raises(FDBError) as raised:
+            failed.wait()
+        assert raised.value.code == 1020
+
+
 def test_a_watch_outlives_the_cancelling_of_its_transaction_but_not_its_end(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     future = tr.watch(space["a"])

@@ -11,7 +11,7 @@ from fdbqueue.engine.manysets import set_rows
 from tests.conformance.model import ATOMICS, combined
 
 VALUES = [None, b"", b"\x01", b"\xff\x00\x10", b"some longer text"]
-PARAMS = [b"\x00", b"\x01", b"\xf0\x0f", b"some"]
+PARAMS = [b"", b"\x00", b"\x01", b"\xf0\x0f", b"some"]
 
 
 @pytest.mark.parametrize("name", [*ATOMICS, "compare_and_clear"])
