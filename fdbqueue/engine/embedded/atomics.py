@@ -40,7 +40,7 @@ LENGTH_SENSITIVE: Final = frozenset({ADD, BIT_OR, BIT_XOR, MAX, MIN, COMPARE_AND
 
 def add(old: bytes | None, param: bytes) -> bytes:
     """Add as little-endian integers, in the parameter's length, wrapping around."""
-    if not old or not param:
+    if not old:
         return param
     size = len(param)
     total = int.from_bytes(old[:size], "little") + int.from_bytes(param, "little")
@@ -49,7 +49,7 @@ def add(old: bytes | None, param: bytes) -> bytes:
 
 def bit_and(old: bytes | None, param: bytes) -> bytes:
     """Keep the bits set in both, in the parameter's length."""
-    if old is None or not param:
+    if old is None:
         return param
     size = len(param)
     return (int.from_bytes(old[:size], "little") & int.from_bytes(param, "little")).to_bytes(size, "little")
@@ -57,7 +57,7 @@ def bit_and(old: bytes | None, param: bytes) -> bytes:
 
 def bit_or(old: bytes | None, param: bytes) -> bytes:
     """Keep the bits set in either, in the parameter's length."""
-    if not old or not param:
+    if not old:
         return param
     size = len(param)
     return (int.from_bytes(old[:size], "little") | int.from_bytes(param, "little")).to_bytes(size, "little")
@@ -65,7 +65,7 @@ def bit_or(old: bytes | None, param: bytes) -> bytes:
 
 def bit_xor(old: bytes | None, param: bytes) -> bytes:
     """Keep the bits set in one of the two, in the parameter's length."""
-    if not old or not param:
+    if not old:
         return param
     size = len(param)
     return (int.from_bytes(old[:size], "little") ^ int.from_bytes(param, "little")).to_bytes(size, "little")
@@ -80,7 +80,7 @@ def append_if_fits(old: bytes | None, param: bytes) -> bytes:
 
 def maximum(old: bytes | None, param: bytes) -> bytes:
     """Keep the larger little-endian integer, in the parameter's length."""
-    if not old or not param:
+    if not old:
         return param
     size = len(param)
     here = int.from_bytes(old[:size], "little")
@@ -89,7 +89,7 @@ def maximum(old: bytes | None, param: bytes) -> bytes:
 
 def minimum(old: bytes | None, param: bytes) -> bytes:
     """Keep the smaller little-endian integer, in the parameter's length."""
-    if old is None or not param:
+    if old is None:
         return param
     size = len(param)
     here = int.from_bytes(old[:size], "little")

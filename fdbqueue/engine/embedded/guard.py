@@ -121,7 +121,7 @@ class Guard:
 
 def _mapped(fd: int) -> mmap.mmap:
     found = os.fstat(fd)
-    if found.st_size < _SIZE or not found.st_blocks:
+    if found.st_size < _SIZE:
         # Written, not only made longer: a page without a block would end the process when the disk is full.
         os.pwrite(fd, bytes(_SIZE - found.st_size), found.st_size)
     return mmap.mmap(fd, _SIZE)

@@ -232,7 +232,7 @@ class Reading(TransactionRead):
 
     def _row_below(self, end: bytes) -> bytes | None:
         """Return the last row's key below `end` where nothing was written or read before; None if it is not so."""
-        if self._gets or self._known or not self._writes.empty or end > TOP or self._settings.ryw_disabled:
+        if self._gets or self._known or not self._writes.empty or end > TOP:
             return None
         rows = self._opened().rows(b"", end, 1, True)
         if not rows:

@@ -35,7 +35,7 @@ LABEL_AT: Final = 256
 NONE: Final = 0xFFFFFFFF
 """The length of a redo that is not there."""
 MOST_MUTATIONS: Final = 256
-"""More of them don't fit, whatever they are."""
+"""More of them hardly ever fit, and are not tried."""
 
 _LABEL: Final = struct.Struct("<8sQQII")
 _MAGIC: Final = b"fdbqredo"
