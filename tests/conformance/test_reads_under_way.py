@@ -82,11 +82,15 @@ def test_what_lies_in_a_range_that_was_read_is_known(db: Any, key: bytes) -> Non
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_what_is_under_way_without_own_writes_in_view_fails_too(db: Any, key: bytes, read: Read) -> None:
-    tr = db.create_transaction()
-    tr.options.set_read_your_writes_disable()
-    asked = read(tr, key)
-    tr.cancel()
-    assert outcome(asked) == 1025
+    for _ in range(20):
+        tr = db.create_transaction()
+        tr.options.set_read_your_writes_disable()
+        asked = read(tr, key)
+        tr.cancel()
+        found = outcome(asked)
+        if found == 1025:
+            break  # else a cluster was faster
+    assert found == 1025
 
 
 def test_what_lies_behind_the_last_row_before_a_key_is_known(db: Any, key: bytes) -> None:
