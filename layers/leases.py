@@ -47,7 +47,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -68,27 +67,17 @@ from .lease import Fate, Held, Lease
 from .leasing.browsing import Kept, State, browse
 from .leasing.enqueueing import enqueue_with_notes
 from .leasing.holding import Holding, Live
-from .leasing.moves import Moves, Retry, cut
+from .leasing.moves import Retry, cut
+from .leasing.reclaiming import ReclaimReport, reclaim
 from .leasing.stats import LeaseStats, read_lease_stats
 from .leasing.taking import Taken, Taking, Terms
 from .leasing.timercheck import check_timers
-from .leasing.timers import Reclaimed, due_timers, settle
 from .leasing.times import not_negative, positive, visible_at
 
 T = TypeVar("T")
 
 TOKEN_BYTES = 8
 CONSUMER_BYTES = 200
-
-
-@dataclass(frozen=True, slots=True)
-class ReclaimReport:
-    """What a reclaim found."""
-
-    reclaimed: tuple[Reclaimed, ...]
-    """The items that were moved."""
-    more: bool
-    """Whether more may be due."""
 
 
 class _NothingWritten(Exception):
@@ -401,10 +390,11 @@ class Leases:
             portion = Portion(limit)
 
             def settle_some(tr: Transaction) -> Steps[tuple[ReclaimReport, bool]]:
-                return self._reclaim(tr, limit=portion.limit)
+                return reclaim(tr, self.layout, limit=portion.limit, now_us=self.now_us(), retry=self.retry)
 
             return (yield from self.commit_if_written(cast(Database, tr), settle_some, on_retry=portion.note))
-        report, _ = yield from self._reclaim(cast(Transaction, tr), limit=limit)
+        own = cast(Transaction, tr)
+        report, _ = yield from reclaim(own, self.layout, limit=limit, now_us=self.now_us(), retry=self.retry)
         return report
 
     def browse(
@@ -479,19 +469,6 @@ class Leases:
         except _NothingWritten as nothing:
             result: T = nothing.result
             return result
-
-    def _reclaim(self, tr: Transaction, limit: int) -> Steps[tuple[ReclaimReport, bool]]:
-        if limit < 1:
-            raise ValueError(f"limit is how many timers to settle, at least 1, not {limit}.")
-        now_us = self.now_us()
-        overdue = yield from due_timers(tr, self.layout, now_us, limit=limit)
-        moves = Moves(tr, self.layout)
-        try:
-            reclaimed, all_settled = yield from settle(tr, self.layout, moves, overdue, now_us=now_us, retry=self.retry)
-        finally:
-            moves.finish()
-        more = moves.any and (not all_settled or len(overdue) == limit)
-        return ReclaimReport(tuple(reclaimed), more), moves.any
 
 
 def this_consumer(name: str | None) -> str:

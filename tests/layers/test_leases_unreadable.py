@@ -1,0 +1,73 @@
+"""Leases beside items that can't be read: those are named and stay, and hold nobody up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fdbqueue import CodecError, FormatError, Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.layout import Position, pack
+from layers.leases import Leases
+from tests.helpers.clock import Clock
+
+
+@pytest.fixture
+def leases(space: Subspace, clock: Clock) -> Leases:
+    return Leases(Queue(space), clock=clock)
+
+
+def test_an_item_that_does_not_decode_is_named_and_what_stands_before_it_is_leased(
+    db: Any, space: Subspace, clock: Clock
+) -> None:
+    Queue(space).enqueue_many(db, [b"1", b"2", b"{", b"4"])
+    leases = Leases(Queue(space, codec="json"), clock=clock)
+    assert [lease.value for lease in leases.lease_many(db, limit=3)] == [1, 2]
+    with pytest.raises(CodecError, match="The item 3:"):
+        leases.lease(db)
+    assert leases.queue.stats(db).leased == 2
+    assert leases.queue.check(db).ok
+
+
+def test_what_is_due_is_settled_also_when_the_first_item_can_not_be_read(
+    db: Any, space: Subspace, clock: Clock
+) -> None:
+    of_bytes = Leases(Queue(space), clock=clock)
+    of_bytes.queue.enqueue_many(db, [b"{", b"2"])
+    first, _ = of_bytes.lease_many(db, duration=1)
+    of_bytes.nack(db, first)
+    clock.now += 2
+    with pytest.raises(CodecError, match="The item 1:"):
+        Leases(Queue(space, codec="json"), clock=clock).lease(db)
+    assert of_bytes.stats(db).leased == 0
+    assert of_bytes.check(db).ok
+
+
+@pytest.mark.parametrize("stored", [b"", b"\x20newer", b"\x14\x00\x09cut", b"\x12short", b"\x14\x00\x04\x81\xa1z\x01x"])
+def test_bytes_that_are_no_item_are_named_and_stay_and_what_stands_before_them_is_leased(
+    db: Any, leases: Leases, stored: bytes
+) -> None:
+    leases.enqueue(db, b"0")
+    bad = Position(7, b"bad")
+    db[leases.layout.item_key(bad)] = stored
+    assert [lease.value for lease in leases.lease_many(db)] == [b"0"]
+    for look in (leases.lease, lambda db: list(leases.browse(db, state="available"))):
+        with pytest.raises(FormatError, match="The item 7:626164 "):
+            look(db)
+    assert db[leases.layout.item_key(bad)] == stored
+    assert "index=7" in leases.check(db).problems[0]
+
+
+def test_overdue_items_of_a_newer_version_are_left_to_it_and_hold_nobody_up(
+    db: Any, leases: Leases, clock: Clock
+) -> None:
+    leases.enqueue_many(db, [b"%d" % n for n in range(70)])
+    for lease in leases.lease_many(db, limit=66, duration=1):
+        db[leases.layout.leased.key(pack(lease.position))] = b"\x20newer"
+    clock.now += 2
+    assert [lease.value for lease in leases.lease_many(db, duration=100)] == [b"%d" % n for n in range(66, 70)]
+    assert leases.reclaim(db).more is False
+    assert leases.reclaim(db, limit=66).more is False
+    assert leases.stats(db).leased == 70
+    assert any("newer version" in problem for problem in leases.check(db).problems)
