@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -73,6 +74,32 @@ def test_a_process_that_has_nothing_to_commit_loses_its_turn(
     assert clock.now == START + 100_000 + neighbours.QUIET_NS
 
 
+def test_a_process_that_goes_on_is_looked_after_more_and_more_rarely(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = two(tmp_path, monkeypatch)
+    slept: list[int] = []
+
+    def sleep(seconds: float, *, goes_on: bool) -> None:
+        slept.append(round(seconds * 1e9))
+        clock.now += slept[-1]
+        if goes_on:
+            mine.wait()
+
+    mine.wait()
+    monkeypatch.setattr(clock, "sleep", partial(sleep, goes_on=True))
+    theirs.wait()
+    quiet, turn = neighbours.QUIET_NS, neighbours.TURN_NS
+    assert slept == [quiet, 2 * quiet, 4 * quiet, turn - 7 * quiet]
+
+    monkeypatch.setattr(clock, "sleep", partial(sleep, goes_on=False))
+    for expected in (turn, quiet):  # the second time it is known that it may go away
+        mine.wait()
+        slept.clear()
+        theirs.wait()
+        assert slept == [expected]
+
+
 def two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Neighbours, Neighbours]:
     mine = Neighbours(str(folder))
     other = os.getpid() + 1
@@ -128,6 +155,38 @@ def test_a_request_that_is_done_before_its_thread_lies_down_is_not_slept_over(cl
     turns.sleep(mine, [], threading.Lock())
     finish(turns, early)
     joined(sleeping(turns, early))
+
+
+def test_a_thread_that_goes_on_is_looked_after_more_and_more_rarely(clock: Clock) -> None:
+    turns = Turns()
+    quiet, longest = company.QUIET_SECONDS, company.LONGEST_TRUST
+    assert looks(turns, clock, goes_on_for=5) == pytest.approx([quiet, 2 * quiet, 4 * quiet, longest, longest])
+    assert looks(turns, clock, goes_on_for=1) == pytest.approx([quiet]), "it is known that it may go away"
+
+
+def test_who_sleeps_looks_out_in_the_place_of_one_whose_turn_it_is(clock: Clock) -> None:
+    turns = Turns()
+    turns._deputy = 1
+    assert looks(turns, clock, goes_on_for=1, holder=1) == pytest.approx([company.QUIET_SECONDS])
+    assert turns._deputy == threading.get_ident(), "so the other one need not wake anybody for it"
+
+
+def looks(turns: Turns, clock: Clock, *, goes_on_for: int, holder: int = 1) -> list[float]:
+    """Let `holder` commit before all of so many looks but the last; return after how long each was made."""
+    slept: list[float] = []
+
+    class Gate:
+        def acquire(self, timeout: float) -> bool:
+            slept.append(timeout)
+            clock.now += round(timeout * 1e9) + 1
+            if len(slept) < goes_on_for:
+                turns._last = clock.monotonic()
+            return False
+
+    turns._take(holder, clock.monotonic())
+    turns._sleep(cast(threading.Lock, Gate()), threading.get_ident())
+    assert turns._holder == threading.get_ident(), "it took the turn of one who has gone away"
+    return slept
 
 
 # -- those who are gathered -------------------------------------------------------------------------------------------

@@ -26,6 +26,9 @@ TURN_SECONDS: Final = 0.003
 """How long one thread commits before the next one's turn."""
 QUIET_SECONDS: Final = 0.0005
 """After how long the one whose turn it is has gone away, as far as others can tell."""
+LONGEST_TRUST: Final = 0.004
+"""How long whoever looks whether the one whose turn it is has gone away waits at most until it looks: twice as long after
+each look that finds it there, since each look takes the interpreter from it."""
 LONGEST_SLEEP: Final = 0.01
 """How long a thread sleeps at most while another one leads, as whoever is to wake it may be kept from running."""
 LONGEST_LINE: Final = 0.25
@@ -143,7 +146,7 @@ class Turns:
     that sleeps right away.
     """
 
-    __slots__ = ("_asleep", "_deputy", "_holder", "_last", "_patience", "_since")
+    __slots__ = ("_asleep", "_deputy", "_holder", "_last", "_patience", "_since", "_trust")
 
     def __init__(self) -> None:
         self._holder = 0
@@ -151,6 +154,7 @@ class Turns:
         self._last = 0.0
         self._asleep: deque[CommitRequest] = deque()
         self._deputy = 0
+        self._trust = QUIET_SECONDS
         self._patience = Patience()
 
     def sleep(self, request: CommitRequest, pending: Sequence[CommitRequest], lead: Lock) -> bool:
@@ -179,10 +183,13 @@ class Turns:
         until = now + LONGEST_LINE
         while now < until:
             # One of those who sleep looks whether the one whose turn it is has gone away.
-            if not self._deputy:
+            if self._deputy in (
+                0,
+                self._holder,
+            ):  # who has the turn looks no more, and would have to wake another for it
                 self._deputy = me
-            quiet_at = self._last + QUIET_SECONDS
-            woken = gate.acquire(timeout=max(0, (quiet_at if self._deputy == me else until) - now))
+            look_at = self._last + self._trust if self._deputy == me else until
+            woken = gate.acquire(timeout=max(0, look_at - now))
             now = monotonic()
             if woken:
                 if self._holder == me:
@@ -190,8 +197,11 @@ class Turns:
                     return
             elif now - self._last > QUIET_SECONDS:
                 self._patience.in_vain()
+                self._trust = QUIET_SECONDS
                 self._take(me, now)
                 return
+            elif self._deputy == me:
+                self._trust = min(2 * self._trust, LONGEST_TRUST)
 
     def _appoint(self, requests: Iterable[CommitRequest]) -> None:
         """Wake one of those who sleep, to be the deputy; its turn is yet to come."""
