@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import pathlib
@@ -33,6 +34,7 @@ DURABLE_TRANSACTIONS = 320
 ROWS = 100_000
 WATCHES = 1_000
 _spawning = multiprocessing.get_context("spawn")
+_behind_all = itertools.count(KEYS)
 
 
 def main() -> None:
@@ -94,6 +96,13 @@ def group_commit(folder: pathlib.Path) -> None:
                     "bound: 16 threads that only hand over and wait for the disk, one page for all",
                     partial(hand_over, folder, 16, count),
                 ),
+            ],
+        )
+        compare(
+            "durable commits of one item each, side by side as the items of a queue stand, against one thread alone",
+            [
+                Contestant("one thread", partial(in_threads, db, 1, DURABLE_TRANSACTIONS, work=append_one)),
+                Contestant("16 threads", partial(in_threads, db, 16, count, work=append_one), wanted=5.0),
             ],
         )
 
@@ -288,6 +297,13 @@ def write_one(db: Any, numbers: list[int]) -> None:
     for number in numbers:
         tr = db.create_transaction()
         tr.set(key(number), VALUE)
+        tr.commit().wait()
+
+
+def append_one(db: Any, numbers: list[int]) -> None:
+    for _ in numbers:
+        tr = db.create_transaction()
+        tr.set(key(next(_behind_all)), VALUE)
         tr.commit().wait()
 
 
