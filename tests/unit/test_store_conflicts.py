@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue.engine.embedded import commitlog, committer, logrows
-from fdbqueue.engine.embedded.store import CommitRequest, Store
+from fdbqueue.engine.embedded.store import CommitRequest, Snapshot, Store
 from fdbqueue.engine.embedded.written import Range, Written, decode, encode
 from tests.helpers.stores import MovableClock, commit, opened, put, sets, view
 
@@ -201,10 +202,29 @@ def test_a_snapshot_older_than_five_seconds_is_too_old_to_commit(clock: MovableC
         clock.ahead += 5.1
         assert commit(store, sets((b"y", b""))).error is None, "what has no read version can't be too old"
         for read_keys in ([], [b"other"]):
-            request = sets(
-                (b"y", b""), snapshot_version=snapshot.version, opened_at=snapshot.opened_at, read_keys=read_keys
-            )
-            assert commit(store, request).error == 1007
+            assert commit(store, writing_of(snapshot, read_keys)).error == 1007
+
+
+def test_what_is_too_old_is_told_so_though_it_conflicts_too(clock: MovableClock, store: Store) -> None:
+    put(store, (b"x", b""))
+    with view(store) as snapshot:
+        put(store, (b"x", b"1"))
+        conflicting = writing_of(snapshot, [b"x"])
+        assert commit(store, conflicting).error == 1020
+        clock.ahead += 5.1
+        for late in (writing_of(snapshot, [b"x"]), writing_of(snapshot, [b"x"], report_conflicts=True)):
+            assert commit(store, late).error == 1007
+            assert late.conflicting == ()
+
+
+def writing_of(snapshot: Snapshot, read_keys: list[bytes], **settings: Any) -> CommitRequest:
+    return sets(
+        (b"y", b""),
+        snapshot_version=snapshot.version,
+        opened_at=snapshot.opened_at,
+        read_keys=read_keys,
+        **settings,
+    )
 
 
 @pytest.mark.parametrize("tail", _TAILS)

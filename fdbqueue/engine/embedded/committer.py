@@ -383,12 +383,12 @@ class Committer:
         accepted: list[CommitRequest] = []
         fresh: Written | None = None
         for request in batch:
-            if request.snapshot_version != last_version or fresh or self.faults is not None:
+            if request.opened_at is not None and request.opened_at < oldest:
+                error = TRANSACTION_TOO_OLD  # before any conflict, as a cluster's resolver has it
+            elif request.snapshot_version != last_version or fresh or self.faults is not None:
                 error = self._refuse(txn, request, fresh)
             else:
                 error = 0  # nothing was committed since its snapshot
-            if request.opened_at is not None and request.opened_at < oldest:
-                error = error or TRANSACTION_TOO_OLD
             if error:
                 request.error = error
                 continue
