@@ -58,8 +58,9 @@ class Once:
                 raises ends the call.
 
         Raises:
-            FDBError: what `Transaction.on_error` does not retry. With 1021, when no more retries are allowed, and with
-                1031, from a timeout that the caller set on `db`, the outcome is unknown (`leaves_in_doubt`).
+            FDBError: what `Transaction.on_error` does not retry. With 1021, when no more retries are allowed or the
+                mark can't be read (its cause says why), and with 1031, from a timeout that the caller set on `db`,
+                the outcome is unknown (`leaves_in_doubt`).
 
         *Conflicts:* none but the body's. *Cost:* one more key is written; one more is read after a 1021.
         """
@@ -183,6 +184,11 @@ class Claim:
                 if committing is not None and leaves_in_doubt(error):
                     doubt = committing
                 failed = error
+            except Exception as error:
+                # A disk that refuses the look, or files that were closed, say nothing of the commit in doubt.
+                if doubt is not None:
+                    raise FDBError(COMMIT_UNKNOWN_RESULT) from error
+                raise
         raise FDBError(COMMIT_UNKNOWN_RESULT)
 
 

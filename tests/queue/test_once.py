@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue import Queue
+import fdbqueue
+from fdbqueue import Queue, StorageError
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.once import STALE_AFTER_S, _Client
-from tests.helpers.faults import Fault, FaultyDatabase, FaultyTransaction
+from tests.helpers.faults import Fault, FaultyDatabase, FaultyTransaction, When
 
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
 
@@ -180,6 +183,70 @@ def test_who_was_stopped_until_its_mark_was_swept_does_not_take_its_call_for_fai
     with pytest.raises(FDBError, match="1021"):
         queue.enqueue(stopped, b"x")
     assert contents(queue, db) == [b"x"]
+
+
+class UnreadableTransaction(FaultyTransaction):
+    """After a commit that failed, nothing can be read any more."""
+
+    def get(self, key: bytes) -> Any:
+        return self._db.read(self._tr, key)  # type: ignore[attr-defined]
+
+
+class UnreadableDatabase(FaultyDatabase):
+    def __init__(self, db: Any, error: Exception, fault: Fault) -> None:
+        super().__init__(db, lambda: fault)
+        self._error = error
+
+    def create_transaction(self) -> UnreadableTransaction:
+        return UnreadableTransaction(self._db.create_transaction(), self)
+
+    def read(self, tr: Any, key: bytes) -> Any:
+        if self.faults:
+            raise self._error
+        return tr.get(key)
+
+
+@pytest.mark.parametrize("error", [StorageError("the disk refused"), MemoryError()])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_who_can_not_look_whether_a_commit_took_effect_is_told_that_nobody_knows(
+    db: Any, queue: Queue, when: When, error: Exception
+) -> None:
+    queue.enqueue(db, b"x")
+    calls: list[Callable[[Any], Any]] = [
+        lambda db: queue.enqueue(db, b"y"),
+        lambda db: queue.enqueue_many(db, [b"y"]),
+        queue.dequeue,
+    ]
+    for call in calls:
+        faulty = UnreadableDatabase(db, error, (when, 1021))
+        with pytest.raises(FDBError) as caught:
+            call(faulty)
+        assert caught.value.code == 1021
+        assert caught.value.__cause__ is error
+    assert contents(queue, db) == ([b"x"] if when == "before" else [b"y", b"y"])
+
+
+class RefusingDisk:
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def sync(self, _force: bool) -> None:
+        raise lmdb.Error("Input/output error")
+
+
+def test_a_disk_that_fails_under_a_commit_and_at_the_look_leaves_its_outcome_unknown(tmp_path: Path) -> None:
+    queue = Queue("q")
+    with fdbqueue.open(f"file:{tmp_path}") as db:
+        queue.enqueue(db, b"x")
+        disk = db._store().files.disk
+        disk._env = RefusingDisk(disk._env)
+        with pytest.raises(FDBError, match="1021") as caught:
+            queue.enqueue(db, b"y")
+        assert isinstance(caught.value.__cause__, StorageError)
+        assert "failed to keep a commit" in str(caught.value.__cause__)
 
 
 def marks(queue: Queue, db: Any) -> int:
