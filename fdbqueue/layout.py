@@ -67,6 +67,10 @@ from fdbqueue.errors import FormatError
 Name: TypeAlias = str | bytes | tuple[Any, ...] | Subspace
 
 RANDOM_BYTES = 8
+MAX_KEY_BYTES = 10_000
+"""FoundationDB's limit."""
+APPENDED_BYTES = 2_100
+"""What stands behind a queue's prefix in a key at most: the id of a Spark job is the longest name there."""
 LEASE, DELAY, TTL = "lease", "delay", "ttl"
 """Kinds of timers: what ends at that time."""
 _FIRST_INTEGER = b"\x14"  # type code of 0, the first integer that is not negative
@@ -171,6 +175,9 @@ class Layout:
 
     Args:
         name: the queue's name or whole key tuple, or the subspace that it owns.
+
+    Raises:
+        ValueError: the name is empty, or too long for a key.
     """
 
     __slots__ = (
@@ -223,6 +230,12 @@ class Layout:
         self.prefix: bytes = self.space.key()
         if not self.prefix:
             raise ValueError("A queue needs a subspace of its own: an empty prefix would own the whole database.")
+        if len(self.prefix) > MAX_KEY_BYTES - APPENDED_BYTES:
+            raise ValueError(
+                f"The name of the queue that begins with {self.prefix[:30]!r} has {len(self.prefix):,} bytes as a key."
+                f" It may have {MAX_KEY_BYTES - APPENDED_BYTES:,}: a key has at most {MAX_KEY_BYTES:,}, of which up to"
+                f" {APPENDED_BYTES:,} come behind the name. Give a shorter one, such as a hash of it."
+            )
         self.available = Place(self.prefix)
         self.begin = self.available.begin
         self.end = self.available.end

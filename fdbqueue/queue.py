@@ -62,9 +62,12 @@ class Queue:
 
     Args:
         name: the queue's name (``"orders"`` keeps its items under the tuple ``("orders", index, random)``), a key
-            tuple, or a `Subspace`.
+            tuple, or a `Subspace`; at most 7,900 bytes as a key.
         codec: ``"bytes"``, ``"str"``, ``"json"``, ``"msgpack"``, ``"tuple"``, or a `Codec` of one's own.
         order: another order than first in, first out (`fdbqueue.order`). Who only takes items need not name it.
+
+    Raises:
+        ValueError: the name is empty or too long for a key; there is no such codec; the order's name can't be kept.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")

@@ -8,10 +8,11 @@ import pytest
 
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.layout import APPENDED_BYTES, MAX_KEY_BYTES
 from layers.decisions import Decision
 from layers.priority import PriorityQueue
 from layers.staged import StagedQueue
-from layers.subscriptions import Subscriptions
+from layers.subscriptions import NAME_BYTES, Subscriptions
 from tests.helpers.smart import ORDER, Confirmation, Order, Progress, contents, smart_queue
 
 
@@ -77,3 +78,27 @@ def test_an_item_that_a_staged_call_leased_is_asked_and_comes_back_to_its_place(
     assert smart.enqueue(db, Order(3)).decision is Decision.queue, "asked while it is leased, it lets the newcomer in"
     smart.leases.nack(db, lease)
     assert contents(smart, db) == [Order(1), Order(2), Order(3)]
+
+
+def test_all_of_it_works_under_the_longest_name_of_a_queue(db: Any, space: Subspace) -> None:
+    room = MAX_KEY_BYTES - APPENDED_BYTES - len(space.pack(("",)))
+    smart = smart_queue(Subspace(rawPrefix=space.pack(("n" * room,))))
+    assert len(smart.queue.layout.prefix) == MAX_KEY_BYTES - APPENDED_BYTES
+    subscriptions = Subscriptions(smart.leases)
+    longest = subscriptions.subscribe(db, "\0" * NAME_BYTES)
+    staged = StagedQueue(smart.leases)
+    smart.enqueue(db, Order(1), delay=600)
+    for number in range(2, 5):
+        smart.enqueue(db, Order(number))
+    held = longest.lease(db, timeout=1)
+    assert held is not None
+    smart.leases.nack(db, held)
+    for _ in range(3):
+        lease = staged.lease(db, timeout=1)
+        assert lease is not None
+        smart.leases.ack(db, lease)
+    smart.queue.enqueue_many(db, [Progress("a" * 100_000, 1)])
+    assert smart.queue.dequeue(db) is not None
+    assert smart.check(db).problems == subscriptions.check(db).problems == ()
+    smart.queue.clear(db)
+    assert db.get_range(*smart.queue.layout.whole_range()) == []

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fdbqueue import Queue
+from fdbqueue.arrivals import announce
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
-from fdbqueue.layout import DELAY, LEASE, TTL, Layout, Position, pack
+from fdbqueue.layout import APPENDED_BYTES, DELAY, LEASE, MAX_KEY_BYTES, TTL, Layout, Name, Position, pack
+from fdbqueue.spark.keys import MAX_JOB_ID_BYTES, JobKeys
+from layers.comparing.admitting import BESIDE_BYTES
+from layers.comparing.index import deadline_parts
+from layers.subscriptions import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
 
 indices = st.one_of(st.integers(0, 300), st.integers(0, 2**62))
 randoms = st.binary(max_size=12)
@@ -115,6 +124,52 @@ def test_a_name_that_is_none_is_refused() -> None:
         Layout(7)
     with pytest.raises(ValueError, match="empty prefix"):
         Layout(Subspace())
+
+
+LONGEST = "n" * (MAX_KEY_BYTES - APPENDED_BYTES - 2)  # with the two bytes around a text
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        (LONGEST + "n", "7,901"),
+        (LONGEST.encode() + b"\0", "7,902"),
+        (("app", LONGEST), "7,905"),
+        (Subspace((LONGEST, 1)), "7,902"),
+    ],
+)
+def test_a_name_that_is_too_long_for_a_key_is_refused_with_the_sizes(name: Name, size: str) -> None:
+    with pytest.raises(ValueError, match=f"has {size} bytes as a key. It may have 7,900: a key has at most 10,000"):
+        Queue(name)
+
+
+def test_the_longest_names_make_keys_that_a_database_takes() -> None:
+    layout = Layout(LONGEST)
+    last = Position(2**63 - 1, bytes(8), rank=2**63 - 1)
+    packed, at_us = pack(last), 2**63 - 1
+    job = JobKeys(layout, "\0" * MAX_JOB_ID_BYTES)
+    keys = [
+        layout.item_key(last),
+        layout.timer_key(at_us, packed, DELAY),
+        layout.chunk_key(last, 10_000),
+        layout.held_key("\0" * SUBSCRIPTION_NAME_BYTES, packed),
+        *layout.beside_keys((bytes(BESIDE_BYTES), *deadline_parts(layout, at_us)), packed),
+        _arrival(layout, packed),
+        job.owner(2**31),
+        job.mark(2**31, 2**63 - 1),
+    ]
+    assert len(layout.prefix) == MAX_KEY_BYTES - APPENDED_BYTES
+    assert max(map(len, keys)) <= MAX_KEY_BYTES
+    assert max(map(len, keys)) > MAX_KEY_BYTES - 100, "or more is kept for them than they need"
+
+
+def _arrival(layout: Layout, packed: bytes) -> bytes:
+    noted: list[bytes] = []
+    tr: Any = SimpleNamespace(
+        set_versionstamped_key=lambda key, _: noted.append(key), add_write_conflict_range=print, add=print
+    )
+    announce(tr, layout, [(packed, packed)])
+    return noted[0]
 
 
 @pytest.mark.parametrize("text", ["", "7", "a:00", "7:zz", "1:2:3:00", "-1:00", "1::00"])
