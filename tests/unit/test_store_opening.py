@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 import pytest
 
 from fdbqueue.engine.embedded import disk
+from fdbqueue.engine.embedded import guard as guarding
 from fdbqueue.engine.embedded.guard import Guard
+from fdbqueue.engine.embedded.holders import is_stopped
 from fdbqueue.engine.embedded.janitor import Janitor
 from fdbqueue.engine.embedded.redo import Labels
 from fdbqueue.engine.embedded.store import Store
 from fdbqueue.errors import StorageError
+from tests.helpers.processes import Processes
 from tests.helpers.stores import MovableClock, contents, opened, put, sets
 
 BOOT = b"a boot"
@@ -61,6 +65,72 @@ def test_who_dies_while_bringing_a_folder_in_order_leaves_that_to_the_next(tmp_p
         assert not on_the_way.in_order
         on_the_way.begin_anew()
         on_the_way.close()
+
+
+def open_and_stay(path: str, opening: Any, go_on: Any, stop: bool) -> None:
+    """Open `path`, alone, and stop on the way or wait there; then go on."""
+    guard = Guard(path, BOOT)
+    assert guard.alone
+    opening.set()
+    if stop:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    go_on.wait()
+    guard.close()
+
+
+@pytest.mark.parametrize(
+    ("stop", "limit", "message"),
+    [
+        (True, "PATIENCE_SECONDS", r"process {pid} has, which is stopped. `kill -CONT {pid}` lets it go on; or end it"),
+        (False, "LONGEST_SECONDS", r"process {pid} has. Wait for it, or end it"),
+    ],
+)
+def test_who_finds_the_folder_being_opened_for_too_long_is_told_by_whom(
+    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch, stop: bool, limit: str, message: str
+) -> None:
+    opening, go_on = processes.event(), processes.event()
+    holder = processes.start(open_and_stay, str(tmp_path), opening, go_on, stop)
+    assert opening.wait(60)
+    assert holder.pid is not None
+    if stop:
+        os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
+    fds = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patched:
+        patched.setattr(guarding, "PATIENCE_SECONDS", 0.0)
+        patched.setattr(guarding, limit, 0.0)
+        with pytest.raises(StorageError, match=message.format(pid=holder.pid)) as caught:
+            Store.open(str(tmp_path), {})
+        assert f"{tmp_path}: waited 0 s for the lock on its file 'synced'" in str(caught.value)
+        patched.setattr(guarding, "LONGEST_SECONDS", 0.0)
+        patched.setattr(guarding, "holders", lambda _: [])
+        with pytest.raises(StorageError, match=f"another process has. `fuser -v {tmp_path}/synced` says which"):
+            Store.open(str(tmp_path), {})
+    assert os.listdir("/proc/self/fd") == fds
+    os.kill(holder.pid, signal.SIGCONT)
+    go_on.set()
+    with opened(tmp_path) as store:
+        put(store, (b"a", b""))
+
+
+def test_who_takes_long_to_bring_a_folder_in_order_is_waited_for(
+    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, go_on = processes.event(), processes.event()
+    processes.start(open_and_stay, str(tmp_path), opening, go_on, False)
+    assert opening.wait(60)
+    looks: list[int] = []
+
+    def seen(pid: int) -> bool:
+        looks.append(pid)
+        if len(looks) == 3:
+            go_on.set()
+        return is_stopped(pid)
+
+    monkeypatch.setattr(guarding, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(guarding, "is_stopped", seen)
+    with opened(tmp_path) as store:
+        put(store, (b"a", b""))
+    assert len(looks) >= 3
 
 
 def test_a_file_that_was_cut_off_beside_the_data_is_made_whole(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import os
 import time
 from typing import Final
 
+from fdbqueue.engine.embedded.holders import holders, is_stopped
 from fdbqueue.errors import StorageError
 
 NAME: Final = "synced"
@@ -22,7 +23,13 @@ _BOOT_BYTES: Final = 48
 _HEAD: Final = len(_MAGIC) + _BOOT_BYTES
 _SYNCED: Final = _HEAD // 8
 _FAILED: Final = _SYNCED + 1
-_RETRY_SECONDS: Final = 0.001
+_SHORTEST_PAUSE: Final = 0.001
+_LONGEST_PAUSE: Final = 0.02
+
+PATIENCE_SECONDS: Final = 20.0
+"""How long to wait for a process that is stopped while it opens or closes the folder."""
+LONGEST_SECONDS: Final = 600.0
+"""And for one that is not, as far as is known: it may be bringing the file in order, on a slow disk."""
 
 
 class Guard:
@@ -43,6 +50,9 @@ class Guard:
             self.alone = self._lock()
             self._page = _mapped(self._fd)
             self._numbers = memoryview(self._page).cast("Q")
+        except StorageError:
+            os.close(self._fd)
+            raise
         except (OSError, ValueError) as error:  # a file that is too short for the page is an error of value
             os.close(self._fd)
             raise StorageError(f"{path}: its file {NAME!r} can't be used ({error}).") from error
@@ -88,7 +98,7 @@ class Guard:
 
     def last_one(self) -> bool:
         """Say whether no other process has the folder open; nobody can open it then before `close`."""
-        return self._try_alone()
+        return self._try(fcntl.LOCK_EX)
 
     def close(self) -> None:
         """Give the lock up."""
@@ -102,21 +112,43 @@ class Guard:
 
         Before the page is mapped, as who maps a new file writes to it, and only who is alone may.
         """
-        while not self._try_alone():
-            fcntl.flock(self._fd, fcntl.LOCK_SH)  # waits while somebody who is alone opens the folder
-            if os.pread(self._fd, _HEAD, 0) == self._boot:
-                return False
-            # Whoever was alone died on the way.
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
-            time.sleep(_RETRY_SECONDS)
+        since, pause = time.monotonic(), _SHORTEST_PAUSE
+        while not self._try(fcntl.LOCK_EX):
+            if self._try(fcntl.LOCK_SH):  # else somebody who is alone opens the folder, or closes it
+                if os.pread(self._fd, _HEAD, 0) == self._boot:
+                    return False
+                # Whoever was alone died on the way.
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+            self._give_up_after(time.monotonic() - since)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
         return True
 
-    def _try_alone(self) -> bool:
+    def _try(self, kind: int) -> bool:
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._fd, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
+
+    def _give_up_after(self, waited: float) -> None:
+        """Raise if waiting has become hopeless: who holds the lock is stopped, or has held it for very long."""
+        if waited < PATIENCE_SECONDS:
+            return
+        pids = holders(self._fd)
+        stopped = [pid for pid in pids if is_stopped(pid)]
+        if not stopped and waited < LONGEST_SECONDS:
+            return
+        if stopped:
+            who = f"process {stopped[0]} has, which is stopped. `kill -CONT {stopped[0]}` lets it go on; or end it,"
+        elif pids:
+            who = f"process {pids[0]} has. Wait for it, or end it,"
+        else:
+            who = f"another process has. `fuser -v {self._path}/{NAME}` says which have it open: end that,"
+        raise StorageError(
+            f"{self._path}: waited {waited:.0f} s for the lock on its file {NAME!r}, for opening and closing the"
+            f" folder, which {who} and open the folder again."
+        )
 
 
 def _mapped(fd: int) -> mmap.mmap:

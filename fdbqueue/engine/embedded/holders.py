@@ -1,0 +1,32 @@
+"""Who holds a lock on a file that others wait for, as far as the system says: Linux does, of processes in sight."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+_LOCKS: Final = Path("/proc/locks")
+_STOPPED: Final = (b"T", b"t")
+
+
+def holders(fd: int) -> list[int]:
+    """Return the other processes that have a lock (flock) on an open file; none where the system doesn't say."""
+    found = os.fstat(fd)
+    file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    try:
+        rows = [line.split() for line in _LOCKS.read_text().splitlines()]
+    except OSError:
+        return []
+    # number, kind, advisory, read or write, process, file, …; one who waits has an arrow behind the number
+    pids = {int(row[4]) for row in rows if len(row) > 5 and row[1] == "FLOCK" and row[5] == file}
+    return sorted(pids - {os.getpid()})
+
+
+def is_stopped(pid: int) -> bool:
+    """Say whether a process is stopped, by a signal or a debugger."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return status.rpartition(b")")[2].split()[0] in _STOPPED
