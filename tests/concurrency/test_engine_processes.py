@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import multiprocessing
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
+from fdbqueue import aio
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.embedded import commits
 from fdbqueue.engine.embedded import request as requests
@@ -120,6 +122,25 @@ def test_what_was_handed_in_before_a_fork_is_the_parents_and_of_unknown_outcome_
         forked(child)
         store.wait(request)
         assert request.error is None
+
+
+def test_a_parents_commit_that_a_child_awaits_is_of_unknown_outcome_there(tmp_path: Path) -> None:
+    with fdbqueue.open(f"file:{tmp_path}") as db:
+        db._store()._sweeper.armed = True  # so that nobody makes the commit before the fork
+        tr = db.create_transaction()
+        tr[b"a"] = b"1"
+        theirs = tr.commit()
+
+        def child() -> None:
+            with pytest.raises(FDBError, match="1021"):
+                asyncio.run(asyncio.wait_for(aio(theirs), 20))
+            own = db.create_transaction()
+            own[b"b"] = b"1"
+            asyncio.run(asyncio.wait_for(aio(own.commit()), 20))
+
+        forked(child)
+        theirs.wait()
+        assert [row.key for row in db[b"":b"\xff"]] == [b"a", b"b"]
 
 
 @pytest.mark.parametrize(("module", "lock"), [(commits, "_lock"), (requests, "_callbacks_lock")])

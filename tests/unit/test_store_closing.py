@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import lmdb
 import pytest
 
 import fdbqueue
+from fdbqueue.engine.embedded import memory
 from fdbqueue.engine.embedded.committer import Committer
 from fdbqueue.engine.embedded.request import CommitRequest
 from fdbqueue.engine.embedded.store import Store
 from fdbqueue.errors import StorageError
+from tests.helpers.interrupting import interrupted_at_each_line
 from tests.helpers.stores import contents, opened, put, sets, view
 
 
@@ -137,7 +140,68 @@ def test_a_folder_that_was_closed_is_in_use_no_more(tmp_path: Path, durability: 
         put(store, (b"a", b""))
         store.watch(b"a", list)
     assert str(tmp_path / "folder") not in Path("/proc/self/maps").read_text()
-    assert not [link for link in Path("/proc/self/fd").iterdir() if str(tmp_path / "folder") in target(link)]
+    assert open_below(tmp_path) == []
+
+
+def test_ctrl_c_at_any_line_of_closing_leaves_nothing_open(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), {})
+    closed = 0
+
+    def call() -> None:
+        store.close()
+
+    def then(place: str) -> None:
+        nonlocal store, closed
+        if store._users:  # it was interrupted before that began
+            store.close()
+        else:
+            closed += 1
+        assert open_below(tmp_path) == [], place
+        store = Store.open(str(tmp_path), {})
+
+    interrupted_at_each_line(call, of=("embedded/store.py", "embedded/uninterrupted.py"), then=then)
+    assert closed
+
+
+def test_ctrl_c_while_a_folder_is_closed_is_told_when_that_is_done(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), {})
+    store.submit(sets((b"a", b"1")))
+    sweep = Committer.sweep
+
+    def interrupted(committer: Committer) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        sweep(committer)
+
+    with patch.object(Committer, "sweep", interrupted), pytest.raises(KeyboardInterrupt):
+        store.close()
+    assert open_below(tmp_path) == []
+    with opened(tmp_path) as store:
+        assert contents(store) == [(b"a", b"1")]
+
+
+def test_a_folder_is_closed_where_no_thread_can_be_started_and_what_went_wrong_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    def failing(path: str) -> None:
+        raise StorageError(path)
+
+    for thread in (threading.Thread, Refused):
+        store = Store.open(str(tmp_path), {})
+        with monkeypatch.context() as patched:
+            patched.setattr(threading, "Thread", thread)
+            patched.setattr(memory, "remove", failing)
+            with pytest.raises(StorageError, match=str(tmp_path)):
+                store.close()
+        assert open_below(tmp_path) == []
+
+
+def open_below(folder: Path) -> list[str]:
+    found = [target(link) for link in Path("/proc/self/fd").iterdir()]
+    return [path for path in found if path.startswith(str(folder))]
 
 
 def target(link: Path) -> str:

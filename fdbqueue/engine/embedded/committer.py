@@ -141,6 +141,11 @@ class Committer:
         """The request that has waited longest."""
         return next(iter(self._pending), None)
 
+    def has(self, request: CommitRequest) -> bool:
+        """Say whether `request` was handed in here, and not to the parent's committer before a fork."""
+        # In this order: another thread takes it out of the pending ones when it is in the batch, and out of that done.
+        return request in self._pending or request in self._batch or request.done
+
     def wait(self, request: CommitRequest) -> None:
         """Wait until `request`, which was submitted, is done; lead unless somebody else had better do it."""
         while not request.done:

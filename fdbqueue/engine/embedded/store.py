@@ -45,6 +45,7 @@ from fdbqueue.engine.embedded.logrows import Commit, last_version
 from fdbqueue.engine.embedded.request import CommitRequest, Faults
 from fdbqueue.engine.embedded.snapshot import Snapshot
 from fdbqueue.engine.embedded.sweeper import Sweeper
+from fdbqueue.engine.embedded.uninterrupted import uninterrupted
 from fdbqueue.engine.errors import FUTURE_VERSION, TRANSACTION_TOO_OLD, FDBError
 from fdbqueue.errors import StorageError
 
@@ -72,6 +73,7 @@ class Store:
         self._users = 0
         self._closer = 0
         self.versions_set = False
+        self._forked = False
         self._closed = threading.Event()
         self._identity: tuple[int, int] | None = None
         self._begin_work()
@@ -161,7 +163,13 @@ class Store:
             found._closed.wait()
 
     def close(self) -> None:
-        """Give the folder up; the last one to do so commits what is still there and closes the files."""
+        """Give the folder up; the last one to do so commits what is still there and closes the files.
+
+        Who is interrupted meanwhile, as by Ctrl-C, is so when that is done.
+        """
+        uninterrupted(self._give_up)
+
+    def _give_up(self) -> None:
         with _stores_lock:
             self._users -= 1
             if self._users:
@@ -305,7 +313,11 @@ class Store:
 
     def on_done(self, request: CommitRequest, callback: Callable[[CommitRequest], None]) -> None:
         """Call `callback` once `request` is done, at once if it is, else perhaps in another thread."""
-        if not request.on_done(callback):
+        if request.on_done(callback):
+            return
+        if self._forked and not self._committer.has(request):
+            self._committer.wait(request)  # the parent's: nothing is waited for
+        else:
             self._sweeper.kick()
 
     @property
@@ -434,6 +446,7 @@ class Store:
 
     def abandon(self) -> list[Any]:
         """Leave all that belongs to the parent process; return what must not be freed in the child."""
+        self._forked = True
         kept: list[Any] = [self.__dict__.pop(name, None) for name in _WORK]
         kept.extend([snapshot.abandon() for snapshot in list(kept[_WORK.index("_open")] or ())])
         return kept
