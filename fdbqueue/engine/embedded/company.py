@@ -27,8 +27,10 @@ TURN_SECONDS: Final = 0.003
 QUIET_SECONDS: Final = 0.0005
 """After how long the one whose turn it is has gone away, as far as others can tell."""
 LONGEST_TRUST: Final = 0.004
-"""How long whoever looks whether the one whose turn it is has gone away waits at most until it looks: twice as long after
-each look that finds it there, since each look takes the interpreter from it."""
+"""How long whoever looks whether the one whose turn it is has gone away waits at most until it looks.
+
+Twice as long after each look that finds it there, since a look takes the interpreter from it.
+"""
 LONGEST_SLEEP: Final = 0.01
 """How long a thread sleeps at most while another one leads, as whoever is to wake it may be kept from running."""
 LONGEST_LINE: Final = 0.25
