@@ -19,6 +19,7 @@ from fdbqueue.engine.steps import Steps, run
 from fdbqueue.items import Item
 from fdbqueue.portion import Portion
 from fdbqueue.queue import Queue
+from layers.leases import Leases
 
 BATCH_ITEMS = 100
 
@@ -35,14 +36,18 @@ def dequeue(
 ) -> None:
     """Take items out, from the first on, and print them. Exits with 1 if there was none.
 
-    What is printed is no longer in the queue. If whoever reads the pipe goes away, or the disk is full, the items of
-    the last batch (at most 100) are written to standard error.
+    Before, what waited for a time that has come becomes available, and what has lived too long goes. What is printed is
+    no longer in the queue. If whoever reads the pipe goes away, or the disk is full, the items of the last batch (at
+    most 100) are written to standard error.
     """
     check_raw(raw, codec)
     table = wants_table(as_json) and not raw
     show = partial(line, codec=codec, records=records, raw=raw)
+    source = queue_of(queue, codec)
     with opened(url) as db:
-        taken = _drain(db, queue_of(queue, codec), None if everything else limit, show, codec if table else None)
+        while Leases(source).reclaim(db).more:
+            pass  # each settles what fits into a transaction
+        taken = _drain(db, source, None if everything else limit, show, codec if table else None)
     if not taken:
         raise typer.Exit(errors.EMPTY)
 

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Annotated, Any
 
 import typer
 
-from fdbqueue.bulk import BulkReport
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.input import groups_of_lines
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import Codec, CodecName, QueueName, Raw, Url, check_raw, queue_of
 from fdbqueue.cli.ordering import LevelCount, Priority, levels_of
 from fdbqueue.cli.output import say
+from fdbqueue.cli.records import enqueue_records, record_of
+from fdbqueue.cli.terms import At, Delay, HeadersText, Terms, Ttl, terms_of
 from fdbqueue.cli.values import parse
 from fdbqueue.engine import FDBError
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.queue import Queue
+from layers.leases import Leases
+from layers.levels import PRIORITY
 from layers.priority import PriorityQueue
+
+AreRecords = Annotated[
+    bool, typer.Option("--records", help="Each is an item with headers and times of its own, as --records prints it.")
+]
 
 
 def enqueue(
@@ -30,8 +38,13 @@ def enqueue(
     ] = None,
     priority: Priority = None,
     levels: LevelCount = None,
+    headers: HeadersText = None,
+    delay: Delay = None,
+    at: At = None,
+    ttl: Ttl = None,
     url: Url = None,
     codec: Codec = CodecName.json,
+    records: AreRecords = False,
     raw: Raw = False,
 ) -> None:
     """Append items: the values given, or a line of standard input each.
@@ -39,16 +52,25 @@ def enqueue(
     A value is JSON; given as an argument to a queue of str or bytes, it is the text itself. One that begins with a dash
     stands behind `--`. Lines go in by batches, in their order and each batch exactly once, and all that have come when
     none comes for half a second; if something is wrong with one, the message says how many are in.
+
+    With --records each is an object: {"value": 7, "headers": {"color": "red"}, "delay": 60}, or "at", or "ttl", in
+    seconds as the options have them; what it says itself comes before the options. What `dequeue`, `peek` and `browse`
+    print with --records, `lease` and `dead` can be piped in; the place of an item is a new one.
     """
-    verbatim = raw or codec in (CodecName.str, CodecName.bytes)
     check_raw(raw, codec)
-    given = [iter([parse(value, codec, raw=verbatim) for value in values])] if values else _in_lines(codec, raw)
+    if raw and records:
+        raise typer.BadParameter("a record is JSON, and no raw value", param_hint="--raw")
+    terms = terms_of(headers, delay, at, ttl)
+    in_arguments = partial(parse, codec=codec, raw=raw or codec in (CodecName.str, CodecName.bytes))
+    read = partial(record_of, codec=codec) if records else in_arguments
+    given = iter([iter([read(value) for value in values])]) if values else _in_lines(codec, raw, records)
     items = 0
     with opened(url, create=True) as db:
-        enqueue_all = _way_in(db, queue_of(queue, codec), priority, levels)
+        enqueue_all = _way_in(db, queue_of(queue, codec), priority, levels, terms, records)
         try:
             for group in given:
-                items += enqueue_all(group).items
+                for number in enqueue_all(group):
+                    items += number
         except BadValue as error:
             raise BadValue(f"{error} {f'{items:,} items were' if items else 'Nothing was'} enqueued.") from error
         except (FdbQueueError, FDBError, KeyboardInterrupt):
@@ -58,28 +80,39 @@ def enqueue(
     say(f"{items:,} items enqueued")
 
 
-def _way_in(db: Any, queue: Queue, priority: int | None, levels: str | None) -> Callable[[Iterable[Any]], BulkReport]:
+def _way_in(
+    db: Any, queue: Queue, priority: int | None, levels: str | None, terms: Terms, records: bool
+) -> Callable[[Iterable[Any]], Iterator[int]]:
+    """Return what enqueues values, or records, and yields how many are in each time that it has committed."""
     order = levels_of(db, queue, priority, levels)
-    if order is None:
-        return partial(queue.enqueue_many, db)
-    prioritized = PriorityQueue(queue, levels=order)
-    if priority is None:
-        return partial(prioritized.queue.enqueue_many, db)
-    return partial(prioritized.enqueue_many, db, priority=priority)
+    if order is not None:
+        queue = PriorityQueue(queue, levels=order).queue
+    if priority is not None:
+        terms = replace(terms, headers={**(terms.headers or {}), PRIORITY: priority})
+    leases = Leases(queue)
+    if records:
+        return lambda group: enqueue_records(db, leases, group, terms)
+    if terms != Terms():
+        return lambda group: iter([leases.enqueue_many(db, group, **terms.arguments()).items])
+    return lambda group: iter([queue.enqueue_many(db, group).items])
 
 
-def _in_lines(codec: CodecName, raw: bool) -> Iterator[Iterator[Any]]:
+def _in_lines(codec: CodecName, raw: bool, records: bool) -> Iterator[Iterator[Any]]:
     numbers = count(1)
-    return (_values(group, numbers, codec, raw) for group in groups_of_lines("values", "VALUE"))
+    return (_read(group, numbers, codec, raw, records) for group in groups_of_lines("values", "VALUE"))
 
 
-def _values(lines: Iterable[bytes], numbers: Iterator[int], codec: CodecName, raw: bool) -> Iterator[Any]:
+def _read(lines: Iterable[bytes], numbers: Iterator[int], codec: CodecName, raw: bool, records: bool) -> Iterator[Any]:
     for line, number in zip(lines, numbers, strict=False):
         # Bytes that are no UTF-8 get through a queue of bytes unchanged.
         text = line.decode("utf-8", "surrogateescape")
+        where = f"Line {number}: "
         if not raw and not text.strip():
+            continue
+        if records:
+            yield record_of(text, codec, where)
             continue
         try:
             yield parse(text, codec, raw=raw)
         except BadValue as error:
-            raise BadValue(f"Line {number}: {error}") from error
+            raise BadValue(f"{where}{error}") from error

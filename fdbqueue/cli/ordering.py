@@ -15,7 +15,7 @@ from layers.levels import Levels, levels_named
 
 Priority = Annotated[
     int | None,
-    typer.Option("--priority", "-p", help="Of all these items, 0 the soonest; with amqp/N levels 9 is. Default: last."),
+    typer.Option("--priority", "-p", help="Of these items, 0 the soonest; with amqp/N levels 9 is. Default: last."),
 ]
 LevelCount = Annotated[
     str | None,

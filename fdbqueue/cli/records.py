@@ -1,0 +1,110 @@
+"""Records: items with what is said of them, a JSON object a line.
+
+``{"value": …, "headers": {…}, "delay": …, "at": …, "ttl": …}``, all but the value optional: what a record says of
+itself comes before what the options say of all. What `--records`, `lease` and `dead` print are records too: the old
+place of an item, its attempts and its lease are passed over, since they are not the new item's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fdbqueue.cli.errors import BadValue
+from fdbqueue.cli.options import CodecName
+from fdbqueue.cli.terms import Terms
+from fdbqueue.cli.values import from_json
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps, run
+from fdbqueue.errors import CodecError, ItemTooLarge
+from layers.leases import Leases
+
+BATCH_ITEMS = 500
+BATCH_BYTES = 1_000_000
+"""About how much one transaction takes, in bytes of the lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An item to be."""
+
+    where: str
+    """Where it was read, to be put in front of what is wrong with it."""
+    size_bytes: int
+    """Of its line."""
+    value: Any
+    terms: Terms
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """What a record may have: a name that is none of these is a mistyped one, and must not get lost."""
+
+    value: Any
+    headers: dict[str, Any] | None = None
+    delay: float | None = None
+    at: float | None = None
+    ttl: float | None = None
+    rank: Any = None
+    index: Any = None
+    random: Any = None
+    item: Any = None
+    lease: Any = None
+    attempt: Any = None
+    attempts: Any = None
+    expires_at: Any = None
+    consumer: Any = None
+    error: Any = None
+    died_at: Any = None
+
+
+def record_of(text: str, codec: CodecName, where: str = "") -> Record:
+    """Return the record that a line writes down.
+
+    Raises:
+        BadValue: it writes down none.
+    """
+    stored = text.encode("utf-8", "surrogateescape")
+    try:
+        line = msgspec.json.decode(stored, type=_Line)
+        terms = Terms(line.headers, line.delay, line.at, line.ttl)
+        return Record(where, len(stored), from_json(line.value, codec), terms)
+    except (msgspec.DecodeError, RecursionError, CodecError, ItemTooLarge, ValueError) as error:
+        raise BadValue(f"{where}This is no record of an item: {error}") from error
+
+
+def enqueue_records(db: Database, leases: Leases, records: Iterable[Record], terms: Terms) -> Iterator[int]:
+    """Enqueue records in their order, batch by batch, each exactly once; yield how many each batch had.
+
+    Args:
+        terms: of what records do not say themselves.
+
+    Raises:
+        BadValue: one can't be enqueued; nothing of its batch was.
+    """
+    for batch in _batches(records):
+        run(leases.queue.transact(db, lambda tr, batch=batch: _append(tr, leases, batch, terms)))  # type: ignore[misc]
+        yield len(batch)
+
+
+def _append(tr: Transaction, leases: Leases, batch: list[Record], terms: Terms) -> Steps[None]:
+    for one in batch:
+        try:
+            yield from leases.enqueue.steps(tr, one.value, **one.terms.over(terms).arguments())
+        except (CodecError, ItemTooLarge, ValueError) as error:
+            raise BadValue(f"{one.where}{error}") from error
+
+
+def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    batch: list[Record] = []
+    size = 0
+    for one in records:
+        if batch and (len(batch) >= BATCH_ITEMS or size + one.size_bytes > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(one)
+        size += one.size_bytes
+    if batch:
+        yield batch
