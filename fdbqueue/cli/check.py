@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -11,23 +14,60 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.values import encode_json
-from layers.subscriptions import Subscriptions
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.layout import Layout
+from layers.comparing.strays import check_beside
+from layers.staged import StagedQueue
+from layers.subscribing.check import check_subscriptions
+
+LOOKED_AT = (
+    *("items", "order", "chunks", "counters", "timers", "requests", "grants", "subscriptions"),
+    "what stands beside items",
+)
+MESSAGES, JOBS = "messages of a smart queue", "records of Spark's jobs"
 
 
 def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
-    """Read the whole queue and say what does not fit together. Exits with 1 if something does not."""
+    """Read the whole queue and say what does not fit together. Exits with 1 if something does not.
+
+    What the layers keep is looked at too: leases, who waits, subscriptions, priorities, and of a smart queue what can
+    be told without the program's own types; for the rest there is SmartQueue.check.
+    """
+    checked = queue_of(queue)
     with opened(url) as db:
-        report = Subscriptions(queue_of(queue)).check(db)
+        staged = StagedQueue(checked)
+        report = staged.check(db)
+        problems = [
+            *report.problems,
+            *check_subscriptions(db, staged.leases),
+            *check_beside(db, checked.layout),
+        ]
+        left = run(checked.read(db, partial(_not_looked_at, layout=checked.layout)))
     if wants_table(as_json):
         console = Console(highlight=False)
-        for problem in report.problems:
+        for problem in problems:
             console.print(f"[red]✗[/red] {escape(problem)}")
-        if report.ok:
+        if not problems:
             console.print(f"[green]✓[/green] {report.items:,} items, all well")
         if not report.counted:
             console.print("The counters were not compared: items came and went meanwhile.")
+        console.print(f"Looked at: {', '.join(LOOKED_AT)}.")
+        if left:
+            console.print(f"Not looked at: {', '.join(left)}.")
     else:
-        answer = {"queue": queue, "ok": report.ok, "items": report.items, "problems": report.problems}
-        write_lines([encode_json({**answer, "counted": report.counted}).encode() + b"\n"])
-    if not report.ok:
+        answer: dict[str, Any] = {"queue": queue, "ok": not problems, "items": report.items, "problems": problems}
+        told = {"counted": report.counted, "looked_at": LOOKED_AT, "not_looked_at": left}
+        write_lines([encode_json({**answer, **told}).encode() + b"\n"])
+    if problems:
         raise typer.Exit(errors.EMPTY)
+
+
+def _not_looked_at(tr: Transaction, layout: Layout) -> Steps[list[str]]:
+    """Return what the queue has that nothing here looks into, by snapshot."""
+    left = []
+    for name, space in ((MESSAGES, layout.smart), (JOBS, layout.jobs)):
+        span = space.range()
+        if (yield from rows(tr.snapshot, span.start, span.stop, limit=1)):
+            left.append(name)
+    return left

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fdbqueue import CheckReport, FormatError
@@ -22,6 +21,7 @@ from ..messages import MESSAGE_ERRORS, Messages
 from .index import SmartIndex
 from .recipients import Recipients
 from .scanning import position_of
+from .strays import keys_of, others_beside, strays
 
 COUNTED = 1_000
 
@@ -97,15 +97,13 @@ def _problems(tr: Transaction | Database, layout: Layout, index: SmartIndex, mes
             problems.append(f"The item {position_of(layout, packed)} {problem}.")
         elif entry not in beside:
             problems.append(f"The item {position_of(layout, packed)} has notes that do not name its index entry.")
-    found = set(_keys(tr, *index.whole()))
+    found = set(keys_of(tr, layout.smart))
     problems += [f"The item {_told(layout, index, key)} is missing in the index." for key in sorted(wanted - found)]
     problems += [
         f"The index has an entry of {_told(layout, index, key)}, which is no such item's." for key in found - wanted
     ]
-    for name, space in (("deadline", layout.deadlines), ("copy", layout.copies), ("unsent", layout.unsent)):
-        begin = space.key()
-        surplus = [key for key in _keys(tr, begin, strinc(begin)) if key not in allowed]
-        problems += [f"The key {layout.space.unpack(key)} of a {name} belongs to no item." for key in surplus]
+    for name, space in others_beside(layout):
+        problems += strays(tr, layout, name, space, allowed)
     return problems
 
 
@@ -125,12 +123,6 @@ def _entry_of(
     own = messages.type_of(message)
     part = index.part(own.name, None if own.key is None else own.key(message))
     return "", layout.prefix + part + packed
-
-
-def _keys(tr: Transaction | Database, begin: bytes, end: bytes) -> Iterator[bytes]:
-    for page in pages(tr, begin, end):
-        for row in page:
-            yield row.key
 
 
 def _told(layout: Layout, index: SmartIndex, key: bytes) -> str:

@@ -63,11 +63,6 @@ class SmartIndex:
         names = (seer.name,) if sees.types is None else sees.types
         return [self.key_span(name, key) if sees.same_key else self.span(name) for name in names]
 
-    def whole(self) -> tuple[bytes, bytes]:
-        """Return the begin and end of all entries."""
-        prefix: bytes = self._layout.smart.key()
-        return prefix, strinc(prefix)
-
     def packed(self, key: bytes) -> bytes:
         """Return the packed position in an entry's key."""
         type_end = _end_of_bytes(key, len(self._layout.smart.key()))

@@ -1,0 +1,72 @@
+"""Checks that what stands beside items is what their notes name; the messages themselves need not be known for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fdbqueue import FormatError
+from fdbqueue.browse import pages
+from fdbqueue.check import items_of_all_places
+from fdbqueue.codecs import CODEC_ERRORS
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.keys import Subspace, strinc
+from fdbqueue.engine.transactional import is_database
+from fdbqueue.items import notes_of
+from fdbqueue.layout import Layout
+
+
+def check_beside(tr: Transaction | Database, layout: Layout) -> list[str]:
+    """Return what does not fit together, a sentence each.
+
+    Whether an item is in the index under the type and the key that it should have is for `SmartQueue.check` to say.
+    """
+    problems = _problems(tr, layout)
+    if problems and is_database(tr):
+        # Items that came or went between two of its transactions: what is really wrong still is when looked at again.
+        again = set(_problems(tr, layout))
+        problems = [problem for problem in problems if problem in again]
+    return problems
+
+
+def strays(tr: Transaction | Database, layout: Layout, name: str, space: Subspace, named: set[bytes]) -> list[str]:
+    """Tell of the keys of one kind that no item's notes name."""
+    surplus = [key for key in keys_of(tr, space) if key not in named]
+    return [f"The key {_told(layout, key)} of a {name} belongs to no item." for key in surplus]
+
+
+def keys_of(tr: Transaction | Database, space: Subspace) -> Iterator[bytes]:
+    """Yield the keys of a subspace, a page at a time."""
+    begin: bytes = space.key()
+    for page in pages(tr, begin, strinc(begin)):
+        for row in page:
+            yield row.key
+
+
+def others_beside(layout: Layout) -> tuple[tuple[str, Subspace], ...]:
+    """Return what may stand beside items, the index aside: what it is called, and where."""
+    return ("deadline", layout.deadlines), ("copy", layout.copies), ("unsent", layout.unsent)
+
+
+def _problems(tr: Transaction | Database, layout: Layout) -> list[str]:
+    named: set[bytes] = set()
+    for packed, state, row in items_of_all_places(tr, layout):
+        if state == "dead":
+            continue
+        try:
+            named.update(layout.beside_keys(notes_of(row.value).beside, packed))
+        except FormatError:
+            continue  # the queue's own check says so
+    entries = set(keys_of(tr, layout.smart))
+    begin: bytes = layout.smart.key()
+    missing = sorted(key for key in named - entries if key.startswith(begin))
+    problems = [f"The smart index has no {_told(layout, key)}, which its item's notes name." for key in missing]
+    for name, space in (("smart index", layout.smart), *others_beside(layout)):
+        problems += strays(tr, layout, name, space, named)
+    return problems
+
+
+def _told(layout: Layout, key: bytes) -> str:
+    try:
+        return str(layout.space.unpack(key))
+    except CODEC_ERRORS:
+        return repr(key)  # somebody else wrote it

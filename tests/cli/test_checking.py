@@ -1,0 +1,145 @@
+"""The check looks at what every layer keeps, and says what it has looked at."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue.cli import errors
+from fdbqueue.cli.check import JOBS, MESSAGES
+from fdbqueue.engine import Subspace
+from layers.comparing import strays
+from layers.leases import Leases
+from layers.smart import SmartQueue
+from layers.staged import StagedQueue
+from tests.cli.conftest import Run
+from tests.cli.test_leasing import lines
+from tests.cli.test_terminal import on_terminal
+from tests.helpers.smart import Progress, smart_queue
+from tests.helpers.staging import wait_until
+
+pytestmark = pytest.mark.engines("file", "cluster")
+
+
+@pytest.fixture
+def queue(space: Subspace) -> fdbqueue.Queue:
+    return fdbqueue.Queue(space, codec="json")
+
+
+@pytest.fixture
+def smart(db: Any, space: Subspace) -> SmartQueue:
+    """Return a smart queue with a leased, a delayed, an available and a dead item."""
+    smart = smart_queue(space)
+    for n in range(4):
+        smart.enqueue(db, Progress(f"file {n}", 1))
+    leases = Leases(smart.queue, max_attempts=1)
+    leases.lease(db)
+    dies, waits = leases.lease_many(db, limit=2)
+    leases.snooze(db, waits, delay=600)
+    leases.nack(db, dies)
+    return smart
+
+
+def problems(run: Run, name: str) -> str:
+    """Return what the check has found, one a line."""
+    found = run("check", name)
+    [told] = lines(found.stdout)
+    assert (found.exit_code, told["ok"]) == ((errors.EMPTY, False) if told["problems"] else (0, True))
+    return "\n".join(told["problems"])
+
+
+def test_who_waits_and_who_is_granted_is_nothing_wrong(run: Run, db: Any, name: str, queue: fdbqueue.Queue) -> None:
+    staged = StagedQueue(queue)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(staged.dequeue, db, timeout=60)
+        wait_until(lambda: staged.stats(db).requests)
+        assert problems(run, name) == ""
+        queue.enqueue(db, 1)
+        assert waiting.result(60) is not None
+    assert problems(run, name) == ""
+
+
+@pytest.mark.parametrize("kind", ["requests", "grants"])
+def test_a_request_or_a_grant_that_can_not_be_read_is_told(
+    run: Run, db: Any, name: str, queue: fdbqueue.Queue, kind: str
+) -> None:
+    key = {
+        "requests": queue.layout.requests.key() + b"\x33" + bytes(12),
+        "grants": queue.layout.grants.pack((b"somebody",)),
+    }[kind]
+    db[key] = b"\xf0from the future"
+
+    assert kind[:-1] in problems(run, name)
+
+
+def test_a_smart_queue_is_looked_at_without_its_types(run: Run, db: Any, name: str, smart: SmartQueue) -> None:
+    smart.resend.register(db, "B")
+    smart.enqueue(db, Progress("sent", 1))
+    assert problems(run, name) == ""
+    layout = smart.queue.layout
+
+    stray_keys = [
+        space.pack((7, b"random")) for space in (layout.deadlines["near"][7], layout.copies[1], layout.unsent[1])
+    ]
+    stray_keys += [layout.smart.pack(("progress", b"x", 7, b"random")), layout.smart.key() + b"\x34no tuple"]
+    for stray in stray_keys:
+        db[stray] = b""
+    told = problems(run, name)
+    assert [told.count(f"of a {kind} belongs to no item") for kind in ("deadline", "copy", "unsent")] == [1, 1, 1]
+    assert told.count("of a smart index belongs to no item") == 2
+    assert "no tuple" in told
+
+    for stray in stray_keys:
+        del db[stray]
+    entries = [row.key for row in db.get_range_startswith(layout.smart.key())]
+    for entry in entries:
+        del db[entry]
+    assert problems(run, name).count("The smart index has no ") == len(entries) == 4
+
+
+def test_an_item_of_a_smart_queue_that_can_not_be_read_is_told_and_the_rest_looked_at(
+    run: Run, db: Any, name: str, smart: SmartQueue
+) -> None:
+    db[smart.queue.layout.item_key(fdbqueue.Position(0, b"future"))] = b"\xf0from the future"
+    db[smart.queue.layout.deadlines["near"][7].pack((7, b"random"))] = b""
+
+    told = problems(run, name)
+    assert "newer version" in told
+    assert told.count("of a deadline belongs to no item") == told.count("belongs to no item") == 1
+
+
+def test_the_check_says_what_it_looked_at_and_what_not(
+    run: Run, db: Any, name: str, queue: fdbqueue.Queue, smart: SmartQueue
+) -> None:
+    other = fdbqueue.Queue((*json.loads(name), "other"))
+    [plain] = lines(run("check", json.dumps([*json.loads(name), "other"])).stdout)
+    assert {"items", "counters", "timers", "requests", "grants", "subscriptions"} <= {*plain["looked_at"]}
+    assert plain["not_looked_at"] == []
+
+    assert lines(run("check", name).stdout)[0]["not_looked_at"] == [MESSAGES]
+    db[other.layout.jobs.pack(("job",))] = b"a record"
+    [loaded] = lines(run("check", json.dumps([*json.loads(name), "other"])).stdout)
+    assert loaded["not_looked_at"] == [JOBS]
+
+
+@pytest.mark.engines("file")
+def test_a_terminal_is_told_it_too(url: str, db: Any, name: str, smart: SmartQueue) -> None:
+    code, shown = on_terminal("check", name, url=url)
+
+    assert code == 0
+    for told in ("4 items, all well", "Looked at: items,", "requests, grants", f"Not looked at: {MESSAGES}."):
+        assert told in " ".join(shown.split())
+
+
+def test_what_only_moved_while_the_check_read_is_nothing_wrong(
+    run: Run, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = [["It moved.", "It is a stray."], ["It is a stray.", "It has come."]]
+    monkeypatch.setattr(strays, "_problems", lambda tr, layout: looks.pop(0))
+
+    assert problems(run, name) == "It is a stray."
+    assert not looks
