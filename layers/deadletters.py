@@ -5,7 +5,7 @@ A dead letter keeps its position, so that a redrive can put it back exactly wher
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -59,7 +59,7 @@ class DeadLetters:
     def redrive(
         self,
         tr: Transaction | Database,
-        position: Position | None = None,
+        position: Position | Iterable[Position] | None = None,
         *,
         limit: int | None = None,
         to: Where = "place",
@@ -71,7 +71,7 @@ class DeadLetters:
 
         Args:
             tr: a transaction, or a database: then in as many transactions as it takes.
-            position: this one only; else all, from the first.
+            position: this one only, or these, in this order; else all, from the first.
             limit: how many at most.
             to: "place": where they stood, before all that was enqueued after them; "tail": behind the last item
                 (of the same rank, in a queue with an order), under new positions.
@@ -82,13 +82,13 @@ class DeadLetters:
         if to not in ("place", "tail"):
             raise ValueError(f"A dead letter goes to its 'place' or to the 'tail', not to {to!r}.")
         deal = self._to_place if to == "place" else self._to_tail
-        return (yield from self._all(tr, deal, position=position, limit=limit))
+        return (yield from self._all(tr, deal, position, limit))
 
     @verb
     def purge(
         self,
         tr: Transaction | Database,
-        position: Position | None = None,
+        position: Position | Iterable[Position] | None = None,
         *,
         limit: int | None = None,
         older_than: float = 0.0,
@@ -97,28 +97,41 @@ class DeadLetters:
 
         Args:
             tr: a transaction, or a database: then in as many transactions as it takes.
-            position: this one only; else all, from the first.
+            position: this one only, or these, in this order; else all, from the first.
             limit: how many at most.
             older_than: only those that died so many seconds ago, by this object's clock.
 
         *Conflicts:* with whoever redrives or purges the same ones. *Cost:* one read and one write each.
         """
         died_until_us = self._now_us() - not_negative(older_than, "older_than")
-        return (yield from self._all(tr, partial(self._purge, until_us=died_until_us), position=position, limit=limit))
+        return (yield from self._all(tr, partial(self._purge, until_us=died_until_us), position, limit))
 
     def _all(
-        self, tr: Transaction | Database, deal: _Deal, *, position: Position | None, limit: int | None
+        self, tr: Transaction | Database, deal: _Deal, position: Position | Iterable[Position] | None, limit: int | None
     ) -> Steps[int]:
-        place = self._layout.dead
-        begin = place.begin if position is None else place.key(pack(position))
-        end = place.end if position is None else begin + b"\x00"
+        if position is None:
+            return (yield from self._from_the_first(tr, deal, limit))
+        places = [position] if isinstance(position, Position) else position
+        # One that is named twice is dealt with once.
+        return (yield from self._named(tr, deal, list(dict.fromkeys(map(pack, places))), limit))
+
+    def _from_the_first(self, tr: Transaction | Database, deal: _Deal, limit: int | None) -> Steps[int]:
+        begin, end = self._layout.dead.begin, self._layout.dead.end
         done = 0
         while begin < end and (limit is None or done < limit):
-            most = BATCH_ITEMS if limit is None else min(BATCH_ITEMS, limit - done)
-            batch = partial(self._batch, begin=begin, end=end, limit=most, deal=deal)
+            batch = partial(self._batch, begin=begin, end=end, limit=_most(limit, done), deal=deal)
             # What dies again meanwhile stands behind, and is not met a second time.
             dealt, begin = yield from self._queue.transact(tr, batch)
             done += dealt
+        return done
+
+    def _named(self, tr: Transaction | Database, deal: _Deal, places: list[bytes], limit: int | None) -> Steps[int]:
+        done = seen = 0
+        while seen < len(places) and (limit is None or done < limit):
+            batch = partial(self._batch_named, places=places[seen : seen + _most(limit, done)], deal=deal)
+            dealt, looked_at = yield from self._queue.transact(tr, batch)
+            done += dealt
+            seen += looked_at
         return done
 
     def _batch(self, tr: Transaction, begin: bytes, end: bytes, limit: int, deal: _Deal) -> Steps[tuple[int, bytes]]:
@@ -128,22 +141,45 @@ class DeadLetters:
         asked = started(moves.ask())
         found = yield from rows(tr.snapshot, begin, end, limit=limit)
         yield from asked
-        dealt = size = 0
+        dealt, looked_at = yield from self._deal_with(tr, moves, found, deal)
+        if looked_at < limit and looked_at == len(found):
+            return dealt, end
+        return dealt, found[looked_at - 1].key + b"\x00"
+
+    def _batch_named(self, tr: Transaction, places: list[bytes], deal: _Deal) -> Steps[tuple[int, int]]:
+        """Deal with the first ones of those at these places; return how many, and how many were looked at."""
+        moves = Moves(tr, self._layout)
+        asked = started(moves.ask())
+        keys = [self._layout.dead.key(packed) for packed in places]
+        reads = [started(rows(tr.snapshot, key, key + b"\x00", limit=1)) for key in keys]
+        yield from asked
+        found: list[KeyValue | None] = []
+        for read in reads:
+            row = yield from read
+            found.append(row[0] if row else None)
+        return (yield from self._deal_with(tr, moves, found, deal))
+
+    def _deal_with(
+        self, tr: Transaction, moves: Moves, found: Sequence[KeyValue | None], deal: _Deal
+    ) -> Steps[tuple[int, int]]:
+        """Deal with as many as one transaction takes; return how many, and how many were looked at."""
+        dealt = size = looked_at = 0
         for row in found:
             if size > BATCH_BYTES:
-                end = begin
                 break
-            begin = row.key + b"\x00"
+            looked_at += 1
             try:
-                notes = notes_of(row.value)
+                notes = None if row is None else notes_of(row.value)
             except FormatError:
                 continue  # left to a newer version of the library, which wrote it; the check says so
+            if row is None or notes is None:
+                continue  # somebody else has dealt with it
             tr.add_read_conflict_key(row.key)
             written = yield from deal(tr, moves, row, notes)
             dealt += bool(written)
             size += written
         moves.finish()
-        return dealt, begin if len(found) == limit or size > BATCH_BYTES else end
+        return dealt, looked_at
 
     def _to_place(self, tr: Transaction, moves: Moves, row: KeyValue, notes: Notes) -> Steps[int]:
         yield from ()
@@ -183,6 +219,10 @@ class DeadLetters:
         moves.leave_dead(packed)
         moves.vanish(packed, row.value, "purged")
         return len(row.key)
+
+
+def _most(limit: int | None, done: int) -> int:
+    return BATCH_ITEMS if limit is None else min(BATCH_ITEMS, limit - done)
 
 
 def _as_new(notes: Notes) -> Notes:

@@ -331,11 +331,32 @@ class Leases:
 
         *Conflicts:* as `ack`, and with leases of items behind it. *Cost:* one read, five writes.
         """
+        return (yield from self.nack_many.steps(tr, [lease], delay=delay, error=error))[0]
+
+    @verb
+    def nack_many(
+        self,
+        tr: Transaction | Database,
+        leases: Iterable[Held],
+        *,
+        delay: float | None = None,
+        error: str | None = None,
+    ) -> Steps[list[Fate]]:
+        """Give items back, all or none, whose attempts have failed; return what became of each, as `nack`.
+
+        They are written anew, in one transaction: of large items only so many fit into it.
+
+        Raises:
+            LeaseLost: of some, which it names, the lease is lost; none was given back.
+
+        *Conflicts:* as `nack`, of each. *Cost:* one read, in parallel, and about four writes each.
+        """
+        held = list(leases)
         delay_us = None if delay is None else not_negative(delay, "delay")
         why = error or "It was given back."
 
-        def body(tr: Transaction) -> Steps[Fate]:
-            return self._holding.nack(tr, lease, now_us=self.now_us(), delay_us=delay_us, error=why)
+        def body(tr: Transaction) -> Steps[list[Fate]]:
+            return self._holding.nack(tr, held, now_us=self.now_us(), delay_us=delay_us, error=why)
 
         return (yield from self.queue.transact(tr, body))
 

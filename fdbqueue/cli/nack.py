@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
 from typing import Annotated
 
 import typer
 
 from fdbqueue.cli import errors
+from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.handles import Handles, handles_of, told_lost
+from fdbqueue.cli.input import InputFailed
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import MaxAttempts, QueueName, Url, queue_of
 from fdbqueue.cli.output import say, write_lines
 from fdbqueue.cli.values import encode_json
+from fdbqueue.engine import FDBError
+from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE
 from fdbqueue.errors import LeaseLost
+from fdbqueue.layout import Position
+from layers.lease import Fate, LeaseHandle
 from layers.leases import Leases
+
+BUNDLE_ITEMS = 100
+"""So many are given back in one transaction: they are written anew, with up to 100,000 bytes each."""
 
 
 def nack(
@@ -38,17 +49,53 @@ def nack(
     given = handles_of(handles)
     leases = Leases(queue_of(queue), max_attempts=max_attempts)
     fates: Counter[str] = Counter()
-    lost = 0
+    taken = 0
     with opened(url) as db:
-        for handle in chain.from_iterable(given):
-            try:
-                fate = leases.nack(db, handle, delay=delay, error=error)
-            except LeaseLost:
-                told_lost(handle)
-                lost += 1
-                continue
-            fates[fate.value] += 1
-            write_lines([encode_json({"lease": str(handle), "fate": fate.value}).encode() + b"\n"])
+        give_back = partial(leases.nack_many, db, delay=delay, error=error)
+        for bundle in chain.from_iterable(map(_bundles, given)):
+            taken += len(bundle)
+            for held, of_held in _fates(give_back, bundle):
+                fates.update(fate.value for fate in of_held)
+                shown = [{"lease": str(one), "fate": fate.value} for one, fate in zip(held, of_held, strict=True)]
+                write_lines([encode_json(one).encode() + b"\n" for one in shown])
     say(f"{fates.total():,} items given back" + "".join(f", {number:,} {fate}" for fate, number in fates.items()))
-    if lost:
+    if fates.total() < taken:
         raise typer.Exit(errors.LOST)
+
+
+def _bundles(handles: Iterable[LeaseHandle]) -> Iterator[list[LeaseHandle]]:
+    """Yield the handles, no item twice in one bundle; those before one that is wrong are dealt with nevertheless."""
+    bundle: dict[Position, LeaseHandle] = {}
+    wrong = None
+    try:
+        for handle in handles:
+            if len(bundle) == BUNDLE_ITEMS or handle.position in bundle:
+                yield list(bundle.values())
+                bundle.clear()
+            bundle[handle.position] = handle
+    except (BadValue, InputFailed) as error:
+        wrong = error
+    if bundle:
+        yield list(bundle.values())
+    if wrong is not None:
+        raise wrong
+
+
+def _fates(
+    give_back: Callable[[list[LeaseHandle]], list[Fate]], bundle: list[LeaseHandle]
+) -> Iterator[tuple[list[LeaseHandle], list[Fate]]]:
+    """Give items back, in one transaction if they fit into one, and tell which leases are lost."""
+    while bundle:
+        try:
+            yield bundle, give_back(bundle)
+            return
+        except LeaseLost as error:
+            for handle in bundle:
+                if handle.position in error.lost:
+                    told_lost(handle)
+            bundle = [handle for handle in bundle if handle.position not in error.lost]
+        except FDBError as error:
+            if error.code != TRANSACTION_TOO_LARGE or len(bundle) == 1:
+                raise
+            yield from _fates(give_back, bundle[: len(bundle) // 2])
+            bundle = bundle[len(bundle) // 2 :]

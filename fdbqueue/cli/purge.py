@@ -12,7 +12,6 @@ from fdbqueue.cli.input import is_terminal
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import DeadItems, QueueName, Url, Yes, position, queue_of
 from fdbqueue.cli.output import say
-from fdbqueue.layout import Position
 from layers.leases import Leases
 
 
@@ -28,14 +27,14 @@ def purge(
 ) -> None:
     """Remove dead letters for good. Asks first. Exits with 1 if there was none."""
     leases = Leases(queue_of(queue))
-    chosen: list[Position | None] = [position(item) for item in items] if items else [None]
+    chosen = [position(item) for item in items] if items else None
     with opened(url) as db:
         what = f"{len(items):,} dead letters" if items else f"up to {leases.queue.stats(db).dead:,} dead letters"
         if not yes:
             if not is_terminal(sys.stdin):
                 raise typer.BadParameter(f"to remove {what} of {queue} unasked, say --yes", param_hint="purge")
             typer.confirm(f"Remove {what} of {queue} for good?", abort=True, err=True)
-        removed = sum(leases.dead.purge(db, one, limit=limit, older_than=older_than) for one in chosen)
+        removed = leases.dead.purge(db, chosen, limit=limit, older_than=older_than)
     say(f"{removed:,} dead letters removed")
     if not removed:
         raise typer.Exit(errors.EMPTY)

@@ -10,7 +10,6 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import DeadItems, QueueName, Url, position, queue_of
 from fdbqueue.cli.output import say
-from fdbqueue.layout import Position
 from layers.leases import Leases
 
 
@@ -23,9 +22,9 @@ def redrive(
 ) -> None:
     """Make dead letters available again, as if they had never been tried. Exits with 1 if there was none."""
     letters = Leases(queue_of(queue)).dead
-    chosen: list[Position | None] = [position(item) for item in items] if items else [None]
+    chosen = [position(item) for item in items] if items else None
     with opened(url) as db:
-        moved = sum(letters.redrive(db, one, limit=limit, to="tail" if tail else "place") for one in chosen)
+        moved = letters.redrive(db, chosen, limit=limit, to="tail" if tail else "place")
     say(f"{moved:,} dead letters redriven")
     if not moved:
         raise typer.Exit(errors.EMPTY)

@@ -64,15 +64,21 @@ class Holding:
             moves.vanish(one.packed, one.stored, "dequeued")
         moves.finish()
 
-    def nack(self, tr: Transaction, lease: Held, *, now_us: int, delay_us: int | None, error: str) -> Steps[Fate]:
-        """Give an item back, whose attempt has failed."""
+    def nack(
+        self, tr: Transaction, leases: list[Held], *, now_us: int, delay_us: int | None, error: str
+    ) -> Steps[list[Fate]]:
+        """Give items back, whose attempts have failed."""
         moves = Moves(tr, self._layout)
         asked = started(moves.ask())
-        [(packed, stored, notes)] = yield from self._held(tr, [lease])
+        held = yield from self._held(tr, leases)
         yield from asked
-        fate = moves.fail(packed, stored, notes, self._retry, now_us=now_us, delay_us=delay_us, error=error)
+        # Before anything is written: a policy that raises must leave all of them with their holder.
+        waits = [self._retry.delay_us(notes.attempt) if delay_us is None else delay_us for _, _, notes in held]
+        fates = {}
+        for (packed, stored, notes), wait_us in zip(held, waits, strict=True):
+            fates[packed] = moves.fail(packed, stored, notes, self._retry, now_us=now_us, delay_us=wait_us, error=error)
         moves.finish()
-        return fate
+        return [fates[pack(lease.position)] for lease in leases]
 
     def snooze(self, tr: Transaction, leases: list[Held], *, now_us: int, delay_us: int) -> Steps[list[Fate]]:
         """Give items back, without counting an attempt."""

@@ -37,8 +37,14 @@ class Retry:
     backoff: Backoff
     """How long it waits before the next."""
 
+    def is_last(self, attempt: int) -> bool:
+        """Say whether an item whose attempt of this number has failed becomes a dead letter."""
+        return self.max_attempts is not None and attempt >= self.max_attempts
+
     def delay_us(self, attempt: int) -> int:
-        """Return how long an item waits whose attempt of this number has failed."""
+        """Return how long an item waits whose attempt of this number has failed; 0 if it was the last one."""
+        if self.is_last(attempt):
+            return 0
         return int(min(self.backoff(attempt), LONGEST_SECONDS) * 1e6)
 
 
@@ -214,12 +220,11 @@ class Moves:
         """Take a leased item whose attempt failed back, or put it among the dead letters if that was the last one."""
         # What stands beside the item is noted as well, and the notes have a limit.
         error = cut(error, ERROR_BYTES - sum(map(len, notes.beside)))
-        is_last = retry.max_attempts is not None and notes.attempt >= retry.max_attempts
         if delay_us is None:
             # Before anything is written: a policy that raises must not leave the item nowhere.
-            delay_us = 0 if is_last else retry.delay_us(notes.attempt)
+            delay_us = retry.delay_us(notes.attempt)
         self.leave_leased(packed, notes)
-        if is_last:
+        if retry.is_last(notes.attempt):
             self.enter_dead(packed, stored, at_rest(notes, error=error, died_at_us=now_us))
             return Fate.dead
         return self.put_back(packed, stored, at_rest(notes, error=error), now_us=now_us, delay_us=delay_us)

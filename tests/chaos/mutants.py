@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         "an item dies one attempt too early",
         "layers/leasing/moves.py",
-        (("notes.attempt >= retry.max_attempts", "notes.attempt + 1 >= retry.max_attempts"),),
+        (("attempt >= self.max_attempts", "attempt + 1 >= self.max_attempts"),),
     ),
     Mutant(
         "the chunks of an item that is gone stay",

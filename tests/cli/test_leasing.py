@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.ack import _ack
 from fdbqueue.cli.watchdog import _run
 from fdbqueue.engine import FDBError
+from layers.deadletters import DeadLetters
 from layers.lease import LeaseHandle
 from layers.leases import Leases
 from layers.staged import StagedQueue
@@ -128,6 +130,86 @@ def test_a_lost_lease_can_not_be_given_back_and_the_others_are(run: Run, name: s
     assert "is lost" in given_back.stderr
     assert [line["lease"] for line in lines(given_back.stdout)] == [second]
     assert run("nack", name, stdin="nonsense\n").exit_code == errors.VALUE
+
+
+def bundles_given_back(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return how many leases each transaction gives back, as it happens."""
+    sizes: list[int] = []
+    give_back = Leases.nack_many
+
+    def counting(self: Leases, db: Any, handles: list[Any], **terms: Any) -> Any:
+        sizes.append(len(handles))
+        return give_back(self, db, handles, **terms)
+
+    monkeypatch.setattr(Leases, "nack_many", counting)
+    return sizes
+
+
+def test_many_leases_are_given_back_by_bundles_and_what_became_of_each_is_told(
+    run: Run, db: Any, name: str, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fdbqueue.cli.nack.BUNDLE_ITEMS", 3)
+    sizes = bundles_given_back(monkeypatch)
+    leases.enqueue_many(db, range(8))
+    handles = [str(lease.handle) for lease in leases.lease_many(db)]
+    leases.ack(db, LeaseHandle.parse(handles[1]))
+
+    given_back = run("nack", name, *handles[:5], handles[3], *handles[5:])
+
+    assert sizes == [3, 2, 2, 3, 2, 1], "without a lost one again; what is named twice comes in another one"
+    assert given_back.exit_code == errors.LOST
+    assert [line["lease"] for line in lines(given_back.stdout)] == [handles[0], *handles[2:]]
+    assert [re.findall(r"The lease (\S+) is lost", line) for line in given_back.stderr.splitlines()] == [
+        [handles[1]],
+        [handles[3]],
+    ]
+    assert leases.stats(db).available == 7
+
+
+def test_leases_before_a_line_that_is_no_handle_are_given_back(run: Run, name: str) -> None:
+    run("enqueue", name, "1", "2")
+    leased = run("lease", name, "-n", "2").stdout
+
+    refused = run("nack", name, stdin=leased + "nonsense\n")
+
+    assert refused.exit_code == errors.VALUE
+    assert "Line 3" in refused.stderr
+    assert [line["fate"] for line in lines(refused.stdout)] == ["available"] * 2
+
+
+def test_large_items_are_given_back_although_they_are_too_much_for_one_transaction(
+    run: Run, db: Any, name: str, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fdbqueue.cli.nack.BUNDLE_ITEMS", 200)
+    sizes = bundles_given_back(monkeypatch)
+    leases.queue.enqueue_many(db, ["x" * 85_000] * 130)
+    leased = run("lease", name, "--limit", "130", "--duration", "600").stdout
+
+    assert len(lines(run("nack", name, stdin=leased).stdout)) == 130
+    assert sizes == [130, 65, 65]
+    assert leases.stats(db).available == 130
+
+
+def test_dead_letters_are_redriven_and_purged_by_their_names_together(
+    run: Run, db: Any, name: str, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill(db, leases, *"abcde")
+    a, b, c, d, e = (letter["item"] for letter in lines(run("dead", name).stdout))
+    asked: list[int] = []
+    deal = DeadLetters._all
+
+    def counting(self: DeadLetters, db: Any, how: Any, names: Any, limit: Any) -> Any:
+        asked.append(len(names))
+        return deal(self, db, how, names, limit)
+
+    monkeypatch.setattr(DeadLetters, "_all", counting)
+    assert run("redrive", name, c, a, c, "--tail").exit_code == 0
+    assert lines(run("browse", name).stdout) == ["c", "a"]
+    assert run("redrive", name, b, d, "--limit", "1").exit_code == 0
+    assert run("purge", name, d, e, "--yes").exit_code == 0
+    assert asked == [3, 2, 2]
+    assert run("redrive", name, b, d, e).exit_code == errors.EMPTY
+    assert lines(run("browse", name).stdout) == ["b", "c", "a"]
 
 
 @pytest.mark.parametrize("line", ["nonsense", '{"no": "lease"}', '"7:zz"'])

@@ -19,6 +19,7 @@ from layers.leasing.taking import EXPIRED_LIMIT
 from layers.leasing.timers import SETTLE_LIMIT
 from layers.leasing.times import LONGEST_SECONDS
 from tests.helpers.clock import Clock
+from tests.helpers.faults import FaultyDatabase
 
 
 @pytest.fixture
@@ -212,6 +213,37 @@ def test_a_snoozed_item_comes_back_without_counting_the_attempt(db: Any, leases:
     assert leases.snooze_many(db, [again], delay=0) == [Fate.available]
 
 
+def test_many_are_given_back_in_one_transaction_each_with_its_own_fate(db: Any, space: Subspace, clock: Clock) -> None:
+    leases = Leases(Queue(space), max_attempts=2, backoff=lambda attempt: 7, clock=clock)
+    fill(leases, db, 4)
+    assert leases.nack(db, lease_of(leases, db), delay=0) is Fate.available
+    mortal, *others = leases.lease_many(db)
+    versions = FaultyDatabase(db, lambda: None)
+    assert leases.nack_many(versions, [others[0], mortal, others[0]], error="jam") == [
+        Fate.delayed,
+        Fate.dead,
+        Fate.delayed,
+    ]
+    assert versions.commits == 1
+    assert leases.nack_many(db, others[1:], delay=0) == [Fate.available] * 2
+    assert [kept.error for kept in leases.dead.browse(db)] == ["jam"]
+    stats = leases.stats(db)
+    assert (stats.available, stats.leased, stats.delayed, stats.dead) == (2, 0, 1, 1)
+    assert leases.nack_many(db, []) == []
+    assert leases.check(db).ok
+
+
+def test_of_many_that_are_given_back_none_is_if_one_lease_is_lost(db: Any, leases: Leases) -> None:
+    fill(leases, db, 3)
+    first, lost, last = leases.lease_many(db)
+    leases.ack(db, lost)
+    with pytest.raises(LeaseLost) as error:
+        leases.nack_many(db, [first, lost, last])
+    assert error.value.lost == [lost.position]
+    assert leases.stats(db).leased == 2
+    leases.ack_many(db, [first, last])
+
+
 def test_an_expired_lease_counts_an_attempt_and_says_why(db: Any, leases: Leases, clock: Clock) -> None:
     fill(leases, db, 1)
     lease_of(leases, db, duration=5, consumer="worker 1")
@@ -263,7 +295,9 @@ def test_a_back_off_policy_that_raises_leaves_the_item_with_its_holder_whatever_
     fill(leases, db, 2)
     given_back, expired = leases.lease_many(db, duration=10)
     clock.now += 11
-    for fails in (partial(leases.nack, lease=given_back), leases.lease, leases.reclaim):
+    give_back = partial(leases.nack, lease=given_back)
+    give_both_back = partial(leases.nack_many, leases=[given_back, expired])
+    for fails in (give_back, give_both_back, leases.lease, leases.reclaim):
         tr = db.create_transaction()
         with pytest.raises((LookupError, ValueError)):
             fails(tr)
@@ -271,6 +305,29 @@ def test_a_back_off_policy_that_raises_leaves_the_item_with_its_holder_whatever_
     assert leases.stats(db).leased == 2
     assert leases.check(db).problems == ()
     leases.ack_many(db, [given_back, expired])
+
+
+def test_a_back_off_policy_that_raises_for_one_of_many_leaves_all_with_their_holder(
+    db: Any, space: Subspace, clock: Clock
+) -> None:
+    leases = Leases(Queue(space), backoff=lambda attempt: refuse(attempt) if attempt > 1 else 0.0, clock=clock)
+    fill(leases, db, 2)
+    leases.nack(db, leases.lease_many(db, limit=2)[1])
+    again = lease_of(leases, db)
+    fill(leases, db, 1)
+    new = lease_of(leases, db)
+    tr = db.create_transaction()
+    with pytest.raises(LookupError):
+        leases.nack_many(tr, [new, again])
+    tr.commit().wait()
+    leases.ack_many(db, [new, again])
+    assert leases.check(db).ok
+
+
+def test_a_back_off_policy_is_not_asked_about_the_last_attempt(db: Any, space: Subspace, clock: Clock) -> None:
+    leases = Leases(Queue(space), max_attempts=1, backoff=refuse, clock=clock)
+    fill(leases, db, 1)
+    assert leases.nack(db, lease_of(leases, db)) is Fate.dead
 
 
 def test_a_back_off_without_end_is_a_very_long_one(db: Any, space: Subspace, clock: Clock) -> None:

@@ -94,11 +94,53 @@ def test_large_dead_letters_are_redriven_in_transactions_that_are_not_too_large(
     assert leases.check(db).ok
 
 
+def test_those_that_are_named_are_redriven_together_in_their_order(db: Any, leases: Leases) -> None:
+    a, b, c, d = kill(leases, db, 4)
+    counted = FaultyDatabase(db, lambda: None)
+    assert leases.dead.redrive(counted, [c, a, c, Position(7, b"nobody")], to="tail") == 2
+    assert counted.commits == 1
+    assert values(leases, db) == [b"2", b"0"]
+    assert leases.dead.redrive(db, iter([d, b]), limit=1) == 1
+    assert values(leases, db) == [b"3", b"2", b"0"]
+    assert leases.dead.redrive(db, []) == 0
+    assert leases.dead.purge(db, [a, b]) == 1
+    assert leases.check(db).ok
+
+
+def test_more_that_are_named_than_one_transaction_takes_are_redriven_too(db: Any, leases: Leases) -> None:
+    positions = kill(leases, db, BATCH_ITEMS * 2 + 7)
+    counted = FaultyDatabase(db, lambda: None)
+    assert leases.dead.redrive(counted, reversed(positions)) == len(positions)
+    assert counted.commits == 3
+    assert leases.stats(db).available == len(positions)
+
+
+def test_large_dead_letters_that_are_named_are_redriven_in_transactions_that_are_not_too_large(
+    db: Any, leases: Leases
+) -> None:
+    positions = [kill(leases, db, value=b"large" + bytes(3_000_000))[0] for _ in range(4)]
+    assert leases.dead.redrive(db, positions, to="tail") == 4
+    assert leases.stats(db).available == 4
+    assert leases.check(db).ok
+
+
+def test_of_two_redrives_by_name_of_the_same_dead_letter_one_conflicts(db: Any, leases: Leases) -> None:
+    positions = kill(leases, db, 3)
+    first, second = db.create_transaction(), db.create_transaction()
+    assert leases.dead.redrive(first, positions[:2]) == leases.dead.purge(second, positions[1:]) == 2
+    first.commit().wait()
+    with pytest.raises(FDBError, match="1020"):
+        second.commit().wait()
+
+
 @pytest.mark.parametrize("verb", ["redrive", "purge"])
-def test_a_dead_letter_that_can_not_be_read_stays_and_holds_up_no_other(db: Any, leases: Leases, verb: str) -> None:
+@pytest.mark.parametrize("named", [False, True])
+def test_a_dead_letter_that_can_not_be_read_stays_and_holds_up_no_other(
+    db: Any, leases: Leases, verb: str, named: bool
+) -> None:
     positions = kill(leases, db, 3)
     db[leases.layout.dead.key(pack(positions[1]))] = b"\x20newer"
-    assert getattr(leases.dead, verb)(db) == 2
+    assert getattr(leases.dead, verb)(db, positions if named else None) == 2
     assert leases.stats(db).dead == 1
     assert [problem for problem in leases.check(db).problems if "newer version" not in problem] == []
 

@@ -45,9 +45,9 @@ def program(leases: Leases, db: Any, clock: Clock) -> list[Any]:
     leases.ack(db, again)
     said.append(leases.enqueue_many(db, [b"d", b"e", b"f"], ttl=5).items)
     mortal = Leases(leases.queue, max_attempts=1, clock=clock)
-    said.append([mortal.nack(db, lease) for lease in mortal.lease_many(db)])
+    said.append(mortal.nack_many(db, mortal.lease_many(db)))
     first_dead = next(mortal.dead.browse(db)).position
-    said.append([mortal.dead.redrive(db, first_dead), mortal.dead.redrive(db, limit=1, to="tail")])
+    said.append([mortal.dead.redrive(db, [first_dead]), mortal.dead.redrive(db, limit=1, to="tail")])
     said.append([mortal.dead.purge(db, older_than=1), mortal.dead.purge(db)])
     stats = leases.queue.stats(db)
     said.append((stats.dead, stats.purged, stats.expired))

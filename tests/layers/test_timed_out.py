@@ -80,6 +80,7 @@ CALLS: dict[str, Call] = {
     "Leases.ack": lambda scene, db: scene.leases.ack(db, scene.held[0]),
     "Leases.ack_many": lambda scene, db: scene.leases.ack_many(db, scene.held),
     "Leases.nack": lambda scene, db: scene.leases.nack(db, scene.held[0], error="no"),
+    "Leases.nack_many": lambda scene, db: scene.leases.nack_many(db, scene.held, error="no"),
     "Leases.snooze": lambda scene, db: scene.leases.snooze(db, scene.held[0], delay=5),
     "Leases.extend": lambda scene, db: scene.leases.extend(db, scene.held[0], duration=40),
     "Leases.reclaim": lambda scene, db: scene.leases.reclaim(db),
