@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.portion import PATIENCE
 from layers.leases import Leases
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
@@ -74,7 +76,9 @@ def test_every_verb_is_exactly_once_when_any_commit_fails(db: Any, space: Subspa
 def test_every_verb_is_exactly_once_under_random_faults(db: Any, plan: list[Fault | None]) -> None:
     space = Subspace(("fdbqueue tests", "leases", "random faults"))
     expected, _ = outcome(db, space, lambda: None)
-    pending = iter(plan)
+    too_old = itertools.count()
+    # After more of these a call rightly takes fewer items than it was asked for.
+    pending = iter([fault for fault in plan if fault != ("before", 1007) or next(too_old) < PATIENCE])
     assert outcome(db, space, lambda: next(pending, None))[0] == expected
 
 
