@@ -86,13 +86,13 @@ class Holding:
         asked = started(moves.ask())
         held = yield from self._held(tr, leases)
         yield from asked
-        fates = []
+        fates = {}
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)
             uncounted = structs.replace(notes, attempt=notes.attempt - 1)
-            fates.append(moves.put_back(packed, stored, uncounted, now_us=now_us, delay_us=delay_us))
+            fates[packed] = moves.put_back(packed, stored, uncounted, now_us=now_us, delay_us=delay_us)
         moves.finish()
-        return fates
+        return [fates[pack(lease.position)] for lease in leases]
 
     def extend(self, tr: Transaction, leases: list[Lease], *, expires_at_us: int) -> Steps[list[Lease]]:
         """Let leases end at another time."""

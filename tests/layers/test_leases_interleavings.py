@@ -14,22 +14,12 @@ from layers.lease import Lease
 from layers.leases import Leases
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
+from tests.helpers.leasing import fill, lease_of
 
 
 @pytest.fixture
 def leases(space: Subspace, clock: Clock) -> Leases:
     return Leases(Queue(space), clock=clock)
-
-
-def fill(leases: Leases, db: Any, amount: int) -> None:
-    for n in range(amount):
-        leases.enqueue(db, b"%d" % n)
-
-
-def lease_of(leases: Leases, db: Any, **terms: Any) -> Lease:
-    lease = leases.lease(db, **terms)
-    assert lease is not None
-    return lease
 
 
 def test_of_two_leases_of_the_same_item_one_conflicts(db: Any, leases: Leases) -> None:

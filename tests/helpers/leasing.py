@@ -1,0 +1,19 @@
+"""Leases of small items, for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fdbqueue.layout import Position
+from layers.lease import Lease
+from layers.leases import Leases
+
+
+def lease_of(leases: Leases, db: Any, **terms: Any) -> Lease:
+    lease = leases.lease(db, **terms)
+    assert lease is not None
+    return lease
+
+
+def fill(leases: Leases, db: Any, amount: int) -> list[Position]:
+    return [leases.enqueue(db, b"%d" % n) for n in range(amount)]

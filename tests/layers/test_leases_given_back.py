@@ -1,0 +1,160 @@
+"""Leased items that come back: given back, snoozed or expired, after a delay or not, and at last as dead letters."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from fdbqueue import LeaseLost, Queue
+from fdbqueue.engine import Subspace
+from layers.backoff import constant
+from layers.lease import Fate
+from layers.leases import Leases
+from layers.leasing.times import LONGEST_SECONDS
+from tests.helpers.clock import Clock
+from tests.helpers.faults import FaultyDatabase
+from tests.helpers.leasing import fill, lease_of
+
+
+@pytest.fixture
+def leases(space: Subspace, clock: Clock) -> Leases:
+    return Leases(Queue(space), clock=clock)
+
+
+def test_a_snoozed_item_comes_back_without_counting_the_attempt(db: Any, leases: Leases, clock: Clock) -> None:
+    fill(leases, db, 2)
+    lease = lease_of(leases, db)
+    assert leases.snooze(db, lease, delay=3) is Fate.delayed
+    assert lease_of(leases, db).value == b"1"
+    clock.now += 3
+    again = lease_of(leases, db)
+    assert (again.value, again.attempt) == (b"0", 1)
+    assert leases.snooze_many(db, [again, again], delay=0) == [Fate.available] * 2
+
+
+def test_many_are_given_back_in_one_transaction_each_with_its_own_fate(db: Any, space: Subspace, clock: Clock) -> None:
+    leases = Leases(Queue(space), max_attempts=2, backoff=lambda attempt: 7, clock=clock)
+    fill(leases, db, 4)
+    assert leases.nack(db, lease_of(leases, db), delay=0) is Fate.available
+    mortal, *others = leases.lease_many(db)
+    versions = FaultyDatabase(db, lambda: None)
+    assert leases.nack_many(versions, [others[0], mortal, others[0]], error="jam") == [
+        Fate.delayed,
+        Fate.dead,
+        Fate.delayed,
+    ]
+    assert versions.commits == 1
+    assert leases.nack_many(db, others[1:], delay=0) == [Fate.available] * 2
+    assert [kept.error for kept in leases.dead.browse(db)] == ["jam"]
+    stats = leases.stats(db)
+    assert (stats.available, stats.leased, stats.delayed, stats.dead) == (2, 0, 1, 1)
+    assert leases.nack_many(db, []) == []
+    assert leases.check(db).ok
+
+
+def test_of_many_that_are_given_back_none_is_if_one_lease_is_lost(db: Any, leases: Leases) -> None:
+    fill(leases, db, 3)
+    first, lost, last = leases.lease_many(db)
+    leases.ack(db, lost)
+    with pytest.raises(LeaseLost) as error:
+        leases.nack_many(db, [first, lost, last])
+    assert error.value.lost == [lost.position]
+    assert leases.stats(db).leased == 2
+    leases.ack_many(db, [first, last])
+
+
+def test_an_expired_lease_counts_an_attempt_and_says_why(db: Any, leases: Leases, clock: Clock) -> None:
+    fill(leases, db, 1)
+    lease_of(leases, db, duration=5, consumer="worker 1")
+    clock.now += 4.9
+    assert leases.lease(db) is None
+    clock.now += 0.1
+    again = lease_of(leases, db)
+    assert (again.attempt, again.error) == (2, "The lease of worker 1 expired.")
+
+
+def test_after_max_attempts_an_item_is_a_dead_letter(db: Any, space: Subspace, clock: Clock) -> None:
+    leases = Leases(Queue(space), max_attempts=2, clock=clock)
+    fill(leases, db, 2)
+    assert leases.nack(db, lease_of(leases, db), error="first") is Fate.available
+    assert leases.nack(db, lease_of(leases, db), error="second", delay=9) is Fate.dead
+    lease_of(leases, db, duration=1)
+    clock.now += 2
+    lease_of(leases, db, duration=1)
+    clock.now += 2
+    [reclaimed] = leases.reclaim(db).reclaimed
+    assert (reclaimed.fate, reclaimed.kind, reclaimed.attempt) == (Fate.dead, "lease", 2)
+    stats = leases.queue.stats(db)
+    assert (stats.available, stats.leased, stats.dead) == (0, 0, 2)
+    assert leases.queue.check(db).ok
+
+
+def test_a_back_off_policy_delays_what_failed(db: Any, space: Subspace, clock: Clock) -> None:
+    leases = Leases(Queue(space), backoff=constant(7), clock=clock)
+    fill(leases, db, 2)
+    assert leases.nack(db, lease_of(leases, db)) is Fate.delayed
+    lease_of(leases, db, duration=5)
+    clock.now += 6.5
+    assert leases.lease(db) is None
+    clock.now += 0.5
+    assert lease_of(leases, db).value == b"0"
+    clock.now += 6.5
+    assert lease_of(leases, db).value == b"1"
+
+
+def refuse(attempt: int) -> float:
+    raise LookupError(f"no policy for attempt {attempt}")
+
+
+@pytest.mark.parametrize("policy", [refuse, lambda attempt: float("nan")])
+def test_a_back_off_policy_that_raises_leaves_the_item_with_its_holder_whatever_becomes_of_the_transaction(
+    db: Any, space: Subspace, clock: Clock, policy: Any
+) -> None:
+    leases = Leases(Queue(space), backoff=policy, clock=clock)
+    fill(leases, db, 2)
+    given_back, expired = leases.lease_many(db, duration=10)
+    clock.now += 11
+    give_back = partial(leases.nack, lease=given_back)
+    give_both_back = partial(leases.nack_many, leases=[given_back, expired])
+    for fails in (give_back, give_both_back, leases.lease, leases.reclaim):
+        tr = db.create_transaction()
+        with pytest.raises((LookupError, ValueError)):
+            fails(tr)
+        tr.commit().wait()
+    assert leases.stats(db).leased == 2
+    assert leases.check(db).problems == ()
+    leases.ack_many(db, [given_back, expired])
+
+
+def test_a_back_off_policy_that_raises_for_one_of_many_leaves_all_with_their_holder(
+    db: Any, space: Subspace, clock: Clock
+) -> None:
+    leases = Leases(Queue(space), backoff=lambda attempt: refuse(attempt) if attempt > 1 else 0.0, clock=clock)
+    fill(leases, db, 2)
+    leases.nack(db, leases.lease_many(db, limit=2)[1])
+    again = lease_of(leases, db)
+    fill(leases, db, 1)
+    new = lease_of(leases, db)
+    tr = db.create_transaction()
+    with pytest.raises(LookupError):
+        leases.nack_many(tr, [new, again])
+    tr.commit().wait()
+    leases.ack_many(db, [new, again])
+    assert leases.check(db).ok
+
+
+def test_a_back_off_policy_is_not_asked_about_the_last_attempt(db: Any, space: Subspace, clock: Clock) -> None:
+    leases = Leases(Queue(space), max_attempts=1, backoff=refuse, clock=clock)
+    fill(leases, db, 1)
+    assert leases.nack(db, lease_of(leases, db)) is Fate.dead
+
+
+def test_a_back_off_without_end_is_a_very_long_one(db: Any, space: Subspace, clock: Clock) -> None:
+    leases = Leases(Queue(space), backoff=lambda attempt: 2.0**1023 if attempt == 1 else float("inf"), clock=clock)
+    fill(leases, db, 1)
+    assert leases.nack(db, lease_of(leases, db)) is Fate.delayed
+    [kept] = leases.browse(db, state="delayed")
+    assert kept.visible_at == pytest.approx(clock.now + LONGEST_SECONDS)
+    assert leases.check(db).problems == ()
