@@ -53,7 +53,6 @@ from typing import Any, TypeVar, cast
 from fdbqueue import BulkReport, CheckReport, Position, Queue
 from fdbqueue.browse import Browser
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
 from fdbqueue.items import Notes
@@ -73,18 +72,12 @@ from .leasing.stats import LeaseStats, read_lease_stats
 from .leasing.taking import Taken, Taking, Terms
 from .leasing.timercheck import check_timers
 from .leasing.times import not_negative, positive, visible_at
+from .leasing.written import commit_if_written
 
 T = TypeVar("T")
 
 TOKEN_BYTES = 8
 CONSUMER_BYTES = 200
-
-
-class _NothingWritten(Exception):
-    """Ends a transaction of our own that has nothing to commit; carries its result out."""
-
-    def __init__(self, result: Any) -> None:
-        self.result = result
 
 
 class Leases:
@@ -269,7 +262,7 @@ class Leases:
                 self.head.found_nothing(own)
             return taken.leases
         while True:
-            taken = yield from self.commit_if_written(cast(Database, tr), take, on_retry=portion.note)
+            taken = yield from commit_if_written(self.queue, cast(Database, tr), take, on_retry=portion.note)
             if not taken.again:
                 return taken.leases
 
@@ -413,7 +406,7 @@ class Leases:
             def settle_some(tr: Transaction) -> Steps[tuple[ReclaimReport, bool]]:
                 return reclaim(tr, self.layout, limit=portion.limit, now_us=self.now_us(), retry=self.retry)
 
-            return (yield from self.commit_if_written(cast(Database, tr), settle_some, on_retry=portion.note))
+            return (yield from commit_if_written(self.queue, cast(Database, tr), settle_some, on_retry=portion.note))
         own = cast(Transaction, tr)
         report, _ = yield from reclaim(own, self.layout, limit=limit, now_us=self.now_us(), retry=self.retry)
         return report
@@ -466,30 +459,6 @@ class Leases:
     def now_us(self) -> int:
         """Return the time by this object's clock, in microseconds."""
         return int(self.clock() * 1e6)
-
-    def commit_if_written(
-        self,
-        db: Database,
-        body: Callable[[Transaction], Steps[tuple[T, bool]]],
-        *,
-        on_retry: Callable[[FDBError], None] = lambda error: None,
-    ) -> Steps[T]:
-        """Run a `body` that also says whether it wrote; one that only looked needs no commit, and no mark.
-
-        For layers, as `Queue.transact` is.
-        """
-
-        def commit_or_leave(tr: Transaction) -> Steps[T]:
-            result, written = yield from body(tr)
-            if not written:
-                raise _NothingWritten(result)
-            return result
-
-        try:
-            return (yield from self.queue.transact(db, commit_or_leave, on_retry=on_retry))
-        except _NothingWritten as nothing:
-            result: T = nothing.result
-            return result
 
 
 def this_consumer(name: str | None) -> str:

@@ -23,6 +23,7 @@ from .leasing.moves import Moves
 from .leasing.taking import Taken, Taking, Terms
 from .leasing.timers import SETTLE_LIMIT, due_timers, settle
 from .leasing.times import check_timeout, positive
+from .leasing.written import commit_if_written
 from .selectors import ItemTest, Selector, Selects
 from .staging.requests import REQUEST_SECONDS
 from .subscribing.awaiting import Awaiting, Take
@@ -139,7 +140,7 @@ class Subscription:
             waiting = Awaiting(self.leases, terms, take, timeout, portion.note, every=every, sole=self._sole)
             return (yield from waiting.steps(db))
         while True:
-            taken = yield from self.leases.commit_if_written(db, partial(_take_now, take), on_retry=portion.note)
+            taken = yield from commit_if_written(self.leases.queue, db, partial(_take_now, take), on_retry=portion.note)
             if not taken.again:
                 return taken.leases
 

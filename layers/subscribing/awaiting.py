@@ -24,6 +24,7 @@ from ..leases import Leases
 from ..leasing.moves import Moves
 from ..leasing.taking import Taken, Terms
 from ..leasing.timers import next_due_us
+from ..leasing.written import commit_if_written
 from ..staging.requests import REQUEST_SECONDS, Request, Wish
 from ..waiting import alarmed, finish, in_thread
 from .pointing import Habit
@@ -138,7 +139,7 @@ class Awaiting:
         return look
 
     def _look_once(self, db: Database) -> Steps[_Look]:
-        look = yield from self._leases.commit_if_written(db, self._look, on_retry=self._on_retry)
+        look = yield from commit_if_written(self._leases.queue, db, self._look, on_retry=self._on_retry)
         if look.stamp is not None and look.wish is not None:
             look.request = yield from self._registered(db, look.stamp, look.wish)
         self._request = look.request

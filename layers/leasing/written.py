@@ -1,0 +1,45 @@
+"""Transactions that may find nothing to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fdbqueue import Queue
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.errors import FDBError
+from fdbqueue.engine.steps import Steps
+
+T = TypeVar("T")
+
+
+class _NothingWritten(Exception):
+    """Ends a transaction that has nothing to commit; carries its result out."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+
+def commit_if_written(
+    queue: Queue,
+    db: Database,
+    body: Callable[[Transaction], Steps[tuple[T, bool]]],
+    *,
+    on_retry: Callable[[FDBError], None] = lambda error: None,
+) -> Steps[T]:
+    """Run a `body` that also says whether it wrote; one that only looked needs no commit, and no mark.
+
+    Otherwise as `Queue.transact`, given a database.
+    """
+
+    def commit_or_leave(tr: Transaction) -> Steps[T]:
+        result, written = yield from body(tr)
+        if not written:
+            raise _NothingWritten(result)
+        return result
+
+    try:
+        return (yield from queue.transact(db, commit_or_leave, on_retry=on_retry))
+    except _NothingWritten as nothing:
+        result: T = nothing.result
+        return result
