@@ -184,11 +184,9 @@ class Turns:
         now = monotonic()
         until = now + LONGEST_LINE
         while now < until:
-            # One of those who sleep looks whether the one whose turn it is has gone away.
-            if self._deputy in (
-                0,
-                self._holder,
-            ):  # who has the turn looks no more, and would have to wake another for it
+            # One of those who sleep looks whether the one whose turn it is has gone away. Who has got the turn looks no
+            # more, and would have to wake another one for it.
+            if self._deputy in (0, self._holder):
                 self._deputy = me
             look_at = self._last + self._trust if self._deputy == me else until
             woken = gate.acquire(timeout=max(0, look_at - now))

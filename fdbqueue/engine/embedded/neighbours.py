@@ -3,7 +3,7 @@
 LMDB's lock goes from one process to another at every commit, if both commit all the time; each time the one sleeps and
 has to be woken, which takes several times as long as the commit. So a process that finds another one in the middle of
 its turn lets it be. Whose turn it is stands in a page that all share, the file ``turns``. It is advice and no lock:
-who dies or stops in the middle of a turn, or has nothing to commit for a moment, has lost it.
+who dies or stops in the middle of a turn, or has nothing to commit for a moment, has lost it as soon as another looks.
 """
 
 from __future__ import annotations
