@@ -73,6 +73,13 @@ APPENDED_BYTES = 2_100
 """What stands behind a queue's prefix in a key at most: the id of a Spark job is the longest name there."""
 LEASE, DELAY, TTL = "lease", "delay", "ttl"
 """Kinds of timers: what ends at that time."""
+TAKEN = b"\x00\x00"
+"""Behind the key of an item that is taken out or away, where the range ends that is cleared with it.
+
+That is a little more than the key. Who takes an item further behind while others take those in front of it, each its
+own, does not read their keys, but what stands between them, and so notices who takes one that is not his turn.
+(docs/adr/0078)
+"""
 _FIRST_INTEGER = b"\x14"  # type code of 0, the first integer that is not negative
 _AFTER_INTEGERS = b"\x1d"
 _BYTES = [bytes((byte,)) for byte in range(256)]

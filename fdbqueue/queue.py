@@ -40,7 +40,7 @@ from fdbqueue.items import (
     notes_of,
     parse,
 )
-from fdbqueue.layout import TTL, Layout, Name, Position, new_random, pack
+from fdbqueue.layout import TAKEN, TTL, Layout, Name, Position, new_random, pack
 from fdbqueue.once import Once
 from fdbqueue.order import Order, check_name, rank_in
 from fdbqueue.portion import Portion
@@ -369,7 +369,7 @@ class Queue:
             items.append(item)
         for row in found:
             self._clear_beside(tr, row)
-        tr.clear_range(found[0].key, found[-1].key + b"\x00")
+        tr.clear_range(found[0].key, found[-1].key + TAKEN)
         count(tr, self.layout, dequeued=len(items))
         if items[-1].position.rank is not None:
             gone = Counter(item.position.rank for item in items)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.layout import Layout
+from fdbqueue.layout import TAKEN, Layout
 
 
 class Head:
@@ -39,9 +39,8 @@ class Head:
         given back, or fell due, or that a slow producer brings. Then this transaction runs again and takes that one
         first. Nobody else writes there, so that there is no conflict without one item in common, or one in front.
         """
-        end = taken[-1].key + b"\x00"
-        tr.add_read_conflict_range(self._layout.begin, end)
-        tr.clear_range(taken[0].key, end)
+        tr.add_read_conflict_range(self._layout.begin, taken[-1].key + b"\x00")
+        tr.clear_range(taken[0].key, taken[-1].key + TAKEN)
 
     def found_nothing(self, tr: Transaction) -> None:
         """Make the caller's "there is nothing" true when it commits: conflict with whatever comes to stand here."""

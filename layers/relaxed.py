@@ -31,7 +31,7 @@ from typing import Any
 from fdbqueue import Item, Queue
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps
-from fdbqueue.layout import Layout
+from fdbqueue.layout import TAKEN, Layout
 from fdbqueue.verbs import verb
 
 from .head import Head
@@ -71,9 +71,9 @@ class RelaxedHead(Head):
 
         The conflict range is the run alone: what happens in front of it is of no interest here.
         """
-        begin, end = taken[0].key, taken[-1].key + b"\x00"
-        tr.add_read_conflict_range(begin, end)
-        tr.clear_range(begin, end)
+        begin, last = taken[0].key, taken[-1].key
+        tr.add_read_conflict_range(begin, last + b"\x00")
+        tr.clear_range(begin, last + TAKEN)
 
 
 class RelaxedQueue:

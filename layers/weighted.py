@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, started
-from fdbqueue.layout import Layout
+from fdbqueue.layout import TAKEN, Layout
 
 from .head import Head
 
@@ -77,9 +77,8 @@ class WeightedHead(Head):
         What comes to another level meanwhile is of no interest: it was not its turn.
         """
         for begin, run in _runs(self._layout, taken):
-            end = run[-1].key + b"\x00"
-            tr.add_read_conflict_range(begin, end)
-            tr.clear_range(run[0].key, end)
+            tr.add_read_conflict_range(begin, run[-1].key + b"\x00")
+            tr.clear_range(run[0].key, run[-1].key + TAKEN)
         turn = self._begun.get(tr)
         if turn is not None:
             turn.taken = True

@@ -15,7 +15,7 @@ from fdbqueue.arrivals import announce, wants_arrivals
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.items import Notes, has_notes, is_chunked, kept_size_of, notes_of, with_notes
-from fdbqueue.layout import DELAY, LEASE, TTL, Layout, Place, rank_of
+from fdbqueue.layout import DELAY, LEASE, TAKEN, TTL, Layout, Place, rank_of
 from fdbqueue.stats import count, count_levels
 from fdbqueue.tail import raise_tail
 
@@ -102,7 +102,8 @@ class Moves:
     def leave_available(self, packed: bytes, notes: Notes, *, cleared: bool = False) -> None:
         """Take an item from among the available ones; `cleared`: its key is cleared together with others'."""
         if not cleared:
-            self._tr.clear(self._layout.available.key(packed))
+            key = self._layout.available.key(packed)
+            self._tr.clear_range(key, key + TAKEN)
         if notes.ttl_at_us:
             self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, TTL))
         self._count_level(packed, -1)
@@ -146,7 +147,10 @@ class Moves:
 
     def enter_available(self, packed: bytes, stored: bytes, notes: Notes) -> None:
         """Put an item among the available ones, in its own place."""
-        self._tr.set(self._layout.available.key(packed), with_notes(stored, notes))
+        key = self._layout.available.key(packed)
+        self._tr.set(key, with_notes(stored, notes))
+        # Who has just seen this item here may leave its key out of what it conflicts with, but not what is behind it.
+        self._tr.add_write_conflict_key(key + TAKEN)
         if notes.ttl_at_us:
             self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
         self._count_level(packed, 1)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fdbqueue.engine.api import KeyValue, Transaction
+from fdbqueue.layout import TAKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Foresight:
         if self.taken:
             gone = self.rows[self.taken - 1].key
             tr.add_read_conflict_range(begin, gone)
-            begin = gone + b"\x00"
+            begin = gone + TAKEN
         tr.add_read_conflict_range(begin, end)
 
     def after(self) -> Foresight | None:

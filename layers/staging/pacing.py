@@ -9,10 +9,8 @@ import time
 
 RECENT_SECONDS = 1.0
 """A version stays good for conflict checks for five seconds on both engines; nobody needs an old one."""
-_FIRST_SECONDS = 0.003
-_SHORTEST_SECONDS = 0.0005
-_LONGEST_SECONDS = 0.02
-_AGAIN_SECONDS = 0.0007
+PAUSE_CALLS = 64
+"""After a version could not be looked at, so many calls don't try."""
 
 
 class RecentVersion:
@@ -39,29 +37,24 @@ class RecentVersion:
         return version if time.monotonic() - self._seen_at < RECENT_SECONDS else 0
 
 
-class Pace:
-    """How long to leave those in front alone before looking whether they served this one.
+class OwnVersion:
+    """Whether to look as of one's own registration, which spares the round trip that asks for a newer version.
 
-    Who was served by another the last time expects the same again. To look at once would find nothing, and to set
-    watches and be woken by them is three round trips more than to look when the grant is there. The time is shortened a
-    little by each first look that finds a grant, and lengthened by each that does not, which is soon made again.
+    A cluster shows that state for seconds, the embedded engine only as long as nobody else commits.
     """
 
-    __slots__ = ("_seconds",)
+    __slots__ = ("_pause",)
 
     def __init__(self) -> None:
-        self._seconds = _FIRST_SECONDS
+        self._pause = 0
 
-    def seconds(self) -> float:
-        """Return how long to wait."""
-        return self._seconds
+    def of(self, version: int) -> int:
+        """Return the version to look at after a registration that was committed at `version`; 0: the newest."""
+        if self._pause:
+            self._pause -= 1
+            return 0
+        return max(version, 0)
 
-    def found(self, *, first: bool) -> None:
-        """Learn from a look that found a grant, the first one or a later one."""
-        if first:
-            self._seconds = max(0.95 * self._seconds, _SHORTEST_SECONDS)
-
-    def again(self) -> float:
-        """Return how long to wait after a look that found none, and learn from it."""
-        self._seconds = min(self._seconds + 0.5 * _AGAIN_SECONDS, _LONGEST_SECONDS)
-        return _AGAIN_SECONDS
+    def was_refused(self) -> None:
+        """Learn that it could not be looked at."""
+        self._pause = PAUSE_CALLS

@@ -9,7 +9,6 @@ gone in the same transaction.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +69,6 @@ class _Granted(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class _Grant(msgspec.Struct, array_like=True, frozen=True, gc=False):
     expires_at_us: int
     leases: list[_Granted]
-    leads: bool = False  # left out where it is not so
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -81,12 +79,13 @@ _grant_decoder = msgspec.msgpack.Decoder(_Grant)
 class Requests:
     """The requests of one queue, and their grants."""
 
-    __slots__ = ("_begin", "_end", "_layout")
+    __slots__ = ("_begin", "_end", "_layout", "_passed")
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._begin: bytes = layout.requests.key() + _STAMPED
         self._end: bytes = strinc(self._begin)
+        self._passed: bytes = layout.requests.key()  # nobody ever writes it
 
     @property
     def begin(self) -> bytes:
@@ -105,13 +104,15 @@ class Requests:
     def put(self, tr: Transaction, key: bytes, wish: Wish) -> None:
         """Renew a request."""
         tr.set(key, _encode(wish))
+        tr.add_write_conflict_key(key + b"\x00")
 
-    def first(self, tr: Transaction, *, limit: int) -> Steps[list[Request]]:
-        """Read the first requests, in order.
+    def first(self, tr: Transaction, *, limit: int, last: bytes | None = None) -> Steps[list[Request]]:
+        """Read the first requests, in order, up to the one with the key `last` if it is given.
 
         By snapshot, so that new ones behind them do no harm. Whoever acts on one reads its key with a conflict.
         """
-        found = yield from rows(tr.snapshot, self._begin, self._end, limit=limit)
+        end = self._end if last is None else last + b"\x00"
+        found = yield from rows(tr.snapshot, self._begin, end, limit=limit)
         return [Request(row.key, self._wish(row.key, row.value)) for row in found]
 
     def find(self, tr: Transaction, wish: Wish) -> Steps[Request]:
@@ -125,20 +126,51 @@ class Requests:
         return Request(self.key(_NO_STAMP), wish)
 
     def fulfill(
-        self, tr: Transaction, request: Request, leases: list[LeaseHandle], *, now_us: int, leads: bool = False
+        self,
+        tr: Transaction,
+        request: Request,
+        leases: list[LeaseHandle],
+        *,
+        now_us: int,
+        given: int | None = None,
+        in_turn: bool = False,
     ) -> None:
-        """Let a request be gone and, if there are `leases`, grant them; `leads`: its requester is to lead from now on.
+        """Let a request be gone, that was given items, and grant it those that it did not take itself.
 
-        The conflict on the request's key is met by whoever withdraws, renews or fulfills it at the same time.
+        Who is given less than it asks for must have seen all there is: it fails if another has gone past it meanwhile.
+
+        Args:
+            request: which.
+            leases: those to be granted.
+            now_us: by which grants end.
+            given: how many items it was given in all; None: the leases.
+            in_turn: whether these are the ones that fell to it, and nothing else was taken with them.
         """
-        self.remove(tr, request.key)
+        whole = (len(leases) if given is None else given) == request.wish.wanted
+        self.remove(tr, request.key, served=in_turn and whole)
+        if not whole:
+            tr.add_read_conflict_key(self._passed)
         if leases:
-            tr.set(self.grant_key(request.wish.client), self._pack_grant(leases, now_us, leads))
+            handles = [_granted(lease.position, lease.token) for lease in leases]
+            tr.set(self.grant_key(request.wish.client), _encode((now_us + int(GRANT_SECONDS * 1e6), handles)))
 
-    def remove(self, tr: Transaction, key: bytes) -> None:
-        """Let a request be gone, if nobody else touches it meanwhile."""
+    def remove(self, tr: Transaction, key: bytes, *, served: bool = False) -> None:
+        """Let a request be gone, if nobody else touches it meanwhile; those behind it look again if it was not served.
+
+        *Conflicts:* with whoever serves, withdraws or renews it.
+        """
         tr.add_read_conflict_key(key)
-        tr.clear(key)
+        if served:
+            tr.clear(key)
+        else:
+            tr.clear_range(key, key + b"\x00\x00")
+
+    def go_past(self, tr: Transaction, in_front: list[Request]) -> None:
+        """Conflict with all that happens to the requests in front but that they are served."""
+        for one in in_front:
+            tr.add_read_conflict_key(one.key + b"\x00")
+        if in_front:
+            tr.add_write_conflict_key(self._passed)
 
     def grant_key(self, client: bytes) -> bytes:
         """Return the key under which a client gets its grants, and which it watches."""
@@ -153,10 +185,6 @@ class Requests:
         """
         leases = self._grant(stored).leases
         return [LeaseHandle(Position(one.index, one.random, rank=one.rank), one.token) for one in leases]
-
-    def hands_over(self, stored: bytes) -> bool:
-        """Say whether a stored grant lets its requester lead."""
-        return self._grant(stored).leads
 
     def read_all(self, tr: Transaction) -> Steps[tuple[list[Request], list[LeaseHandle]]]:
         """Read all requests, and the leases in all grants.
@@ -181,11 +209,6 @@ class Requests:
         for row in found:
             if self._grant(row.value).expires_at_us < stale_us:
                 tr.clear(row.key)
-
-    def _pack_grant(self, leases: Iterable[LeaseHandle], now_us: int, leads: bool) -> bytes:
-        handles = [_granted(lease.position, lease.token) for lease in leases]
-        grant = (now_us + int(GRANT_SECONDS * 1e6), handles)
-        return _encode((*grant, True) if leads else grant)
 
     def _grant(self, stored: bytes) -> _Grant:
         try:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from fdbqueue import CodecError, FormatError, Item
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, finished, rows, started
-from fdbqueue.items import NO_NOTES, Notes, chunks_of, envelope, is_chunked, notes_of
+from fdbqueue.items import NO_NOTES, Notes, chunks_of, envelope, has_notes, is_chunked, notes_of
 from fdbqueue.layout import pack
 
 from ..head import Head
@@ -28,6 +28,8 @@ from ..leasing.timers import SETTLE_LIMIT, due_timers, next_due_us, settle
 ITEMS_AT_ONCE = 256
 """How many items one transaction takes at most."""
 BYTES_AT_ONCE = 2_000_000
+LARGE_BYTES = 4_000
+"""Of items that are larger, on average, nobody reads those that fall to others."""
 _CHUNKED_BYTES = BYTES_AT_ONCE  # a large item is read by the transaction that takes it: one at a time
 
 TRY_AGAIN_LOOKS = 64
@@ -98,7 +100,7 @@ class Served:
 class Serving:
     """Takes items of one queue from its head."""
 
-    __slots__ = ("_bare", "_layout", "_leases", "_looks", "_queue")
+    __slots__ = ("_bare", "_layout", "_leases", "_looks", "_queue", "large")
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
@@ -107,6 +109,8 @@ class Serving:
         self._bare = type(leases.head) is Head
         """Whether nothing stood between the first timer's place and the first item when we looked."""
         self._looks = 0
+        self.large = False
+        """Whether the items that were seen last are large ones."""
 
     def look(self, tr: Transaction, *, limit: int) -> Look:
         """Begin to read what is due, and about as many items as will be taken.
@@ -184,6 +188,64 @@ class Serving:
             moves.finish()
         served.wrote = moves.any
         return served
+
+    def take_own(self, tr: Transaction, look: Look, share: Share, *, offset: int) -> Steps[bool]:
+        """Give a share the items that fall to it, when the first `offset` ones are taken by others, each its own.
+
+        False, and nothing written, where there is more to do than that: where something is due, too large or can't be
+        read, or there is nothing left for it.
+
+        *Conflicts:* with who takes one of these items, who takes one of those in front out of turn, and what comes to
+        stand in front of the last one; not with those who take what falls to them. *Cost:* the look's reads in
+        parallel, one more if it read too little; two to four writes per item.
+        """
+        end = offset + share.wanted
+        due, found = yield from self.see(tr, look)
+        if not due and len(found) == look.limit < end:
+            found += yield from self._leases.head.first(tr, limit=end - len(found), after=found[-1].key)
+        own = found[offset:end]
+        if due or not own:
+            return False
+        opened = []
+        try:
+            if not self._are_plain(found[:end], look.now_us):
+                return False
+            for row in own:
+                position = self._layout.position_of(row.key)
+                item = (yield from self._queue.item(tr, position, row.value)) if share.own else None
+                opened.append((row, position, notes_of(row.value), item))
+        except (CodecError, FormatError):
+            return False
+        begin = self._layout.begin
+        for row in found[:offset]:
+            tr.add_read_conflict_range(begin, row.key)
+            begin = row.key + b"\x00"
+        tr.add_read_conflict_range(begin, own[-1].key + b"\x00")
+        moves = Moves(tr, self._layout)
+        token = os.urandom(TOKEN_BYTES) if share.duration_us else b""
+        for row, position, notes, item in opened:
+            packed = self._layout.available.packed(row.key)
+            tr.clear(row.key)  # and no more than the key: those behind count on it
+            moves.leave_available(packed, notes, cleared=True)
+            if item is not None:
+                share.got.append(self._own(moves, item, packed, row.value, notes, share, token, look.now_us))
+            else:
+                self._lend(moves, packed, row.value, notes, share, token, look.now_us)
+                share.handles.append(LeaseHandle(position, token))
+        moves.finish()
+        return True
+
+    def _are_plain(self, found: list[KeyValue], now_us: int) -> bool:
+        """Say whether items can be taken as they stand there, and are small: many are read for few that are taken."""
+        size = 0
+        for row in found:
+            size += len(row.value)
+            if is_chunked(row.value):
+                size += _CHUNKED_BYTES
+            elif has_notes(row.value) and 0 < notes_of(row.value).ttl_at_us <= now_us:
+                return False
+        self.large = size > LARGE_BYTES * len(found)
+        return size < BYTES_AT_ONCE
 
     def take_next(self, tr: Transaction, row: KeyValue) -> Steps[Got]:
         """Take the item out that is known to be the first, and due; what makes it so, the caller conflicts with.
@@ -286,8 +348,6 @@ class Serving:
                 fate = moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
                 if fate is not Fate.expired:
                     moves.set_beside(got.packed, got.notes)
-                # Who took this item out leaves its place out of what its next transaction expects; not what is behind.
-                tr.add_write_conflict_key(self._layout.available.key(got.packed) + b"\x00")
                 moves.tally("dequeued", -1)
         for got, read in leased:
             value = yield read
@@ -326,6 +386,7 @@ class Serving:
                 continue
             break
         if dealt:
+            self.large = size > LARGE_BYTES * dealt
             self._leases.head.take(tr, found[:dealt])
         return dealt
 

@@ -1,18 +1,16 @@
 """Turns: how processes that want items from one head do not fight over it.
 
 A process that comes fulfills the requests that stand there, in their order, and takes its own items behind them, in
-one transaction. One that meets a conflict, or finds nothing, registers a request and waits by a watch on its own grant
-and on the request in front of it. Whoever is first on an empty queue watches the counters, which every enqueue touches,
-and the timers; it alone.
-
-Of several processes that come again and again, one leads: it fulfilled for others the last time, and goes on. Those
-that it served follow: they register at once, by a blind write, and look for their grant when it is probably there. Now
-and then a grant says that its requester is to lead from then on. When the leader is gone, the first who looks in vain
-fulfills in its place, and two who lead at the same time conflict, of whom one then follows. (docs/adr/0075, 0077)
+one transaction. One that meets a conflict, or has met others lately, registers a request, by a blind write. What falls
+to it follows from the requests in front of it and from the items; it takes that, while the others take theirs, and they
+do not meet (docs/adr/0078). One to whom nothing falls waits by a watch on its own grant and on the request in front of
+it. Whoever is first on an empty queue watches the counters, which every enqueue touches, and the timers; it alone, and
+when it wakes it serves those behind it, who sleep.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import time
@@ -21,16 +19,23 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.engine.api import Database, Future, Transaction
-from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError, predicates
+from fdbqueue.engine.errors import (
+    COMMIT_UNKNOWN_RESULT,
+    NOT_COMMITTED,
+    TRANSACTION_TOO_OLD,
+    FDBError,
+    predicates,
+)
 from fdbqueue.engine.steps import Steps, started
 from fdbqueue.layout import RANDOM_BYTES
 from fdbqueue.portion import Portion
 
 from ..combining import Alarm, Crew
+from ..head import Head
 from ..lease import LeaseHandle
 from ..leases import Leases
 from .alone import Alone
-from .pacing import Pace, RecentVersion
+from .pacing import OwnVersion, RecentVersion
 from .remembered import Remembered
 from .requests import REQUEST_SECONDS, Request, Requests, Wish, granted_us
 from .serving import ITEMS_AT_ONCE, Got, Look, Served, Serving, Share
@@ -38,16 +43,12 @@ from .turn import Caller, Contended, Leave, Meetings, Turn, Unforeseen, Want, sh
 
 REQUESTS_AT_ONCE = 100
 """How many requests one transaction looks at."""
+REACH_ITEMS = 1_000
+"""How far from the head one takes its own items; those that stand farther away wait until they are nearer."""
 TAKEOVER_SECONDS = 0.25
 """When the first in order has done nothing for so long though there are items, another fulfills in its place."""
 AFTERMATH_SECONDS = 0.1
 """Who met others so lately registers at once, so that nobody has to fight for being noticed."""
-LEAD_TURNS = 10
-"""After serving others so often, whoever leads lets the first of them lead, since it serves itself more often."""
-FOLLOWING_LOOKS = 3
-"""How often one who follows looks for its grant alone, before it looks at all that stands there."""
-ALONE_SECONDS = 1.0
-"""Who has met nobody for so long leads nobody any more, and takes items as one who is alone."""
 _WATCHED = ("enqueued", "leased", "dead")
 """The counters that change whenever an item becomes available, but for those that a timer brings back."""
 
@@ -86,17 +87,17 @@ class Turns(Crew[Want, list[Got]]):
         self._client = os.urandom(RANDOM_BYTES)
         self._registrations = 0
         self._request: Request | None = None
+        self._registered_at = 0
+        self._own_version = OwnVersion()
+        self._rests = False
         self._contended = False
         self._swept = False
         self._pause = TAKEOVER_SECONDS
         self._in_front = (b"", 0.0)
         self._fulfilled = 1
-        self._met = -AFTERMATH_SECONDS
+        self._reach = 1
+        self._met = -math.inf
         self._ahead = True
-        self._pace = Pace()
-        self._looks_left = FOLLOWING_LOOKS
-        self._leads: bool | None = None
-        self._led = 0
         self._first_attempt = True
         self._portion = Portion(ITEMS_AT_ONCE)
         self._version = version
@@ -134,10 +135,13 @@ class Turns(Crew[Want, list[Got]]):
         if self._request is None:
             yield from self.line.gather()
         self._alone.guessed = False
-        self._portion = Portion(ITEMS_AT_ONCE)
+        if self._request is None or not self._rests:  # who could not claim as much in time waits for less
+            self._portion = Portion(ITEMS_AT_ONCE)
         lately = time.monotonic() - self._met <= AFTERMATH_SECONDS
-        direct = not self._contended and (self._leads or not lately)
-        body = self._look if self._request else self._direct if direct else self._register_at_once
+        if self._request is not None:
+            body = self._look if self._rests else self._claim
+        else:
+            body = self._register_at_once if self._contended or lately else self._direct
         self._first_attempt = True
         try:
             turn = yield from self._queue.transact(db, body, on_retry=self._on_retry)
@@ -149,7 +153,7 @@ class Turns(Crew[Want, list[Got]]):
         except Leave as left:
             turn = left.turn
         else:
-            if self._duration_us or self._leads is not None or turn.wish is not None or turn.foresight is not None:
+            if self._duration_us or lately or turn.wish is not None or turn.foresight is not None:
                 turn.version = turn.tr.get_committed_version()
             if turn.foresight is not None:
                 self._alone.committed(turn.foresight, turn.version)
@@ -159,8 +163,8 @@ class Turns(Crew[Want, list[Got]]):
             self._remembered.add(turn.version, turn.got)
         if turn.wish is not None and turn.stamp is not None:
             turn.request = yield from self._registered(db, turn.stamp, turn.wish)
-            if self._leads is False:
-                turn.alarm = [], self._pace.seconds()
+            self._registered_at = self._own_version.of(turn.version)
+            self._rests = self._is_served()
         if self._request is not None and turn.request is None:
             self._contended = False
         self._request = turn.request
@@ -176,11 +180,13 @@ class Turns(Crew[Want, list[Got]]):
             self._alone.was_wrong()
             if predicates.retryable_not_committed(error):
                 raise Unforeseen
+        if error.code == TRANSACTION_TOO_OLD:
+            self._own_version.was_refused()
         if error.code == NOT_COMMITTED:
             self._met = time.monotonic()
             if self._request is not None or not self._contended:
-                # Another took these items. It has probably served this process as well, which looks at once.
-                self._leads = False
+                # Another took these items, or served this process as well, which looks at once.
+                self._rests = self._is_served()
                 raise Contended
 
     def _deal(self, db: Database, turn: Turn) -> Steps[None]:
@@ -217,18 +223,16 @@ class Turns(Crew[Want, list[Got]]):
     def _direct(self, tr: Transaction) -> Steps[Turn]:
         """Fulfill the requests that stand there, and take items for our own callers behind them, without a request."""
         turn = Turn(tr, self.line.waiting())
-        if self._leads and time.monotonic() - self._met > ALONE_SECONDS:
-            self._leads = None
-        limit = self._at_most(max(self._fulfilled if self._leads else 1, wanted_by(turn.callers)))
+        limit = self._at_most(wanted_by(turn.callers))
         look = None
         standing: list[Request] = []
-        if self._leads is None:  # who has not met anybody expects neither requests nor timers
-            if limit == 1 and not self._duration_us:
-                look = yield from self._alone.take(tr, turn)
-                if turn.got:
-                    return turn
-            else:
-                look = yield from self._serving.look_alone(tr, self._requests.begin, limit=limit)
+        # Who comes here has not met anybody lately, and expects neither requests nor timers.
+        if limit == 1 and not self._duration_us:
+            look = yield from self._alone.take(tr, turn)
+            if turn.got:
+                return turn
+        else:
+            look = yield from self._serving.look_alone(tr, self._requests.begin, limit=limit)
         if look is None:
             # By snapshot: a request that is registered while this commits stands behind it.
             reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
@@ -258,7 +262,6 @@ class Turns(Crew[Want, list[Got]]):
     def _register(self, tr: Transaction) -> Steps[Turn]:
         """Register behind all who did before, by a blind write."""
         turn = Turn(tr, self.line.waiting())
-        self._looks_left = FOLLOWING_LOOKS
         if not self._swept:
             self._swept = True
             yield from self._requests.sweep_grants(tr, self._client, self._leases.now_us())
@@ -283,36 +286,78 @@ class Turns(Crew[Want, list[Got]]):
             # It took an unknown outcome to register it, and with that went the versionstamp.
             return (yield from self._queue.read(db, partial(self._requests.find, wish=wish)))
 
+    def _claim(self, tr: Transaction) -> Steps[Turn]:
+        """Take the items that fall to our request; those in front of it take theirs. Collect what was granted."""
+        self._meetings.looks += 1
+        request = self._own_request()
+        turn = Turn(tr, self.line.waiting(), request=request)
+        registered_at, self._registered_at = self._registered_at, 0
+        grant_key = self._requests.grant_key(request.wish.client)
+        granted = None
+        if registered_at:
+            tr.set_read_version(registered_at)  # when nobody can have granted anything yet
+        else:
+            granted = tr.get(grant_key)
+        reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE, last=request.key))
+        look = self._serving.look(tr, limit=max(self._reach, request.wish.wanted))
+        if granted is not None and (value := (yield granted)).present():
+            yield from self._collect(tr, turn, grant_key, self._requests.granted(bytes(value)))
+            return turn
+        standing = yield from reading
+        in_front = [one for one in standing if one.key < request.key]
+        if in_front:
+            self._met = time.monotonic()
+        dead = [one for one in in_front if one.wish.expires_at_us <= look.now_us]
+        if dead:
+            for one in dead:
+                self._requests.remove(tr, one.key)
+            return turn
+        if standing and standing[-1].key == request.key:
+            if in_front and self._is_stuck(in_front[0]):
+                share = share_of(in_front[0])
+                if (yield from self._serve_one(tr, look, in_front[0], share, [])):
+                    return turn
+            else:
+                share = self._share(turn, request)
+                if (yield from self._serve_one(tr, look, request, share, in_front)):
+                    turn.request, turn.got = None, share.got
+                    return turn
+        # It has gone, or is one of very many, or there is nothing for it, or more to do than to take it.
+        self._rests = True
+        raise Leave(turn)
+
+    def _serve_one(
+        self, tr: Transaction, look: Look, request: Request, share: Share, in_front: list[Request]
+    ) -> Steps[bool]:
+        """Give one request the items that fall to it behind those in front; False, and nothing written, if not."""
+        offset = sum(one.wish.wanted for one in in_front)
+        self._reach = min(offset + share.wanted, REACH_ITEMS)
+        if offset + share.wanted > REACH_ITEMS or self._portion.limit < ITEMS_AT_ONCE:
+            return False
+        if not (yield from self._serving.take_own(tr, look, share, offset=offset)):
+            return False
+        self._requests.go_past(tr, in_front)
+        given = len(share.got or share.handles)
+        self._requests.fulfill(tr, request, share.handles, now_us=look.now_us, given=given, in_turn=True)
+        return True
+
     def _look(self, tr: Transaction) -> Steps[Turn]:
         """Collect what was granted, or fulfill, if it is this one's turn, or wait."""
         self._meetings.looks += 1
-        request = self._request
-        if request is None:
-            raise RuntimeError("there is no request to look after")
+        request = self._own_request()
         bell = self.line.new_bell()
         turn = Turn(tr, self.line.waiting(), request=request, bell=bell)
-        follows = self._leads is False and self._looks_left > 0
-        self._looks_left -= 1
         grant_key = self._requests.grant_key(request.wish.client)
         # Plain reads: who fulfills, withdraws or collects this request at the same time conflicts with it.
-        granted = tr.get(grant_key)
-        if not follows:  # who expects a grant reads that alone, who does not all at the same time
-            own, reading, look = self._read_standing(tr, turn, request)
+        granted, own = tr.get(grant_key), tr.get(request.key)
+        reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
+        look = None
+        if self._ahead:
+            look = self._serving.look(tr, limit=self._at_most(max(self._fulfilled, wanted_by(turn.callers))))
         value = yield granted
-        if follows and value.present():
-            self._pace.found(first=self._looks_left == FOLLOWING_LOOKS - 1)
         if value.present():
-            turn.request = None
-            self._met = time.monotonic()
-            self._leads = self._requests.hands_over(bytes(value))
-            self._led = 0
             yield from self._collect(tr, turn, grant_key, self._requests.granted(bytes(value)))
             return turn
-        if follows:
-            if self._looks_left:
-                turn.request, turn.alarm = request, ([], self._pace.again())
-                raise Leave(turn)
-            own, reading, look = self._read_standing(tr, turn, request)
         if not (yield own).present():  # it expired while this process slept, and was removed
             turn.request = None
             raise Leave(turn)
@@ -321,8 +366,19 @@ class Turns(Crew[Want, list[Got]]):
             self._met = time.monotonic()
         return (yield from self._act(tr, turn, look, request, standing))
 
+    def _is_served(self) -> bool:
+        """Say whether whoever is first serves those behind it, rather than each itself."""
+        return self._serving.large or type(self._leases.head) is not Head
+
+    def _own_request(self) -> Request:
+        if self._request is None:
+            raise RuntimeError("there is no request to look after")
+        return self._request
+
     def _collect(self, tr: Transaction, turn: Turn, grant_key: bytes, granted: list[LeaseHandle]) -> Steps[None]:
         """Take what was granted. Leases that are good as they are need no commit. (docs/adr/0076)"""
+        turn.request = None
+        self._met = time.monotonic()
         if self._duration_us == granted_us(self._duration_us):
             good = yield from self._serving.accept(tr, granted, self._duration_us)
             if good is not None:
@@ -330,19 +386,8 @@ class Turns(Crew[Want, list[Got]]):
                 turn.version = yield tr.get_read_version()
                 self._remembered.leave_grant(grant_key)
                 raise Leave(turn)
-        turn.got = yield from self._serving.collect(tr, granted, self._share(turn))
+        turn.got = yield from self._serving.collect(tr, granted, self._share(turn, None))
         tr.clear(grant_key)
-
-    def _read_standing(
-        self, tr: Transaction, turn: Turn, request: Request
-    ) -> tuple[Future[Any], Steps[list[Request]], Look | None]:
-        """Begin to read our own request, the first ones and, if that is probably ours, the items."""
-        look = None
-        own = tr.get(request.key)
-        reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
-        if self._ahead or self._leads:
-            look = self._serving.look(tr, limit=self._at_most(max(self._fulfilled, wanted_by(turn.callers))))
-        return own, reading, look
 
     def _act(
         self, tr: Transaction, turn: Turn, look: Look | None, request: Request, standing: list[Request]
@@ -351,7 +396,7 @@ class Turns(Crew[Want, list[Got]]):
         live = [one for one in standing if one.key == request.key or one.wish.expires_at_us > now_us]
         in_front = [one for one in live if one.key < request.key]
         self._ahead = not in_front
-        if not in_front or self._leads or self._is_stuck(in_front[0]):
+        if not in_front or self._is_stuck(in_front[0]):
             dead = [one for one in standing if one not in live]
             served = yield from self._fulfill(tr, turn, look, request, live, dead)
             if served.wrote or dead:
@@ -383,7 +428,8 @@ class Turns(Crew[Want, list[Got]]):
         dead: list[Request],
     ) -> Steps[Served]:
         """Give the first items to the requests in order, ours among them; without one we come last."""
-        own = self._share(turn)
+        alone = request is None or live[-1].key == request.key
+        own = self._share(turn, None if alone else request)
         shares = [own if request and one.key == request.key else share_of(one) for one in live]
         if request is None:
             shares.append(own)
@@ -396,17 +442,10 @@ class Turns(Crew[Want, list[Got]]):
             self._requests.remove(tr, one.key)
         if own.got:
             turn.request = None
-            self._leads = bool(live) or (self._leads or None)
-        if any(share.handles for share in shares):
-            self._led += 1
         for one, share in zip(live, shares, strict=False):
-            if share is own and own.got:
-                tr.clear(one.key)
-            elif share.handles:
-                heir = self._led >= LEAD_TURNS
-                self._requests.fulfill(tr, one, share.handles, now_us=look.now_us, leads=heir)
-                if heir:
-                    self._leads, self._led = False, 0
+            if share.got or share.handles:
+                given = len(share.got or share.handles)
+                self._requests.fulfill(tr, one, share.handles, now_us=look.now_us, given=given)
         return served
 
     def _is_stuck(self, first: Request) -> bool:
@@ -452,5 +491,9 @@ class Turns(Crew[Want, list[Got]]):
     def _at_most(self, items: int) -> int:
         return min(self._portion.limit, items)
 
-    def _share(self, turn: Turn) -> Share:
-        return Share(wanted_by(turn.callers), self._duration_us, self._consumer, own=True)
+    def _share(self, turn: Turn, request: Request | None) -> Share:
+        """Return what our callers get, of as many items as a request asks for if others stand behind it."""
+        wanted = wanted_by(turn.callers)
+        if request is not None:
+            wanted = min(wanted, request.wish.wanted)
+        return Share(wanted, self._duration_us, self._consumer, own=True)

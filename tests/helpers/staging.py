@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from layers.staged import StagedQueue
 from layers.staging import requests, turns
 from layers.staging.requests import REQUEST_SECONDS, Requests, Wish
 from tests.helpers.clock import Clock
+from tests.helpers.faults import FaultyDatabase
 
 GRANT_S = 0.5
 """How long grants live when tests are in a hurry, in all processes."""
@@ -69,3 +71,14 @@ def has_requests(staged: StagedQueue, db: Any, number: int) -> bool:
 
 def value(got: Any) -> Any:
     return None if got is None else got.value
+
+
+def acting_at(db: Any, number: int, action: Callable[[], object]) -> FaultyDatabase:
+    """Return the database with something that happens right before its commit of this number, counted from 0."""
+    numbers = itertools.count()
+
+    def plan() -> None:
+        if next(numbers) == number:
+            action()
+
+    return FaultyDatabase(db, plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,9 +12,13 @@ import pytest
 
 from fdbqueue import CodecError, LeaseLost, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.engine.steps import run
+from layers import combining
+from layers.combining import Line, Ticket
 from layers.staged import StagedQueue
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.held import HeldDatabase
+from tests.helpers.staging import wait_until
 
 
 @pytest.fixture
@@ -218,3 +223,25 @@ def test_many_threads_and_tasks_at_once_lose_and_double_nothing(db: Any, queue: 
     for name in range(0, 8, 2):
         own = [value for value in seen if value.startswith(f"thread {name} ")]
         assert own == [f"thread {name} {n}" for n in range(20)]
+
+
+def test_those_who_were_served_together_elsewhere_are_waited_for_and_only_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(combining, "GATHER_SECONDS", 20.0)
+    monkeypatch.setattr(combining, "LONGEST_GATHER_SECONDS", 20.0)
+    line: Line[int, int] = Line()
+    line.join(Ticket(object(), 1))  # type: ignore[arg-type]
+    monkeypatch.setattr(combining, "ANNOUNCED_SECONDS", 0.0)
+    line.announce(2)
+    began = time.monotonic()
+    run(line.gather())
+    assert time.monotonic() - began < 10
+    monkeypatch.setattr(combining, "ANNOUNCED_SECONDS", 20.0)
+    line.announce(2)
+    with ThreadPoolExecutor(1) as pool:
+        gathering = pool.submit(run, line.gather())
+        wait_until(lambda: line._gathering is not None)
+        assert not gathering.done()
+        line.join(Ticket(object(), 2))  # type: ignore[arg-type]
+        gathering.result(10)

@@ -13,7 +13,7 @@ from layers.lease import Lease, LeaseHandle
 from layers.leases import Leases
 from layers.staged import StagedQueue
 from layers.staging import pacing, remembered, turns
-from layers.staging.pacing import Pace, RecentVersion
+from layers.staging.pacing import RecentVersion
 from layers.staging.remembered import Remembered
 from layers.staging.serving import Serving
 from tests.helpers.clock import Clock
@@ -228,21 +228,6 @@ def test_a_recent_version_is_used_once_and_an_old_one_never(monkeypatch: pytest.
     recent.note(8)
     monkeypatch.setattr(pacing, "RECENT_SECONDS", -1.0)
     assert recent.take() == 0
-
-
-def test_the_time_to_look_shrinks_with_grants_that_are_there_and_grows_with_those_that_are_not() -> None:
-    pace = Pace()
-    first = pace.seconds()
-    pace.found(first=True)
-    assert (shrunk := pace.seconds()) < first
-    pace.found(first=False)  # it came too early, and has noted that already
-    assert pace.seconds() == shrunk
-    for _ in range(100):
-        assert 0 < pace.again() < first
-    assert first < pace.seconds() <= 0.02
-    for _ in range(1_000):
-        pace.found(first=True)
-    assert 0 < pace.seconds() < first
 
 
 def test_a_queue_without_timers_is_looked_at_in_one_read_and_one_with_timers_in_two(

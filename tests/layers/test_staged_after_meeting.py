@@ -1,0 +1,103 @@
+"""Who has just met others: where it stands, what it sees, and at which version it begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fdbqueue import Queue
+from layers.leases import Leases
+from layers.staged import StagedQueue
+from layers.staging import turns
+from tests.helpers.clock import Clock
+from tests.helpers.faults import Fault, FaultyDatabase
+from tests.helpers.staging import register, value
+
+
+def met(db: Any, queue: Queue, leases: Leases, clock: Clock) -> StagedQueue:
+    """Return somebody who has just served another."""
+    register(db, queue, clock)
+    queue.enqueue_many(db, ["for another", "first"])
+    staged = StagedQueue(leases)
+    queue.enqueue(db, "second")
+    assert value(staged.dequeue(db)) == "first"
+    return staged
+
+
+def test_one_stands_behind_who_registered_after_its_last_commit(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    staged = met(db, queue, leases, clock)
+    register(db, queue, clock)
+    assert staged.dequeue(db) is None
+    queue.enqueue(db, "third")
+    assert value(staged.dequeue(db)) == "third"
+    assert leases.check(db).ok
+
+
+def test_one_sees_what_was_enqueued_since_its_last_commit(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
+    staged = met(db, queue, leases, clock)
+    assert value(staged.dequeue(db)) == "second"
+    for name in "abc":
+        queue.enqueue(db, name)
+        assert value(staged.dequeue(db)) == name
+    assert staged.dequeue(db) is None
+
+
+def test_one_takes_what_came_back_in_front_since_its_last_commit_first(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    queue.enqueue(db, "back")
+    lease = leases.lease(db)
+    assert lease is not None
+    staged = met(db, queue, leases, clock)
+    leases.nack(db, lease)
+    assert value(staged.dequeue(db, timeout=20)) == "back"
+    assert value(staged.dequeue(db, timeout=20)) == "second"
+    assert leases.check(db).ok
+
+
+def test_one_who_leases_begins_at_the_version_of_its_last_ack_and_sees_what_came_since(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    register(db, queue, clock)
+    queue.enqueue_many(db, ["for another", "a"])
+    staged = StagedQueue(leases)
+    for name in "abc":
+        lease = staged.lease(db)
+        assert lease is not None
+        assert lease.value == name
+        staged.ack(db, lease)
+        queue.enqueue(db, chr(ord(name) + 1))
+    assert value(staged.lease(db)) == "d"
+    assert leases.check(db).ok
+
+
+def test_an_attempt_after_an_unknown_outcome_has_its_own_version_though_another_call_has_seen_one_meanwhile(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tr = db.create_transaction()
+    seen = tr.get_read_version().wait()
+    failing: list[Fault] = []
+
+    def plan() -> Fault | None:
+        if not failing:
+            return None
+        staged._crew()._version_of(faulty).note(seen)  # as an ack does in another thread
+        return failing.pop()
+
+    staged, faulty = StagedQueue(leases), FaultyDatabase(db, plan)
+    register(db, queue, clock)
+    queue.enqueue_many(db, ["for another", "a", "b"])
+    lease = staged.lease(faulty)
+    assert lease is not None
+    assert lease.value == "a"
+    staged.ack(faulty, lease)
+    [crew] = staged._crew()._turns[faulty].values()
+    crew._swept = True
+    monkeypatch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))  # it registers
+    failing.append(("before", 1021))
+    assert value(staged.lease(faulty, timeout=20)) == "b"
+    assert not failing
+    assert leases.check(db).ok

@@ -1,0 +1,414 @@
+"""Claims, laid out by hand: each request takes what falls to it, whatever happens right before it commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from fdbqueue import CodecError, Position, Queue
+from fdbqueue.engine.steps import run
+from fdbqueue.items import NO_NOTES
+from fdbqueue.layout import pack
+from fdbqueue.stats import count
+from layers.lease import LeaseHandle
+from layers.leases import Leases
+from layers.leasing.moves import Moves
+from layers.relaxed import RelaxedQueue
+from layers.staged import StagedQueue
+from layers.staging import turns
+from layers.staging.pacing import PAUSE_CALLS, OwnVersion
+from layers.staging.requests import REQUEST_SECONDS, Request, Requests
+from layers.staging.serving import Serving, Share
+from layers.weighted import WeightedHead
+from tests.helpers.clock import Clock
+from tests.helpers.faults import FaultyDatabase, FaultyTransaction
+from tests.helpers.reading import Reading
+from tests.helpers.staging import acting_at, left_behind, register, value, wait_until
+
+CLAIM = 1
+"""The number of the commit with which one who registers at once takes its items."""
+
+
+@pytest.fixture(autouse=True)
+def _registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let everybody register at once, and nobody be thought to be stuck."""
+    monkeypatch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))
+    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 1_000.0)
+
+
+def values(queue: Queue, db: Any) -> list[Any]:
+    return [item.value for item in queue.browse(db)]
+
+
+def first_request(queue: Queue, db: Any) -> Request:
+    return run(Requests(queue.layout).first(db.create_transaction(), limit=1))[0]
+
+
+def test_two_who_registered_take_what_falls_to_each_and_do_not_meet(db: Any, queue: Queue, leases: Leases) -> None:
+    queue.enqueue_many(db, ["a", "b", "c"])
+    first, second = StagedQueue(leases), StagedQueue(leases)
+    got: list[Any] = []
+    behind = FaultyDatabase(db, lambda: None)
+    in_front = acting_at(db, CLAIM, lambda: got.append(second.dequeue(behind)))
+    assert value(first.dequeue(in_front)) == "a"
+    assert value(got[0]) == "b"
+    assert (in_front.commits, behind.commits) == (2, 2)
+    assert first.meetings().conflicts == second.meetings().conflicts == 0
+    assert values(queue, db) == ["c"]
+    assert left_behind(queue, db) == []
+    assert leases.check(db).ok
+
+
+def test_a_claim_of_leases_meets_nobody_either_and_its_lease_is_acked_without_reading(
+    db: Any, queue: Queue, leases: Leases
+) -> None:
+    queue.enqueue_many(db, ["a", "b", "c", "d"])
+    first, second = StagedQueue(leases), StagedQueue(leases)
+    got: list[Any] = []
+    in_front = acting_at(db, CLAIM, lambda: got.extend(second.lease_many(db, limit=2)))
+    mine = first.lease_many(in_front, limit=2)
+    assert [lease.value for lease in mine + got] == ["a", "b", "c", "d"]
+    assert first.meetings().conflicts == second.meetings().conflicts == 0
+    reading = Reading(db)
+    second.ack(reading, got[1])
+    assert reading.reads == 0
+    for lease in [*mine, got[0]]:
+        leases.ack(db, lease)
+    assert leases.check(db).ok
+
+
+def dequeue(db: Any, queue: Queue, leases: Leases) -> None:
+    queue.dequeue(db)
+
+
+def lease(db: Any, queue: Queue, leases: Leases) -> None:
+    leases.lease(db)
+
+
+def pick(db: Any, queue: Queue, leases: Leases) -> None:
+    RelaxedQueue(queue, window=1).dequeue(db)
+
+
+def take_many(db: Any, queue: Queue, leases: Leases) -> None:
+    assert len(queue.dequeue_many(db, limit=1)) == 1
+
+
+def take_a_levels(db: Any, queue: Queue, leases: Leases) -> None:
+    head = WeightedHead(queue.layout, [1])
+    tr = db.create_transaction()
+    head.take(tr, run(head.first(tr, limit=1)))
+    count(tr, queue.layout, dequeued=1)
+    tr.commit().wait()
+
+
+def expire(db: Any, queue: Queue, leases: Leases) -> None:
+    [first] = queue.browse(db, limit=1)
+    tr = db.create_transaction()
+    moves = Moves(tr, queue.layout)
+    moves.leave_available(pack(first.position), NO_NOTES)
+    moves.vanish(pack(first.position), b"", "expired")
+    moves.finish()
+    tr.commit().wait()
+
+
+def renew_for_two(db: Any, queue: Queue, leases: Leases) -> None:
+    request = first_request(queue, db)
+    tr = db.create_transaction()
+    Requests(queue.layout).put(tr, request.key, replace(request.wish, wanted=2))
+    tr.commit().wait()
+
+
+def withdraw(db: Any, queue: Queue, leases: Leases) -> None:
+    tr = db.create_transaction()
+    Requests(queue.layout).remove(tr, first_request(queue, db).key)
+    tr.commit().wait()
+
+
+def take_and_give_back(db: Any, queue: Queue, leases: Leases) -> None:
+    taken = leases.lease(db)
+    assert taken is not None
+    leases.nack(db, taken)
+
+
+@pytest.mark.parametrize(
+    ("happens", "expected"),
+    [
+        (dequeue, "c"),  # the request in front has b now
+        (lease, "c"),
+        (pick, "c"),
+        (take_many, "c"),
+        (take_a_levels, "c"),
+        (expire, "c"),
+        (renew_for_two, "c"),
+        (withdraw, "a"),
+        (take_and_give_back, "b"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["dequeue", "lease"])
+def test_what_happens_in_front_right_before_a_claim_commits_is_noticed(
+    db: Any,
+    queue: Queue,
+    leases: Leases,
+    clock: Clock,
+    happens: Callable[[Any, Queue, Leases], None],
+    expected: str,
+    verb: str,
+) -> None:
+    register(db, queue, clock)
+    queue.enqueue_many(db, ["a", "b", "c", "d"])
+    staged = StagedQueue(leases)
+    acting = acting_at(db, CLAIM, lambda: happens(db, queue, leases))
+    assert value(getattr(staged, verb)(acting)) == expected
+    assert staged.meetings().conflicts == 1
+    assert leases.check(db).ok
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_an_item_that_slips_in_between_those_in_front_is_counted(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, at: int
+) -> None:
+    register(db, queue, clock, wanted=2)
+    queue.enqueue_many(db, ["a", "b", "c", "d"])
+    places = [item.position for item in queue.browse(db)]
+
+    def slip_in() -> None:
+        # A slow producer's: in front of all, or right behind the first.
+        index, random = (places[0].index, b"\x00") if at == 0 else (places[0].index, b"\xff" * 8)
+        db[queue.layout.item_key(Position(index, random))] = db[queue.layout.item_key(places[0])]
+
+    staged = StagedQueue(leases)
+    assert value(staged.dequeue(acting_at(db, CLAIM, slip_in))) == "b"
+    assert staged.meetings().conflicts == 1
+
+
+def serve_first(db: Any, queue: Queue, leases: Leases, *, wanted: int = 1, in_turn: bool = True) -> LeaseHandle:
+    """Lease items to the first request, as a claim does; return the first one."""
+    request, server = first_request(queue, db), Serving(leases)
+    tr = db.create_transaction()
+    share = Share(wanted, 60_000_000, "somebody")
+    assert run(server.take_own(tr, server.look(tr, limit=wanted), share, offset=0))
+    Requests(queue.layout).fulfill(tr, request, share.handles, now_us=leases.now_us(), in_turn=in_turn)
+    tr.commit().wait()
+    return share.handles[0]
+
+
+def test_a_request_in_front_that_is_served_in_its_turn_is_no_conflict(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    register(db, queue, clock)
+    queue.enqueue_many(db, ["a", "b"])
+    staged = StagedQueue(leases)
+    assert value(staged.dequeue(acting_at(db, CLAIM, lambda: serve_first(db, queue, leases)))) == "b"
+    assert staged.meetings().conflicts == 0
+    assert leases.check(db).ok
+
+
+def test_an_item_that_is_taken_in_its_turn_and_comes_back_is_noticed(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    register(db, queue, clock)
+    queue.enqueue_many(db, ["a", "b", "c"])
+    staged = StagedQueue(leases)
+    acting = acting_at(db, CLAIM, lambda: leases.nack(db, serve_first(db, queue, leases)))
+    assert value(staged.dequeue(acting)) == "a"
+    assert staged.meetings().conflicts == 1
+
+
+def test_who_gets_less_than_it_wanted_lets_those_behind_look_again(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    register(db, queue, clock, wanted=2)
+    queue.enqueue_many(db, ["a", "b", "c", "d"])
+    staged = StagedQueue(leases)
+    acting = acting_at(db, CLAIM, lambda: serve_first(db, queue, leases, wanted=1, in_turn=False))
+    assert value(staged.dequeue(acting)) == "b"
+    assert staged.meetings().conflicts == 1
+
+
+def test_who_finds_less_than_it_wants_takes_that_whatever_comes_meanwhile(
+    db: Any, queue: Queue, leases: Leases
+) -> None:
+    queue.enqueue_many(db, ["a"])
+    staged = StagedQueue(leases)
+    acting = acting_at(db, CLAIM, lambda: queue.enqueue_many(db, ["b", "c"]))
+    assert [item.value for item in staged.dequeue_many(acting, limit=2)] == ["a"]
+    assert staged.meetings().conflicts == 0
+    assert values(queue, db) == ["b", "c"]
+
+
+def test_who_finds_less_than_it_wants_and_is_passed_looks_again(db: Any, queue: Queue, leases: Leases) -> None:
+    queue.enqueue_many(db, ["a"])
+    first, second = StagedQueue(leases), StagedQueue(leases)
+    passing: list[Any] = []
+
+    def pass_by() -> None:
+        queue.enqueue_many(db, ["b", "c"])
+        passing.append(second.dequeue(db))
+
+    assert [item.value for item in first.dequeue_many(acting_at(db, CLAIM, pass_by), limit=2)] == ["a", "b"]
+    assert value(passing[0]) == "c"
+    assert first.meetings().conflicts == 1
+
+
+def test_what_comes_behind_a_claim_is_no_conflict(db: Any, queue: Queue, leases: Leases) -> None:
+    queue.enqueue_many(db, ["a", "b"])
+    staged = StagedQueue(leases)
+    acting = acting_at(db, CLAIM, lambda: queue.enqueue_many(db, ["c", "d"]))
+    assert [item.value for item in staged.dequeue_many(acting, limit=2)] == ["a", "b"]
+    assert staged.meetings().conflicts == 0
+
+
+def test_a_request_in_front_that_has_expired_is_removed_and_what_fell_to_it_falls_to_the_next(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    register(db, queue, clock)
+    queue.enqueue_many(db, ["a", "b"])
+    clock.now += REQUEST_SECONDS + 1
+    assert value(StagedQueue(leases).dequeue(db)) == "a"
+    assert left_behind(queue, db) == []
+    assert leases.check(db).ok
+
+
+def test_a_request_in_front_that_is_stuck_is_given_what_falls_to_it_and_no_more(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(db, queue, clock, wanted=2)
+    queue.enqueue_many(db, ["a", "b", "c", "d", "e"])
+    staged, other = StagedQueue(leases), StagedQueue(leases)
+    assert value(staged.dequeue(db)) == "c"
+    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.0)
+    assert value(other.dequeue(db)) == "d"  # it sees that one for the first time
+    assert leases.stats(db).leased == 0
+    assert value(staged.dequeue(db)) == "e"
+    assert [kept.value for kept in leases.browse(db, state="leased")] == ["a", "b"]
+    [grant] = left_behind(queue, db)
+    assert len(Requests(queue.layout).granted(bytes(db[grant]))) == 2
+    assert leases.check(db).ok
+
+
+def test_an_item_in_front_whose_life_is_over_falls_to_nobody(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.01)
+    register(db, queue, clock)
+    leases.enqueue(db, "short", ttl=1)
+    queue.enqueue_many(db, ["a", "b"])
+    clock.now += 2
+    assert value(StagedQueue(leases).dequeue(db, timeout=20)) == "b"
+    assert leases.stats(db).expired == 1
+    assert leases.check(db).ok
+
+
+def test_an_item_that_has_fallen_due_in_front_comes_first(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
+    leases.enqueue(db, "a", delay=1)
+    queue.enqueue(db, "b")
+    clock.now += 2
+    staged = StagedQueue(leases)
+    assert [value(staged.dequeue(db)) for _ in range(2)] == ["a", "b"]
+
+
+def test_what_falls_to_one_far_from_the_head_is_waited_for(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(db, queue, clock, wanted=2)
+    queue.enqueue_many(db, ["a", "b", "c"])
+    staged = StagedQueue(leases)
+    with monkeypatch.context() as patch:
+        patch.setattr(turns, "REACH_ITEMS", 2)
+        assert staged.dequeue(db, timeout=0.01) is None
+    assert value(staged.dequeue(db)) == "c"
+
+
+def test_who_can_not_read_as_much_in_time_waits_to_be_served(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    register(db, queue, clock)
+    queue.enqueue_many(db, ["a", "b"])
+    staged = StagedQueue(leases)
+    too_slow = FaultyDatabase.failing_at(db, set(range(CLAIM, CLAIM + 3)), ("before", 1007))
+    assert staged.dequeue(too_slow, timeout=0.5) is None
+    assert too_slow.faults == 3
+    assert value(staged.dequeue(db)) == "b"
+
+
+def test_who_comes_to_a_process_that_has_registered_stands_in_its_next_request(
+    db: Any, queue: Queue, leases: Leases
+) -> None:
+    queue.enqueue_many(db, ["a", "b", "c"])
+    staged = StagedQueue(leases)
+    late: list[Future[Any]] = []
+
+    def come() -> None:
+        late.append(pool.submit(staged.dequeue, acting))
+        line = staged._crew().turns(acting, 0).line
+        wait_until(lambda: len(line.waiting()) == 2)
+
+    with ThreadPoolExecutor(1) as pool:
+        acting = acting_at(db, CLAIM - 1, come)
+        assert value(staged.dequeue(acting)) == "a"
+        assert value(late[0].result(20)) == "b"
+    assert acting.commits == 4
+
+
+def test_who_can_not_read_what_falls_to_it_is_told_when_it_is_first(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    Queue(queue.layout.space).enqueue_many(db, [b"\xff", b"b"])
+    staged = StagedQueue(leases)
+    with pytest.raises(CodecError):
+        staged.dequeue(db)
+    assert queue.stats(db).available == 2
+    assert left_behind(queue, db) == []
+
+
+def test_of_large_items_the_first_serves_those_behind_it(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
+    size = 5_000
+    queue.enqueue_many(db, [name * size for name in "abcde"])
+    staged = StagedQueue(leases)
+    assert value(staged.dequeue(db)) == "a" * size  # and now it knows how large they are
+
+    def another_registers() -> None:
+        register(db, queue, clock)
+        queue.dequeue(db)  # so that it looks again
+
+    assert value(staged.dequeue(acting_at(db, CLAIM, another_registers))) == "c" * size
+    assert [kept.value for kept in leases.browse(db, state="leased")] == ["d" * size]
+    assert leases.check(db).ok
+
+
+def test_items_in_chunks_are_taken_one_after_the_other(db: Any, queue: Queue, leases: Leases) -> None:
+    queue.enqueue_many(db, [name * 200_000 for name in "abc"])
+    staged = StagedQueue(leases)
+    assert [value(staged.dequeue(db)) for _ in range(3)] == [name * 200_000 for name in "abc"]
+    assert leases.check(db).ok
+
+
+def test_one_reads_as_of_its_own_registration_and_asks_for_nothing_newer(db: Any, queue: Queue, leases: Leases) -> None:
+    queue.enqueue_many(db, ["a", "b"])
+    staged = StagedQueue(leases)
+    versions: list[int] = []
+
+    class Transaction(FaultyTransaction):
+        def set_read_version(self, version: int) -> None:
+            versions.append(version)
+            self._tr.set_read_version(version)
+
+    class Watching(FaultyDatabase):
+        def create_transaction(self) -> FaultyTransaction:
+            return Transaction(self._db.create_transaction(), self)
+
+    assert value(staged.dequeue(Watching(db, lambda: None))) == "a"
+    assert len(versions) == 1
+
+
+def test_a_version_that_can_not_be_looked_at_any_more_is_not_tried_again_for_a_while() -> None:
+    own = OwnVersion()
+    assert own.of(7) == 7
+    assert own.of(-1) == 0
+    own.was_refused()
+    assert [own.of(8) for _ in range(PAUSE_CALLS)] == [0] * PAUSE_CALLS
+    assert own.of(9) == 9
