@@ -9,6 +9,7 @@ gone in the same transaction.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import msgspec
 
 from fdbqueue import FormatError, Position
 from fdbqueue.codecs import UNREADABLE
-from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.layout import Layout
@@ -92,6 +93,11 @@ class Requests:
         """Where the first one stands, if there is any."""
         return self._begin
 
+    @property
+    def end(self) -> bytes:
+        """Behind which none stands."""
+        return self._end
+
     def register(self, tr: Transaction, wish: Wish) -> Any:
         """Write a request behind all others; return the future of the versionstamp with which `key` tells its key."""
         tr.set_versionstamped_key(self.key(_NO_STAMP) + struct.pack("<I", len(self._begin)), _encode(wish))
@@ -106,13 +112,19 @@ class Requests:
         tr.set(key, _encode(wish))
         tr.add_write_conflict_key(key + b"\x00")
 
-    def first(self, tr: Transaction, *, limit: int, last: bytes | None = None) -> Steps[list[Request]]:
-        """Read the first requests, in order, up to the one with the key `last` if it is given.
+    def first(self, tr: Transaction, *, limit: int) -> Steps[list[Request]]:
+        """Read the first requests, in order.
 
         By snapshot, so that new ones behind them do no harm. Whoever acts on one reads its key with a conflict.
         """
-        end = self._end if last is None else last + b"\x00"
-        found = yield from rows(tr.snapshot, self._begin, end, limit=limit)
+        return self.opened((yield from rows(tr.snapshot, self._begin, self._end, limit=limit)))
+
+    def opened(self, found: Iterable[KeyValue]) -> list[Request]:
+        """Return the requests in rows that were read.
+
+        Raises:
+            FormatError: one of them can't be read.
+        """
         return [Request(row.key, self._wish(row.key, row.value)) for row in found]
 
     def find(self, tr: Transaction, wish: Wish) -> Steps[Request]:

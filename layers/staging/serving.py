@@ -100,7 +100,7 @@ class Served:
 class Serving:
     """Takes items of one queue from its head."""
 
-    __slots__ = ("_bare", "_layout", "_leases", "_looks", "_queue", "large")
+    __slots__ = ("_bare", "_layout", "_leases", "_looks", "_others", "_queue", "large")
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
@@ -109,6 +109,7 @@ class Serving:
         self._bare = type(leases.head) is Head
         """Whether nothing stood between the first timer's place and the first item when we looked."""
         self._looks = 0
+        self._others = 0
         self.large = False
         """Whether the items that were seen last are large ones."""
 
@@ -124,6 +125,26 @@ class Serving:
             return Look(now_us, None, limit, started(rows(tr.snapshot, begin, self._layout.end, limit=limit)))
         due = started(due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT))
         return Look(now_us, due, limit, started(self._leases.head.first(tr, limit=limit)))
+
+    def look_behind(
+        self, tr: Transaction, begin: bytes, end: bytes, *, limit: int, others: int
+    ) -> Steps[tuple[list[KeyValue], Look]]:
+        """Read up to `others` rows between `begin` and `end`, which stand in front of all items, and look at the items.
+
+        In a queue without timers one read tells all, too. By snapshot.
+        """
+        if self._bare:
+            now_us = self._leases.now_us()
+            most = limit + min(others, self._others + 1)
+            found = yield from rows(tr.snapshot, begin, self._layout.end, limit=most)
+            first = [row for row in found if row.key < end]
+            self._others = len(first)
+            if len(first) < min(most, others):
+                behind = found[len(first) :]
+                return first, Look(now_us, None, most - len(first), finished(behind), behind)
+        reading = started(rows(tr.snapshot, begin, end, limit=others))
+        look = self.look(tr, limit=limit)
+        return (yield from reading), look
 
     def look_alone(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[Look | None]:
         """Look at the head and at whether anything else stands between `begin` and the items, in one read.
@@ -189,19 +210,20 @@ class Serving:
         served.wrote = moves.any
         return served
 
-    def take_own(self, tr: Transaction, look: Look, share: Share, *, offset: int) -> Steps[bool]:
-        """Give a share the items that fall to it, when the first `offset` ones are taken by others, each its own.
+    def take_own(self, tr: Transaction, look: Look, shares: list[Share], *, offset: int) -> Steps[bool]:
+        """Give shares the items that fall to them, when the first `offset` ones are taken by others, each its own.
 
         False, and nothing written, where there is more to do than that: where something is due, too large or can't be
-        read, or there is nothing left for it.
+        read, or there is nothing left for them.
 
         *Conflicts:* with who takes one of these items, who takes one of those in front out of turn, and what comes to
         stand in front of the last one; not with those who take what falls to them. *Cost:* the look's reads in
         parallel, one more if it read too little; two to four writes per item.
         """
-        end = offset + share.wanted
+        whose = [share for share in shares for _ in range(share.wanted)]
+        end = offset + len(whose)
         due, found = yield from self.see(tr, look)
-        if not due and len(found) == look.limit < end:
+        if not due and found and len(found) == look.limit < end:
             found += yield from self._leases.head.first(tr, limit=end - len(found), after=found[-1].key)
         own = found[offset:end]
         if due or not own:
@@ -210,10 +232,10 @@ class Serving:
         try:
             if not self._are_plain(found[:end], look.now_us):
                 return False
-            for row in own:
+            for row, share in zip(own, whose, strict=False):
                 position = self._layout.position_of(row.key)
                 item = (yield from self._queue.item(tr, position, row.value)) if share.own else None
-                opened.append((row, position, notes_of(row.value), item))
+                opened.append((row, position, notes_of(row.value), item, share))
         except (CodecError, FormatError):
             return False
         begin = self._layout.begin
@@ -222,8 +244,8 @@ class Serving:
             begin = row.key + b"\x00"
         tr.add_read_conflict_range(begin, own[-1].key + b"\x00")
         moves = Moves(tr, self._layout)
-        token = os.urandom(TOKEN_BYTES) if share.duration_us else b""
-        for row, position, notes, item in opened:
+        token = os.urandom(TOKEN_BYTES)
+        for row, position, notes, item, share in opened:
             packed = self._layout.available.packed(row.key)
             tr.clear(row.key)  # and no more than the key: those behind count on it
             moves.leave_available(packed, notes, cleared=True)

@@ -93,7 +93,7 @@ class Turns(Crew[Want, list[Got]]):
         self._contended = False
         self._swept = False
         self._pause = TAKEOVER_SECONDS
-        self._in_front = (b"", 0.0)
+        self._in_front = (b"", b"", 0.0)
         self._fulfilled = 1
         self._reach = 1
         self._met = -math.inf
@@ -298,12 +298,20 @@ class Turns(Crew[Want, list[Got]]):
             tr.set_read_version(registered_at)  # when nobody can have granted anything yet
         else:
             granted = tr.get(grant_key)
-        reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE, last=request.key))
-        look = self._serving.look(tr, limit=max(self._reach, request.wish.wanted))
+        looking = started(
+            self._serving.look_behind(
+                tr,
+                self._requests.begin,
+                self._requests.end,
+                limit=max(self._reach, request.wish.wanted),
+                others=REQUESTS_AT_ONCE,
+            )
+        )
         if granted is not None and (value := (yield granted)).present():
             yield from self._collect(tr, turn, grant_key, self._requests.granted(bytes(value)))
             return turn
-        standing = yield from reading
+        found, look = yield from looking
+        standing = self._requests.opened([row for row in found if row.key <= request.key])
         in_front = [one for one in standing if one.key < request.key]
         if in_front:
             self._met = time.monotonic()
@@ -313,32 +321,35 @@ class Turns(Crew[Want, list[Got]]):
                 self._requests.remove(tr, one.key)
             return turn
         if standing and standing[-1].key == request.key:
-            if in_front and self._is_stuck(in_front[0]):
-                share = share_of(in_front[0])
-                if (yield from self._serve_one(tr, look, in_front[0], share, [])):
+            stuck = self._stuck(in_front)
+            if stuck:
+                if (yield from self._serve_some(tr, look, stuck, [share_of(one) for one in stuck], [])):
                     return turn
             else:
                 share = self._share(turn, request)
-                if (yield from self._serve_one(tr, look, request, share, in_front)):
+                if (yield from self._serve_some(tr, look, [request], [share], in_front)):
                     turn.request, turn.got = None, share.got
                     return turn
         # It has gone, or is one of very many, or there is nothing for it, or more to do than to take it.
         self._rests = True
         raise Leave(turn)
 
-    def _serve_one(
-        self, tr: Transaction, look: Look, request: Request, share: Share, in_front: list[Request]
+    def _serve_some(
+        self, tr: Transaction, look: Look, requests: list[Request], shares: list[Share], in_front: list[Request]
     ) -> Steps[bool]:
-        """Give one request the items that fall to it behind those in front; False, and nothing written, if not."""
+        """Give requests the items that fall to them behind those in front; False, and nothing written, if not."""
         offset = sum(one.wish.wanted for one in in_front)
-        self._reach = min(offset + share.wanted, REACH_ITEMS)
-        if offset + share.wanted > REACH_ITEMS or self._portion.limit < ITEMS_AT_ONCE:
+        end = offset + sum(share.wanted for share in shares)
+        self._reach = min(end, REACH_ITEMS)
+        if end > REACH_ITEMS or self._portion.limit < ITEMS_AT_ONCE:
             return False
-        if not (yield from self._serving.take_own(tr, look, share, offset=offset)):
+        if not (yield from self._serving.take_own(tr, look, shares, offset=offset)):
             return False
         self._requests.go_past(tr, in_front)
-        given = len(share.got or share.handles)
-        self._requests.fulfill(tr, request, share.handles, now_us=look.now_us, given=given, in_turn=True)
+        for one, share in zip(requests, shares, strict=True):
+            given = len(share.got or share.handles)
+            if given:
+                self._requests.fulfill(tr, one, share.handles, now_us=look.now_us, given=given, in_turn=True)
         return True
 
     def _look(self, tr: Transaction) -> Steps[Turn]:
@@ -396,7 +407,7 @@ class Turns(Crew[Want, list[Got]]):
         live = [one for one in standing if one.key == request.key or one.wish.expires_at_us > now_us]
         in_front = [one for one in live if one.key < request.key]
         self._ahead = not in_front
-        if not in_front or self._is_stuck(in_front[0]):
+        if not in_front or self._stuck(in_front):
             dead = [one for one in standing if one not in live]
             served = yield from self._fulfill(tr, turn, look, request, live, dead)
             if served.wrote or dead:
@@ -448,13 +459,16 @@ class Turns(Crew[Want, list[Got]]):
                 self._requests.fulfill(tr, one, share.handles, now_us=look.now_us, given=given)
         return served
 
-    def _is_stuck(self, first: Request) -> bool:
-        """Say whether the first in order has stood there for too long, as far as this one has seen."""
-        key, since = self._in_front
-        if key != first.key:
-            self._in_front = (first.key, time.monotonic())
-            return False
-        return time.monotonic() - since >= TAKEOVER_SECONDS
+    def _stuck(self, in_front: list[Request]) -> list[Request]:
+        """Return those in front that have stood there for too long, as far as this one has seen; the first of them."""
+        if not in_front:
+            return []
+        first, last, since = self._in_front
+        if first != in_front[0].key:
+            self._in_front = (in_front[0].key, in_front[-1].key, time.monotonic())
+            return []
+        late = time.monotonic() - since >= TAKEOVER_SECONDS
+        return [one for one in in_front if late and one.key <= last]
 
     def _set_alarm(self, turn: Turn, request: Request, in_front: list[Request], now_us: int) -> Steps[Alarm]:
         """Watch what this one has to wake for, by this transaction's own view, so that nothing is missed.

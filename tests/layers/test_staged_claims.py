@@ -190,7 +190,7 @@ def serve_first(db: Any, queue: Queue, leases: Leases, *, wanted: int = 1, in_tu
     request, server = first_request(queue, db), Serving(leases)
     tr = db.create_transaction()
     share = Share(wanted, 60_000_000, "somebody")
-    assert run(server.take_own(tr, server.look(tr, limit=wanted), share, offset=0))
+    assert run(server.take_own(tr, server.look(tr, limit=wanted), [share], offset=0))
     Requests(queue.layout).fulfill(tr, request, share.handles, now_us=leases.now_us(), in_turn=in_turn)
     tr.commit().wait()
     return share.handles[0]
@@ -287,6 +287,23 @@ def test_a_request_in_front_that_is_stuck_is_given_what_falls_to_it_and_no_more(
     assert [kept.value for kept in leases.browse(db, state="leased")] == ["a", "b"]
     [grant] = left_behind(queue, db)
     assert len(Requests(queue.layout).granted(bytes(db[grant]))) == 2
+    assert leases.check(db).ok
+
+
+def test_all_in_front_that_are_stuck_are_served_together(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wanted in (2, 1, 3):
+        register(db, queue, clock, wanted=wanted)
+    queue.enqueue_many(db, list("aabcccdefg"))
+    staged, counting = StagedQueue(leases), FaultyDatabase(db, lambda: None)
+    assert value(staged.dequeue(counting)) == "d"
+    register(db, queue, clock)  # which has not stood there for long
+    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.0)
+    assert value(staged.dequeue(counting)) == "f"
+    assert counting.commits == 2 + 3
+    assert [kept.value for kept in leases.browse(db, state="leased")] == list("aabccc")
+    assert leases.stats(db).leased == 6
     assert leases.check(db).ok
 
 
