@@ -13,7 +13,7 @@ from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.keys import Subspace, Versionstamp, strinc
 from fdbqueue.layout import Layout
 
-from .oprecords import Change, digest, pack_record, set_change
+from .oprecords import Change, digest, notes_beside, pack_record, set_change
 
 RECORD_BYTES = 90_000
 """A larger record stands under several keys."""
@@ -140,7 +140,9 @@ class LoggedTransaction:
             # The last four bytes say where in the key the versionstamp goes.
             at = int.from_bytes(template[-4:], "little") - len(self._begin)
             own = template[len(self._begin) : -4]
-            self._changes.append(Change("set_versionstamped_key", own, digest(_bytes(param)), stamp_at=at))
+            value = _bytes(param)
+            notes = notes_beside(self._terms.layout, own, value)
+            self._changes.append(Change("set_versionstamped_key", own, digest(value), notes, stamp_at=at))
 
     def commit(self) -> Future[None]:
         """Commit, with the record."""

@@ -37,7 +37,7 @@ class Change(NamedTuple):
     param: bytes = b""
     """Of "set" the stored value's digest; of "clear_range" the end, b"" for the queue's own; else the parameter."""
     notes: bytes = b""
-    """Of an item, the library's notes on its life, as they are stored."""
+    """Of an item, the library's notes on its life, as they are stored; of a request of staged calls, all of it."""
     content: bytes = b""
     """Of an item, the digest of what does not change in its life: headers and payload."""
     stamp_at: int = -1
@@ -128,10 +128,15 @@ def place_of(layout: Layout, key: bytes) -> tuple[str, Position] | None:
     return None
 
 
+def notes_beside(layout: Layout, key: bytes, value: bytes) -> bytes:
+    """Return what is noted of a key that is no item's: the value, if it is a request's."""
+    return value if (layout.prefix + key).startswith(layout.requests.key()) else b""
+
+
 def set_change(layout: Layout, key: bytes, value: bytes) -> Change:
     """Return what is logged when `value` is set under a key behind the queue's prefix."""
     if place_of(layout, key) is None:
-        return Change("set", key, digest(value))
+        return Change("set", key, digest(value), notes_beside(layout, key, value))
     try:
         notes = msgspec.msgpack.encode(notes_of(value))
         return Change("set", key, digest(value), notes, content_of(value))

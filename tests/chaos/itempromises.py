@@ -86,7 +86,7 @@ class NothingMade(Invariant):
 
 
 class Order(Invariant):
-    name, says = "I5", "delivery order is commit order, but for what returns to its place"
+    name, says = "I5", "items go in commit order to those who come in theirs, but for what returns to its place"
 
     def __init__(self, claims: Claims, rules: Rules) -> None:
         super().__init__(claims, rules)
@@ -129,8 +129,22 @@ class Order(Invariant):
         if self.rules.kind is Kind.weights:
             in_front = (one for one in in_front if one.rank == last.rank)
         passed = next((one for one in in_front if self._wanted(replay, name, one)), None)
-        if passed is not None:
+        if passed is not None and not self._fell_to_requests(step, replay):
             self.broken(f"{last} was taken though {passed} stood before it", step.record)
+
+    def _fell_to_requests(self, step: Step, replay: Replay) -> bool:
+        """Say whether what was taken is what fell to the requests that were served, by their places among all.
+
+        What stands before it falls to requests in front then, which take it, or are granted it, in their turn.
+        """
+        taken = [position for position, before, after in moves(step) if is_taken(step, position, before, after)]
+        items = sorted([*replay.available, *taken])
+        due: list[Position] = []
+        offset = 0
+        for key, wanted in sorted((replay.requests | step.served).items()):
+            due += items[offset : offset + wanted] if key in step.served else []
+            offset += wanted
+        return bool(taken) and sorted(taken) == due[: len(taken)]
 
     def _subscription(self, step: Step, taken: Position) -> str:
         after = step.after[taken]

@@ -23,7 +23,12 @@ MUTANTS = (
     Mutant(
         "a lease does not conflict with who takes the same items",
         "layers/head.py",
-        (("        tr.add_read_conflict_range(self._layout.begin, end)\n        tr.clear", "        tr.clear"),),
+        (
+            (
+                '        tr.add_read_conflict_range(self._layout.begin, taken[-1].key + b"\\x00")\n        tr.clear',
+                "        tr.clear",
+            ),
+        ),
     ),
     Mutant(
         "a lease's token is not looked at",
@@ -109,6 +114,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "who claims its items does not look at what happens to those in front",
+        "layers/staging/serving.py",
+        (("            tr.add_read_conflict_range(begin, row.key)\n", ""),),
+    ),
+    Mutant(
+        "who claims its items does not look at what happens to the requests in front",
+        "layers/staging/requests.py",
+        (('            tr.add_read_conflict_key(one.key + b"\\x00")\n', "            pass\n"),),
+    ),
+    Mutant(
         "an item whose delay is over also stays among those delayed",
         "layers/leasing/moves.py",
         (("        self._tr.clear(self._layout.delayed.key(packed))\n", ""),),
@@ -161,13 +176,13 @@ MUTANTS = (
     Mutant(
         "a lease by turns does not conflict with who takes the same items",
         "layers/weighted.py",
-        (("            tr.add_read_conflict_range(begin, end)\n", ""),),
+        (('            tr.add_read_conflict_range(begin, run[-1].key + b"\\x00")\n', ""),),
         Kind.weights,
     ),
     Mutant(
         "a lease in relaxed order does not conflict with who takes the same items",
         "layers/relaxed.py",
-        (("        tr.add_read_conflict_range(begin, end)\n", ""),),
+        (('        tr.add_read_conflict_range(begin, last + b"\\x00")\n', ""),),
         Kind.relaxed,
     ),
     Mutant(

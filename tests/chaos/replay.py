@@ -14,6 +14,7 @@ from fdbqueue.items import Notes
 from fdbqueue.layout import Layout
 from fdbqueue.tail import Tail
 from layers.oprecords import Change, Record, digest, place_of
+from layers.staging.requests import Wish
 
 
 class Standing(NamedTuple):
@@ -36,6 +37,8 @@ class Step:
     """Those that now stand in two places."""
     counts: Counter[str] = field(default_factory=Counter)
     """What it added to the counters."""
+    served: dict[bytes, int] = field(default_factory=dict)
+    """The requests that it removed, and how many items each asked for."""
 
 
 class Replay:
@@ -51,6 +54,8 @@ class Replay:
         self.sizes: Counter[str] = Counter()
         self.timers: dict[Position, set[tuple[int, str]]] = {}
         self.counters: Counter[str] = Counter()
+        self.requests: dict[bytes, int] = {}
+        """How many items each request asks for that stands there, by its key."""
         self.levels: Counter[int] = Counter()
         """What is counted of each rank."""
         self.ranks: Counter[int] = Counter()
@@ -60,6 +65,7 @@ class Replay:
         self.tail = 0
         self.ordered = False
         """Whether the queue has an order of its own, in which every enqueue raises the tail."""
+        self._request_prefix = layout.requests.key()[len(layout.prefix) :]
         self._timer_prefix = layout.timers.key()[len(layout.prefix) :]
         self._count_prefix = layout.counts.key()[len(layout.prefix) :]
         self._level_prefix = layout.level_counts.key()[len(layout.prefix) :]
@@ -70,11 +76,13 @@ class Replay:
         """Apply a record."""
         before: dict[Position, Standing | None] = {}
         counts: Counter[str] = Counter()
+        requests = dict(self.requests)
         for change in record.changes:
             self._apply(change, before, counts)
         after = {position: self.standing(position) for position in before}
         twice = [position for position in before if len(self.items.get(position, ())) > 1]
-        return Step(record, before, after, twice, counts)
+        served = {key: wanted for key, wanted in requests.items() if key not in self.requests}
+        return Step(record, before, after, twice, counts, served)
 
     def standing(self, position: Position) -> Standing | None:
         """Return where an item stands."""
@@ -133,6 +141,8 @@ class Replay:
                     insort(self.available, position)
                     self._count_rank(position, 1)
             places[state] = Standing(state, notes, change.content)
+        elif change.key.startswith(self._request_prefix):
+            self.requests[change.key] = msgspec.msgpack.decode(change.notes, type=Wish).wanted
         elif change.key.startswith(self._timer_prefix):
             at_us, position, kind = self.layout.timer_of(self.layout.prefix + change.key)
             self.timers.setdefault(position, set()).add((at_us, kind))
@@ -154,6 +164,8 @@ class Replay:
                 self._count_rank(position, -1)
             if not places:
                 del self.items[position]
+        elif key.startswith(self._request_prefix):
+            del self.requests[key]
         elif key.startswith(self._timer_prefix):
             at_us, position, kind = self.layout.timer_of(self.layout.prefix + key)
             self.timers[position].discard((at_us, kind))
