@@ -17,7 +17,7 @@ from fdbqueue.arrivals import announces, arrivals_since, arrivals_until, span_of
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.items import kept_size_of
-from fdbqueue.layout import Layout
+from fdbqueue.layout import TAKEN, Layout
 
 from ..head import Head
 from .records import NO_LOOK, Pointer, Registration, pack_record, read_pointer, read_registration
@@ -216,7 +216,7 @@ class Pointing(Head):
         self.claim(tr, self._layout.available.packed(taken[-1].key))
         for row in taken:
             tr.add_read_conflict_key(row.key)
-            tr.clear(row.key)
+            tr.clear_range(row.key, row.key + TAKEN)
 
     def pass_by(self, passed: Sequence[KeyValue]) -> None:
         """Note that the first ones of the items that `first` read are dealt with."""

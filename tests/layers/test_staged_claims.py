@@ -23,6 +23,7 @@ from layers.staging import turns
 from layers.staging.pacing import PAUSE_CALLS, OwnVersion
 from layers.staging.requests import REQUEST_SECONDS, Request, Requests
 from layers.staging.serving import Serving, Share
+from layers.subscriptions import Subscriptions
 from layers.weighted import WeightedHead
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
@@ -115,6 +116,11 @@ def expire(db: Any, queue: Queue, leases: Leases) -> None:
     tr.commit().wait()
 
 
+def subscribed(db: Any, queue: Queue, leases: Leases) -> None:
+    subscription = Subscriptions(leases).subscribe(db, "all")
+    assert value(subscription.lease(db)) == "a"
+
+
 def renew_for_two(db: Any, queue: Queue, leases: Leases) -> None:
     request = first_request(queue, db)
     tr = db.create_transaction()
@@ -143,6 +149,7 @@ def take_and_give_back(db: Any, queue: Queue, leases: Leases) -> None:
         (take_many, "c"),
         (take_a_levels, "c"),
         (expire, "c"),
+        (subscribed, "c"),
         (renew_for_two, "c"),
         (withdraw, "a"),
         (take_and_give_back, "b"),

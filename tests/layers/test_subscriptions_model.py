@@ -165,8 +165,9 @@ class SubscriptionsMachine(RuleBasedStateMachine):
     @rule(data=st.data(), limit=st.integers(1, 3), duration=st.integers(1, 20), own=st.booleans())
     def lease(self, data: st.DataObject, limit: int, duration: int, own: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.registered)))
-        self.settle()
         credit = self.credit[name]
+        if credit != 0:  # who has no credit at all has nothing to gain from what others let expire
+            self.settle()
         left = limit if credit is None else min(limit, max(0, credit - self.held(name)))
         expected = self.available(name)[:left]
         if own:
