@@ -13,13 +13,15 @@ Keys
     =============================  ================================================================
 
 Ordering
-    Strict: items are granted in queue order to requests in request order, which is the order of their commits. Who
+    Strict: items go in queue order to requests in request order, which is the order of their commits. What falls to a
+    request nobody behind it takes; of two that take what falls to them at the same time, either may be done first. Who
     finds requests registered stands behind them. Calls of one process share its request, in the order in which they
     came; when more came meanwhile, they stand in its next one.
 
 Guarantees
     A call takes effect once or not at all, also when a commit's outcome is unknown. A consumer that dies strands
-    nothing: its request expires after 30 seconds, and what was granted to it is a lease of 10 seconds, or of as many,
+    nothing and holds nobody up: when its request has stood still for a quarter of a second though items fall to it, it
+    is granted them. It expires after 30 seconds, and what was granted to it is a lease of 10 seconds, or of as many,
     up to 30, as a lease was to have, after which the item stands where it stood. A call that times out or is cancelled
     leaves no request and takes nothing: what it got at that moment goes back to its place, in front of what came after.
     Waiting is a watch. One enqueue wakes the first in order, who serves all, and then the next in order.
@@ -29,8 +31,9 @@ Guarantees
 
 Limits
     A destructive dequeue loses the item if its process dies between the commit and the caller's next line; use leases
-    where that matters. A call with a bad item at the head raises, as the plain dequeue does, until it is taken away.
-    Each process waits on up to 5 watches per kind of call.
+    where that matters. A call to which a bad item falls raises, as the plain dequeue does, until it is taken away.
+    Each process waits on up to 5 watches per kind of call. Of items over 4 kB on average, and from 1,000 items behind
+    the head on, the first in order serves the others, which is slower.
 
 Source
     FoundationDB's queue recipe, "High-Contention Dequeue Operations", and its high-contention queue layer (staging);
@@ -154,9 +157,10 @@ class StagedQueue:
         Raises:
             FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
 
-        *Conflicts:* at the first meeting with another process, and when one that is alone foresaw what is not so.
-        *Cost:* alone, a share of one read and one commit, as the plain dequeue, and at a cluster that is asked again
-        and again for one item the commit only; under contention a share of two to three transactions.
+        *Conflicts:* at the first meeting with another process, when one that is alone foresaw what is not so, and with
+        what changes the order in front of what falls to this process. *Cost:* alone, a share of one read and one
+        commit, as the plain dequeue, and at a cluster that is asked again and again for one item the commit only; under
+        contention a share of two commits and a read of all items up to its own, if they are small.
         """
         items = cast(list[Item], (yield from self._take(db, 1, timeout, 0)))
         return items[0] if items else None
