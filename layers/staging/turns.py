@@ -19,13 +19,7 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.engine.api import Database, Future, Transaction
-from fdbqueue.engine.errors import (
-    COMMIT_UNKNOWN_RESULT,
-    NOT_COMMITTED,
-    TRANSACTION_TOO_OLD,
-    FDBError,
-    predicates,
-)
+from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD, FDBError, predicates
 from fdbqueue.engine.steps import Steps, started
 from fdbqueue.layout import RANDOM_BYTES
 from fdbqueue.portion import Portion
@@ -39,6 +33,7 @@ from .pacing import OwnVersion, RecentVersion
 from .remembered import Remembered
 from .requests import REQUEST_SECONDS, Request, Requests, Wish, granted_us
 from .serving import ITEMS_AT_ONCE, Got, Look, Served, Serving, Share
+from .standstill import Standstill
 from .turn import Caller, Contended, Leave, Meetings, Turn, Unforeseen, Want, share_of, wanted_by
 
 REQUESTS_AT_ONCE = 100
@@ -93,7 +88,7 @@ class Turns(Crew[Want, list[Got]]):
         self._contended = False
         self._swept = False
         self._pause = TAKEOVER_SECONDS
-        self._in_front = (b"", b"", 0.0)
+        self._standstill = Standstill()
         self._fulfilled = 1
         self._reach = 1
         self._met = -math.inf
@@ -321,7 +316,7 @@ class Turns(Crew[Want, list[Got]]):
                 self._requests.remove(tr, one.key)
             return turn
         if standing and standing[-1].key == request.key:
-            stuck = self._stuck(in_front)
+            stuck = self._standstill.stuck(in_front, TAKEOVER_SECONDS)
             if stuck:
                 if (yield from self._serve_some(tr, look, stuck, [share_of(one) for one in stuck], [])):
                     return turn
@@ -407,7 +402,7 @@ class Turns(Crew[Want, list[Got]]):
         live = [one for one in standing if one.key == request.key or one.wish.expires_at_us > now_us]
         in_front = [one for one in live if one.key < request.key]
         self._ahead = not in_front
-        if not in_front or self._stuck(in_front):
+        if not in_front or self._standstill.stuck(in_front, TAKEOVER_SECONDS):
             dead = [one for one in standing if one not in live]
             served = yield from self._fulfill(tr, turn, look, request, live, dead)
             if served.wrote or dead:
@@ -458,17 +453,6 @@ class Turns(Crew[Want, list[Got]]):
                 given = len(share.got or share.handles)
                 self._requests.fulfill(tr, one, share.handles, now_us=look.now_us, given=given)
         return served
-
-    def _stuck(self, in_front: list[Request]) -> list[Request]:
-        """Return those in front that have stood there for too long, as far as this one has seen; the first of them."""
-        if not in_front:
-            return []
-        first, last, since = self._in_front
-        if first != in_front[0].key:
-            self._in_front = (in_front[0].key, in_front[-1].key, time.monotonic())
-            return []
-        late = time.monotonic() - since >= TAKEOVER_SECONDS
-        return [one for one in in_front if late and one.key <= last]
 
     def _set_alarm(self, turn: Turn, request: Request, in_front: list[Request], now_us: int) -> Steps[Alarm]:
         """Watch what this one has to wake for, by this transaction's own view, so that nothing is missed.

@@ -10,6 +10,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.engine.steps import run
 from fdbqueue.layout import LEASE, pack
 from fdbqueue.stats import count
 from layers.deadlines import Deadlines
@@ -18,6 +19,9 @@ from layers.leases import Leases
 from layers.oplog import OperationLog, calling
 from layers.relaxed import RelaxedHead
 from layers.smart import SmartQueue
+from layers.staged import StagedQueue
+from layers.staging import turns
+from layers.staging.requests import Requests
 from layers.subscriptions import Subscriptions
 from layers.weighted import WeightedHead, wheel
 from tests.chaos.history import KILLED, OK, Told, told_claims, told_leases, value_of
@@ -26,6 +30,7 @@ from tests.chaos.oracle import judge
 from tests.chaos.owners import own
 from tests.chaos.rules import Rules
 from tests.helpers.clock import Clock
+from tests.helpers.staging import register
 
 
 class Scene:
@@ -171,6 +176,36 @@ def test_an_item_that_is_passed_over_is_found(scene: Scene) -> None:
 
     scene.behind_the_back(take_the_second)
     assert first < second
+    assert "I5" in scene.broken()
+
+
+@pytest.mark.parametrize("wanted", [1, 2])
+def test_an_item_may_be_passed_over_that_falls_to_a_request_in_front_and_no_other(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, wanted: int
+) -> None:
+    monkeypatch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))
+    for name in "abc":
+        scene.enqueue(name)
+    register(scene.db, scene.queue, scene.clock, wanted=wanted)
+    requests = Requests(scene.queue.layout)
+    told = scene.told("staged lease", {})
+    with calling(f"staged lease#{told.number}"):
+        lease = StagedQueue(scene.leases).lease(scene.db)
+    assert lease is not None
+    assert lease.value == value_of("abc"[wanted], 0, 10)
+    told.answer = {"leases": told_leases([lease])}
+    assert "I5" not in scene.broken()
+
+    def serve_what_falls_to_nobody(tr: Any) -> None:
+        [standing] = run(requests.first(tr, limit=1))
+        requests.remove(tr, standing.key)
+        last = max(item.position for item in scene.queue.browse(tr))
+        key = scene.queue.layout.item_key(last)
+        tr.set(scene.queue.layout.leased.key(pack(last)), tr.get(key).wait())
+        tr.clear(key)
+        count(tr, scene.queue.layout, leased=1)
+
+    scene.behind_the_back(serve_what_falls_to_nobody)
     assert "I5" in scene.broken()
 
 
