@@ -140,8 +140,9 @@ class Serving:
             first = [row for row in found if row.key < end]
             self._others = len(first)
             if len(first) < min(most, others):
-                behind = found[len(first) :]
-                return first, Look(now_us, None, most - len(first), finished(behind), behind)
+                timers, _ = self._layout.timers_until(now_us)
+                behind = [row for row in found[len(first) :] if row.key >= timers]
+                return first, Look(now_us, None, most - len(found) + len(behind), finished(behind), behind)
         reading = started(rows(tr.snapshot, begin, end, limit=others))
         look = self.look(tr, limit=limit)
         return (yield from reading), look

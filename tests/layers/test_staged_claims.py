@@ -429,6 +429,20 @@ def test_one_reads_as_of_its_own_registration_and_asks_for_nothing_newer(db: Any
     assert len(versions) == 1
 
 
+def test_a_claim_reads_once_in_a_queue_without_timers_and_leases_that_are_over_change_nothing(
+    db: Any, queue: Queue, leases: Leases
+) -> None:
+    queue.enqueue_many(db, ["a", "b", "c"])
+    lease = leases.lease(db)
+    assert lease is not None
+    leases.ack(db, lease)  # which has raised the tail, and left no timer
+    staged, reading = StagedQueue(leases), Reading(db)
+    assert value(staged.dequeue(reading)) == "b"  # whoever comes first also looks for old marks and grants
+    before = reading.reads
+    assert value(staged.dequeue(reading)) == "c"
+    assert reading.reads - before == 1
+
+
 def test_a_version_that_can_not_be_looked_at_any_more_is_not_tried_again_for_a_while() -> None:
     own = OwnVersion()
     assert own.of(7) == 7
