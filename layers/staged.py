@@ -67,11 +67,11 @@ from .lease import Held, Lease
 from .leases import Leases, leases_of
 from .leasing.stats import LeaseStats
 from .leasing.times import check_timeout, positive
-from .staging.pacing import RecentVersion
 from .staging.remembered import Remembered
 from .staging.requests import Requests
 from .staging.turn import Meetings, Want
 from .staging.turns import Turns
+from .staging.versions import RecentVersion
 
 BATCH_BYTES = 1_000_000
 """About how much the enqueues that share a transaction write."""

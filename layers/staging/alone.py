@@ -15,9 +15,9 @@ from fdbqueue.engine.steps import Steps
 from fdbqueue.layout import Layout
 
 from .foresight import Foresight
-from .pacing import RECENT_SECONDS
 from .serving import Look, Serving
 from .turn import Turn, Unforeseen
+from .versions import RECENT_SECONDS
 
 ROWS_AT_MOST = 32
 BYTES_AT_MOST = 50_000

@@ -29,12 +29,12 @@ from ..head import Head
 from ..lease import LeaseHandle
 from ..leases import Leases
 from .alone import Alone
-from .pacing import OwnVersion, RecentVersion
 from .remembered import Remembered
 from .requests import REQUEST_SECONDS, Request, Requests, Wish, granted_us
 from .serving import ITEMS_AT_ONCE, Got, Look, Served, Serving, Share
 from .standstill import Standstill
 from .turn import Caller, Contended, Leave, Meetings, Turn, Unforeseen, Want, share_of, wanted_by
+from .versions import OwnVersion, RecentVersion
 
 REQUESTS_AT_ONCE = 100
 """How many requests one transaction looks at."""

@@ -20,9 +20,9 @@ from layers.leasing.moves import Moves
 from layers.relaxed import RelaxedQueue
 from layers.staged import StagedQueue
 from layers.staging import turns
-from layers.staging.pacing import PAUSE_CALLS, OwnVersion
 from layers.staging.requests import REQUEST_SECONDS, Request, Requests
 from layers.staging.serving import Serving, Share
+from layers.staging.versions import PAUSE_CALLS, OwnVersion
 from layers.subscriptions import Subscriptions
 from layers.weighted import WeightedHead
 from tests.helpers.clock import Clock

@@ -12,10 +12,10 @@ from fdbqueue.engine.steps import run
 from layers.lease import Lease, LeaseHandle
 from layers.leases import Leases
 from layers.staged import StagedQueue
-from layers.staging import pacing, remembered, turns
-from layers.staging.pacing import RecentVersion
+from layers.staging import remembered, turns, versions
 from layers.staging.remembered import Remembered
 from layers.staging.serving import Serving
+from layers.staging.versions import RecentVersion
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.reading import Reading
@@ -226,7 +226,7 @@ def test_a_recent_version_is_used_once_and_an_old_one_never(monkeypatch: pytest.
     recent.note(7)
     assert [recent.take(), recent.take()] == [7, 0]
     recent.note(8)
-    monkeypatch.setattr(pacing, "RECENT_SECONDS", -1.0)
+    monkeypatch.setattr(versions, "RECENT_SECONDS", -1.0)
     assert recent.take() == 0
 
 

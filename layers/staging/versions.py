@@ -1,4 +1,4 @@
-"""When to look, and as of when: what a process learns from its last turns, so that the next ones cost less.
+"""Versions: as of when to look or to write, by what a process has seen in its last turns, so that the next cost less.
 
 Nothing here decides who gets what. A guess that is wrong costs a round trip, and no more.
 """
