@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -400,9 +401,10 @@ def test_random_comings_and_goings_are_seen_as_in_a_list(db: Any, data: st.DataO
     watching, leases = Watching(db), Leases(queue)
     staged = [StagedQueue(leases), StagedQueue(leases)]
     model: list[tuple[int, str]] = []
+    numbers = itertools.count()
 
     def come(index: int) -> None:
-        text = f"{index:02} {data.draw(st.integers(0, 10**6))}"
+        text = f"{index:02} {data.draw(st.integers(0, 10**6))} {next(numbers)}"  # no two have one position
         position = Position(index, text.encode())
         db.set(queue.layout.item_key(position), envelope(queue.encode(text), None))
         model.append((index, text))
