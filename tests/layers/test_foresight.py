@@ -91,7 +91,9 @@ def bring(tr: Any, queue: Queue, index: int, text: str) -> None:
 
     It comes behind the item that has the same index.
     """
-    tr.set(queue.layout.item_key(Position(index, b"\xff" + secrets.token_bytes(7))), envelope(queue.encode(text), None))
+    tr.set(
+        queue.layout.item_key(Position(index, b"\xff" * 8 + secrets.token_bytes(7))), envelope(queue.encode(text), None)
+    )
 
 
 def rest(staged: StagedQueue, db: Any) -> Iterator[str]:
