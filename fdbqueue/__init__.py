@@ -1,7 +1,7 @@
 """fdbqueue: a transactional ordered-key queue over FoundationDB, or over a folder of your laptop.
 
 Begin with `open` and `Queue`; `transactional` puts a queue's calls and your own reads and writes into one transaction.
-The package `layers` has the rest: leases, waiting, priorities, subscriptions and so on (``help("layers")``).
+`fdbqueue.layers` has the rest: leases, waiting, priorities, subscriptions and so on (``help("fdbqueue.layers")``).
 
 General layout
 --------------
@@ -13,7 +13,7 @@ under it, `queue.py` the verbs, `order.py` what makes another kind of queue of i
 futures (`engine/steps.py`), so that blocking and asyncio callers run the same code. `once.py` makes calls that commit
 by themselves exact.
 
-The package `layers` (LEVEL 2) builds on the public names here, one recipe a file. `spark/` and `cli/` (LEVEL 3) stand
+`layers/` (LEVEL 2) builds on the public names here, one recipe a file. `spark/` and `cli/` (LEVEL 3) stand
 on top. Nothing here imports them.
 """
 

@@ -31,7 +31,7 @@ BATCH_ITEMS = 256
 GIVE_BACK_SECONDS = 5.0
 """How long to wait for a database that doesn't answer before its items are left to expire."""
 
-_log = logging.getLogger("layers.consumer")
+_log = logging.getLogger("fdbqueue.layers.consumer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,8 +89,8 @@ class Deadlines:
         smart: the queue; its clock decides what is missed.
 
     >>> import fdbqueue
-    >>> from layers.leases import Leases
-    >>> from layers.messages import Messages, MessageType
+    >>> from fdbqueue.layers.leases import Leases
+    >>> from fdbqueue.layers.messages import Messages, MessageType
     >>> now = 1_000.0
     >>> queue = fdbqueue.Queue("calls", codec=Messages(MessageType("call", deadline=30.0)))
     >>> smart = SmartQueue(Leases(queue, clock=lambda: now))

@@ -89,7 +89,7 @@ class Leases:
     Args:
         queue: the queue.
         max_attempts: after how many failed attempts (nacks and expiries) an item becomes a dead letter; None: never.
-        backoff: how long an item that failed waits for its next attempt; see `layers.backoff`.
+        backoff: how long an item that failed waits for its next attempt; see `fdbqueue.layers.backoff`.
         clock: seconds since 1970, as `time.time`.
         head: in which order items are taken.
 

@@ -92,13 +92,13 @@ class MessageType:
     expires: Seconds = None
     """After how long, or when, it is outdated, and removed unless it is leased."""
     deadline: Seconds = None
-    """After how long, or when, it must have left the queue; see `layers.deadlines`."""
+    """After how long, or when, it must have left the queue; see `fdbqueue.layers.deadlines`."""
     limit: Limit | None = None
     """How many of this type there may be."""
     key_limit: Limit | None = None
     """How many of this type there may be with one key."""
     confirms: Callable[[Any], str] | None = None
-    """Makes it a confirmation: gives the recipient that it is from. See `layers.resend`."""
+    """Makes it a confirmation: gives the recipient that it is from. See `fdbqueue.layers.resend`."""
 
     def check_of(self) -> Callable[..., Any] | None:
         """Return what answers for its items."""

@@ -68,8 +68,8 @@ class Resend:
         leases: the queue's.
 
     >>> import fdbqueue
-    >>> from layers.messages import Messages, MessageType
-    >>> from layers.smart import SmartQueue
+    >>> from fdbqueue.layers.messages import Messages, MessageType
+    >>> from fdbqueue.layers.smart import SmartQueue
     >>> smart = SmartQueue(fdbqueue.Queue("out", codec=Messages(MessageType("frame"))))
     >>> with fdbqueue.open("memory:") as db:
     ...     smart.resend.register(db, "B")

@@ -2,7 +2,7 @@
 
     color = 'red' AND weight BETWEEN 2 AND 5 AND (note IS NULL OR note LIKE 'urgent!_%' ESCAPE '!')
 
-Names are headers, or what `layers.facts` lists; a name that is no Java identifier, or is a reserved word, is written
+Names are headers, or what `fdbqueue.layers.facts` lists. A name that is no Java identifier, or is reserved, is written
 ``"in quotes"``. Values are strings, numbers and booleans; a header that an item does not have is NULL.
 
 Logic

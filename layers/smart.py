@@ -85,7 +85,7 @@ class SmartQueue:
 
     >>> import fdbqueue
     >>> from dataclasses import dataclass
-    >>> from layers.messages import OWN_KEY, Messages, MessageType
+    >>> from fdbqueue.layers.messages import OWN_KEY, Messages, MessageType
     >>> @dataclass
     ... class Progress:
     ...     file: str

@@ -148,8 +148,8 @@ class Subscriptions:
         Args:
             tr: a transaction, or a database.
             name: what it is called.
-            selector: which items it wants, in the syntax of `layers.selectors`, or as a function of their headers; ""
-                for all.
+            selector: which items it wants, in the syntax of `fdbqueue.layers.selectors`, or as a function of their
+                headers; "" for all.
             exclusive: whether it is to be this process' alone, and the queue's only one.
             ownership: after how many seconds without a call by its owner an exclusive one can be taken over; a call
                 that waits for items keeps it.

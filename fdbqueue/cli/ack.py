@@ -14,8 +14,8 @@ from fdbqueue.cli.options import QueueName, Url, queue_of
 from fdbqueue.cli.output import say
 from fdbqueue.engine.api import Database
 from fdbqueue.errors import LeaseLost
-from layers.lease import LeaseHandle
-from layers.leases import Leases
+from fdbqueue.layers.lease import LeaseHandle
+from fdbqueue.layers.leases import Leases
 
 BATCH_ITEMS = 500
 

@@ -16,10 +16,10 @@ from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.layers.comparing.strays import check_beside
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.subscribing.check import check_subscriptions
 from fdbqueue.layout import Layout
-from layers.comparing.strays import check_beside
-from layers.staged import StagedQueue
-from layers.subscribing.check import check_subscriptions
 
 LOOKED_AT = (
     *("items", "order", "chunks", "counters", "timers", "requests", "grants", "subscriptions"),

@@ -14,8 +14,8 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, place, queue_of
 from fdbqueue.cli.output import print_to_copy, wants_table, write_lines, writing
 from fdbqueue.cli.values import encode_json, to_json
-from layers.leases import Leases
-from layers.leasing.browsing import Kept
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leasing.browsing import Kept
 
 SCREENFUL = 20
 

@@ -17,9 +17,9 @@ from fdbqueue.cli.output import line, print_items, wants_table, write_lines
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.items import Item
+from fdbqueue.layers.leases import Leases
 from fdbqueue.portion import Portion
 from fdbqueue.queue import Queue
-from layers.leases import Leases
 
 BATCH_ITEMS = 100
 

@@ -21,10 +21,10 @@ from fdbqueue.cli.terms import At, Delay, HeadersText, Terms, Ttl, terms_of
 from fdbqueue.cli.values import parse
 from fdbqueue.engine import FDBError
 from fdbqueue.errors import FdbQueueError
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.levels import PRIORITY
+from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.queue import Queue
-from layers.leases import Leases
-from layers.levels import PRIORITY
-from layers.priority import PriorityQueue
 
 AreRecords = Annotated[
     bool, typer.Option("--records", help="Each is an item with headers and times of its own, as --records prints it.")

@@ -11,7 +11,7 @@ import typer
 
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.input import groups_of_lines
-from layers.lease import LeaseHandle
+from fdbqueue.layers.lease import LeaseHandle
 
 Handles = Annotated[
     list[str] | None,

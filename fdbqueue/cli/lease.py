@@ -13,9 +13,9 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, MaxAttempts, QueueName, Url, queue_of
 from fdbqueue.cli.output import print_to_copy, wants_table, write_lines, writing
 from fdbqueue.cli.values import encode_json, to_json
-from layers.lease import Lease
-from layers.leases import Leases
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.subscriptions import Subscriptions
 
 
 def lease(

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from fdbqueue.engine.steps import run
+from fdbqueue.layers.levels import Levels, levels_named
 from fdbqueue.queue import Queue
 from fdbqueue.stats import read_level_counts
 from fdbqueue.tail import read_tail
-from layers.levels import Levels, levels_named
 
 Priority = Annotated[
     int | None,

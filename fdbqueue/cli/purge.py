@@ -12,7 +12,7 @@ from fdbqueue.cli.input import is_terminal
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import DeadItems, QueueName, Url, Yes, position, queue_of
 from fdbqueue.cli.output import say
-from layers.leases import Leases
+from fdbqueue.layers.leases import Leases
 
 
 def purge(

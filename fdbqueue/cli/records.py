@@ -20,7 +20,7 @@ from fdbqueue.cli.values import from_json
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.errors import CodecError, ItemTooLarge
-from layers.leases import Leases
+from fdbqueue.layers.leases import Leases
 
 BATCH_ITEMS = 500
 BATCH_BYTES = 1_000_000

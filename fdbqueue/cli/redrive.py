@@ -10,7 +10,7 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import DeadItems, QueueName, Url, position, queue_of
 from fdbqueue.cli.output import say
-from layers.leases import Leases
+from fdbqueue.layers.leases import Leases
 
 
 def redrive(

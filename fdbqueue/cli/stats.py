@@ -9,8 +9,8 @@ from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.ordering import order_stats
 from fdbqueue.cli.output import print_pairs, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
-from layers.staged import StagedQueue
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.subscriptions import Subscriptions
 
 
 def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:

@@ -15,7 +15,7 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import say, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
-from layers.subscriptions import Subscriptions, SubscriptionStats
+from fdbqueue.layers.subscriptions import Subscriptions, SubscriptionStats
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="What the subscription is called.")]
 

@@ -12,7 +12,7 @@ import typer
 
 from fdbqueue.errors import CodecError, ItemTooLarge
 from fdbqueue.items import envelope
-from layers.leasing.times import positive, visible_at
+from fdbqueue.layers.leasing.times import positive, visible_at
 
 HeadersText = Annotated[
     str | None,

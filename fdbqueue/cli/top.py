@@ -18,7 +18,7 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.values import encode_json
-from layers.staged import StagedQueue, StagedStats
+from fdbqueue.layers.staged import StagedQueue, StagedStats
 
 FLOWS = ("enqueued", "dequeued")
 COLUMNS = {

@@ -19,9 +19,9 @@ from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
-from layers.leases import Leases
-from layers.leasing.timers import Reclaimed
-from layers.watchdog import Watchdog
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leasing.timers import Reclaimed
+from fdbqueue.layers.watchdog import Watchdog
 
 HOOK_SECONDS = 60.0
 PATIENCE_SECONDS = 10.0

@@ -14,9 +14,9 @@ from typing import Any
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.api import Transaction
 from fdbqueue.items import parse
+from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layout import Layout
 from fdbqueue.spark.appender import Appender, Part
-from layers.smart import SmartQueue
 
 BATCH_ROWS = 100
 """Each row reads what those before it wrote, and all of them have to be compared within a transaction's time."""

@@ -45,7 +45,7 @@ class FdbQueueDataSource(DataSource):
         """Refuse to be read; a write takes the DataFrame's own schema."""
         raise NotImplementedError(
             "The format fdbqueue writes a queue and reads none: an item that a task has taken could not be given back"
-            " when the task fails. Consume it with layers.consumer, or look at it with Queue.browse."
+            " when the task fails. Consume it with fdbqueue.layers.consumer, or look at it with Queue.browse."
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:

@@ -1,1 +1,1 @@
-"""Leasing: what `layers.leases` is made of. Items move between their places, and timers say when they have to."""
+"""What `fdbqueue.layers.leases` is made of: moves between an item's places, and the timers that cause some of them."""

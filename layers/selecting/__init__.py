@@ -1,1 +1,1 @@
-"""Selecting: what `layers.selectors` is made of. A condition is parsed and becomes a function."""
+"""Selecting: what `fdbqueue.layers.selectors` is made of. A condition is parsed and becomes a function."""

@@ -1,1 +1,1 @@
-"""Staging: what `layers.staged` is made of. Processes that want items from one head take turns instead of fighting."""
+"""What `fdbqueue.layers.staged` is made of: how processes that want items from one head take turns."""

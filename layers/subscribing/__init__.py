@@ -1,1 +1,1 @@
-"""Subscribing: what `layers.subscriptions` is made of. A subscription points, waits, is pushed to, and has credit."""
+"""What `fdbqueue.layers.subscriptions` is made of: pointers, waiting, delivery at the enqueue, and credit."""

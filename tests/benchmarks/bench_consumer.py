@@ -9,9 +9,9 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from layers.consumer import Consumer
-from layers.lease import Lease
-from layers.leases import Leases
+from fdbqueue.layers.consumer import Consumer
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.leases import Leases
 from tests.benchmarks.contended import CountingDatabase
 from tests.benchmarks.harness import Contestant, Sample, cluster_url, compare, heading
 from tests.benchmarks.peers import bare_sets

@@ -13,7 +13,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from layers.staged import StagedQueue
+from fdbqueue.layers.staged import StagedQueue
 from tests.benchmarks.contended import HighContention, PlainRecipe
 from tests.benchmarks.crowd import Crowd
 from tests.benchmarks.harness import (

@@ -21,7 +21,7 @@ import lmdb
 
 import fdbqueue
 from fdbqueue import Queue
-from layers.staged import StagedQueue
+from fdbqueue.layers.staged import StagedQueue
 from tests.benchmarks.bounds import hand_over
 from tests.benchmarks.harness import Contestant, Sample, compare, heading, quantile, say
 from tests.benchmarks.samples import Stopwatch

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from layers.staged import StagedQueue
+from fdbqueue.layers.staged import StagedQueue
 from tests.benchmarks.contended import HighContention, PlainRecipe
 from tests.benchmarks.crowd import Crowd
 from tests.benchmarks.harness import Sample, for_seconds

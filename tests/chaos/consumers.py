@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from layers.consumer import Consumer
-from layers.handlers import ACKED, Snooze
-from layers.lease import Lease
-from layers.subscription import Subscription
+from fdbqueue.layers.consumer import Consumer
+from fdbqueue.layers.handlers import ACKED, Snooze
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.subscription import Subscription
 from tests.chaos.hand import DURATION_S, Hand, Tools
 from tests.chaos.history import OK, told_claims, told_items, told_leases
 from tests.chaos.kinds import Kind

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 
 from fdbqueue import BulkInterrupted, LeaseLost, Queue, SubscriptionError
 from fdbqueue.engine import FDBError, Subspace
-from layers.leases import Leases
-from layers.oplog import calling
-from layers.smart import SmartQueue
-from layers.staged import StagedQueue
-from layers.subscription import Subscription
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.oplog import calling
+from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.subscription import Subscription
+from fdbqueue.layers.subscriptions import Subscriptions
 from tests.chaos.faults import ChaosClock
 from tests.chaos.history import OK, REFUSED, History
 from tests.chaos.kinds import Kind

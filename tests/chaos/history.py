@@ -17,8 +17,8 @@ from typing import Any
 
 from fdbqueue import Item
 from fdbqueue.items import envelope
-from layers.lease import Held, Lease
-from layers.oprecords import digest
+from fdbqueue.layers.lease import Held, Lease
+from fdbqueue.layers.oprecords import digest
 from tests.chaos.kinds import encoded
 
 KILLED = "killed"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from layers.deadlines import Deadlines
-from layers.leasing.browsing import State
-from layers.watchdog import Watchdog
+from fdbqueue.layers.deadlines import Deadlines
+from fdbqueue.layers.leasing.browsing import State
+from fdbqueue.layers.watchdog import Watchdog
 from tests.chaos.hand import Hand
 from tests.chaos.kinds import Kind
 from tests.chaos.owners import reset

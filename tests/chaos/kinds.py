@@ -8,13 +8,13 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from layers.decisions import Decision, TakeOver
-from layers.head import Head
-from layers.levels import PRIORITY, Levels
-from layers.messages import Messages, MessageType, keyed
-from layers.oplog import OperationLog
-from layers.relaxed import RelaxedHead
-from layers.weighted import WeightedHead
+from fdbqueue.layers.decisions import Decision, TakeOver
+from fdbqueue.layers.head import Head
+from fdbqueue.layers.levels import PRIORITY, Levels
+from fdbqueue.layers.messages import Messages, MessageType, keyed
+from fdbqueue.layers.oplog import OperationLog
+from fdbqueue.layers.relaxed import RelaxedHead
+from fdbqueue.layers.weighted import WeightedHead
 
 LEVELS = Levels(4)
 WEIGHTS = (4, 3, 2, 1)

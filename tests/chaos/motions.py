@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fdbqueue import Position
+from fdbqueue.layers.oprecords import Record
 from fdbqueue.layout import DELAY, LEASE, TTL
-from layers.oprecords import Record
 from tests.chaos.claims import Claims
 from tests.chaos.replay import Standing, Step
 

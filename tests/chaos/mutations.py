@@ -39,7 +39,7 @@ def broken_by(mutant: Mutant, url: str, seed: str, seconds: float) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="fdbqueue-mutant-") as folder:
         copy = Path(folder)
         for part in ("fdbqueue", "layers", "tests"):
-            shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / part, copy / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         file = copy / mutant.file
         file.write_text(mutated(file.read_text(), mutant))
         command = [sys.executable, "-m", "tests.chaos", "--until-broken", "--url", url, "--seed", seed]

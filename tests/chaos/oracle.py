@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from fdbqueue.layers.oplog import OperationLog
 from fdbqueue.layout import Layout
-from layers.oplog import OperationLog
 from tests.chaos.claims import read_claims
 from tests.chaos.composed import OneOwner, SerialDecision, ToldOnce, WithinCredit
 from tests.chaos.history import Told

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from layers.subscription import Subscription
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscription import Subscription
+from fdbqueue.layers.subscriptions import Subscriptions
 from tests.chaos.kinds import EXCLUSIVE, EXCLUSIVE_CREDIT, OWNERSHIP_S
 
 

@@ -11,10 +11,10 @@ import msgspec
 
 from fdbqueue import Position
 from fdbqueue.items import Notes
+from fdbqueue.layers.oprecords import Change, Record, digest, place_of
+from fdbqueue.layers.staging.requests import Wish
 from fdbqueue.layout import Layout
 from fdbqueue.tail import Tail
-from layers.oprecords import Change, Record, digest, place_of
-from layers.staging.requests import Wish
 
 
 class Standing(NamedTuple):

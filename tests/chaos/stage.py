@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from fdbqueue.engine import Subspace
-from layers.leases import Leases
-from layers.smart import SmartQueue
-from layers.staged import StagedQueue
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.subscriptions import Subscriptions
 from tests.chaos.faults import Odds
 from tests.chaos.history import OK, History, read_histories, told_claims, told_leases
 from tests.chaos.kinds import CREDIT, Kind, credit_of, log_of, queue_of

@@ -11,19 +11,19 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
+from fdbqueue.layers.deadlines import Deadlines
+from fdbqueue.layers.head import Head
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.oplog import OperationLog, calling
+from fdbqueue.layers.relaxed import RelaxedHead
+from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.staging import turns
+from fdbqueue.layers.staging.requests import Requests
+from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.weighted import WeightedHead, wheel
 from fdbqueue.layout import LEASE, pack
 from fdbqueue.stats import count
-from layers.deadlines import Deadlines
-from layers.head import Head
-from layers.leases import Leases
-from layers.oplog import OperationLog, calling
-from layers.relaxed import RelaxedHead
-from layers.smart import SmartQueue
-from layers.staged import StagedQueue
-from layers.staging import turns
-from layers.staging.requests import Requests
-from layers.subscriptions import Subscriptions
-from layers.weighted import WeightedHead, wheel
 from tests.chaos.history import KILLED, OK, Told, told_claims, told_leases, value_of
 from tests.chaos.kinds import CREDIT, OWNERSHIP_S, WEIGHTS, Kind, log_of, queue_of
 from tests.chaos.oracle import judge

@@ -8,7 +8,7 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from layers.staged import StagedQueue
+from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.staging import wait_until
 
 PATIENCE_SECONDS = 12.0

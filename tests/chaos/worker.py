@@ -16,13 +16,13 @@ import pytest
 import fdbqueue
 from fdbqueue import ClusterError, batches
 from fdbqueue.engine import Subspace
-from layers.backoff import constant, immediately
-from layers.leases import Leases
-from layers.leasing import enqueueing
-from layers.smart import SmartQueue
-from layers.staged import StagedQueue
-from layers.subscription import Subscription
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.backoff import constant, immediately
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leasing import enqueueing
+from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.subscription import Subscription
+from fdbqueue.layers.subscriptions import Subscriptions
 from tests.chaos.consumers import Taker
 from tests.chaos.faults import ChaosClock, ChaosDatabase, Odds
 from tests.chaos.hand import Hand, Tools

@@ -12,10 +12,10 @@ import fdbqueue
 from fdbqueue.cli import errors
 from fdbqueue.cli.check import JOBS, MESSAGES
 from fdbqueue.engine import Subspace
-from layers.comparing import strays
-from layers.leases import Leases
-from layers.smart import SmartQueue
-from layers.staged import StagedQueue
+from fdbqueue.layers.comparing import strays
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.staged import StagedQueue
 from tests.cli.conftest import Run
 from tests.cli.test_leasing import lines
 from tests.cli.test_terminal import on_terminal

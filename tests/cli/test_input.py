@@ -15,7 +15,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.cli import errors
-from layers.leases import Leases
+from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run
 from tests.helpers.staging import wait_until
 

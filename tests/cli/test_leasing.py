@@ -20,11 +20,11 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.ack import _ack
 from fdbqueue.cli.watchdog import _run
 from fdbqueue.engine import FDBError
-from layers.deadletters import DeadLetters
-from layers.lease import LeaseHandle
-from layers.leases import Leases
-from layers.staged import StagedQueue
-from layers.watchdog import Watchdog
+from fdbqueue.layers.deadletters import DeadLetters
+from fdbqueue.layers.lease import LeaseHandle
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.watchdog import Watchdog
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
 from tests.helpers.staging import wait_until

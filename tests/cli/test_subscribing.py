@@ -9,7 +9,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.cli import errors
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscriptions import Subscriptions
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
 

@@ -12,7 +12,7 @@ import fdbqueue
 from fdbqueue.cli import errors, records
 from fdbqueue.cli.records import Record
 from fdbqueue.cli.terms import Terms
-from layers.leases import Leases
+from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run
 from tests.cli.test_leasing import lines
 

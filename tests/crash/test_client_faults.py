@@ -14,8 +14,8 @@ import pytest
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from layers.leases import Leases
-from layers.staged import StagedQueue
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged import StagedQueue
 from tests.chaos.worker import buggify
 from tests.helpers.faults import Fault, FaultyDatabase, FaultyTransaction
 from tests.helpers.processes import Processes

@@ -17,8 +17,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Queue
-from layers.leases import Leases
-from layers.staged import StagedQueue
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged import StagedQueue
 from tests.chaos.server import PROGRAM_VARIABLE, Server, find_program, running
 from tests.helpers.faults import Fault, FaultyDatabase, FaultyTransaction
 from tests.helpers.staging import left_behind, value, wait_until

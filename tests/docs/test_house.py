@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 
 def targets(makefile: str) -> set[str]:
     return set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
@@ -22,21 +20,46 @@ def test_make_alone_prints_a_line_for_each_target(repository: Path) -> None:
         assert re.search(rf"^  make {target} +\S", printed, re.MULTILINE), target
 
 
-@pytest.mark.parametrize("package", ["fdbqueue", "layers"])
-def test_packages_are_marked_as_typed(package: str, repository: Path) -> None:
-    assert (repository / package / "py.typed").exists()
+def test_the_package_is_marked_as_typed(repository: Path) -> None:
+    assert (repository / "fdbqueue" / "py.typed").exists()
+
+
+def test_the_layers_folder_has_one_import_name(repository: Path) -> None:
+    link = repository / "fdbqueue" / "layers"
+
+    assert link.is_symlink()
+    assert link.readlink().as_posix() == "../layers"
+
+
+def test_every_public_name_of_the_layers_loads_and_is_known_to_type_checkers(repository: Path) -> None:
+    import fdbqueue.layers
+
+    source = ast.parse((repository / "layers" / "__init__.py").read_text())
+    typed = {alias.name for node in ast.walk(source) if isinstance(node, ast.ImportFrom) for alias in node.names}
+
+    assert set(fdbqueue.layers.__all__) == typed - {"annotations", "TYPE_CHECKING", "Any"}
+    assert all(getattr(fdbqueue.layers, name) is not None for name in fdbqueue.layers.__all__)
+    assert set(fdbqueue.layers.__all__) <= set(dir(fdbqueue.layers))
+
+
+def test_a_project_with_its_own_layers_module_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "layers.py").write_text("MINE = True\n")
+    code = "import layers; from fdbqueue.layers import Leases, StagedQueue; print(layers.MINE, Leases.__module__)"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert ran.stdout.split() == ["True", "fdbqueue.layers.leases"]
 
 
 def test_importing_the_library_loads_no_layer_no_spark_no_command_line_and_no_client_library() -> None:
     code = "import sys, fdbqueue; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
-    unwanted = {"layers", "pyspark", "pyarrow", "typer", "rich", "fdb.impl", "fdbqueue.spark", "fdbqueue.cli"}
+    unwanted = {"fdbqueue.layers", "pyspark", "pyarrow", "typer", "rich", "fdb.impl", "fdbqueue.spark", "fdbqueue.cli"}
     assert not unwanted & set(loaded)
 
 
 def test_everything_can_be_imported_with_warnings_as_errors() -> None:
-    code = "import fdbqueue, layers.subscriptions, fdbqueue.cli; import no_such_module"
+    code = "import fdbqueue, fdbqueue.layers.subscriptions, fdbqueue.cli; import no_such_module"
     failed = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
 
     assert failed.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_module'"
@@ -69,6 +92,12 @@ def importers(repository: Path, package: str) -> set[str]:
         for file in files
         if any(name == package or name.startswith(package + ".") for name in imports(file))
     }
+
+
+def test_no_file_imports_the_layers_by_their_folder(repository: Path) -> None:
+    files = [file for part in ("fdbqueue", "layers", "tests") for file in (repository / part).glob("**/*.py")]
+
+    assert [file for file in files if any(name.split(".")[0] == "layers" for name in imports(file))] == []
 
 
 def test_only_two_files_import_the_binding_and_one_of_them_only_what_needs_no_client_library(repository: Path) -> None:

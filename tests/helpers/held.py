@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from layers.waiting import Promise
+from fdbqueue.layers.waiting import Promise
 
 
 class HeldDatabase:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.leases import Leases
 from fdbqueue.layout import Position
-from layers.lease import Lease
-from layers.leases import Leases
 
 
 def lease_of(leases: Leases, db: Any, **terms: Any) -> Lease:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import Position
-from layers.decisions import Answer, Asked, Decision
-from layers.leases import Leases
-from layers.messages import EVERYTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed
-from layers.smart import SmartQueue
+from fdbqueue.layers.decisions import Answer, Asked, Decision
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.messages import EVERYTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed
+from fdbqueue.layers.smart import SmartQueue
 from tests.helpers.clock import Clock
 
 

@@ -13,9 +13,9 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts
-from layers.staged import StagedQueue
-from layers.staging import requests, turns
-from layers.staging.requests import REQUEST_SECONDS, Requests, Wish
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.staging import requests, turns
+from fdbqueue.layers.staging.requests import REQUEST_SECONDS, Requests, Wish
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 

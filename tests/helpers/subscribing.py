@@ -8,11 +8,11 @@ from typing import Any
 
 from fdbqueue import Position
 from fdbqueue.engine.steps import run
-from layers.lease import Lease
-from layers.leases import Leases
-from layers.subscribing.waitingline import WaitingLine
-from layers.subscription import Subscription
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.subscribing.waitingline import WaitingLine
+from fdbqueue.layers.subscription import Subscription
+from fdbqueue.layers.subscriptions import Subscriptions
 
 
 def values(taken: list[Lease]) -> list[str]:

@@ -6,9 +6,9 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from layers.leases import Leases
-from layers.smart import SmartQueue
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.smart import smart_queue
 

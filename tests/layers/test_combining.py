@@ -13,9 +13,9 @@ import pytest
 from fdbqueue import CodecError, LeaseLost, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.engine.steps import run
-from layers import combining
-from layers.combining import Line, Ticket
-from layers.staged import StagedQueue
+from fdbqueue.layers import combining
+from fdbqueue.layers.combining import Line, Ticket
+from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.held import HeldDatabase
 from tests.helpers.staging import wait_until

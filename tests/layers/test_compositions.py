@@ -8,11 +8,11 @@ import pytest
 
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.layers.decisions import Decision
+from fdbqueue.layers.priority import PriorityQueue
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.subscriptions import NAME_BYTES, Subscriptions
 from fdbqueue.layout import APPENDED_BYTES, MAX_KEY_BYTES
-from layers.decisions import Decision
-from layers.priority import PriorityQueue
-from layers.staged import StagedQueue
-from layers.subscriptions import NAME_BYTES, Subscriptions
 from tests.helpers.smart import ORDER, Confirmation, Order, Progress, contents, smart_queue
 
 

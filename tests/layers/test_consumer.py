@@ -16,12 +16,12 @@ import pytest
 import fdbqueue
 from fdbqueue import CodecError, Queue
 from fdbqueue.engine import FDBError, Subspace
-from layers import consuming, waiting
-from layers.consumer import Consumer
-from layers.handlers import ACKED, Snooze
-from layers.lease import Lease
-from layers.leases import Leases
-from layers.staged import StagedQueue
+from fdbqueue.layers import consuming, waiting
+from fdbqueue.layers.consumer import Consumer
+from fdbqueue.layers.handlers import ACKED, Snooze
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.held import HeldDatabase
 from tests.helpers.processes import Processes
 from tests.helpers.staging import wait_until
@@ -264,7 +264,7 @@ def test_what_a_handler_raises_is_logged(db: Any, leases: Leases, caplog: pytest
         raise LookupError("no such printer")
 
     Consumer(dying, handle).drain(db)
-    [record] = [record for record in caplog.records if record.name == "layers.consumer"]
+    [record] = [record for record in caplog.records if record.name == "fdbqueue.layers.consumer"]
     assert (record.levelname, position.text in record.getMessage()) == ("WARNING", True)
     assert record.exc_info is not None
     assert str(record.exc_info[1]) == "no such printer"

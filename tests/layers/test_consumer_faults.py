@@ -10,9 +10,9 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
-from layers.consumer import Consumer
-from layers.lease import Lease
-from layers.leases import Leases
+from fdbqueue.layers.consumer import Consumer
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.leases import Leases
 from tests.helpers.faults import Fault, FaultyDatabase
 
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]

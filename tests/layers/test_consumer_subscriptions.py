@@ -10,12 +10,12 @@ import pytest
 
 from fdbqueue import Queue, SubscriptionError
 from fdbqueue.engine import Subspace
-from layers.consumer import Consumer
-from layers.lease import Lease
-from layers.leases import Leases
-from layers.subscribing.records import read_registration
-from layers.subscriptions import Subscriptions
-from layers.waiting import Promise
+from fdbqueue.layers.consumer import Consumer
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.subscribing.records import read_registration
+from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.waiting import Promise
 from tests.helpers.clock import Clock
 from tests.helpers.subscribing import fill, of_color, until_waiting
 

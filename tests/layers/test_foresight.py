@@ -18,11 +18,11 @@ from fdbqueue.engine import FDBError
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.items import NO_NOTES, envelope
-from layers.lease import LeaseHandle
-from layers.leases import Leases
-from layers.staged import StagedQueue
-from layers.staging import alone, serving
-from layers.staging.serving import Got, Serving
+from fdbqueue.layers.lease import LeaseHandle
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.staging import alone, serving
+from fdbqueue.layers.staging.serving import Got, Serving
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, When
 from tests.helpers.held import HeldDatabase

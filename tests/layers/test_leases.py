@@ -10,10 +10,10 @@ import pytest
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.items import INLINE_BYTES
-from layers.lease import Fate, Lease, LeaseHandle
-from layers.leases import Leases
-from layers.leasing.taking import EXPIRED_LIMIT
-from layers.leasing.timers import SETTLE_LIMIT
+from fdbqueue.layers.lease import Fate, Lease, LeaseHandle
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leasing.taking import EXPIRED_LIMIT
+from fdbqueue.layers.leasing.timers import SETTLE_LIMIT
 from tests.helpers.clock import Clock
 from tests.helpers.leasing import fill, lease_of
 

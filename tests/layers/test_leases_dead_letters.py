@@ -9,9 +9,9 @@ import pytest
 from fdbqueue import BulkInterrupted, CodecError, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.items import INLINE_BYTES
+from fdbqueue.layers.deadletters import BATCH_ITEMS
+from fdbqueue.layers.leases import Leases
 from fdbqueue.layout import pack
-from layers.deadletters import BATCH_ITEMS
-from layers.leases import Leases
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, When
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.layers.leases import Leases
 from fdbqueue.portion import PATIENCE
-from layers.leases import Leases
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
 

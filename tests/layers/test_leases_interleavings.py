@@ -10,8 +10,8 @@ import pytest
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.items import INLINE_BYTES
-from layers.lease import Lease
-from layers.leases import Leases
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.leases import Leases
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.leasing import fill, lease_of

@@ -24,13 +24,13 @@ from hypothesis.stateful import (
 )
 
 from fdbqueue import LeaseLost, Order, Position, Queue
-from layers.backoff import Backoff, constant, immediately
-from layers.earliest import EarliestDeadline
-from layers.lease import Lease
-from layers.leases import Leases
-from layers.levels import AmqpLevels, Levels
-from layers.relaxed import RelaxedHead
-from layers.staged import StagedQueue
+from fdbqueue.layers.backoff import Backoff, constant, immediately
+from fdbqueue.layers.earliest import EarliestDeadline
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.levels import AmqpLevels, Levels
+from fdbqueue.layers.relaxed import RelaxedHead
+from fdbqueue.layers.staged import StagedQueue
 
 MAX_ATTEMPTS = 3
 STATES = ("available", "leased", "delayed", "dead")

@@ -13,7 +13,7 @@ import pytest
 import fdbqueue
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import FDBError, Subspace
-from layers.leases import Leases
+from fdbqueue.layers.leases import Leases
 from tests.helpers.processes import Processes, kill_9
 
 ITEMS = 300

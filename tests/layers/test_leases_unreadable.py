@@ -8,8 +8,8 @@ import pytest
 
 from fdbqueue import CodecError, FormatError, Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.layers.leases import Leases
 from fdbqueue.layout import Position, pack
-from layers.leases import Leases
 from tests.helpers.clock import Clock
 
 

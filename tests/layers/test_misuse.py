@@ -12,16 +12,16 @@ import pytest
 
 from fdbqueue import Item, Queue
 from fdbqueue.engine import Subspace
-from layers.consumer import Consumer
-from layers.decisions import Decision
-from layers.leases import Leases
-from layers.limits import Limit
-from layers.messages import Messages
-from layers.priority import PriorityQueue
-from layers.smart import SmartQueue
-from layers.staged import StagedQueue
-from layers.subscriptions import Subscriptions
-from layers.watchdog import Watchdog
+from fdbqueue.layers.consumer import Consumer
+from fdbqueue.layers.decisions import Decision
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.limits import Limit
+from fdbqueue.layers.messages import Messages
+from fdbqueue.layers.priority import PriorityQueue
+from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.watchdog import Watchdog
 from tests.helpers.smart import ORDER, PROGRESS, Progress
 
 

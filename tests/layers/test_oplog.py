@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from fdbqueue import FormatError, Queue
 from fdbqueue.engine import FDBError, Subspace, transactional
-from layers.leases import Leases
-from layers.oplog import OperationLog, calling
-from layers.oprecords import unpack_record
-from layers.staged import StagedQueue
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.oplog import OperationLog, calling
+from fdbqueue.layers.oprecords import unpack_record
+from fdbqueue.layers.staged import StagedQueue
 from tests.chaos.replay import Replay
 from tests.helpers.faults import Fault, FaultyDatabase
 

@@ -9,13 +9,13 @@ import pytest
 
 from fdbqueue import FdbQueueError, OrderError, Position, Queue
 from fdbqueue.engine import Subspace
-from layers.earliest import EarliestDeadline
-from layers.leases import Leases
-from layers.levels import AmqpLevels
-from layers.priority import PriorityQueue
-from layers.relaxed import RelaxedQueue
-from layers.staged import StagedQueue
-from layers.staging.requests import Requests
+from fdbqueue.layers.earliest import EarliestDeadline
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.levels import AmqpLevels
+from fdbqueue.layers.priority import PriorityQueue
+from fdbqueue.layers.relaxed import RelaxedQueue
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.staging.requests import Requests
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.staging import register

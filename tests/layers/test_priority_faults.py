@@ -8,9 +8,9 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from layers.levels import Levels
-from layers.priority import PriorityQueue
-from layers.staged import StagedQueue
+from fdbqueue.layers.levels import Levels
+from fdbqueue.layers.priority import PriorityQueue
+from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
 
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]

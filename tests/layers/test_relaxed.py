@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
-from layers.leases import Leases
-from layers.leasing.browsing import State
-from layers.relaxed import RelaxedHead, RelaxedQueue
-from layers.staged import StagedQueue
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leasing.browsing import State
+from fdbqueue.layers.relaxed import RelaxedHead, RelaxedQueue
+from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.clock import Clock
 from tests.helpers.staging import register
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fdbqueue import Position, SelectorError
 from fdbqueue.items import Notes, envelope, with_notes
+from fdbqueue.layers.selectors import ItemTest, Selector
 from fdbqueue.layout import Layout
-from layers.selectors import ItemTest, Selector
 
 HEADERS = {"color": "red", "weight": 3, "price": 2.5, "urgent": True, "x-key": "k", "$odd": 1, "tags": ["a", "b"]}
 

@@ -13,12 +13,12 @@ import pytest
 from fdbqueue import BulkInterrupted, CodecError, ItemTooLarge, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.items import INLINE_BYTES
-from layers.comparing import batches, scanning
-from layers.decisions import Answer, Asked, Decision, TakeOver
-from layers.leases import Leases
-from layers.limits import Limit
-from layers.messages import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, Sees, keyed, types
-from layers.smart import SmartQueue
+from fdbqueue.layers.comparing import batches, scanning
+from fdbqueue.layers.decisions import Answer, Asked, Decision, TakeOver
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.limits import Limit
+from fdbqueue.layers.messages import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, Sees, keyed, types
+from fdbqueue.layers.smart import SmartQueue
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, When
 from tests.helpers.smart import (

@@ -10,11 +10,11 @@ import pytest
 
 from fdbqueue import FdbQueueError
 from fdbqueue.engine import Subspace
-from layers.comparing.scanning import RANGE_READ_ITEMS
-from layers.decisions import Decision, TakeOver
-from layers.limits import Limit
-from layers.messages import NOTHING, OWN_KEY, MessageType
-from layers.smart import SmartQueue
+from fdbqueue.layers.comparing.scanning import RANGE_READ_ITEMS
+from fdbqueue.layers.decisions import Decision, TakeOver
+from fdbqueue.layers.limits import Limit
+from fdbqueue.layers.messages import NOTHING, OWN_KEY, MessageType
+from fdbqueue.layers.smart import SmartQueue
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.smart import (

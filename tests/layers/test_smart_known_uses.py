@@ -14,11 +14,11 @@ import msgspec
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from layers.decisions import Answer, Asked, Decision, TakeOver
-from layers.leases import Leases
-from layers.limits import Limit
-from layers.messages import NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed
-from layers.smart import SmartQueue
+from fdbqueue.layers.decisions import Answer, Asked, Decision, TakeOver
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.limits import Limit
+from fdbqueue.layers.messages import NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed
+from fdbqueue.layers.smart import SmartQueue
 from tests.helpers.clock import Clock
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from fdbqueue import QueueFull
 from fdbqueue.engine import Subspace
-from layers.comparing.room import WATCHED_ENTRIES
-from layers.decisions import Decision
-from layers.leasing.timers import SETTLE_LIMIT
-from layers.limits import Limit
-from layers.messages import EVERYTHING, NOTHING, OWN_KEY, MessageType, Sees, types
-from layers.smart import SmartQueue
+from fdbqueue.layers.comparing.room import WATCHED_ENTRIES
+from fdbqueue.layers.decisions import Decision
+from fdbqueue.layers.leasing.timers import SETTLE_LIMIT
+from fdbqueue.layers.limits import Limit
+from fdbqueue.layers.messages import EVERYTHING, NOTHING, OWN_KEY, MessageType, Sees, types
+from fdbqueue.layers.smart import SmartQueue
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import contents, rows_of, smart_queue

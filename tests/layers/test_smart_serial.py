@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from fdbqueue import LeaseLost, Position, QueueFull
 from fdbqueue.engine import FDBError, Subspace
-from layers.decisions import Answer, Asked, Decision, Outcome, TakeOver
-from layers.lease import Lease
-from layers.limits import Limit
-from layers.messages import EVERYTHING, OWN_KEY, OWN_TYPE, MessageType, Sees, keyed
-from layers.smart import SmartQueue
+from fdbqueue.layers.decisions import Answer, Asked, Decision, Outcome, TakeOver
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.limits import Limit
+from fdbqueue.layers.messages import EVERYTHING, OWN_KEY, OWN_TYPE, MessageType, Sees, keyed
+from fdbqueue.layers.smart import SmartQueue
 from tests.helpers.clock import Clock
 from tests.helpers.smart import smart_queue
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from fdbqueue import CodecError, Queue
-from layers.leases import Leases
-from layers.staged import StagedQueue
-from layers.staging import turns
-from layers.staging.requests import GRANT_SECONDS, REQUEST_SECONDS
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.staging import turns
+from fdbqueue.layers.staging.requests import GRANT_SECONDS, REQUEST_SECONDS
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.held import HeldDatabase
@@ -298,7 +298,7 @@ def test_old_grants_that_nobody_collected_are_swept_by_newcomers(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.01)
-    monkeypatch.setattr("layers.staging.turns.os.urandom", lambda size: b"\x00" * size)
+    monkeypatch.setattr("fdbqueue.layers.staging.turns.os.urandom", lambda size: b"\x00" * size)
     granted = register(db, queue, clock)
     put(queue, db, "a", "b")
     assert value(StagedQueue(leases).dequeue(db, timeout=20)) == "b"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
-from layers.leases import Leases
-from layers.staged import StagedQueue
-from layers.staging import turns
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.staging import turns
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.staging import register, value

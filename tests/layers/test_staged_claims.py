@@ -12,19 +12,19 @@ from msgspec.structs import replace
 from fdbqueue import CodecError, Position, Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.items import NO_NOTES
+from fdbqueue.layers.lease import LeaseHandle
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leasing.moves import Moves
+from fdbqueue.layers.relaxed import RelaxedQueue
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.staging import turns
+from fdbqueue.layers.staging.requests import REQUEST_SECONDS, Request, Requests
+from fdbqueue.layers.staging.serving import Serving, Share
+from fdbqueue.layers.staging.versions import PAUSE_CALLS, OwnVersion
+from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.weighted import WeightedHead
 from fdbqueue.layout import pack
 from fdbqueue.stats import count
-from layers.lease import LeaseHandle
-from layers.leases import Leases
-from layers.leasing.moves import Moves
-from layers.relaxed import RelaxedQueue
-from layers.staged import StagedQueue
-from layers.staging import turns
-from layers.staging.requests import REQUEST_SECONDS, Request, Requests
-from layers.staging.serving import Serving, Share
-from layers.staging.versions import PAUSE_CALLS, OwnVersion
-from layers.subscriptions import Subscriptions
-from layers.weighted import WeightedHead
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
 from tests.helpers.reading import Reading

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from fdbqueue import Item, Position, Queue
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.steps import run
-from layers.lease import Lease
-from layers.leases import Leases
-from layers.staged import StagedQueue
-from layers.staging import turns
-from layers.staging.requests import Request, Requests
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.staging import turns
+from fdbqueue.layers.staging.requests import Request, Requests
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
 from tests.helpers.staging import left_behind

@@ -13,8 +13,8 @@ import pytest
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from layers.leases import Leases
-from layers.staged import StagedQueue
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.processes import Processes
 from tests.helpers.staging import GRANT_S, hurry, left_behind

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError
-from layers.lease import Lease
-from layers.leases import Leases
-from layers.staged import StagedQueue
-from layers.staging import turns
-from layers.staging.requests import REQUEST_SECONDS
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.staging import turns
+from fdbqueue.layers.staging.requests import REQUEST_SECONDS
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.staging import left_behind, register, value, wait_until

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from fdbqueue import Queue
 from fdbqueue.engine.steps import run
+from fdbqueue.layers.lease import LeaseHandle
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leasing.timers import SETTLE_LIMIT
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.staging import turns
+from fdbqueue.layers.staging.requests import REQUEST_SECONDS, Request, Requests, Wish
+from fdbqueue.layers.staging.serving import Serving, Share
 from fdbqueue.layout import pack
-from layers.lease import LeaseHandle
-from layers.leases import Leases
-from layers.leasing.timers import SETTLE_LIMIT
-from layers.staged import StagedQueue
-from layers.staging import turns
-from layers.staging.requests import REQUEST_SECONDS, Request, Requests, Wish
-from layers.staging.serving import Serving, Share
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
 from tests.helpers.staging import has_requests, left_behind, register, value, wait_until

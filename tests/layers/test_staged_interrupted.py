@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from fdbqueue import Item, Queue, StorageError
-from layers.leases import Leases
-from layers.staged import MOST_TERMS, StagedQueue
-from layers.staging.turns import Turns
-from layers.waiting import Promise
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged import MOST_TERMS, StagedQueue
+from fdbqueue.layers.staging.turns import Turns
+from fdbqueue.layers.waiting import Promise
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.interrupting import interrupted_at_each_line
 from tests.helpers.staging import has_requests, value, wait_until

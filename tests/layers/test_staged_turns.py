@@ -9,13 +9,13 @@ import pytest
 
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine.steps import run
-from layers.lease import Lease, LeaseHandle
-from layers.leases import Leases
-from layers.staged import StagedQueue
-from layers.staging import remembered, turns, versions
-from layers.staging.remembered import Remembered
-from layers.staging.serving import Serving
-from layers.staging.versions import RecentVersion
+from fdbqueue.layers.lease import Lease, LeaseHandle
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.staging import remembered, turns, versions
+from fdbqueue.layers.staging.remembered import Remembered
+from fdbqueue.layers.staging.serving import Serving
+from fdbqueue.layers.staging.versions import RecentVersion
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.reading import Reading

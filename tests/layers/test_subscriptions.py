@@ -12,13 +12,13 @@ from fdbqueue import FormatError, Position, Queue, SelectorError, SubscriptionEr
 from fdbqueue.browse import pages
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import Steps
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.subscribing import check
+from fdbqueue.layers.subscribing.records import VERSION, Registration, pack_record
+from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layout import pack
-from layers.lease import Lease
-from layers.leases import Leases
-from layers.staged import StagedQueue
-from layers.subscribing import check
-from layers.subscribing.records import VERSION, Registration, pack_record
-from layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.subscribing import fill, of_color, values
 
@@ -473,7 +473,7 @@ def test_an_owner_that_waits_keeps_its_subscription(
             subscriptions.leases.enqueue(db, "x", headers={"n": 1})
         yield from ()
 
-    monkeypatch.setattr("layers.subscribing.awaiting.alarmed", rest)
+    monkeypatch.setattr("fdbqueue.layers.subscribing.awaiting.alarmed", rest)
     lease = own.lease(db, timeout=100)
     assert lease is not None
     assert lease.value == "x"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from layers.leases import Leases
-from layers.leasing.timers import SETTLE_LIMIT
-from layers.subscribing.credit import Credit
-from layers.subscribing.pointing import LAG_SECONDS
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leasing.timers import SETTLE_LIMIT
+from fdbqueue.layers.subscribing.credit import Credit
+from fdbqueue.layers.subscribing.pointing import LAG_SECONDS
+from fdbqueue.layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.subscribing import fill, of_color, values
 

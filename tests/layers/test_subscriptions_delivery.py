@@ -11,11 +11,11 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
-from layers.leases import Leases
-from layers.subscribing.awaiting import Awaiting
-from layers.subscribing.pointing import Habit
-from layers.subscribing.waitingline import WaitingLine
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.subscribing.awaiting import Awaiting
+from fdbqueue.layers.subscribing.pointing import Habit
+from fdbqueue.layers.subscribing.waitingline import WaitingLine
+from fdbqueue.layers.subscriptions import Subscriptions
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import of_color, stand_in_line, standing, started, waiting
 

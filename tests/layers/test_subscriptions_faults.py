@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from layers.leases import Leases
-from layers.subscribing.waitingline import WaitingLine
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.subscribing.waitingline import WaitingLine
+from fdbqueue.layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
 

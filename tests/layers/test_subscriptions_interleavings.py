@@ -8,9 +8,9 @@ import pytest
 
 from fdbqueue import SubscriptionError
 from fdbqueue.engine import Subspace
-from layers.leases import Leases
-from layers.subscription import Subscription
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.subscription import Subscription
+from fdbqueue.layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import fill, of_color, values

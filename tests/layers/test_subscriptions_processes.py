@@ -11,8 +11,8 @@ import pytest
 import fdbqueue
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import FDBError, Subspace
-from layers.leases import Leases
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.subscriptions import Subscriptions
 from tests.helpers.processes import Processes, kill_9
 
 ITEMS = 120

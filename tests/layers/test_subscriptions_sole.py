@@ -11,11 +11,11 @@ import pytest
 
 from fdbqueue import Queue, SubscriptionError
 from fdbqueue.engine import Subspace
-from layers.lease import Lease
-from layers.leases import Leases
-from layers.subscribing.waitingline import DISPATCHER
-from layers.subscription import Subscription
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.subscribing.waitingline import DISPATCHER
+from fdbqueue.layers.subscription import Subscription
+from fdbqueue.layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import stand_in_line, standing, values

@@ -14,12 +14,12 @@ import fdbqueue
 from fdbqueue import CodecError, Queue, SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.subscribing.waitingline import WaitingLine
+from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.waiting import Promise
 from fdbqueue.layout import pack
-from layers.leases import Leases
-from layers.staged import StagedQueue
-from layers.subscribing.waitingline import WaitingLine
-from layers.subscriptions import Subscriptions
-from layers.waiting import Promise
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase

@@ -14,12 +14,12 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
-from layers.lease import Lease
-from layers.leases import Leases
-from layers.leasing.browsing import State
-from layers.relaxed import RelaxedQueue
-from layers.staged import StagedQueue
-from layers.staging import turns
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leasing.browsing import State
+from fdbqueue.layers.relaxed import RelaxedQueue
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.staging import turns
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, When
 from tests.helpers.staging import left_behind

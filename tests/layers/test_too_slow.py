@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
-from layers.consumer import Consumer
-from layers.lease import Lease
-from layers.leases import Leases
-from layers.leasing.holding import Holding
-from layers.priority import PriorityQueue
-from layers.relaxed import RelaxedQueue
-from layers.staged import StagedQueue
-from layers.staging import turns
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.consumer import Consumer
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leasing.holding import Holding
+from fdbqueue.layers.priority import PriorityQueue
+from fdbqueue.layers.relaxed import RelaxedQueue
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.staging import turns
+from fdbqueue.layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
 

@@ -14,11 +14,11 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run_async
-from layers.lease import Fate
-from layers.leases import Leases
-from layers.leasing.timers import Reclaimed
-from layers.waiting import Stop
-from layers.watchdog import Watchdog
+from fdbqueue.layers.lease import Fate
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leasing.timers import Reclaimed
+from fdbqueue.layers.waiting import Stop
+from fdbqueue.layers.watchdog import Watchdog
 from tests.helpers.clock import Clock
 
 

@@ -12,8 +12,8 @@ from fdbqueue.browse import Pace, Pages
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.api import KeyValue
 from fdbqueue.engine.steps import pause, run, run_async
-from layers.leases import Leases
-from layers.subscriptions import Subscriptions
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.subscriptions import Subscriptions
 from tests.helpers.days import Days
 
 

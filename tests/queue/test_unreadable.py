@@ -9,8 +9,8 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from layers.leases import Leases
-from layers.priority import PriorityQueue
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.priority import PriorityQueue
 
 
 def write_log(tr: Any, space: Subspace) -> None:

@@ -29,17 +29,17 @@ from fdbqueue.items import (
     size_of,
     with_notes,
 )
+from fdbqueue.layers.lease import Lease, LeaseHandle
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leasing.browsing import State
+from fdbqueue.layers.oprecords import Change, pack_record, unpack_record
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.staging.requests import Requests, Wish
 from fdbqueue.layout import Layout, Place, pack
 from fdbqueue.spark.record import Header, JobRecord, Outcome
 from fdbqueue.spark.record import decode as decode_job
 from fdbqueue.spark.record import encode as encode_job
 from fdbqueue.tail import Tail
-from layers.lease import Lease, LeaseHandle
-from layers.leases import Leases
-from layers.leasing.browsing import State
-from layers.oprecords import Change, pack_record, unpack_record
-from layers.staged import StagedQueue
-from layers.staging.requests import Requests, Wish
 
 NOTED = with_notes(
     envelope(b"payload", {"a": "b"}),

@@ -69,10 +69,10 @@ def test_nothing_in_the_library_listens(repository: Path) -> None:
 
 USE = """
 import asyncio, os, fdbqueue
-from layers.consumer import Consumer
-from layers.leases import Leases
-from layers.staged import StagedQueue
-from layers.watchdog import Watchdog
+from fdbqueue.layers.consumer import Consumer
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.watchdog import Watchdog
 
 db = fdbqueue.open("memory:")
 leases = Leases(fdbqueue.Queue("q", codec="str"))

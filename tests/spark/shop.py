@@ -6,9 +6,9 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from layers.decisions import Answer, Decision, TakeOver
-from layers.messages import NOTHING, OWN_KEY, Messages, MessageType
-from layers.smart import SmartQueue
+from fdbqueue.layers.decisions import Answer, Decision, TakeOver
+from fdbqueue.layers.messages import NOTHING, OWN_KEY, Messages, MessageType
+from fdbqueue.layers.smart import SmartQueue
 
 NOT_A_FUNCTION = 7
 

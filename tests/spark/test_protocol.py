@@ -13,13 +13,13 @@ from fdbqueue.arrivals import arrivals_since, span_of
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.errors import JobError, OrderError
 from fdbqueue.items import INLINE_BYTES, envelope
+from fdbqueue.layers.earliest import EarliestDeadline
 from fdbqueue.layout import pack
 from fdbqueue.spark import forget_job, job_report, jobs
 from fdbqueue.spark.digests import digests_of
 from fdbqueue.spark.job import begin_job
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.rows import Rows
-from layers.earliest import EarliestDeadline
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
 from tests.spark.simulated import Actor, Job, header, in_pieces, rows
 

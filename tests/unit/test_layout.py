@@ -13,11 +13,11 @@ from fdbqueue import Queue
 from fdbqueue.arrivals import announce
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
+from fdbqueue.layers.comparing.admitting import BESIDE_BYTES
+from fdbqueue.layers.comparing.index import deadline_parts
+from fdbqueue.layers.subscriptions import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
 from fdbqueue.layout import APPENDED_BYTES, DELAY, LEASE, MAX_KEY_BYTES, TTL, Layout, Name, Position, pack
 from fdbqueue.spark.keys import MAX_JOB_ID_BYTES, JobKeys
-from layers.comparing.admitting import BESIDE_BYTES
-from layers.comparing.index import deadline_parts
-from layers.subscriptions import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
 
 indices = st.one_of(st.integers(0, 300), st.integers(0, 2**62))
 randoms = st.binary(max_size=12)
