@@ -23,11 +23,11 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Generic, NamedTuple, NoReturn
 
 import msgspec
 
-from fdbqueue.codecs import UNREADABLE
+from fdbqueue.codecs import UNREADABLE, V
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.layout import Position
 
@@ -73,13 +73,13 @@ _NO_HEADERS = Headers()
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class Item(Generic[V]):
     """An item that came out of a queue, or was looked at."""
 
     position: Position
     """Its identity: where it stands, or stood, in the queue."""
-    value: Any
-    """What was enqueued, decoded by the queue's codec."""
+    value: V
+    """The value, decoded by the queue's codec."""
     headers: Mapping[str, Any] = field(default_factory=lambda: _NO_HEADERS)
     """What was enqueued beside it."""
 

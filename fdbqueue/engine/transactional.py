@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import FDBError, adopt_binding
@@ -17,6 +17,7 @@ from fdbqueue.engine.steps import Steps, aio
 
 P = ParamSpec("P")
 T = TypeVar("T")
+S = TypeVar("S")
 
 _NO_GENERATORS = "Generators can not be wrapped with transactional"
 _ASYNC = "wrap the async function itself with transactional, and await its calls."
@@ -64,7 +65,13 @@ def attempts(db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
 
 
 @overload
-def transactional(func: Callable[P, T], /) -> Callable[P, T]: ...
+def transactional(  # type: ignore[overload-overlap]  # a method's first parameter is no transaction
+    func: Callable[Concatenate[Transaction, P], T], /
+) -> Callable[Concatenate[Transaction | Database, P], T]: ...
+@overload
+def transactional(
+    func: Callable[Concatenate[S, Transaction, P], T], /
+) -> Callable[Concatenate[S, Transaction | Database, P], T]: ...
 @overload
 def transactional(*, parameter: str = "tr") -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 def transactional(func: Any = None, /, *, parameter: str = "tr") -> Any:

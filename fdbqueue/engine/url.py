@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import cast
 from urllib.parse import parse_qsl
 
+from fdbqueue.engine.api import Database
 from fdbqueue.errors import UrlError
 
 THREE = "memory: (private, gone at close), file:PATH (a folder, durable) or fdb:[CLUSTER_FILE] (a cluster)"
 
 
-def open(url: str | None = None) -> Any:
+def open(url: str | None = None) -> Database:
     """Open the database that `url` names.
 
     Args:
@@ -53,13 +54,13 @@ def open(url: str | None = None) -> Any:
 
         if options:
             raise UrlError(f"{url!r}: a cluster's URL takes no options, but {', '.join(sorted(options))} were given.")
-        return ClusterDatabase(path or None)
+        return cast(Database, ClusterDatabase(path or None))
     from fdbqueue.engine import embedded
 
     if scheme == "memory":
         if path:
             raise UrlError(f"{url!r}: memory: takes no path. For a folder write file:{path}.")
-        return embedded.open_memory(options=options)
+        return cast(Database, embedded.open_memory(options=options))
     if not path:
         raise UrlError("file: needs the path of a folder, as in file:./queue.")
-    return embedded.open_file(path, options=options)
+    return cast(Database, embedded.open_file(path, options=options))

@@ -145,7 +145,7 @@ def test_an_async_function_in_a_callers_transaction_commits_nothing(db: Any, spa
         raise KeyError("no more")
 
     with pytest.raises(KeyError):
-        asyncio.run(buy_and_fail(tr=db))
+        asyncio.run(buy_and_fail(tr=db))  # type: ignore[call-arg]
     assert db.get(space["bought"]) is None
 
 
@@ -180,7 +180,7 @@ def test_a_call_without_a_transaction_says_so_and_runs_nothing() -> None:
         buy()  # type: ignore[call-arg]
     for none in (None, "teapot"):
         with pytest.raises(TypeError, match="A database or a transaction was expected"):
-            buy(none, "teapot")
+            buy(none, "teapot")  # type: ignore[arg-type]
     assert ran == []
 
 
