@@ -54,7 +54,8 @@ def pyright(files: list[Path], tmp_path: Path, repository: Path) -> dict[str, se
     """Return the lines of each file that basedpyright reports, which is pyright from the Python package index."""
     config = {"typeCheckingMode": "standard", "pythonVersion": "3.11", "extraPaths": [str(repository)]}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
-    command = [sys.executable, "-m", "basedpyright", "--project", str(tmp_path / "pyrightconfig.json"), "--outputjson"]
+    command = [sys.executable, "-m", "basedpyright", "--project", str(tmp_path / "pyrightconfig.json")]
+    command += ["--pythonpath", sys.executable, "--outputjson"]
     ran = subprocess.run([*command, *map(str, files)], cwd=tmp_path, capture_output=True, text=True)
     told = json.loads(ran.stdout)["generalDiagnostics"]
     found = [(Path(one["file"]), one["range"]["start"]["line"] + 1) for one in told if one["severity"] == "error"]
