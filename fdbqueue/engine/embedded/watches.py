@@ -69,6 +69,12 @@ class Watch(Pending[None]):
             self._store.unwatch(self.key, self._callback)
         return True
 
+    def _adopt(self) -> bool:
+        adopted = super()._adopt()
+        if adopted:
+            self._callback = None  # the parent's store has it
+        return adopted
+
     def written(self, *value: bytes | None) -> None:
         """Note that its own transaction wrote the key; nothing given is a value that is not known before the commit."""
         if not value or value[0] != self.value:
@@ -85,6 +91,7 @@ class Watch(Pending[None]):
 
     def activate(self) -> None:
         """Start to look, after the commit."""
+        self._adopt()
         if self._settled:
             return
         weak = weakref.ref(self)  # a watch that nobody holds any more ends
