@@ -127,6 +127,24 @@ def test_what_a_forked_child_commits_itself_it_can_wait_for(db: Any) -> None:
     forked(child)
 
 
+def test_a_parents_read_that_waits_for_its_version_is_too_old_in_a_forked_child(db: Any) -> None:
+    other, tr = db.create_transaction(), db.create_transaction()
+    tr.set_read_version(other.get_read_version().wait() + 10**12)
+    value, commit = tr.get(b"a"), tr.commit()
+
+    def child() -> None:
+        with pytest.raises(FDBError, match="1007"):
+            asyncio.run(asyncio.wait_for(aio(value), 20))
+        with pytest.raises(FDBError):
+            commit.wait()
+        tr.reset()
+        assert not tr[b"a"].present()
+
+    forked(child)
+    with pytest.raises(FDBError, match="1009"):
+        value.wait()
+
+
 def test_a_pause_that_began_before_a_fork_ends_in_the_child(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "random", lambda: 1.0)
     tr = db.create_transaction()

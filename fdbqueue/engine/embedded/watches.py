@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from fdbqueue.engine.embedded.futures import FutureVoid, Pending
+from fdbqueue.engine.embedded.versionwait import LateValue
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.errors import StorageError
 
@@ -60,6 +61,8 @@ class Watch(Pending[None]):
         self._read = read
         self.key = key
         self.value: bytes | None = read._value
+        if isinstance(read, LateValue):
+            read.on_ready(self.read_late)
 
     def settle(self, value: None = None, error: int = 0) -> bool:
         if not super().settle(value, error):
@@ -80,6 +83,15 @@ class Watch(Pending[None]):
         if not value or value[0] != self.value:
             self.settle()
 
+    def read_late(self, read: Value) -> None:
+        """Take over the value, which is known only now."""
+        try:
+            self.value = read.value
+        except FDBError as error:
+            self.settle(error=error.code)
+        except StorageError:
+            self.settle()
+
     def cut_off(self, error: int) -> None:
         """Fail if the watch's own read is under way, since its transaction fails."""
         if self._read.under_way():
@@ -92,6 +104,8 @@ class Watch(Pending[None]):
     def activate(self) -> None:
         """Start to look, after the commit."""
         self._adopt()
+        if isinstance(self._read, LateValue):
+            self.read_late(self._read)
         if self._settled:
             return
         weak = weakref.ref(self)  # a watch that nobody holds any more ends
