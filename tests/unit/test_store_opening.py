@@ -145,24 +145,30 @@ def commit_and_stop(path: str, opening: Any, let_go: Any, in_a_commit: bool) -> 
         let_go.wait()
 
 
-def test_opening_names_the_process_that_is_stopped_in_a_commit(
-    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def stopped_process(processes: Processes, path: Path, in_a_commit: bool) -> tuple[int, Any]:
+    """Return the number of a process that is stopped, and the event for which it waits when it goes on."""
     opening, let_go = processes.event(), processes.event()
-    holder = processes.start(commit_and_stop, str(tmp_path), opening, let_go, True)
+    holder = processes.start(commit_and_stop, str(path), opening, let_go, in_a_commit)
     assert opening.wait(60)
     assert holder.pid is not None
     os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
+    return holder.pid, let_go
+
+
+def test_opening_names_the_process_that_is_stopped_in_a_commit(
+    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, let_go = stopped_process(processes, tmp_path, True)
     fds = os.listdir("/proc/self/fd")
     monkeypatch.setattr(guarding, "PATIENCE_SECONDS", 0.05)
     for _ in range(2):
         with pytest.raises(StorageError) as caught:
             fdbqueue.open(f"file:{tmp_path}")
         assert f"{tmp_path}: waited 0 s for its writer lock" in str(caught.value)
-        assert f"process {holder.pid} has, which is stopped. `kill -CONT {holder.pid}` lets it" in str(caught.value)
+        assert f"process {holder} has, which is stopped. `kill -CONT {holder}` lets it go on" in str(caught.value)
     assert os.listdir("/proc/self/fd") == fds
     monkeypatch.undo()
-    timer = threading.Timer(0.05, os.kill, (holder.pid, signal.SIGCONT))
+    timer = threading.Timer(0.05, os.kill, (holder, signal.SIGCONT))
     timer.start()
     with fdbqueue.open(f"file:{tmp_path}") as db:
         db[b"b"] = b""
@@ -173,11 +179,7 @@ def test_opening_names_the_process_that_is_stopped_in_a_commit(
 def test_opening_does_not_wait_for_a_process_that_is_stopped_between_commits(
     tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opening, let_go = processes.event(), processes.event()
-    holder = processes.start(commit_and_stop, str(tmp_path), opening, let_go, False)
-    assert opening.wait(60)
-    assert holder.pid is not None
-    os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
+    stopped_process(processes, tmp_path, False)
     monkeypatch.setattr(guarding, "PATIENCE_SECONDS", 0.0)
     with fdbqueue.open(f"file:{tmp_path}") as db:
         db[b"b"] = b""

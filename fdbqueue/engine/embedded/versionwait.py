@@ -189,7 +189,15 @@ class _Late:
         return not self._late.is_ready()
 
 
-class LateValue(_Late, Value):
+class _LateString(_Late):
+    __slots__ = ()
+
+    @property
+    def value(self) -> Any:
+        return self._late.answer().value
+
+
+class LateValue(_LateString, Value):
     """The value of a key."""
 
     __slots__ = ("_late",)
@@ -198,12 +206,8 @@ class LateValue(_Late, Value):
         super().__init__(None)
         self._late = late
 
-    @property
-    def value(self) -> Any:
-        return self._late.answer().value
 
-
-class LateKey(_Late, Key):
+class LateKey(_LateString, Key):
     """The key that a selector names."""
 
     __slots__ = ("_late",)
@@ -211,10 +215,6 @@ class LateKey(_Late, Key):
     def __init__(self, late: LateRead) -> None:
         super().__init__(None)
         self._late = late
-
-    @property
-    def value(self) -> Any:
-        return self._late.answer().value
 
 
 class LatePage(_Late, FutureKeyValueArray):
