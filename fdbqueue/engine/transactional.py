@@ -33,15 +33,17 @@ def is_database(tr_or_db: object) -> bool:
         return True
     if hasattr(tr_or_db, "commit"):
         return False
-    if hasattr(tr_or_db, "get_range"):
-        raise TypeError(
-            "A transaction was expected, and not its snapshot: give the transaction; what reads by snapshot does so by"
-            " itself."
-        )
+    if _is_snapshot(tr_or_db):
+        raise TypeError("A transaction was expected, not its snapshot: give the transaction itself.")
     raise TypeError(
         f"A database or a transaction was expected, not {type(tr_or_db).__name__}: give what fdbqueue.open returned, or"
         " the transaction that your function was given."
     )
+
+
+def _is_snapshot(given: object) -> bool:
+    """Say whether `given` only reads, as ``tr.snapshot`` does."""
+    return hasattr(given, "get_range") and not (hasattr(given, "create_transaction") or hasattr(given, "commit"))
 
 
 def attempts(db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
@@ -77,9 +79,9 @@ def transactional(*, parameter: str = "tr") -> Callable[[Callable[P, T]], Callab
 def transactional(func: Any = None, /, *, parameter: str = "tr") -> Any:
     """Let the function's `tr` parameter take a database as well: the call is then a transaction of its own.
 
-    Given a transaction, the function runs in it and nothing is committed. Given a database, it runs in a new
-    transaction, which is committed, and both are repeated as long as the engine says that it helps; the function
-    may therefore run more than once, also after a commit whose outcome is unknown.
+    Given a transaction or its snapshot, the function runs in it and commits nothing. Given a database, it runs in a
+    new transaction, which is committed. Both are repeated while the error is one that a retry can cure. So the
+    function may run more than once, also after a commit whose outcome is unknown.
 
     >>> import fdbqueue
     >>> @transactional
@@ -152,11 +154,11 @@ def _wrap_async(func: Callable[..., Any], parameter: str, index: int) -> Callabl
 def _begun(
     parameter: str, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Transaction | None, tuple[Any, ...], dict[str, Any]]:
-    """Begin a transaction in place of the database that was given; None: nothing is to be committed here."""
+    """Begin a transaction in place of the database that was given, or return None: then nothing is committed here."""
     if parameter not in kwargs and len(args) <= index:
         return None, args, kwargs  # the function itself says what is missing
     given = kwargs[parameter] if parameter in kwargs else args[index]
-    if not is_database(given):
+    if _is_snapshot(given) or not is_database(given):
         return None, args, kwargs
     adopt_binding()
     tr = given.create_transaction()

@@ -17,6 +17,7 @@ from fdbqueue.engine.embedded.disk import Disk, Durable, Relaxed
 from fdbqueue.engine.embedded.guard import Guard
 from fdbqueue.engine.embedded.longkeys import Databases
 from fdbqueue.engine.embedded.urloptions import StoreOptions
+from fdbqueue.engine.embedded.writerlock import wait_for_stopped
 from fdbqueue.errors import StorageError
 
 log = logging.getLogger(__name__)
@@ -162,6 +163,8 @@ class Files:
 
     def _prepared(self, disk: Durable, clock: Clock) -> Databases:
         """Do `_prepare`, also if another process makes the map larger meanwhile, or it is full."""
+        if not self._guard.alone:
+            wait_for_stopped(self.path)
         while True:
             try:
                 return self._prepare(disk, clock)
