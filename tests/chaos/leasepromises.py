@@ -79,6 +79,8 @@ class AckOrRedelivery(Invariant):
                 self._ends["return"][lease] += 1
             if after is not None and after.state == "dead" and before.notes.attempt < self.rules.max_attempts:
                 self.broken(f"{position} died at its attempt {before.notes.attempt}", step.record)
+            if after is not None and after.state == "dead" and 0 < after.notes.ttl_at_us <= after.notes.died_at_us:
+                self.broken(f"{position} is a dead letter though its time to live was over", step.record)
 
     def end(self, replay: Replay) -> None:
         for kind, told in self.claims.told_used.items():
