@@ -13,7 +13,7 @@ from fdbqueue.items import NO_NOTES, Item, Notes, notes_of, size_of
 
 from ..head import Head
 from ..lease import Lease
-from .moves import Moves, Retry
+from .moves import Moves, Retry, is_over
 from .timers import SETTLE_LIMIT, due_timers, settle
 
 TAKE_BYTES = 2_000_000
@@ -110,7 +110,7 @@ class Taking:
         for row in found:
             notes = _notes_if_readable(row.value)
             packed = self._layout.available.packed(row.key)
-            if notes.ttl_at_us and notes.ttl_at_us <= now_us:
+            if is_over(notes, now_us):
                 moves.leave_available(packed, notes, cleared=True)
                 moves.vanish(packed, row.value, "expired")
                 haul.expired += 1
