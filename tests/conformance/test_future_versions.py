@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.engine import FDBError, KeySelector, Subspace, aio
+from fdbqueue.engine.api import Key
 from fdbqueue.engine.steps import rows, run, run_async
 
 SOON, NEVER = 100_000, 10**12
@@ -33,7 +34,7 @@ def at_future_version(db: Any, ahead: int) -> Any:
     return tr
 
 
-def commit_until(ready: Callable[[], bool], db: Any, key: bytes) -> list[tuple[int, bytes]]:
+def commit_until(ready: Callable[[], bool], db: Any, key: Key) -> list[tuple[int, bytes]]:
     """Write to `key` again and again; return the versions and values."""
     written: list[tuple[int, bytes]] = []
     deadline = time.monotonic() + PATIENCE_SECONDS

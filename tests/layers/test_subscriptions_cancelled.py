@@ -21,6 +21,7 @@ from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.held import HeldDatabase
 from tests.helpers.interrupting import interrupted_at_each_line
+from tests.helpers.standin import StandIn
 from tests.helpers.subscribing import started, until_waiting, waiting
 
 LONG: dict[str, Any] = {"duration": 600.0, "timeout": 100.0}
@@ -268,7 +269,7 @@ def test_ctrl_c_at_any_line_leaves_nothing_taken_and_nobody_in_the_line(
     assert is_as_if_never_called(subscriptions, db, available=0)
 
 
-class _Interrupted:
+class _Interrupted(StandIn):
     """A database whose first commit is sent, and then Ctrl-C comes: whether it takes effect is not known."""
 
     def __init__(self, db: Any, *, takes_effect: bool) -> None:
