@@ -6,11 +6,13 @@ another place; it keeps timers and counters true, and the tail above every item 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from msgspec import structs
 
+from fdbqueue import Position
 from fdbqueue.arrivals import announce, wants_arrivals
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps
@@ -36,6 +38,8 @@ class Retry:
     """After how many attempts it becomes a dead letter; None: never."""
     backoff: Backoff
     """How long it waits before the next."""
+    spares: Callable[[Position, bytes], bool] | None = None
+    """Called with the position and token of an expired lease; if true, the lease is not reclaimed. None: all are."""
 
     def is_last(self, attempt: int) -> bool:
         """Say whether an item whose attempt of this number has failed becomes a dead letter."""
