@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue, batches, bulk
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.errors import BulkInterrupted, CodecError
+from fdbqueue.errors import BulkInterrupted, CodecError, StorageError
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction, When
 
 ENDING: list[Fault] = [
@@ -233,6 +233,26 @@ def test_a_commit_that_times_out_is_neither_said_to_be_in_nor_to_be_missing(db: 
     assert (stopped.value.missing, stopped.value.unknown) == ([], [(20, 30)])
     assert stopped.value.report.items == 30
     assert len(contents(queue, db)) == (40 if when == "after" else 30)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_values_whose_repeated_commit_a_full_disk_refused_are_missing_and_not_unknown(db: Any, queue: Queue) -> None:
+    full = StorageError("The disk is full. Nothing of this commit was kept.")
+    plan: Iterator[Fault | None] = iter([None, None, ("before", 1020), ("before", full)])
+    faulty = FaultyDatabase(db, lambda: next(plan, None))
+    faulty.commits_in_flight = 1  # type: ignore[attr-defined]
+    with pytest.raises(BulkInterrupted, match="The disk is full") as stopped:
+        queue.enqueue_many(faulty, numbered(60))
+    assert (stopped.value.missing, stopped.value.unknown) == ([(20, 30)], [])
+    assert contents(queue, db) == numbered(20)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_full_disk_before_anything_is_in_is_the_disks_own_error(db: Any, queue: Queue) -> None:
+    full = StorageError("The disk is full. Nothing of this commit was kept.")
+    plan: Iterator[Fault | None] = iter([("before", 1020), ("before", full)])
+    with pytest.raises(StorageError, match="The disk is full"):
+        queue.enqueue_many(FaultyDatabase(db, lambda: next(plan, None)), numbered(5))
 
 
 @pytest.mark.usefixtures("small_batches")
