@@ -147,7 +147,7 @@ class Queue:
         Raises:
             CodecError, ItemTooLarge, ValueError, OrderError: as `enqueue`, of a value; given a transaction, no key was
                 touched.
-            TypeError: `values` is one str, bytes or mapping; no key was touched.
+            TypeError: `values` is one value, or a data frame; no key was touched.
             BulkInterrupted: given a database, something failed when other batches were already in.
             KeyboardInterrupt: as ever; given a database, its note says what is in. A cancelled call does not say it.
 

@@ -46,6 +46,7 @@ from fdbqueue import CheckReport, Item, Queue, QueueFull
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
+from fdbqueue.items import check_values
 from fdbqueue.verbs import verb
 
 from .comparing.admitting import Admitting, Terms
@@ -206,6 +207,7 @@ class SmartQueue:
         Raises:
             BulkInterrupted: given a database, a message failed when others were already in.
         """
+        check_values(messages)
         terms = Terms(visible_at(self.leases.now_us(), delay, at), headers)
         admit = partial(self._admit, terms=terms)
         if is_database(tr):
