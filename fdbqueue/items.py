@@ -289,8 +289,8 @@ def check_values(values: object) -> None:
     library = kind.__module__.partition(".")[0]
     if library in _FRAMES or any(hasattr(kind, protocol) for protocol in _FRAME_PROTOCOLS):
         raise TypeError(
-            f"Values to enqueue are an iterable, such as a list, not a {kind.__name__} of {library}, whose columns would"
-            f" be the items. Give {_FRAMES.get(library, 'a list of its rows')}."
+            f"Values to enqueue are an iterable, such as a list, not a {kind.__name__} of {library}, whose columns"
+            f" would be the items. Give {_FRAMES.get(library, 'a list of its rows')}."
         )
     if isinstance(values, str | bytes | bytearray | memoryview | Mapping):
         raise TypeError(

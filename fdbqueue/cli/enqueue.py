@@ -53,9 +53,10 @@ def enqueue(
     stands behind `--`. Lines go in by batches, in their order and each batch exactly once, and all that have come when
     none comes for half a second; if something is wrong with one, the message says how many are in.
 
-    With --records each is an object: {"value": 7, "headers": {"color": "red"}, "delay": 60}, or "at", or "ttl", in
-    seconds as the options have them; what it says itself comes before the options. What `dequeue`, `peek` and `browse`
-    print with --records, `lease` and `dead` can be piped in; the place of an item is a new one.
+    With --records each is an object: {"value": 7, "headers": {"color": "red"}, "delay": 60}, or "at", "ttl", "ttl_at",
+    in seconds as the options have them. What it says itself comes before the options. What `dequeue`, `peek` and
+    `browse` print with --records, `lease` and `dead` can be piped in. A "rank" is checked: a queue of other levels
+    refuses it. The place of an item is a new one, and its attempts begin anew.
     """
     check_raw(raw, codec)
     if raw and records:
@@ -93,7 +94,7 @@ def _way_in(
     if records:
         return lambda group: enqueue_records(db, leases, group, terms)
     if terms != Terms():
-        return lambda group: iter([leases.enqueue_many(db, group, **terms.arguments()).items])
+        return lambda group: iter([leases.enqueue_many(db, group, **terms.arguments(leases.clock())).items])
     return lambda group: iter([queue.enqueue_many(db, group).items])
 
 

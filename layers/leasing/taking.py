@@ -15,6 +15,7 @@ from ..head import Head
 from ..lease import Lease
 from .moves import Moves, Retry
 from .timers import SETTLE_LIMIT, due_timers, settle
+from .times import seconds_or_none
 
 TAKE_BYTES = 2_000_000
 """About how much payload one transaction reads and moves: it may have 10,000,000 bytes and five seconds in all."""
@@ -173,4 +174,5 @@ def _lend(moves: Moves, item: Item, packed: bytes, stored: bytes, notes: Notes, 
         lent.attempt,
         terms.consumer,
         notes.error,
+        seconds_or_none(notes.ttl_at_us),
     )

@@ -24,6 +24,7 @@ from ..leases import Leases
 from ..leasing.holding import read_leased
 from ..leasing.moves import Moves, at_rest
 from ..leasing.timers import SETTLE_LIMIT, due_timers, next_due_us, settle
+from ..leasing.times import seconds_or_none
 
 ITEMS_AT_ONCE = 256
 """How many items one transaction takes at most."""
@@ -479,4 +480,5 @@ def _lease(item: Item, notes: Notes) -> Lease:
         notes.attempt,
         notes.consumer,
         notes.error,
+        seconds_or_none(notes.ttl_at_us),
     )

@@ -24,6 +24,7 @@ from ..leases import Leases
 from ..leasing.moves import Moves
 from ..leasing.taking import Taken, Terms
 from ..leasing.timers import next_due_us
+from ..leasing.times import seconds_or_none
 from ..leasing.written import commit_if_written
 from ..staging.requests import REQUEST_SECONDS, Request, Wish
 from ..waiting import alarmed, finish, in_thread
@@ -293,6 +294,7 @@ class Awaiting:
                     lent.attempt,
                     lent.consumer,
                     notes.error,
+                    seconds_or_none(notes.ttl_at_us),
                 )
             )
         moves.finish()
