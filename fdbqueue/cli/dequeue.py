@@ -26,7 +26,7 @@ from fdbqueue.portion import Portion
 
 BATCH_ITEMS = 500
 LEASE_SECONDS = 60.0
-"""After so long the items come back that a killed command had not taken out yet."""
+"""How long the last batch of a killed command stays leased."""
 EXTEND_SECONDS = 20.0
 """How often leases are extended while a reader is slow."""
 
@@ -45,11 +45,11 @@ def dequeue(
 
     First it makes those items available whose delay or lease is over, and removes those whose life is over.
 
-    Each batch, of up to 500 items, is leased, printed, and then taken out. So no item gets lost: if the command is
-    interrupted, the disk is full, or the reader of the pipe is gone, the items that were not printed go back to their
-    places, and a message says how many. After `kill -9` the last batch comes back within a minute, and is printed
-    again by the next `fdbqueue dequeue`. A line in a pipe counts as printed, whether it is read or not: where an item
-    must not be gone before its work is done, use `fdbqueue lease` and `fdbqueue ack`.
+    No item gets lost: each batch, of up to 500 items, is leased, printed, and then taken out. If the command is
+    interrupted, the disk is full, or the reader of the pipe is gone, the other items go back to their places. A message
+    says how many. After `kill -9` the last batch comes back within a minute, and the next `fdbqueue dequeue` prints it
+    again. A line that was written into a pipe counts as printed, even if its reader ends without reading it. To keep
+    items until their work is done, use `fdbqueue lease` and `fdbqueue ack`.
     """
     check_raw(raw, codec)
     show = partial(line, codec=codec, records=records, raw=raw)
@@ -104,7 +104,8 @@ class Drain:
         """Print and take out up to `limit` items; None: all.
 
         Raises:
-            OutputFailed, Stopped, BadValue, FdbQueueError, FDBError: what ended it; what was not printed went back.
+            OutputFailed, Stopped, BadValue, FdbQueueError, FDBError: the reason why it ended. Items that were not
+                printed went back.
         """
         portion = Portion(BATCH_ITEMS)
         try:
@@ -126,7 +127,7 @@ class Drain:
                 )
 
     def _next_batch(self, portion: Portion, most: int) -> bool:
-        """Take what is printed out and lease the next items, in one transaction; return whether there are some."""
+        """Take the printed items out and lease the next ones, in one transaction. Return False if there are none."""
         self._extend_at = self._leases.clock() + EXTEND_SECONDS
         try:
             body = partial(self._exchange, portion=portion, most=most)
@@ -171,7 +172,7 @@ class Drain:
         self._printed = []
 
     def _settle(self) -> str:
-        """Take out what is printed, and give back what is not; return what became of it, for a human."""
+        """Take the printed items out and give the others back. Return a sentence that says how many."""
         told = CUT_OFF if self._cut_off else ""
         if self._in_doubt:
             last, self._printed = len(self._printed), []

@@ -64,8 +64,11 @@ def enqueue(
     terms = terms_of(headers, delay, at, ttl)
     in_arguments = partial(parse, codec=codec, raw=raw or codec in (CodecName.str, CodecName.bytes))
     read = partial(record_of, codec=codec) if records else in_arguments
-    given = iter([iter([read(value) for value in values])]) if values else _in_lines(codec, raw, records)
     items = 0
+    try:
+        given = iter([iter([read(value) for value in values])]) if values else _in_lines(codec, raw, records)
+    except BadValue as error:
+        raise BadValue(f"{error} Nothing was enqueued.") from error
     with opened(url, create=True) as db:
         enqueue_all = _way_in(db, queue_of(queue, codec), priority, levels, terms, records)
         try:

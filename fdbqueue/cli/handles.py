@@ -48,7 +48,7 @@ def told_lost(handle: LeaseHandle) -> None:
 def with_those_held(
     action: Callable[[list[H]], object], leases: list[H], *, on_lost: Callable[[H], None] = lambda lease: None
 ) -> list[H]:
-    """Do something with leases, all at once but for those that are lost; return the others."""
+    """Call `action` with those leases that are not lost, and return them. Each lost one is handed to `on_lost`."""
     while leases:
         try:
             action(leases)
@@ -62,7 +62,7 @@ def with_those_held(
 
 
 def bundles(handles: Iterable[LeaseHandle], most: int) -> Iterator[list[LeaseHandle]]:
-    """Yield up to `most` handles at a time, no item twice in one bundle; those before a wrong one come before it."""
+    """Yield up to `most` handles at a time, no item twice in one bundle. Those before a wrong handle come first."""
     bundle: dict[Position, LeaseHandle] = {}
     wrong = None
     try:

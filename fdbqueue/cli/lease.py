@@ -80,7 +80,7 @@ def lease(
 
 
 def _given_back(leases: Leases, db: Database, printed: int, rest: list[Lease]) -> str:
-    """Give back what was leased and not printed; return what became of it, for a human."""
+    """Give back the items that were not printed. Return a sentence that says how many."""
     try:
         back = len(with_those_held(partial(leases.snooze_many, db, delay=0.0), rest))
     except (FdbQueueError, FDBError):

@@ -35,7 +35,7 @@ BESIDE_COLUMNS = 30
 
 
 def wants_table(as_json: bool) -> bool:
-    """Say whether a human reads standard output.
+    """Return True if standard output is a terminal, and no JSON lines were asked for.
 
     Raises:
         OutputFailed: there is none.
@@ -46,7 +46,7 @@ def wants_table(as_json: bool) -> bool:
 
 
 def say(text: str) -> None:
-    """Tell a human what was done; nothing is printed where none looks on."""
+    """Print a sentence on standard error, if that is a terminal."""
     if is_terminal(sys.stderr):
         Console(stderr=True, highlight=False, markup=False, emoji=False).print(text)
 
@@ -77,10 +77,10 @@ def lines_of(items: Iterable[T], show: Callable[[T], bytes]) -> tuple[list[bytes
 
 @contextmanager
 def writing(position: Position) -> Iterator[None]:
-    """Say of which item it is that JSON can't hold it.
+    """Turn the error for an item that JSON can't hold into one that names the item.
 
     Raises:
-        BadValue: JSON can't.
+        BadValue: JSON can't hold it.
     """
     try:
         yield
@@ -217,9 +217,9 @@ def rendered(shown: RenderableType) -> bytes:
 def items_table(items: Iterable[Shown], codec: CodecName) -> Table:
     """Return items as a table."""
     table = Table(header_style="bold")
-    table.add_column("rank", justify="right")
-    table.add_column("index", justify="right")
-    table.add_column("random", style="dim")
+    table.add_column("rank", justify="right", no_wrap=True)
+    table.add_column("index", justify="right", no_wrap=True)
+    table.add_column("random", style="dim", no_wrap=True)  # to be copied
     table.add_column("value", overflow="fold")
     table.add_column("headers", overflow="fold")
     for item in items:

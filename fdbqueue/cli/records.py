@@ -1,10 +1,10 @@
-"""Records: items with what is said of them, a JSON object a line.
+"""Records: an item with its terms, as one line of JSON.
 
 ``{"value": …, "headers": {…}, "delay": …, "at": …, "ttl": …, "ttl_at": …, "rank": …}``, all but the value optional.
 What a record says of itself comes before what the options say of all. What `--records`, `lease` and `dead` print are
-records too. An item's end of life is kept, a dead letter's is lifted, as by a redrive. A rank has to be the one that
-the queue's order gives the item: else the record is refused. The old place of an item, its attempts and its lease are
-not the new item's, and are passed over.
+records too. An item's end of life is kept. A dead letter's is lifted, as by a redrive. A rank must be the one that the
+queue's order gives the item, else the record is refused. The place of the old item, its attempts and its lease are
+passed over: the new item has its own.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ INSISTS_AFTER_SECONDS = 1.0
 class StopSignals:
     """Notes the first signal that asks to stop, while it is entered; `check` raises then.
 
-    A second one, a second later or more, raises KeyboardInterrupt wherever the command is. Signals that were ignored
-    stay ignored, as `nohup` and a shell's background jobs want it.
+    A second signal raises KeyboardInterrupt at once, if it comes a second later or more. Signals that were ignored stay
+    ignored, as `nohup` and a shell's background jobs want it.
     """
 
     def __init__(self) -> None:
