@@ -288,9 +288,8 @@ class Run:
             await self._settle(hold, self._leases.snooze.aio(self._db, lease, delay=snooze.seconds), "snoozed")
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
             # Any error of a handler fails the attempt, and is kept with the item. That includes the cancellation of a
-            # future that the handler awaits, but not the cancellation of this task.
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            # future that the handler awaits, but not the end of the run.
+            if isinstance(error, asyncio.CancelledError) and await self._is_ending():
                 raise
             told = "A handler failed for the item %s of %r, at attempt %d."
             _log.warning(told, lease.position.text, self._leases.queue, lease.attempt, exc_info=error)
@@ -304,6 +303,18 @@ class Run:
             else:
                 self._done.append(hold)
                 self._acking.wake()
+
+    async def _is_ending(self) -> bool:
+        """Return whether the run, or the end of the event loop, has cancelled this worker, and not its handler."""
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            return False
+        await asyncio.sleep(0)  # a loop that ends cancels all tasks at once, and the run sees that now
+        if self._stopping.done():
+            return True
+        while task.uncancel():
+            pass
+        return False
 
     async def _result_of(self, lease: Lease) -> Any:
         context = copy_context()

@@ -42,7 +42,7 @@ def in_event_loop(
             result: T = yield running
             return result
         except asyncio.CancelledError:
-            if running.is_ready():
+            if not running.goes_on():
                 raise
 
 
@@ -69,6 +69,10 @@ class _InEventLoop(Generic[T]):
 
     def is_ready(self) -> bool:
         return self._task is not None and self._task.done()
+
+    def goes_on(self) -> bool:
+        """Return whether the coroutine was begun in the caller's loop and has not ended."""
+        return self._task is not None and not self._task.done()
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
         if self._task is None:

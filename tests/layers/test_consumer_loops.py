@@ -367,6 +367,21 @@ def test_two_consumers_share_a_loop(db: Any, leases: Leases, space: Subspace) ->
     assert sorted(handled) == [("one", "a"), ("one", "c"), ("other", "b")]
 
 
+def test_a_blocking_call_whose_task_is_cancelled_ends_and_says_so(db: Any, leases: Leases) -> None:
+    leases.enqueue(db, "a")
+    begun: list[str] = []
+
+    async def handle(lease: Lease) -> None:
+        begun.append(lease.value)
+        for task in asyncio.all_tasks():
+            task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        Consumer(leases, handle).drain(db)
+    assert begun == ["a"]
+    assert leases.stats(db).leased == 0
+
+
 @pytest.mark.parametrize("form", ["run", "drain"])
 def test_a_blocking_call_in_an_event_loop_names_the_one_to_await(db: Any, leases: Leases, form: str) -> None:
     async def main() -> None:
