@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
@@ -29,6 +30,7 @@ from .subscribing.credit import Credit, credit_left
 from .subscribing.pointing import Habit, Pointing
 from .subscribing.records import Registration, pack_record, read_registration
 from .subscribing.sole import SoleHead
+from .subscribing.stats import SubscriptionStats, read_one
 from .subscribing.waitingline import WaitingLine
 
 T = TypeVar("T")
@@ -206,6 +208,21 @@ class Subscription:
         """
         return (yield from self.leases.queue.read(tr, self._credit_now))
 
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[SubscriptionStats]:
+        """Return what is known of this subscription.
+
+        Raises:
+            SubscriptionError: it was unsubscribed.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* two reads in parallel; one grows with what its consumers have.
+        """
+        read = partial(read_one, layout=self._layout, now_us=self.leases.now_us(), name=self.name)
+        found = yield from self.leases.queue.read(tr, read)
+        if found is None:
+            raise self._unsubscribed()
+        return found
+
     @property
     def ownership(self) -> float:
         """After how many seconds without a call another may own it; 0: it is not exclusive."""
@@ -319,5 +336,8 @@ class Subscription:
 
     def _registration(self, stored: Any) -> Registration:
         if not stored.present():
-            raise SubscriptionError(f"{self!r} was unsubscribed. Subscribe again.")
+            raise self._unsubscribed()
         return read_registration(self._layout, self.name, bytes(stored))
+
+    def _unsubscribed(self) -> SubscriptionError:
+        return SubscriptionError(f"{self!r} was unsubscribed. Subscribe again.")
