@@ -25,6 +25,7 @@ from .leasing.timers import SETTLE_LIMIT, due_timers, settle
 from .leasing.times import check_timeout, positive
 from .selectors import ItemTest, Selector, Selects
 from .staging.requests import REQUEST_SECONDS
+from .subscribing.asked import check_limit
 from .subscribing.awaiting import Awaiting
 from .subscribing.credit import Credit, credit_left
 from .subscribing.pointing import Habit, Pointing
@@ -118,8 +119,7 @@ class Subscription:
         timeout: float | None = 0.0,
     ) -> Steps[list[Lease]]:
         """Lease up to `limit` next items, in order, as far as there are some and credit lasts; otherwise as `lease`."""
-        if limit < 1:
-            raise ValueError(f"limit is how many items to lease, at least 1, not {limit}.")
+        check_limit(limit, "items to lease")
         check_timeout(timeout)
         if timeout != 0 and not is_database(tr):
             raise ValueError("Nobody else's commit is seen in a transaction: give a database to wait.")

@@ -72,6 +72,7 @@ from .leases import Leases, leases_of
 from .leasing.times import positive, visible_at
 from .levels import with_priority
 from .selectors import ItemTest, Selector, Selects
+from .subscribing.asked import check_limit, check_name
 from .subscribing.check import check_subscriptions
 from .subscribing.pushing import Delivery, Pushing
 from .subscribing.records import NO_LOOK, Pointer, Registration, pack_record, read_registration
@@ -82,7 +83,6 @@ from .subscription import Subscription
 
 __all__ = ["SubscriptionStats", "Subscriptions"]
 
-NAME_BYTES = 200
 SHARE = 0.05
 """Which part of the time a browser reads, unless it is told otherwise."""
 
@@ -145,8 +145,7 @@ class Subscriptions:
         and with any change if there are fewer than two. *Cost:* two reads in parallel, which do not grow with the
         number of subscriptions, and four writes. A new selector for an old one: as `unsubscribe`.
         """
-        if not 1 <= len(name.encode()) <= NAME_BYTES:
-            raise ValueError(f"The name of a subscription has 1 to {NAME_BYTES} bytes, not {len(name.encode())}.")
+        check_name(name)
         text = Selector(selector).text if isinstance(selector, str) else None
         function = None if isinstance(selector, str) else selector
         not_awaited(function, "A selector")
@@ -164,6 +163,7 @@ class Subscriptions:
             name: what it is called.
             function: its selector, if that is a function.
         """
+        check_name(name)
         not_awaited(function, "A selector")
         return Subscription(self.leases, name, function=function, owner=b"", ownership_us=0)
 
@@ -176,6 +176,7 @@ class Subscriptions:
         *Conflicts:* as `subscribe`, and with calls that begin or end to wait for its items. *Cost:* three reads, of
         which one grows with the number of all calls that wait; four writes, and one for each call that is woken.
         """
+        check_name(name)
         return (yield from self._queue.transact(tr, partial(self._unsubscribe, name=name)))
 
     @verb
@@ -273,13 +274,15 @@ class Subscriptions:
             limit: how many at most; None: all.
 
         Raises:
-            ValueError: the limit is less than 1.
+            TypeError, ValueError: `after` is no name, or the limit is less than 1.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* two range reads, which grow with the number of these
         subscriptions and of the items that their consumers have.
         """
-        if limit is not None and limit < 1:
-            raise ValueError(f"limit is how many subscriptions to tell of, at least 1, not {limit}.")
+        if after is not None:
+            check_name(after)
+        if limit is not None:
+            check_limit(limit, "subscriptions to tell of")
         page = partial(read_page, layout=self._layout, now_us=self.leases.now_us(), after=after, limit=limit or 0)
         return (yield from self._queue.read(tr, page))
 
@@ -289,8 +292,7 @@ class Subscriptions:
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one range read of up to `limit` rows.
         """
-        if limit < 1:
-            raise ValueError(f"limit is how many subscriptions to count, at least 1, not {limit}.")
+        check_limit(limit, "subscriptions to count")
         return (yield from self._queue.read(tr, partial(count_registrations, layout=self._layout, limit=limit)))
 
     def browse(
