@@ -210,7 +210,7 @@ class Subscription:
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[SubscriptionStats]:
-        """Return what is known of this subscription.
+        """Return the stats of this subscription.
 
         Raises:
             SubscriptionError: it was unsubscribed.

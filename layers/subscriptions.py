@@ -266,7 +266,7 @@ class Subscriptions:
     def stats(
         self, tr: Transaction | Database, *, after: str | None = None, limit: int | None = None
     ) -> Steps[list[SubscriptionStats]]:
-        """Return what is known of each subscription, by name. `Subscription.stats` is for one of them.
+        """Return the stats of each subscription, by name. `Subscription.stats` returns those of one.
 
         Args:
             tr: a transaction, or a database.

@@ -1,10 +1,10 @@
-"""What a queue with leases holds, and how old its first item is.
+"""Stats of a queue with leases, and the age of its first item.
 
-An item that came by a plain enqueue notes no time, so that it costs its payload and one byte. How old it is can't be
-read from the queue: its index does not tell, since indices begin anew when a queue is empty. So a process that looks
-again and again remembers how many items had been enqueued in total at each look. The first available item has at most
-as many items in front of it as are not available any more. If so many and one had been enqueued at an earlier look, the
-item was there then. Nothing is written for it, and nothing more is read.
+An item that came by a plain enqueue notes no time, so that it costs its payload and one byte. Its age can't be read
+from the queue. Its index does not tell it, since an empty queue gives the same indices to other items. So a process
+remembers, at each look, how many items had been enqueued in total. At most as many items came before the first
+available item as are not available now. If more had been enqueued at an earlier look, the item was there then. Nothing
+is written for that, and nothing more is read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OVERDUE_LIMIT = 1_000
 MAX_LOOKS = 256
 """How many earlier looks are remembered at most; when there are more, some are forgotten."""
 PRECISION = 4
-"""Of an age up to this part of it may be forgotten, so that few looks are enough for years."""
+"""An age may become smaller by one part in so many, so that few looks are enough for years."""
 LOOK_US = 1_000_000
 """A look so soon after another one is not remembered."""
 
@@ -41,12 +41,15 @@ class LeaseStats(Stats):
     """For how long the first available item has been in the queue; None without one, if it can't be read, or if it came
     by a plain enqueue, which notes no time."""
     oldest_age_at_least_s: float | None
-    """The same, or if that is not known for how long at least, as far as this object has asked for stats of a database
-    before: 0 at the first time. None without an available item."""
+    """The same; if that is not known, a lower bound. This object knows it from the times that it asked a database for
+    stats: it is 0 at the first time. None without an available item."""
 
 
 class Looks:
-    """What earlier looks at a queue saw, in the memory of one process. It is wrong once after a clear between two."""
+    """The counters that earlier looks at a queue saw, in the memory of one process.
+
+    A clear of the queue shows in the counters, unless more items came and went after it than before.
+    """
 
     def __init__(self) -> None:
         self._looks: list[tuple[int, int]] = []
@@ -90,7 +93,7 @@ def read_lease_stats(
     """Read a queue's `LeaseStats`.
 
     Args:
-        looks: what was seen before.
+        looks: the earlier looks.
         remember: whether to remember this look; not in a caller's transaction, which may have enqueued items itself.
     """
     overdue = started(due_timers(tr, layout, now_us, limit=OVERDUE_LIMIT))
@@ -103,7 +106,7 @@ def read_lease_stats(
     if remember:
         looks.remember(counted, packed, now_us)
     for row in found:
-        with suppress(FormatError):  # whoever takes it is told, and so is who checks
+        with suppress(FormatError):  # a call that takes it raises this, and a check reports it
             enqueued_at_us = notes_of(row.value).enqueued_at_us
             age_s = (now_us - enqueued_at_us) / 1e6 if enqueued_at_us else None
         at_least_s = looks.age_us(counted, packed, now_us) / 1e6 if age_s is None else age_s

@@ -1,4 +1,4 @@
-"""What calls about subscriptions are given, checked before any key is touched."""
+"""Checks of names and limits, before any key is touched."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ NAME_BYTES = 200
 
 
 def check_name(name: object) -> None:
-    """Refuse what is no name of a subscription.
+    """Check the name of a subscription.
 
     Raises:
         TypeError: it is no str.
@@ -20,7 +20,7 @@ def check_name(name: object) -> None:
 
 
 def check_limit(limit: object, what: str) -> None:
-    """Refuse what is no limit.
+    """Check a limit.
 
     Raises:
         TypeError: it is no integer.

@@ -1,4 +1,4 @@
-"""What is known of subscriptions, for people who look on."""
+"""Stats of subscriptions: their terms, and the items that their consumers have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AFTER = b"\x00"  # behind a key: the first one that sorts behind it
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStats:
-    """What is known of one subscription."""
+    """The terms of one subscription, and the items that its consumers have."""
 
     name: str
     selector: str | None
@@ -30,7 +30,7 @@ class SubscriptionStats:
     held_bytes: int
     """Bytes of those."""
     exclusive: bool
-    """Whether somebody owns it now."""
+    """Whether a process owns it now."""
 
 
 def read_page(
