@@ -53,6 +53,7 @@ from fdbqueue import CheckReport, Item, Queue, QueueFull
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
+from fdbqueue.items import check_values
 from fdbqueue.verbs import verb
 
 from .comparing.admitting import Admitting, Terms
@@ -65,7 +66,8 @@ from .comparing.room import Room
 from .comparing.scanning import Bounds
 from .decisions import Decision, Outcome
 from .leases import Leases, leases_of
-from .leasing.times import visible_at
+from .leasing.times import check_timeout, positive, visible_at
+from .levels import PRIORITY, Levels
 from .limits import Limit
 from .messages import Messages
 from .resend import Resend
@@ -163,8 +165,10 @@ class SmartQueue:
         tr: Transaction | Database,
         message: Any,
         *,
+        priority: int | None = None,
         delay: float | None = None,
         at: float | None = None,
+        ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Steps[Outcome]:
@@ -173,23 +177,30 @@ class SmartQueue:
         Args:
             tr: a transaction to enqueue in, or a database.
             message: of a registered type.
+            priority: of a queue that has levels, as `PriorityQueue.enqueue` takes it; kept as the header "priority".
             delay: seconds until it becomes available, if it is appended.
             at: the same as a time of the clock.
+            ttl: seconds after which it is removed, unless its type's `expires` ends its life sooner.
             headers: a small mapping kept beside it.
             timeout: given a database, how many seconds to wait for room where a limit says "wait"; None: as long as
                 it takes.
 
+        If a queued item takes over its values, these terms are dropped, and the item keeps its own: its headers, its
+        rank and place, its delay. An item that answers ``TakeOver(message, terms="newcomer")`` takes them.
+
         Raises:
-            CodecError, ItemTooLarge: the message does not fit. CheckFailed: a queued item's check is at fault.
-            QueueFull: a limit is reached. ScanTooLarge: it has to see too much; the message says which index would
-            help. In all cases nothing was written.
+            CodecError, ItemTooLarge: the message does not fit. CheckFailed: a check, or a function of a message type,
+            is at fault. QueueFull: a limit is reached. ScanTooLarge: it has to see too much; the message says which
+            index would help. ValueError: the queue has no such priority, or the message is a confirmation that does not
+            say what it confirms (`fdbqueue.layers.resend`). In all cases nothing was written.
 
         *Conflicts:* with newcomers that it would have to be compared with, with whatever happens to the items that were
         asked, and with those who come and go within its limits; with nobody else. *Cost:* two rounds of parallel reads,
         of as many keys and items as it sees; a plain enqueue's writes and one for the index.
         """
-        new = self._asking.newcomer(message)
-        terms = Terms(visible_at(self.leases.now_us(), delay, at), headers)
+        terms = self._terms(priority, delay, at, ttl, headers)
+        check_timeout(timeout)
+        new = self._newcomer(message)
         return (yield from self._enqueue(tr, new, terms, timeout))
 
     @verb
@@ -198,8 +209,10 @@ class SmartQueue:
         tr: Transaction | Database,
         messages: Iterable[Any],
         *,
+        priority: int | None = None,
         delay: float | None = None,
         at: float | None = None,
+        ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Steps[list[Outcome]]:
@@ -212,14 +225,17 @@ class SmartQueue:
 
         Raises:
             BulkInterrupted: given a database, a message failed when others were already in.
+            TypeError: `messages` is one str, bytes or mapping; no key was touched.
         """
-        terms = Terms(visible_at(self.leases.now_us(), delay, at), headers)
+        terms = self._terms(priority, delay, at, ttl, headers)
+        check_timeout(timeout)
+        check_values(messages)
         admit = partial(self._admit, terms=terms)
         if is_database(tr):
             alone = partial(self._enqueue, tr, terms=terms, timeout=timeout)
-            batches = Batches(self.queue, self._asking.newcomer, admit, alone)
+            batches = Batches(self.queue, self._newcomer, admit, alone)
             return (yield from batches.enqueue(cast(Database, tr), messages))
-        newcomers = [self._asking.newcomer(message) for message in messages]
+        newcomers = [self._newcomer(message) for message in messages]
         return (yield from admit_all(cast(Transaction, tr), newcomers, admit))
 
     @verb
@@ -260,6 +276,28 @@ class SmartQueue:
         """
         return check_smart(tr, self.leases, self._index, self.messages)
 
+    def _newcomer(self, message: Any) -> Newcomer:
+        return self._asking.newcomer(message, self.leases.now_us())
+
+    def _terms(
+        self,
+        priority: int | None,
+        delay: float | None,
+        at: float | None,
+        ttl: float | None,
+        headers: Mapping[str, Any] | None,
+    ) -> Terms:
+        if priority is not None:
+            if not isinstance(self.queue.order, Levels):
+                raise ValueError(
+                    f"{self.queue!r} has no levels, and so no priorities. Make the smart queue of a priority queue's"
+                    " leases: SmartQueue(PriorityQueue(queue).leases)."
+                )
+            self.queue.order.rank_of(priority)
+            headers = {**(headers or {}), PRIORITY: priority}
+        ttl_us = 0 if ttl is None else positive(ttl, "ttl")
+        return Terms(visible_at(self.leases.now_us(), delay, at), ttl_us, headers)
+
     def _enqueue(
         self, tr: Transaction | Database, new: Newcomer, terms: Terms, timeout: float | None
     ) -> Steps[Outcome]:
@@ -280,9 +318,9 @@ class SmartQueue:
         return (yield from self._admitting.admit(tr, new, terms, self.leases.now_us()))
 
     def _confirm(self, tr: Transaction, new: Newcomer) -> Steps[Outcome]:
-        """Let the oldest item that its sender has fetched answer "ignore and delete"; nobody else is asked."""
-        confirms = cast(Any, new.type.confirms)
-        by, gone = yield from self.resend.confirm_in(tr, recipient=confirms(new.message))
+        """Let the item whose copy it confirms answer "ignore and delete"; no other item is asked."""
+        recipient = self._asking.functions.confirms(new.type, new.message)
+        by, gone = yield from self.resend.confirm_in(tr, recipient=recipient)
         decision = Decision.ignore if by is None else Decision.ignore_and_delete
         deleted = (by,) if by is not None and gone else ()
         return Outcome(decision, by, None, None, deleted, (), False, int(by is not None), int(by is not None), 0)

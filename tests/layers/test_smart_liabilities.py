@@ -161,7 +161,7 @@ def never(message: Data) -> float | None:
     ("answer", "headers", "raised"),
     [
         (Decision.queue_and_delete, {"no": object()}, CodecError),
-        (TakeOver({"type": "x", "n": 2}), None, LookupError),
+        (TakeOver({"type": "x", "n": 2}), None, CheckFailed),
         (TakeOver({"type": "x", "n": 3, "large": "x" * MAX_ITEM_BYTES}), None, ItemTooLarge),
     ],
 )
