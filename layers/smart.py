@@ -60,6 +60,8 @@ from .comparing.admitting import Admitting, Terms
 from .comparing.asking import Asking, Newcomer
 from .comparing.batches import Batches, admit_all
 from .comparing.check import SmartStats, check_smart, read_smart_stats
+from .comparing.copies import said
+from .comparing.functions import NEW, failed
 from .comparing.index import SmartIndex
 from .comparing.recipients import Recipients
 from .comparing.room import Room
@@ -319,8 +321,12 @@ class SmartQueue:
 
     def _confirm(self, tr: Transaction, new: Newcomer) -> Steps[Outcome]:
         """Let the item whose copy it confirms answer "ignore and delete"; no other item is asked."""
-        recipient = self._asking.functions.confirms(new.type, new.message)
-        by, gone = yield from self.resend.confirm_in(tr, recipient=recipient)
+        what = self._asking.functions.confirms(new.type, new.message)
+        try:
+            recipient, named = said(what)
+        except (TypeError, ValueError) as error:
+            raise failed(new.type.name, "confirms", str(error).rstrip("."), NEW) from error
+        by, gone = yield from self.resend.confirm_in(tr, recipient=recipient, named=named)
         decision = Decision.ignore if by is None else Decision.ignore_and_delete
         deleted = (by,) if by is not None and gone else ()
         return Outcome(decision, by, None, None, deleted, (), False, int(by is not None), int(by is not None), 0)

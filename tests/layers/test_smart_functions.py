@@ -362,6 +362,14 @@ def test_a_leased_item_is_not_asked_and_a_limit_counts_until_an_item_is_met(db: 
     assert [message["n"] for message in contents(smart, db)] == [7]
 
 
+def test_a_recipient_fetches_nothing_outdated(db: Any, mortal: SmartQueue) -> None:
+    mortal.resend.register(db, "B")
+    fill(mortal, db)
+    OUTDATED.update({0, 2})
+    assert [copy.value["n"] for copy in mortal.resend.fetch_many(db, "B")] == [1, 3]
+    assert mortal.queue.stats(db).expired == 2
+
+
 def test_a_predicate_can_take_the_time_of_the_queues_clock(db: Any, space: Subspace, clock: Clock) -> None:
     given = MessageType("x", expires=lambda message, now: now > message["until"])
     smart = smart_queue(space, given, clock=clock)

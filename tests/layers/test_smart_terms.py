@@ -10,9 +10,11 @@ import pytest
 
 from fdbqueue import CheckFailed, Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.layers.deadlines import Deadlines
 from fdbqueue.layers.decisions import Answer, Asked, Decision, Outcome, TakeOver
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.levels import AmqpLevels, Levels
+from fdbqueue.layers.limits import Limit
 from fdbqueue.layers.messages import EVERYTHING, NOTHING, OWN_KEY, Messages, MessageType
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.smart import SmartQueue
@@ -173,6 +175,49 @@ def test_the_newcomers_headers_are_taken_also_with_the_same_values(db: Any, spac
     item = smart.dequeue(db)
     assert item is not None
     assert item.headers == {}
+
+
+@pytest.mark.parametrize(("was", "delay"), [(None, 9.0), (9.0, None), (9.0, 20.0), (9.0, 9.0)])
+def test_an_item_can_take_the_newcomers_delay(
+    db: Any, space: Subspace, clock: Clock, was: float | None, delay: float | None
+) -> None:
+    smart = smart_queue(space, taking_over("newcomer"), clock=clock)
+    smart.resend.register(db, "B")
+    first = smart.enqueue(db, {"type": "x", "n": 1}, delay=was, ttl=500)
+    outcome = smart.enqueue(db, {"type": "x", "n": 2}, delay=delay, ttl=600)
+    assert outcome.rewritten == first.position
+    assert smart.check(db).problems == ()
+    stats = smart.leases.stats(db)
+    assert (stats.available, stats.delayed) == ((1, 0) if delay is None else (0, 1))
+    clock.now += delay or 0
+    copy = smart.resend.fetch(db, "B")
+    assert copy is not None
+    assert copy.value["n"] == 2
+    clock.now += 599 - (delay or 0)
+    assert [kept.value["n"] for kept in smart.leases.browse(db, state="available")] == [2]
+    clock.now += 1
+    assert smart.dequeue(db) is None
+    assert smart.check(db).problems == ()
+
+
+def test_an_item_that_takes_another_rank_leaves_its_place_and_is_appended_there(db: Any, space: Subspace) -> None:
+    smart = by_levels(space, taking_over("newcomer", deadline=30.0, limit=Limit(3, "drop newest")))
+    smart.resend.register(db, "B")
+    first = smart.enqueue(db, {"type": "x", "n": 1}, priority=2)
+    for key in (5, 6):
+        smart.enqueue(db, {"type": "x", "n": key, "key": key}, priority=1)
+    outcome = smart.enqueue(db, {"type": "x", "n": 2}, priority=0, headers={"a": 1})
+    assert (outcome.decision, outcome.terms, outcome.rewritten) == (Decision.queue_and_delete, "newcomer", None)
+    assert outcome.deleted == (first.position,)
+    assert (outcome.full, outcome.by) == (False, first.position)
+    assert outcome.position is not None
+    assert outcome.position.rank == 0
+    assert [message["n"] for message in contents(smart, db)] == [2, 5, 6]
+    assert smart.queue.stats(db).available == 3
+    assert smart.enqueue(db, {"type": "x", "n": 3}, priority=0).rewritten == outcome.position
+    assert [copy.value["n"] for copy in smart.resend.fetch_many(db, "B")] == [3, 5, 6]
+    assert len(Deadlines(smart).claim(db, lead=31)) == 3
+    assert smart.check(db).problems == ()
 
 
 def test_a_leased_item_takes_no_terms_either(db: Any, space: Subspace) -> None:
