@@ -20,7 +20,7 @@ on top. Nothing here imports them.
 from fdbqueue.bulk import BulkReport
 from fdbqueue.check import CheckReport
 from fdbqueue.codecs import Codec, JsonCodec, MsgpackCodec
-from fdbqueue.engine import aio, open, transactional
+from fdbqueue.engine import Database, FDBError, Subspace, Transaction, aio, open, transactional
 from fdbqueue.errors import (
     BulkInterrupted,
     CheckFailed,
@@ -45,6 +45,8 @@ from fdbqueue.order import Order
 from fdbqueue.queue import Queue
 from fdbqueue.stats import Stats
 
+__version__ = "0.1.0"
+
 __all__ = [
     "BulkInterrupted",
     "BulkReport",
@@ -54,6 +56,8 @@ __all__ = [
     "ClusterError",
     "Codec",
     "CodecError",
+    "Database",
+    "FDBError",
     "FdbQueueError",
     "FormatError",
     "Item",
@@ -71,7 +75,10 @@ __all__ = [
     "Stats",
     "StorageError",
     "SubscriptionError",
+    "Subspace",
+    "Transaction",
     "UrlError",
+    "__version__",
     "aio",
     "open",
     "transactional",

@@ -4,18 +4,38 @@
 b'{"a":1}'
 >>> codec_named("str").decode(b"caf\\xc3\\xa9")
 'café'
+
+A dataclass, a msgspec Struct or a pydantic model is a codec too: its values are stored as JSON.
+
+>>> from dataclasses import dataclass
+>>> @dataclass
+... class Order:
+...     sku: str
+>>> codec_named(Order).encode(Order("teapot"))
+b'{"sku":"teapot"}'
 """
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, cast, is_typeddict, overload, runtime_checkable
 
 import msgspec
 
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.errors import CodecError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    V = TypeVar("V", default=Any)
+    """The type of a queue's values. A bare `Queue` is a `Queue[Any]`."""
+else:
+    from typing import TypeVar
+
+    V = TypeVar("V")
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoders of MessagePack raise for bytes that another wrote: also text that is none, and nesting without end."""
@@ -27,7 +47,7 @@ CODEC_ERRORS = (
 
 
 @runtime_checkable
-class Codec(Protocol):
+class Codec(Protocol[V]):
     """Two functions, inverse to each other, and a name for messages.
 
     Both raise `CodecError`, or a TypeError or ValueError that is turned into one.
@@ -35,8 +55,8 @@ class Codec(Protocol):
 
     name: str
 
-    def encode(self, value: Any) -> bytes: ...
-    def decode(self, data: bytes) -> Any: ...
+    def encode(self, value: V) -> bytes: ...
+    def decode(self, data: bytes) -> V: ...
 
 
 class BytesCodec:
@@ -67,12 +87,12 @@ class StrCodec:
         return data.decode()
 
 
-class JsonCodec:
+class JsonCodec(Generic[V]):
     """JSON by msgspec.
 
     Args:
-        type: what to decode to, anything that msgspec knows (a Struct, a dataclass, ``dict[str, int]``); values are
-            then checked against it in both directions.
+        type: the type to decode to, anything that msgspec knows (a Struct, a dataclass, ``dict[str, int]``). Values
+            are checked against it in both directions.
 
     What JSON has no word for comes back as another: a tuple as a list, a key as str, dates and bytes as text, unless
     `type` says what they were; NaN and infinity as None. The codec msgpack keeps numbers, keys and bytes.
@@ -80,42 +100,81 @@ class JsonCodec:
 
     name = "json"
 
+    @overload
+    def __init__(self: JsonCodec[Any]) -> None: ...
+    @overload
+    def __init__(self: JsonCodec[V], type: type[V]) -> None: ...
+    @overload
+    def __init__(self: JsonCodec[Any], type: Any) -> None: ...
     def __init__(self, type: Any = Any) -> None:
         self._type = type
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(type)
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: V) -> bytes:
         data = self._encoder.encode(_checked(value, self._type))
         if self._type is not Any and b"null" in data:
             self._decoder.decode(data)  # NaN is written as null, which is no float for whoever reads it
         return data
 
-    def decode(self, data: bytes) -> Any:
-        return self._decoder.decode(data)
+    def decode(self, data: bytes) -> V:
+        return cast(V, self._decoder.decode(data))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._type,)
 
 
-class MsgpackCodec:
+class MsgpackCodec(Generic[V]):
     """MessagePack by msgspec; `type` as for `JsonCodec`."""
 
     name = "msgpack"
 
+    @overload
+    def __init__(self: MsgpackCodec[Any]) -> None: ...
+    @overload
+    def __init__(self: MsgpackCodec[V], type: type[V]) -> None: ...
+    @overload
+    def __init__(self: MsgpackCodec[Any], type: Any) -> None: ...
     def __init__(self, type: Any = Any) -> None:
         self._type = type
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(type)
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: V) -> bytes:
         return self._encoder.encode(_checked(value, self._type))
 
-    def decode(self, data: bytes) -> Any:
-        return self._decoder.decode(data)
+    def decode(self, data: bytes) -> V:
+        return cast(V, self._decoder.decode(data))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._type,)
+
+
+class PydanticCodec(Generic[V]):
+    """JSON of one pydantic model, by pydantic: by its aliases, and validated in both directions.
+
+    Args:
+        model: the model's class.
+    """
+
+    name = "json"
+
+    def __init__(self, model: type[V]) -> None:
+        self._model: Any = model
+
+    def encode(self, value: V) -> bytes:
+        if not isinstance(value, self._model):
+            wanted = self._model.__name__
+            raise CodecError(f"The queue's codec is {wanted}, so a value must be one, not {type(value).__name__}.")
+        text: str = value.model_dump_json(by_alias=True, round_trip=True)
+        self._model.model_validate_json(text)  # a model may write what it refuses to read
+        return text.encode()
+
+    def decode(self, data: bytes) -> V:
+        return cast(V, self._model.model_validate_json(data))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._model,)
 
 
 class TupleCodec:
@@ -135,12 +194,14 @@ class TupleCodec:
 
 
 def _checked(value: Any, wanted: Any) -> Any:
-    if wanted is not Any and not (isinstance(wanted, type) and isinstance(value, wanted)):
+    if wanted is Any:
+        return value
+    if is_typeddict(wanted) or not (isinstance(wanted, type) and isinstance(value, wanted)):
         msgspec.convert(value, wanted, from_attributes=True)
     return value
 
 
-_BUILT_IN: dict[str, Callable[[], Codec]] = {
+_BUILT_IN: dict[str, Callable[[], Codec[Any]]] = {
     "bytes": BytesCodec,
     "str": StrCodec,
     "json": JsonCodec,
@@ -149,17 +210,40 @@ _BUILT_IN: dict[str, Callable[[], Codec]] = {
 }
 
 
-def codec_named(codec: str | Codec) -> Codec:
-    """Return the codec of that name, or the one given.
+def codec_named(codec: str | Codec[Any] | type) -> Codec[Any]:
+    """Return the codec of that name, the one for that class, or the one given.
 
     Raises:
         ValueError: an unknown name.
-        TypeError: neither a name nor a codec.
+        TypeError: neither a name nor a codec, nor a class that is one.
     """
     if isinstance(codec, str):
         if codec not in _BUILT_IN:
             raise ValueError(f"There is no codec {codec!r}. Built in are {', '.join(_BUILT_IN)}; or give an object.")
         return _BUILT_IN[codec]()
+    if isinstance(codec, type):
+        return _codec_of(codec)
     if not isinstance(codec, Codec):
-        raise TypeError(f"A codec has a name, encode and decode; {type(codec).__name__} does not.")
+        raise TypeError(
+            f"A codec has a name, encode and decode, and {codec!r} does not. For a type that msgspec knows give"
+            f" codec=JsonCodec({codec!r})."
+        )
     return codec
+
+
+def _codec_of(kind: type) -> Codec[Any]:
+    if hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump_json"):
+        return PydanticCodec(kind)
+    fields = dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct) or is_typeddict(kind)
+    if fields or hasattr(kind, "__attrs_attrs__") or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        return JsonCodec(kind)
+    if kind.__name__ in _BUILT_IN:
+        remedy = f"codec={kind.__name__!r} is the codec for {kind.__name__}"
+    elif hasattr(kind, "encode") and hasattr(kind, "decode"):
+        remedy = f"give an object of it, codec={kind.__name__}()"
+    else:
+        remedy = f"for other types that msgspec knows give codec=JsonCodec({kind.__name__})"
+    raise TypeError(
+        f"The class {kind.__name__} is no codec: a dataclass, a msgspec Struct, a TypedDict, a NamedTuple, an attrs"
+        f" class or a pydantic model is one; {remedy}."
+    )

@@ -23,11 +23,11 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Generic, NamedTuple, NoReturn
 
 import msgspec
 
-from fdbqueue.codecs import UNREADABLE
+from fdbqueue.codecs import UNREADABLE, V
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.layout import Position
 
@@ -73,13 +73,13 @@ _NO_HEADERS = Headers()
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class Item(Generic[V]):
     """An item that came out of a queue, or was looked at."""
 
     position: Position
     """Its identity: where it stands, or stood, in the queue."""
-    value: Any
-    """What was enqueued, decoded by the queue's codec."""
+    value: V
+    """The value, decoded by the queue's codec."""
     headers: Mapping[str, Any] = field(default_factory=lambda: _NO_HEADERS)
     """What was enqueued beside it."""
 
@@ -279,9 +279,36 @@ def join_chunks(chunked: Chunked, chunks: list[bytes]) -> bytes:
 
 
 def check_values(values: object) -> None:
-    """Refuse one value where many are to be given, since its characters or keys would be items."""
-    if isinstance(values, str | bytes | bytearray | Mapping):
-        raise TypeError(f"Values to enqueue are an iterable, as a list is, and not one {type(values).__name__}.")
+    """Raise TypeError unless `values` is an iterable of values. One value is none, and neither is a data frame.
+
+    >>> check_values("teapot")
+    Traceback (most recent call last):
+    TypeError: Values to enqueue are an iterable, such as a list, not one str. Give [value], or use `enqueue`.
+    """
+    kind = type(values)
+    library = kind.__module__.partition(".")[0]
+    if library in _FRAMES or any(hasattr(kind, protocol) for protocol in _FRAME_PROTOCOLS):
+        raise TypeError(
+            f"Values to enqueue are an iterable, such as a list, not a {kind.__name__} of {library}, whose columns"
+            f" would be the items. Give {_FRAMES.get(library, 'a list of its rows')}."
+        )
+    if isinstance(values, str | bytes | bytearray | memoryview | Mapping):
+        raise TypeError(
+            f"Values to enqueue are an iterable, such as a list, not one {kind.__name__}. Give [value], or use"
+            " `enqueue`."
+        )
+    if not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
+        raise TypeError(f"Values to enqueue are an iterable, such as a list, not {kind.__name__}.")
+
+
+_FRAME_PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__", "__dataframe__")
+_FRAMES = {
+    "pandas": "frame.to_dict('records'), or series.to_list()",
+    "polars": "frame.to_dicts(), or series.to_list()",
+    "pyarrow": "table.to_pylist()",
+    "pyspark": "frame.toLocalIterator(), or use fdbqueue.spark.enqueue_dataframe",
+}
+"""What to give instead, by the library that a data frame is of."""
 
 
 def _pack_headers(headers: Mapping[str, Any]) -> bytes:

@@ -22,6 +22,7 @@ from typing import TypeVar
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FDBError, adopt_binding, leaves_in_doubt, predicates
 from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.errors import StorageError
 from fdbqueue.layout import Layout
 
 T = TypeVar("T")
@@ -188,6 +189,8 @@ class Claim:
                 # A disk that refuses the look, or files that were closed, say nothing of the commit in doubt.
                 if doubt is not None:
                     raise FDBError(COMMIT_UNKNOWN_RESULT) from error
+                if isinstance(error, StorageError):
+                    self.in_doubt = False  # the engine kept nothing of the commit that it refused
                 raise
         raise FDBError(COMMIT_UNKNOWN_RESULT)
 

@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from fdbqueue.arrivals import announce
 from fdbqueue.batches import Encoding
 from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.bulk import BulkReport, enqueue_in_batches, enqueue_in_transaction
 from fdbqueue.check import CheckReport, check_queue
-from fdbqueue.codecs import CODEC_ERRORS, BytesCodec, Codec, codec_named
+from fdbqueue.codecs import CODEC_ERRORS, BytesCodec, Codec, V, codec_named
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import Steps, rows
@@ -52,7 +52,7 @@ from fdbqueue.verbs import verb
 T = TypeVar("T")
 
 
-class Queue:
+class Queue(Generic[V]):
     """An ordered queue in a subspace of its own.
 
     Every method takes a transaction, in which it composes with whatever else the transaction does and which the
@@ -63,11 +63,14 @@ class Queue:
     Args:
         name: the queue's name (``"orders"`` keeps its items under the tuple ``("orders", index, random)``), a key
             tuple, or a `Subspace`; at most 7,900 bytes as a key.
-        codec: ``"bytes"``, ``"str"``, ``"json"``, ``"msgpack"``, ``"tuple"``, or a `Codec` of one's own.
-        order: another order than first in, first out (`fdbqueue.order`). Who only takes items need not name it.
+        codec: ``"bytes"``, ``"str"``, ``"json"``, ``"msgpack"``, ``"tuple"``; a class, such as a dataclass, a msgspec
+            Struct or a pydantic model, whose objects are stored as JSON; or a `Codec` of your own. To type checkers
+            it gives the type of the values: ``Queue("orders", codec=Order)`` is a ``Queue[Order]``.
+        order: another order than first in, first out (`fdbqueue.order`). Consumers need not name it.
 
     Raises:
         ValueError: the name is empty or too long for a key; there is no such codec; the order's name can't be kept.
+        TypeError: the codec is a class whose objects can't be stored, or no codec at all.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -79,11 +82,25 @@ class Queue:
     True
     """
 
-    def __init__(self, name: Name, *, codec: str | Codec = "bytes", order: Order | None = None) -> None:
+    @overload
+    def __init__(
+        self: Queue[bytes], name: Name, *, codec: Literal["bytes"] = "bytes", order: Order | None = None
+    ) -> None: ...
+    @overload
+    def __init__(self: Queue[str], name: Name, *, codec: Literal["str"], order: Order | None = None) -> None: ...
+    @overload
+    def __init__(
+        self: Queue[tuple[Any, ...]], name: Name, *, codec: Literal["tuple"], order: Order | None = None
+    ) -> None: ...
+    @overload
+    def __init__(self: Queue[V], name: Name, *, codec: type[V] | Codec[V], order: Order | None = None) -> None: ...
+    @overload
+    def __init__(self: Queue[Any], name: Name, *, codec: str, order: Order | None = None) -> None: ...
+    def __init__(self, name: Name, *, codec: str | type[V] | Codec[V] = "bytes", order: Order | None = None) -> None:
         if order is not None:
             check_name(order)
         self.layout = Layout(name)
-        self.codec = codec_named(codec)
+        self.codec: Codec[V] = codec_named(codec)
         self.order = order
         self.order_name = None if order is None else order.name
         self._once = Once(self.layout)
@@ -97,7 +114,7 @@ class Queue:
 
     @verb
     def enqueue(
-        self, tr: Transaction | Database, value: Any, *, headers: Mapping[str, Any] | None = None
+        self, tr: Transaction | Database, value: V, *, headers: Mapping[str, Any] | None = None
     ) -> Steps[Position]:
         """Append an item and return its position.
 
@@ -130,7 +147,7 @@ class Queue:
         return (yield from self._enqueue_next(cast(Transaction, tr), stored, chunks, rank))
 
     @verb
-    def enqueue_many(self, tr: Transaction | Database, values: Iterable[Any]) -> Steps[BulkReport]:
+    def enqueue_many(self, tr: Transaction | Database, values: Iterable[V]) -> Steps[BulkReport]:
         """Append items in their order.
 
         Given a transaction, all of them in it. Given a database, in as many transactions as it takes, several of
@@ -147,7 +164,7 @@ class Queue:
         Raises:
             CodecError, ItemTooLarge, ValueError, OrderError, ChecksBypassed: as `enqueue`, of a value; given a
                 transaction, no key was touched.
-            TypeError: `values` is one str, bytes or mapping; no key was touched.
+            TypeError: `values` is one value, or a data frame; no key was touched.
             BulkInterrupted: given a database, something failed when other batches were already in.
             KeyboardInterrupt: as ever; given a database, its note says what is in. A cancelled call does not say it.
 
@@ -162,7 +179,7 @@ class Queue:
         return (yield from enqueue_in_transaction(own, self.layout, self._encoding(), values, self.next_index))
 
     @verb
-    def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
+    def dequeue(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
         """Take the first item out; None if the queue is empty.
 
         Args:
@@ -183,7 +200,7 @@ class Queue:
         return taken[0] if taken else None
 
     @verb
-    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item]]:
+    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item[V]]]:
         """Take the first `limit` items out, in order; fewer if there are no more.
 
         Given a database it may also take fewer when so many are too large to be read in the five seconds of a
@@ -205,7 +222,7 @@ class Queue:
         return (yield from self.transact(tr, lambda tr: self._dequeue(tr, portion.limit), on_retry=portion.note))
 
     @verb
-    def peek(self, tr: Transaction | Database) -> Steps[Item | None]:
+    def peek(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
         """Return the first item without taking it; None if the queue is empty.
 
         *Conflicts:* in a transaction, with whoever takes that item or puts one before it. *Cost:* one read.
@@ -229,7 +246,7 @@ class Queue:
         limit: int | None = None,
         reverse: bool = False,
         share: float = 1.0,
-    ) -> Browser[Item]:
+    ) -> Browser[Item[V]]:
         """Look at the items in order without taking them, lazily: ``for item in …``, or ``async for item in …``.
 
         Given a database it reads as many transactions as it needs, a page in each: items that come and go meanwhile
@@ -280,7 +297,7 @@ class Queue:
         """
         return check_queue(tr, self.layout)
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: V) -> bytes:
         """Encode a value by the queue's codec.
 
         Raises:
@@ -296,7 +313,7 @@ class Queue:
         except CODEC_ERRORS as error:
             raise CodecError(f"{self!r} can't encode {type(value).__name__}: {error}") from error
 
-    def rank(self, value: Any, headers: Mapping[str, Any] | None) -> int | None:
+    def rank(self, value: V, headers: Mapping[str, Any] | None) -> int | None:
         """Return the rank of an item by this queue's order; None: it has none.
 
         Raises:
@@ -337,7 +354,7 @@ class Queue:
         """
         return reserve(tr, self.layout, wanted, order or self.order_name, door=door)
 
-    def item(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item]:
+    def item(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item[V]]:
         """Open what is stored for an item, in whichever place it stands; a large one's chunks are read.
 
         Raises:
@@ -356,7 +373,7 @@ class Queue:
             raise self._unreadable(position, error) from error
         return self._decode(position, opened, payload)
 
-    def take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> Steps[list[Item]]:
+    def take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> Steps[list[Item[V]]]:
         """Take items out whose rows were read; at least one, and all that stand from the first to the last.
 
         Raises:
@@ -378,7 +395,7 @@ class Queue:
             count_levels(tr, self.layout, {rank: -amount for rank, amount in gone.items()})
         return items
 
-    def look_at(self, tr: Transaction | Database, row: KeyValue) -> Item | Steps[Item | None]:
+    def look_at(self, tr: Transaction | Database, row: KeyValue) -> Item[V] | Steps[Item[V] | None]:
         """Open a row of an available item that was read before; in steps if it is large, None if it has gone since.
 
         For layers.
@@ -418,7 +435,7 @@ class Queue:
             packed = pack(position)
             announce(tr, self.layout, [(packed, packed)], enqueued=1)
 
-    def _dequeue(self, tr: Transaction, limit: int) -> Steps[list[Item]]:
+    def _dequeue(self, tr: Transaction, limit: int) -> Steps[list[Item[V]]]:
         begin, end = self.layout.begin, self.layout.end
         if limit == 1:
             found = yield from rows(tr, begin, end, limit=1)
@@ -440,17 +457,17 @@ class Queue:
             for key in self.layout.beside_keys(notes.beside, packed):
                 tr.clear(key)
 
-    def _first(self, tr: Transaction) -> Steps[Item | None]:
+    def _first(self, tr: Transaction) -> Steps[Item[V] | None]:
         found = yield from rows(tr, self.layout.begin, self.layout.end, limit=1)
         return (yield from self._item(tr, found[0])) if found else None
 
     def _is_empty(self, tr: Transaction) -> Steps[bool]:
         return not (yield from rows(tr, self.layout.begin, self.layout.end, limit=1))
 
-    def _item(self, tr: Transaction, row: KeyValue) -> Steps[Item]:
+    def _item(self, tr: Transaction, row: KeyValue) -> Steps[Item[V]]:
         return self.item(tr, self.layout.position_of(row.key), row.value)
 
-    def _item_if_there(self, tr: Transaction, row: KeyValue) -> Steps[Item | None]:
+    def _item_if_there(self, tr: Transaction, row: KeyValue) -> Steps[Item[V] | None]:
         # As it is now: what its chunks hold may be another value than that of the row, which was read before.
         value = yield tr.snapshot.get(row.key)
         position = self.layout.position_of(row.key)
@@ -462,7 +479,7 @@ class Queue:
         except FormatError as error:
             raise self._unreadable(position, error) from error
 
-    def _decode(self, position: Position, opened: Envelope, payload: bytes) -> Item:
+    def _decode(self, position: Position, opened: Envelope, payload: bytes) -> Item[V]:
         try:
             return Item(position, self.codec.decode(payload), opened.headers)
         except CODEC_ERRORS as error:
@@ -475,7 +492,8 @@ class Queue:
         return FormatError(f"The item {position.text} of {self!r} can't be read and was left there. {error}")
 
     def _encoding(self) -> Encoding:
-        return Encoding(self.encode, type(self.codec) is BytesCodec, partial(self.rank, headers=None), self.order_name)
+        as_they_are = type(cast(Any, self.codec)) is BytesCodec
+        return Encoding(self.encode, as_they_are, partial(self.rank, headers=None), self.order_name)
 
     def _clear(self, tr: Transaction) -> Steps[None]:
         yield from ()

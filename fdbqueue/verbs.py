@@ -4,6 +4,7 @@
 >>> class Greeter:
 ...     @verb
 ...     def greet(self, name: str) -> Steps[str]:
+...         "Greet someone."
 ...         return f"hello {name}"
 ...         yield
 >>> Greeter().greet("you")
@@ -11,15 +12,23 @@
 >>> import asyncio
 >>> asyncio.run(Greeter().greet.aio("you"))
 'hello you'
+
+Both forms have the method's own name, signature and docstring:
+
+>>> import inspect
+>>> inspect.signature(Greeter().greet), inspect.signature(Greeter().greet.aio)
+(<Signature (name: 'str') -> 'str'>, <Signature (name: 'str') -> 'str'>)
+>>> Greeter().greet.aio.__doc__
+'Greet someone.'
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import MethodType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
 from fdbqueue.engine.steps import Steps, run, run_async
 
@@ -28,9 +37,30 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class _AwaitableForm:
+    """The awaitable form of a verb, which blocks no event loop and needs no thread."""
+
+    # No property: notebooks would show the property in place of the verb.
+
+    def __get__(self, verb: BoundVerb[P, T], owner: Any = None) -> Callable[P, Coroutine[Any, Any, T]]:
+        steps = verb.steps
+
+        async def aio(*args: P.args, **kwargs: P.kwargs) -> T:
+            return await run_async(steps(*args, **kwargs))
+
+        method = cast(MethodType, steps)
+        aio.__doc__ = method.__doc__
+        aio.__name__ = method.__name__
+        aio.__qualname__ = method.__qualname__
+        aio.__module__ = method.__module__
+        vars(aio)["__wrapped__"] = verb
+        return aio
+
+
 class BoundVerb(Generic[P, T]):
-    # A verb of one object: call it, or await its `aio`. What it tells of itself, to `help` and to a notebook's `?`, is
-    # what its method says; found when it is asked for, since one of these is made at every call.
+    """A verb of one object: call it, or await its `aio`."""
+
+    # One of these is made at every call, so `help` and `?` work out what they show when they ask for it.
 
     __slots__ = ("steps",)
 
@@ -39,12 +69,21 @@ class BoundVerb(Generic[P, T]):
         """The verb as steps, to be part of another one: ``yield from queue.dequeue.steps(tr)``."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do it, blocking the calling thread."""
         return run(self.steps(*args, **kwargs))
+
+    def __get__(self, instance: object, owner: type | None = None) -> BoundVerb[P, T]:
+        # `pydoc` shows the signature of functions, methods and of other descriptors with `__get__` only.
+        return self
 
     def __repr__(self) -> str:
         method = cast(MethodType, self.steps)
         return f"<verb {method.__qualname__} of {method.__self__!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        method = cast(MethodType, self.steps)
+        return getattr, (method.__self__, method.__name__)
+
+    aio: Final = _AwaitableForm()
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
@@ -54,9 +93,11 @@ class BoundVerb(Generic[P, T]):
     def __signature__(self) -> inspect.Signature:
         return _signature(self.steps)
 
-    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do it without blocking the event loop, and without a thread."""
-        return await run_async(self.steps(*args, **kwargs))
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # __name__, __qualname__ and __self__ are the method's.
+            return getattr(self.steps, name)
 
 
 class Verb(Generic[S, P, T]):
@@ -75,7 +116,7 @@ class Verb(Generic[S, P, T]):
         return _signature(self._steps)
 
     @overload
-    def __get__(self, instance: None, owner: Any) -> Verb[S, P, T]: ...
+    def __get__(self, instance: None, owner: Any) -> Verb[Any, ..., Any]: ...
     @overload
     def __get__(self, instance: S, owner: Any) -> BoundVerb[P, T]: ...
     def __get__(self, instance: Any, owner: Any) -> Any:

@@ -38,7 +38,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .backoff import constant, exponential, immediately
     from .consumer import Consumer
-    from .consuming import ConsumerReport
     from .deadletters import DeadLetters
     from .deadlines import Deadlines
     from .decisions import Decision, Outcome, TakeOver
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from .priority import PriorityQueue
     from .relaxed import RelaxedQueue
     from .resend import Resend
+    from .running.terms import ConsumerReport
     from .selectors import Selector
     from .smart import SmartQueue
     from .staged import StagedQueue
@@ -65,7 +65,7 @@ _MODULES = {
     "ACKED": "handlers",
     "AmqpLevels": "levels",
     "Consumer": "consumer",
-    "ConsumerReport": "consuming",
+    "ConsumerReport": "running.terms",
     "DeadLetters": "deadletters",
     "Deadlines": "deadlines",
     "Decision": "decisions",

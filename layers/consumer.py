@@ -1,8 +1,8 @@
-"""A consumer: leases items, calls a handler for each, and settles what came of it.
+"""A consumer: lease items, call a handler for each, and ack it or give it back.
 
 Challenge
-    Between "lease, work, ack" and a program that can be left alone stand concurrency, leases that must not run out
-    while the work goes on, failures, and a stop that loses no work.
+    "Lease, work, ack" is a loop of three lines. A program that runs unattended needs more: concurrency, leases that
+    do not expire while the work goes on, failures, and a stop that loses no work.
 
 Keys
     None of its own.
@@ -11,17 +11,28 @@ Ordering
     Items are begun in queue order. With a concurrency above 1 they end in any order.
 
 Guarantees
-    An item is acked only after its handler has returned. What a handler raises gives its item back, or lets it die, as
-    the leases' policy says. Leases are extended in the background until their handlers are done, so that a duration
-    of seconds is enough for work of hours. After `stop`, or SIGTERM, nothing is begun any more; items that were leased
-    and not begun go back to their places at once, running handlers get some seconds to end. An exclusive subscription
-    stays its own while it runs.
+    An item is acked after its handler has returned. If the handler raises, the attempt has failed: the item goes back
+    or becomes a dead letter, as the leases' policy says. A thread extends leases until their handlers are done, even
+    while a handler blocks the event loop. A duration of seconds is therefore enough for work of hours. A lost lease is
+    logged as a warning. A consumer does not reclaim leases that it holds itself: it extends them, even expired ones.
+
+    After `stop`, a signal or a cancellation, no handler begins. Items that were leased and not begun go back to their
+    places at once, and running handlers get some seconds to end. A second signal or cancellation ends the run at once,
+    and leaves no task behind. An exclusive subscription stays the consumer's own while it runs.
+
+    A handler sees the context variables of the task that started the consumer. Variables that one call of the handler
+    sets are not seen by the next call.
 
 Limits
     At least once: an item whose handler has done its work is delivered again if the process dies before the ack. A
-    handler that writes to the same database can ack in its own transaction, return `ACKED`, and be exactly once.
-    A handler in a thread can't be interrupted: when it does not end in time, its lease is given back all the same,
-    which fences its ack but not its other effects.
+    handler that writes to the same database can ack in its own transaction and return `ACKED`: exactly once.
+
+    A handler in a thread can't be interrupted. If it does not end in time, its lease is given back, which fences its
+    ack but not its other effects. Its thread counts towards `concurrency` until it returns. When all threads hang like
+    this, the consumer gives back the items not begun, and begins none until a thread returns.
+
+    A lease expires if the process is stopped for longer than its duration, or if a handler holds the interpreter lock
+    for that long. An event loop that cancels all its tasks as it ends gives running coroutines no grace.
 
 Source
     The SCS Agent Queue protocol 0.01: agents that receive, lock and confirm.
@@ -29,20 +40,23 @@ Source
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
+from functools import partial
 
 from fdbqueue.engine.api import Database
+from fdbqueue.engine.steps import Steps
+from fdbqueue.verbs import verb
 
-from .consuming import ConsumerReport, Run, Terms
+from .consuming import Run
 from .handlers import Handler
 from .leases import Leases
-from .leasing.times import positive
+from .leasing.times import not_negative, positive
+from .running.entrance import Beside, at_signals, in_event_loop
+from .running.terms import ConsumerReport, Terms
 from .subscription import Subscription
 
 
@@ -51,13 +65,22 @@ class Consumer:
 
     Args:
         source: what to lease from: `Leases`, with their policies for failures, or a `Subscription`, on its credit.
-        handler: called with each lease; a coroutine function is awaited, another runs in a thread, and what it returns
-            is awaited if it is to be. `Snooze` raised by it puts the item off, any other exception fails the attempt.
+        handler: called with each lease. A coroutine function is awaited. Any other function runs in a thread, and if
+            it returns an awaitable, that is awaited. `Snooze` puts the item off, another exception fails the attempt.
         concurrency: how many handlers run at once.
         duration: of a lease, in seconds; also how long an item waits when this process dies. Extended in time.
-        prefetch: how many items are leased ahead of the running handlers; as many as `concurrency` by default.
+        prefetch: how many items are leased ahead of the running handlers; by default `concurrency` items.
         grace: how many seconds running handlers have to end after `stop`.
-        name: who leases, for those who look on.
+        handler_timeout: after how many seconds a handler's attempt fails; None: never. A coroutine is then cancelled. A
+            thread runs on until its function returns, and its lease is given back.
+        name: the consumer's name in its leases; host name and process id by default.
+        signals: whether blocking `run` and `drain` stop at SIGTERM and SIGINT. They do so in the main thread only, and
+            restore the handlers that were there. In an event loop a consumer touches no signal handler.
+
+    In an event loop, await the verbs as ``consumer.run.aio(db)``, or run the consumer beside a body:
+
+        async with Consumer(leases, handler).running(db):
+            await serve()
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -79,13 +102,19 @@ class Consumer:
         duration: float = 30.0,
         prefetch: int | None = None,
         grace: float = 30.0,
+        handler_timeout: float | None = None,
         name: str | None = None,
+        signals: bool = True,
     ) -> None:
-        if concurrency < 1:
-            raise ValueError(f"concurrency is how many handlers run at once, at least 1, not {concurrency}.")
-        if prefetch is not None and prefetch < 0:
-            raise ValueError(f"prefetch is how many items are leased ahead, 0 or more, not {prefetch}.")
+        _check_count(concurrency, 1, "concurrency is how many handlers run at once")
+        if prefetch is not None:
+            _check_count(prefetch, 0, "prefetch is how many items are leased ahead")
         positive(duration, "duration")
+        not_negative(grace, "grace")
+        if handler_timeout is not None:
+            positive(handler_timeout, "handler_timeout")
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"name is a text, not {name!r}.")
         if not isinstance(source, Leases | Subscription):
             # A queue would do, until the first item is gone without an ack.
             raise TypeError(
@@ -97,44 +126,80 @@ class Consumer:
         self.handler = handler
         self.report = ConsumerReport()
         ahead = concurrency if prefetch is None else prefetch
-        self._terms = Terms(concurrency, concurrency + ahead, duration, grace, name, until_empty=False)
+        self._terms = Terms(concurrency, concurrency + ahead, duration, grace, handler_timeout, name, until_empty=False)
+        self._signals = signals
         self._run: Run | None = None
-        self._stopped = threading.Event()
+        self._stopped = False
 
     def __repr__(self) -> str:
         return f"Consumer({self.source!r}, concurrency={self._terms.concurrency})"
 
-    def run(self, db: Database) -> ConsumerReport:
-        """Handle items, and wait for more, until `stop` is called or, in the main thread, SIGTERM or SIGINT comes.
+    @verb
+    def run(self, db: Database) -> Steps[ConsumerReport]:
+        """Handle items, and wait for more, until `stop` is called.
+
+        In the main thread, SIGTERM and SIGINT stop it too, and a second signal ends it without grace. Awaited as
+        ``await consumer.run.aio(db)``, it stops when its task is cancelled, and raises the cancellation again when all
+        handlers have ended. A second cancellation ends it without grace.
+
+        Args:
+            db: a database.
 
         Raises:
-            FDBError: the database can't be used; what was leased is given back if that is still possible.
-            FormatError, CodecError: the first item can't be read; it stays where it is.
+            FDBError: the database failed. Leased items were given back if that was still possible.
+            FormatError, CodecError: the first item can't be read; it stays in its place.
+            RuntimeError: this consumer is running already, or the call would block a running event loop.
+
+        *Conflicts:* like `Leases.lease`, `Leases.ack` and `Leases.extend`. *Cost:* one transaction to lease, one to ack
+        and one per third of the duration to extend, for up to 256 items each.
         """
-        return asyncio.run(self.run_async(db))
+        return (yield from self._in_loop(db, self._terms, "run"))
 
-    def drain(self, db: Database) -> ConsumerReport:
-        """Handle items until none is available; otherwise as `run`. Items that are delayed then stay."""
-        return asyncio.run(self.drain_async(db))
+    @verb
+    def drain(self, db: Database) -> Steps[ConsumerReport]:
+        """Handle items until none is available, otherwise like `run`. Delayed items stay.
 
-    async def run_async(self, db: Database) -> ConsumerReport:
-        """Do what `run` does, in the running event loop."""
-        return await self._to_the_end(db, self._terms)
+        Raises:
+            TimeoutError: all handlers hang in threads beyond `handler_timeout`, and none returned within the grace.
+        """
+        return (yield from self._in_loop(db, replace(self._terms, until_empty=True), "drain"))
 
-    async def drain_async(self, db: Database) -> ConsumerReport:
-        """Do what `drain` does, in the running event loop."""
-        return await self._to_the_end(db, replace(self._terms, until_empty=True))
+    def running(self, db: Database) -> AbstractAsyncContextManager[Consumer]:
+        """Run beside the body of an ``async with``, and stop gracefully at its end.
+
+        If the consumer fails, the body is cancelled, and the ``async with`` raises the consumer's error. A cancellation
+        while the consumer stops ends it without grace. The consumer can be entered again later, in any event loop.
+
+        Args:
+            db: a database.
+
+        Raises: as `run`.
+        """
+        return Beside(partial(self._to_the_end, db, self._terms), self._stop_this_run, self)
 
     def stop(self) -> None:
-        """End gracefully: begin nothing more, give back what was not begun. From any thread, or a handler.
+        """End gracefully: begin no handler, and give back the items not begun. Call it from any thread or handler.
 
         A consumer that was stopped stays stopped.
         """
-        self._stopped.set()
+        self._stopped = True
+        self._tell(Run.stop)
+
+    def _in_loop(self, db: Database, terms: Terms, name: str) -> Steps[ConsumerReport]:
+        work = partial(self._to_the_end, db, terms)
+        return in_event_loop(work, name=f"consumer.{name}", blocking=self._at_signals)
+
+    def _at_signals(self) -> AbstractContextManager[object]:
+        return at_signals(self.stop, partial(self._tell, Run.hurry)) if self._signals else contextlib.nullcontext()
+
+    def _stop_this_run(self) -> None:
+        self._tell(Run.stop)
+
+    def _tell(self, what: Callable[[Run], None]) -> None:
         current = self._run
         if current is not None:
             with contextlib.suppress(RuntimeError):  # it has just ended
-                current.loop.call_soon_threadsafe(current.stop)
+                current.loop.call_soon_threadsafe(what, current)
 
     async def _to_the_end(self, db: Database, terms: Terms) -> ConsumerReport:
         if self._run is not None:
@@ -142,27 +207,17 @@ class Consumer:
         self._run = current = Run(db, self.source, self.handler, terms, self.report)
         started = time.monotonic()
         try:
-            with _signals(self.stop):
-                if self._stopped.is_set():
-                    current.stop()
-                await current.to_the_end()
+            if self._stopped:
+                current.stop()
+            await current.to_the_end()
         finally:
             self._run = None
             self.report.seconds += time.monotonic() - started
         return self.report
 
 
-@contextlib.contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Stop at SIGTERM and SIGINT while this lasts, where signals arrive: in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+def _check_count(count: object, least: int, told: str) -> None:
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(f"{told}, an integer, not {count!r}.")
+    if count < least:
+        raise ValueError(f"{told}, at least {least}, not {count}.")

@@ -75,6 +75,8 @@ class Lease:
     """Who has it."""
     error: str = ""
     """Why the attempt before failed; "" if there was none."""
+    ttl_at: float | None = None
+    """When the item's life ends, unless it is leased then; None: never."""
 
     @property
     def handle(self) -> LeaseHandle:

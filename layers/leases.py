@@ -42,6 +42,7 @@ Source
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import socket
@@ -132,6 +133,13 @@ class Leases:
         self.dead = DeadLetters(queue, self.now_us)
         """The dead letters: browse, redrive, purge."""
         self._holding = Holding(queue, self.retry)
+
+    def sparing(self, spares: Callable[[Position, bytes], bool]) -> Leases:
+        """Return leases like these that do not reclaim an expired lease if `spares` is true for it. For layers."""
+        own = copy.copy(self)
+        own.retry = dataclasses.replace(self.retry, spares=spares)
+        own._taking = Taking(own.queue, own.head, own.retry)
+        return own
 
     def __repr__(self) -> str:
         return f"Leases({self.layout.describe()}, max_attempts={self.retry.max_attempts})"

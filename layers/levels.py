@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fdbqueue import Queue
 from fdbqueue.stats import COUNTED_RANKS
 
 PRIORITY = "priority"
@@ -102,6 +103,22 @@ class AmqpLevels(Levels):
             ValueError: it is not from 0 to 9.
         """
         return self._highest - min(self._highest, max(self._lowest, _checked(priority, AMQP_PRIORITIES)))
+
+
+def with_priority(queue: Queue, headers: Mapping[str, Any] | None, priority: int | None) -> Mapping[str, Any] | None:
+    """Return headers with a priority; as they are if it is None.
+
+    Raises:
+        ValueError: the queue has no such priority, or no levels at all.
+    """
+    if priority is None:
+        return headers
+    if not isinstance(queue.order, Levels):
+        raise ValueError(
+            f"{queue!r} has no levels, and so no priorities. Use the leases of a PriorityQueue, or leave priority out."
+        )
+    queue.order.rank_of(priority)
+    return {**(headers or {}), PRIORITY: priority}
 
 
 def levels_named(name: str) -> Levels | None:

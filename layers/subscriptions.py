@@ -55,14 +55,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from fdbqueue import CheckReport, Item, Position, Queue, SubscriptionError
+from fdbqueue import BulkReport, CheckReport, Item, Position, Queue, SubscriptionError
 from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows
@@ -70,7 +70,8 @@ from fdbqueue.verbs import verb
 
 from .handlers import not_awaited
 from .leases import Leases, leases_of
-from .leasing.times import positive
+from .leasing.times import positive, visible_at
+from .levels import with_priority
 from .selectors import ItemTest, Selector, Selects
 from .subscribing.check import check_subscriptions
 from .subscribing.pushing import Delivery, Pushing
@@ -200,36 +201,82 @@ class Subscriptions:
         tr: Transaction | Database,
         value: Any,
         *,
-        headers: Mapping[str, Any] | None = None,
+        priority: int | None = None,
+        delay: float | None = None,
+        at: float | None = None,
         ttl: float | None = None,
+        headers: Mapping[str, Any] | None = None,
         immediate: bool = False,
     ) -> Steps[Delivery | None]:
         """Enqueue an item, straight into the hands of a consumer that waits for it, if there is one.
 
         Of several subscriptions that want it, the one gets it that comes behind the one served last. Its consumer is
-        woken; what it does not collect within 10 seconds is available, in its place.
+        woken. An item that it does not collect within 10 seconds is available, in its place. An item with a delay is
+        delivered to no consumer now: it becomes available at its time, which wakes a consumer that wants it.
 
         Args:
             tr: a transaction, or a database.
             value: what the queue's codec takes.
-            headers: a small mapping kept beside the value.
+            priority: of a queue that has levels, as `PriorityQueue.enqueue`; None: its headers', or the default.
+            delay: seconds until it becomes available, in the place that it gets now, as by `Leases.enqueue`.
+            at: the same as a time of the clock.
             ttl: seconds after which it is removed, unless it is leased then, as by `Leases.enqueue`.
-            immediate: whether it is not to be enqueued at all, if nobody waits for it: None is returned then.
+            headers: a small mapping kept beside the value.
+            immediate: whether it is not to be enqueued at all, if no consumer waits for it: None is returned then.
 
         Raises:
-            CodecError, ItemTooLarge, ValueError, OrderError: as `Queue.enqueue`; no key was touched.
+            ValueError: the queue has no such priority, or no levels; both a delay and a time were given, or one for an
+                immediate item. CodecError, ItemTooLarge, OrderError: as `Queue.enqueue`. In all cases no key was
+                touched.
 
-        *Conflicts:* where somebody waits: with whoever serves, wakes or is that consumer, and with what comes to stand
-        in front of the item and is wanted by the same; else none. *Cost:* as `Queue.enqueue`, and a read of the line;
-        for each subscription that is tried three rounds of reads, for a delivery about ten writes. If the queue's only
-        subscription is exclusive and for all items, four reads in parallel instead.
+        *Conflicts:* with a consumer that waits, with other calls that serve or wake it, and with what comes to stand
+        in front of the item and is wanted by the same subscription; none where no consumer waits. *Cost:* as
+        `Queue.enqueue`, and a read of the line; for each subscription that is tried three rounds of reads, for a
+        delivery about ten writes. If the queue's only subscription is exclusive and for all items, four reads in
+        parallel instead.
         """
+        headers = with_priority(self._queue, headers, priority)
+        if visible_at(self.leases.now_us(), delay, at):
+            if immediate:
+                raise ValueError("An immediate item is delivered now or not at all: give it neither delay nor at.")
+            later = self.leases.enqueue.steps(tr, value, delay=delay, at=at, ttl=ttl, headers=headers)
+            return Delivery((yield from later), None)
         payload, rank = self._queue.encode(value), self._queue.rank(value, headers)
         ttl_us = 0 if ttl is None else positive(ttl, "ttl")
         body = partial(
             self._pushing.enqueue, payload=payload, headers=headers, rank=rank, ttl_us=ttl_us, immediate=immediate
         )
         return (yield from self._queue.transact(tr, body))
+
+    @verb
+    def enqueue_many(
+        self,
+        tr: Transaction | Database,
+        values: Iterable[Any],
+        *,
+        priority: int | None = None,
+        delay: float | None = None,
+        at: float | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Steps[BulkReport]:
+        """Append items in their order, all with the same terms, as `Leases.enqueue_many`.
+
+        They are not delivered one by one: consumers that wait are woken, and take what they want.
+
+        Args:
+            tr: a transaction, or a database.
+            values: what the queue's codec takes.
+            priority, delay, at, ttl, headers: as `enqueue`.
+
+        Raises:
+            ValueError: the queue has no such priority, or no levels; both a delay and a time were given. CodecError,
+                ItemTooLarge, BulkInterrupted: as `Leases.enqueue_many`.
+
+        *Conflicts*, *Cost:* as `Leases.enqueue_many`.
+        """
+        headers = with_priority(self._queue, headers, priority)
+        return (yield from self.leases.enqueue_many.steps(tr, values, delay=delay, at=at, ttl=ttl, headers=headers))
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[list[SubscriptionStats]]:

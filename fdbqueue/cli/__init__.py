@@ -6,18 +6,28 @@ answers are tables. Exit codes are in `errors.py`.
 
 from __future__ import annotations
 
+import os
 import sys
 from io import TextIOWrapper
 
+import typer
+
 from fdbqueue.cli.app import app
+from fdbqueue.cli.errors import ENGINE
 
 
 def main() -> None:
     """Run the command that the arguments name; the entry point ``fdbqueue``."""
     if isinstance(sys.stdout, TextIOWrapper):
-        # What was taken out of a queue must not get lost over a sign that this terminal has not.
+        # A sign that this terminal has not must not end a command half-way.
         sys.stdout.reconfigure(errors="backslashreplace")
-    app()
+    try:
+        app()
+    except OSError as error:
+        # The help could not be written; nothing more can be, also not at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        typer.echo(f"Error: {error}", err=True)
+        sys.exit(ENGINE)
 
 
 __all__ = ["app", "main"]

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
+from functools import partial
+from itertools import chain
 
 import typer
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import BadValue
-from fdbqueue.cli.handles import Handles, handles_of, told_lost
+from fdbqueue.cli.handles import Handles, bundles, handles_of, told_lost, with_those_held
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import QueueName, Url, queue_of
 from fdbqueue.cli.output import say
-from fdbqueue.engine.api import Database
-from fdbqueue.errors import LeaseLost
-from fdbqueue.layers.lease import LeaseHandle
+from fdbqueue.engine import FDBError
+from fdbqueue.errors import FdbQueueError
 from fdbqueue.layers.leases import Leases
 
-BATCH_ITEMS = 500
+BUNDLE_ITEMS = 500
 
 
 def ack(queue: QueueName, handles: Handles = None, url: Url = None) -> None:
@@ -27,30 +27,18 @@ def ack(queue: QueueName, handles: Handles = None, url: Url = None) -> None:
     """
     given = handles_of(handles)
     leases = Leases(queue_of(queue))
-    acked = lost = 0
+    acked = taken = 0
     with opened(url) as db:
         try:
-            for group in given:
-                while batch := list(itertools.islice(group, BATCH_ITEMS)):
-                    held = _ack(leases, db, batch)
-                    acked += held
-                    lost += len(batch) - held
+            for bundle in chain.from_iterable(bundles(group, BUNDLE_ITEMS) for group in given):
+                taken += len(bundle)
+                acked += len(with_those_held(partial(leases.ack_many, db), bundle, on_lost=told_lost))
         except BadValue as error:
             raise BadValue(f"{error} {acked:,} items were acked.") from error
+        except (FdbQueueError, FDBError, KeyboardInterrupt):
+            if acked:
+                typer.echo(f"{acked:,} items were acked before.", err=True)
+            raise
     say(f"{acked:,} items acked")
-    if lost:
+    if acked < taken:
         raise typer.Exit(errors.LOST)
-
-
-def _ack(leases: Leases, db: Database, batch: list[LeaseHandle]) -> int:
-    """Ack those that are not lost, and tell which are; return how many were acked."""
-    while batch:
-        try:
-            leases.ack_many(db, batch)
-            break
-        except LeaseLost as error:
-            for handle in batch:
-                if handle.position in error.lost:
-                    told_lost(handle)
-            batch = [handle for handle in batch if handle.position not in error.lost]
-    return len(batch)

@@ -6,10 +6,14 @@ from typing import Annotated
 
 import typer
 
+from fdbqueue.browse import Browser
 from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, position, queue_of
-from fdbqueue.cli.output import line, print_items, wants_table, write_lines
+from fdbqueue.cli.output import items_table, line, print_shown, wants_table, write_lines
+from fdbqueue.items import Item
+from fdbqueue.layers.leasing.browsing import Kept
+from fdbqueue.layers.leasing.browsing import browse as browse_kept
 
 SCREENFUL = 20
 
@@ -36,16 +40,23 @@ def browse(
     check_raw(raw, codec)
     table = wants_table(as_json) and not raw
     start = None if after is None else position(after)
+    most = limit or (SCREENFUL if table else None)
     with opened(url) as db:
-        found = queue_of(queue, codec).browse(
-            db, after=start, limit=limit or (SCREENFUL if table else None), reverse=reverse, share=share
-        )
-        if table:
-            printed = print_items(found, codec, "")
+        source = queue_of(queue, codec)
+        found: Browser[Item] | Browser[Kept]
+        if records:
+            found = browse_kept(db, source, state="available", after=start, limit=most, reverse=reverse, share=share)
         else:
-            printed = 0
-            for item in found:
+            found = source.browse(db, after=start, limit=most, reverse=reverse, share=share)
+        printed = 0
+        shown: list[Item | Kept] = []
+        for item in found:
+            if table:
+                shown.append(item)
+            else:
                 write_lines([line(item, codec, records=records, raw=raw)])
-                printed += 1
+            printed += 1
+    if shown:
+        print_shown(items_table(shown, codec))
     if not printed:
         raise typer.Exit(errors.EMPTY)

@@ -12,7 +12,7 @@ from rich.text import Text
 from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, place, queue_of
-from fdbqueue.cli.output import print_to_copy, wants_table, write_lines, writing
+from fdbqueue.cli.output import headers_shown, rank_of, to_copy, wants_table, write_lines, writing
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.leasing.browsing import Kept
@@ -50,7 +50,7 @@ def dead(
                 else:
                     write_lines([line])
     if table and printed:
-        print_to_copy(shown, lines)
+        write_lines([to_copy(shown, lines)])
     if not printed:
         raise typer.Exit(errors.EMPTY)
 
@@ -69,7 +69,7 @@ def _line(letter: Kept, codec: CodecName) -> bytes:
         "attempts": letter.attempt,
         "consumer": letter.consumer,
         "died_at": letter.died_at,
+        **rank_of(letter.position),
+        **headers_shown(letter.headers),  # its life has no end any more, as after a redrive
     }
-    if letter.headers:
-        shown["headers"] = dict(letter.headers)
     return encode_json(shown).encode() + b"\n"

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from fdbqueue.cli import errors
-from fdbqueue.cli.errors import OutputFailed
+from fdbqueue.cli.errors import noted
+from fdbqueue.cli.handles import with_those_held
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
-from fdbqueue.cli.output import line, print_items, wants_table, write_lines
+from fdbqueue.cli.output import CUT_OFF, Output, items_table, line, lines_of, rendered, wants_table
+from fdbqueue.cli.stopping import StopSignals
+from fdbqueue.engine import FDBError
 from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.errors import leaves_in_doubt
 from fdbqueue.engine.steps import Steps, run
-from fdbqueue.items import Item
+from fdbqueue.errors import FdbQueueError, LeaseLost
+from fdbqueue.layers.lease import Lease
 from fdbqueue.layers.leases import Leases
 from fdbqueue.portion import Portion
-from fdbqueue.queue import Queue
 
-BATCH_ITEMS = 100
+BATCH_ITEMS = 500
+LEASE_SECONDS = 60.0
+"""How long the last batch of a killed command stays leased."""
+EXTEND_SECONDS = 20.0
+"""How often leases are extended while a reader is slow."""
 
 
 def dequeue(
@@ -34,48 +41,148 @@ def dequeue(
     raw: Raw = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take items out, from the first on, and print them. Exits with 1 if there was none.
+    """Print items, from the first on, and take them out. Exits with 1 if there was none.
 
-    Before, what waited for a time that has come becomes available, and what has lived too long goes. What is printed is
-    no longer in the queue. If whoever reads the pipe goes away, or the disk is full, the items of the last batch (at
-    most 100) are written to standard error.
+    First it makes those items available whose delay or lease is over, and removes those whose life is over.
+
+    No item gets lost: each batch, of up to 500 items, is leased, printed, and then taken out. If the command is
+    interrupted, the disk is full, or the reader of the pipe is gone, the other items go back to their places. A message
+    says how many. After `kill -9` the last batch comes back within a minute, and the next `fdbqueue dequeue` prints it
+    again. A line that was written into a pipe counts as printed, even if its reader ends without reading it. To keep
+    items until their work is done, use `fdbqueue lease` and `fdbqueue ack`.
     """
     check_raw(raw, codec)
-    table = wants_table(as_json) and not raw
     show = partial(line, codec=codec, records=records, raw=raw)
-    source = queue_of(queue, codec)
-    with opened(url) as db:
-        while Leases(source).reclaim(db).more:
-            pass  # each settles what fits into a transaction
-        taken = _drain(db, source, None if everything else limit, show, codec if table else None)
-    if not taken:
+    table = (lambda items: rendered(items_table(items, codec))) if wants_table(as_json) and not raw else None
+    leases = Leases(queue_of(queue, codec))
+    with opened(url) as db, StopSignals() as signals:
+        while leases.reclaim(db).more:
+            signals.check()  # each settles what fits into a transaction
+        drain = Drain(db, leases, signals, show, table)
+        with noted(f"Items that were not taken out yet come back within {LEASE_SECONDS:g} s."):
+            drain.run(None if everything else limit)
+    if drain.lost:
+        raise typer.Exit(errors.LOST)
+    if not drain.out:
         raise typer.Exit(errors.EMPTY)
 
 
-def _drain(db: Any, queue: Queue, left: int | None, show: Callable[[Item], bytes], table: CodecName | None) -> int:
-    taken = 0
-    portion = Portion(BATCH_ITEMS)
-    while left is None or taken < left:
-        take = partial(_take, queue=queue, portion=portion, left=left and left - taken, show=show)
-        items, lines = run(queue.transact(db, take, on_retry=portion.note))
-        if not items:
-            break
-        taken += len(items)
+class Drain:
+    """Takes items out, none before it is printed.
+
+    Args:
+        db: the database.
+        leases: of the queue.
+        signals: asked whether to stop.
+        show: makes an item a line.
+        table: makes items a table instead, for a terminal.
+    """
+
+    def __init__(
+        self,
+        db: Any,
+        leases: Leases,
+        signals: StopSignals,
+        show: Callable[[Lease], bytes],
+        table: Callable[[Sequence[Lease]], bytes] | None = None,
+    ) -> None:
+        self._db = db
+        self._leases = leases
+        self._signals = signals
+        self._show = show
+        self._table = table
+        self._printed: list[Lease] = []
+        self._waiting: list[Lease] = []
+        self._extend_at = 0.0
+        self._in_doubt = self._cut_off = False
+        self.out = 0
+        """How many items were printed and taken out."""
+        self.lost = 0
+        """How many were printed whose leases were lost by then."""
+
+    def run(self, limit: int | None) -> None:
+        """Print and take out up to `limit` items; None: all.
+
+        Raises:
+            OutputFailed, Stopped, BadValue, FdbQueueError, FDBError: the reason why it ended. Items that were not
+                printed went back.
+        """
+        portion = Portion(BATCH_ITEMS)
         try:
-            if table:
-                print_items(items, table, "")
-            else:
-                write_lines(lines)
-        except (OutputFailed, OSError, KeyboardInterrupt):
-            typer.echo(f"{len(items)} items were taken out that may not have been read; here they are:", err=True)
-            sys.stderr.buffer.write(b"".join(lines))
+            while limit is None or self.out + len(self._printed) < limit:
+                self._signals.check()
+                most = portion.limit if limit is None else limit - self.out - len(self._printed)
+                if not self._next_batch(portion, most):
+                    break
+                self._print()
+            self._take_out()
+        except (FdbQueueError, FDBError):
+            typer.echo(self._settle(), err=True)
             raise
-    return taken
+        finally:
+            if self.lost:
+                typer.echo(
+                    f"{self.lost:,} items were printed when their leases were over: others may have taken them too.",
+                    err=True,
+                )
 
+    def _next_batch(self, portion: Portion, most: int) -> bool:
+        """Take the printed items out and lease the next ones, in one transaction. Return False if there are none."""
+        self._extend_at = self._leases.clock() + EXTEND_SECONDS
+        try:
+            body = partial(self._exchange, portion=portion, most=most)
+            taken = run(self._leases.queue.transact(self._db, body, on_retry=portion.note))
+        except LeaseLost:
+            self._take_out()
+            return self._next_batch(portion, most)
+        except FDBError as error:
+            self._in_doubt = leaves_in_doubt(error)
+            raise
+        self.out += len(self._printed)
+        self._printed, self._waiting = [], taken
+        return bool(taken)
 
-def _take(
-    tr: Transaction, queue: Queue, portion: Portion, left: int | None, show: Callable[[Item], bytes]
-) -> Steps[Any]:
-    """Take items out and show them in one transaction, so that one that can't be shown stays in the queue."""
-    items = yield from queue.dequeue_many.steps(tr, limit=min(portion.limit, left or portion.limit))
-    return items, [show(item) for item in items]
+    def _exchange(self, tr: Transaction, portion: Portion, most: int) -> Steps[list[Lease]]:
+        if self._printed:
+            yield from self._leases.ack_many.steps(tr, self._printed)
+        return (yield from self._leases.lease_many.steps(tr, limit=min(portion.limit, most), duration=LEASE_SECONDS))
+
+    def _print(self) -> None:
+        lines, wrong = lines_of(self._waiting, self._show)
+        output = Output(self._between)
+        try:
+            output.write([self._table(self._waiting[: len(lines)])] if self._table and lines else lines)
+        finally:
+            printed = len(lines) * output.lines if self._table else output.lines
+            self._printed, self._waiting = self._waiting[:printed], self._waiting[printed:]
+            self._cut_off = output.cut_off
+        if wrong is not None:
+            raise wrong
+
+    def _between(self) -> None:
+        self._signals.check()
+        if self._leases.clock() >= self._extend_at:
+            self._leases.extend_many(self._db, self._waiting, duration=LEASE_SECONDS)
+            self._extend_at = self._leases.clock() + EXTEND_SECONDS
+
+    def _take_out(self) -> None:
+        held = with_those_held(partial(self._leases.ack_many, self._db), self._printed)
+        self.out += len(held)
+        self.lost += len(self._printed) - len(held)
+        self._printed = []
+
+    def _settle(self) -> str:
+        """Take the printed items out and give the others back. Return a sentence that says how many."""
+        told = CUT_OFF if self._cut_off else ""
+        if self._in_doubt:
+            last, self._printed = len(self._printed), []
+            told += f" It is not known whether {last:,} more that were printed are out. What is not comes back within"
+            told += f" {LEASE_SECONDS:g} s."
+        try:
+            self._take_out()
+            back = with_those_held(partial(self._leases.snooze_many, self._db, delay=0.0), self._waiting)
+        except (FdbQueueError, FDBError):
+            told += f" {len(self._printed) + len(self._waiting):,} more come back within {LEASE_SECONDS:g} s, of which"
+            told += f" {len(self._printed):,} were printed."
+            back = []
+        return f"{self.out:,} items were printed and are out of the queue, {len(back):,} went back to it.{told}"

@@ -53,9 +53,10 @@ def enqueue(
     stands behind `--`. Lines go in by batches, in their order and each batch exactly once, and all that have come when
     none comes for half a second; if something is wrong with one, the message says how many are in.
 
-    With --records each is an object: {"value": 7, "headers": {"color": "red"}, "delay": 60}, or "at", or "ttl", in
-    seconds as the options have them; what it says itself comes before the options. What `dequeue`, `peek` and `browse`
-    print with --records, `lease` and `dead` can be piped in; the place of an item is a new one.
+    With --records each is an object: {"value": 7, "headers": {"color": "red"}, "delay": 60}, or "at", "ttl", "ttl_at",
+    in seconds as the options have them. What it says itself comes before the options. What `dequeue`, `peek` and
+    `browse` print with --records, `lease` and `dead` can be piped in. A "rank" is checked: a queue of other levels
+    refuses it. The place of an item is a new one, and its attempts begin anew.
     """
     check_raw(raw, codec)
     if raw and records:
@@ -63,8 +64,11 @@ def enqueue(
     terms = terms_of(headers, delay, at, ttl)
     in_arguments = partial(parse, codec=codec, raw=raw or codec in (CodecName.str, CodecName.bytes))
     read = partial(record_of, codec=codec) if records else in_arguments
-    given = iter([iter([read(value) for value in values])]) if values else _in_lines(codec, raw, records)
     items = 0
+    try:
+        given = iter([iter([read(value) for value in values])]) if values else _in_lines(codec, raw, records)
+    except BadValue as error:
+        raise BadValue(f"{error} Nothing was enqueued.") from error
     with opened(url, create=True) as db:
         enqueue_all = _way_in(db, queue_of(queue, codec), priority, levels, terms, records)
         try:
@@ -93,7 +97,7 @@ def _way_in(
     if records:
         return lambda group: enqueue_records(db, leases, group, terms)
     if terms != Terms():
-        return lambda group: iter([leases.enqueue_many(db, group, **terms.arguments()).items])
+        return lambda group: iter([leases.enqueue_many(db, group, **terms.arguments(leases.clock())).items])
     return lambda group: iter([queue.enqueue_many(db, group).items])
 
 

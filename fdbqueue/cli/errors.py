@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -37,7 +40,8 @@ LOST = 5
 
 EXIT_CODES_HELP = (
     "Exit codes: 0 done; 1 the queue is empty, or the check failed; 2 usage; 3 the database failed, or"
-    " standard input or output; 4 a value can't be encoded or decoded; 5 a lease is lost."
+    " standard input or output; 4 a value can't be encoded or decoded; 5 a lease is lost; 128 and a signal's number:"
+    " stopped by it."
 )
 
 
@@ -47,6 +51,14 @@ class BadValue(FdbQueueError, ValueError):
 
 class OutputFailed(FdbQueueError):
     """Standard output can't be written."""
+
+
+class Stopped(FdbQueueError):
+    """A signal asked the command to stop."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"Stopped by {signal.Signals(number).name}.")
+        self.number = number
 
 
 class Commands(TyperGroup):
@@ -65,6 +77,16 @@ class Commands(TyperGroup):
             raise typer.Exit(exit_code_of(error)) from error
 
 
+@contextmanager
+def noted(note: str) -> Iterator[None]:
+    """Have a human told `note` who interrupts what is done meanwhile."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        error.add_note(note)
+        raise
+
+
 def told(error: BaseException) -> str:
     """Say what went wrong, also where the binding's own errors say it in bytes."""
     if not isinstance(error, FDBError):
@@ -80,6 +102,8 @@ def exit_code_of(error: BaseException) -> int:
     """Return the exit code for an error of the library's."""
     if isinstance(error, BulkInterrupted) and error.__cause__ is not None:
         return exit_code_of(error.__cause__)
+    if isinstance(error, Stopped):
+        return 128 + error.number
     if isinstance(error, UrlError | OrderError | ChecksBypassed | SelectorError | SubscriptionError):
         return USAGE
     if isinstance(error, BadValue | CodecError | FormatError | ItemTooLarge):

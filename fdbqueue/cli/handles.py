@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, TypeVar
 
 import msgspec
 import typer
 
 from fdbqueue.cli.errors import BadValue
-from fdbqueue.cli.input import groups_of_lines
-from fdbqueue.layers.lease import LeaseHandle
+from fdbqueue.cli.input import InputFailed, groups_of_lines
+from fdbqueue.errors import LeaseLost
+from fdbqueue.layers.lease import Held, LeaseHandle
+from fdbqueue.layout import Position
+
+H = TypeVar("H", bound=Held)
 
 Handles = Annotated[
     list[str] | None,
@@ -39,6 +43,40 @@ def told_lost(handle: LeaseHandle) -> None:
         " somebody else took the item.",
         err=True,
     )
+
+
+def with_those_held(
+    action: Callable[[list[H]], object], leases: list[H], *, on_lost: Callable[[H], None] = lambda lease: None
+) -> list[H]:
+    """Call `action` with those leases that are not lost, and return them. Each lost one is handed to `on_lost`."""
+    while leases:
+        try:
+            action(leases)
+            break
+        except LeaseLost as error:
+            for lease in leases:
+                if lease.position in error.lost:
+                    on_lost(lease)
+            leases = [lease for lease in leases if lease.position not in error.lost]
+    return leases
+
+
+def bundles(handles: Iterable[LeaseHandle], most: int) -> Iterator[list[LeaseHandle]]:
+    """Yield up to `most` handles at a time, no item twice in one bundle. Those before a wrong handle come first."""
+    bundle: dict[Position, LeaseHandle] = {}
+    wrong = None
+    try:
+        for handle in handles:
+            if len(bundle) == most or handle.position in bundle:
+                yield list(bundle.values())
+                bundle.clear()
+            bundle[handle.position] = handle
+    except (BadValue, InputFailed) as error:
+        wrong = error
+    if bundle:
+        yield list(bundle.values())
+    if wrong is not None:
+        raise wrong
 
 
 def _in_lines(lines: Iterable[bytes], numbers: Iterator[int]) -> Iterator[LeaseHandle]:

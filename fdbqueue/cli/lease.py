@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -9,10 +10,25 @@ from rich.table import Table
 from rich.text import Text
 
 from fdbqueue.cli import errors
+from fdbqueue.cli.handles import with_those_held
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, MaxAttempts, QueueName, Url, queue_of
-from fdbqueue.cli.output import print_to_copy, wants_table, write_lines, writing
+from fdbqueue.cli.output import (
+    CUT_OFF,
+    Output,
+    headers_text,
+    lines_of,
+    rank_of,
+    terms_shown,
+    to_copy,
+    wants_table,
+    writing,
+)
+from fdbqueue.cli.stopping import StopSignals
 from fdbqueue.cli.values import encode_json, to_json
+from fdbqueue.engine import FDBError
+from fdbqueue.engine.api import Database
+from fdbqueue.errors import FdbQueueError
 from fdbqueue.layers.lease import Lease
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.subscriptions import Subscriptions
@@ -34,24 +50,42 @@ def lease(
     """Lease items, from the first on, and print them with what to ack them by. Exits with 1 if there was none.
 
     Each line has the handle of a lease as "lease". Pipe the lines of those that are done into `fdbqueue ack`; the
-    others come back when the duration is over.
+    others come back when the duration is over. If the command is interrupted, or its output can't be written, the
+    items that were not printed go back at once, and a message says how many.
     """
     leases = Leases(queue_of(queue, codec), max_attempts=max_attempts)
-    with opened(url) as db:
+    table = wants_table(as_json)
+    printed = 0
+    with opened(url) as db, StopSignals() as signals:
         source = leases if subscription is None else Subscriptions(leases).open(subscription)
-        taken = 0
         # One call takes what fits into a transaction.
-        while taken < limit and (
-            batch := source.lease_many(db, limit=limit - taken, duration=duration, consumer=consumer)
+        while printed < limit and (
+            batch := source.lease_many(db, limit=limit - printed, duration=duration, consumer=consumer)
         ):
-            taken += len(batch)
-            lines = [_line(one, codec) for one in batch]
-            if wants_table(as_json):
-                print_to_copy(_table(batch, codec), lines)
-            else:
-                write_lines(lines)
-    if not taken:
+            lines, wrong = lines_of(batch, partial(_line, codec=codec))
+            output = Output(signals.check)
+            try:
+                output.write([to_copy(_table(batch[: len(lines)], codec), lines)] if table and lines else lines)
+                if wrong is not None:
+                    raise wrong
+                signals.check()
+            except FdbQueueError:
+                done = len(lines) * output.lines if table else output.lines
+                told = _given_back(leases, db, printed + done, batch[done:])
+                typer.echo(told + (CUT_OFF if output.cut_off else ""), err=True)
+                raise
+            printed += len(batch)
+    if not printed:
         raise typer.Exit(errors.EMPTY)
+
+
+def _given_back(leases: Leases, db: Database, printed: int, rest: list[Lease]) -> str:
+    """Give back the items that were not printed. Return a sentence that says how many."""
+    try:
+        back = len(with_those_held(partial(leases.snooze_many, db, delay=0.0), rest))
+    except (FdbQueueError, FDBError):
+        return f"{printed:,} leases were printed; {len(rest):,} more items come back when their leases are over."
+    return f"{printed:,} leases were printed, {back:,} more items went back."
 
 
 def _table(taken: list[Lease], codec: CodecName) -> Table:
@@ -61,9 +95,8 @@ def _table(taken: list[Lease], codec: CodecName) -> Table:
     for column in ("value", "headers"):
         table.add_column(column, overflow="fold")
     for one in taken:
-        with writing(one.position):
-            headers = Text(encode_json(one.headers) if one.headers else "")
-            table.add_row(str(one.handle), str(one.attempt), Text(encode_json(to_json(one.value, codec))), headers)
+        value = Text(encode_json(to_json(one.value, codec)))
+        table.add_row(str(one.handle), str(one.attempt), value, headers_text(one.headers))
     return table
 
 
@@ -74,9 +107,9 @@ def _line(lease: Lease, codec: CodecName) -> bytes:
             "value": to_json(lease.value, codec),
             "attempt": lease.attempt,
             "expires_at": lease.expires_at,
+            **rank_of(lease.position),
+            **terms_shown(lease),
         }
-        if lease.headers:
-            shown["headers"] = dict(lease.headers)
         if lease.error:
             shown["error"] = lease.error
         return encode_json(shown).encode() + b"\n"

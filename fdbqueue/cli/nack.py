@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from typing import Annotated
@@ -11,19 +11,16 @@ from typing import Annotated
 import typer
 
 from fdbqueue.cli import errors
-from fdbqueue.cli.errors import BadValue
-from fdbqueue.cli.handles import Handles, handles_of, told_lost
-from fdbqueue.cli.input import InputFailed
+from fdbqueue.cli.handles import Handles, bundles, handles_of, told_lost
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import MaxAttempts, QueueName, Url, queue_of
 from fdbqueue.cli.output import say, write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE
-from fdbqueue.errors import LeaseLost
+from fdbqueue.errors import FdbQueueError, LeaseLost
 from fdbqueue.layers.lease import Fate, LeaseHandle
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layout import Position
 
 BUNDLE_ITEMS = 100
 """So many are given back in one transaction: they are written anew, with up to 100,000 bytes each."""
@@ -52,33 +49,20 @@ def nack(
     taken = 0
     with opened(url) as db:
         give_back = partial(leases.nack_many, db, delay=delay, error=error)
-        for bundle in chain.from_iterable(map(_bundles, given)):
-            taken += len(bundle)
-            for held, of_held in _fates(give_back, bundle):
-                fates.update(fate.value for fate in of_held)
-                shown = [{"lease": str(one), "fate": fate.value} for one, fate in zip(held, of_held, strict=True)]
-                write_lines([encode_json(one).encode() + b"\n" for one in shown])
+        try:
+            for bundle in chain.from_iterable(bundles(group, BUNDLE_ITEMS) for group in given):
+                taken += len(bundle)
+                for held, of_held in _fates(give_back, bundle):
+                    fates.update(fate.value for fate in of_held)
+                    shown = [{"lease": str(one), "fate": fate.value} for one, fate in zip(held, of_held, strict=True)]
+                    write_lines([encode_json(one).encode() + b"\n" for one in shown])
+        except (FdbQueueError, FDBError, KeyboardInterrupt):
+            if fates.total():
+                typer.echo(f"{fates.total():,} items were given back before.", err=True)
+            raise
     say(f"{fates.total():,} items given back" + "".join(f", {number:,} {fate}" for fate, number in fates.items()))
     if fates.total() < taken:
         raise typer.Exit(errors.LOST)
-
-
-def _bundles(handles: Iterable[LeaseHandle]) -> Iterator[list[LeaseHandle]]:
-    """Yield the handles, no item twice in one bundle; those before one that is wrong are dealt with nevertheless."""
-    bundle: dict[Position, LeaseHandle] = {}
-    wrong = None
-    try:
-        for handle in handles:
-            if len(bundle) == BUNDLE_ITEMS or handle.position in bundle:
-                yield list(bundle.values())
-                bundle.clear()
-            bundle[handle.position] = handle
-    except (BadValue, InputFailed) as error:
-        wrong = error
-    if bundle:
-        yield list(bundle.values())
-    if wrong is not None:
-        raise wrong
 
 
 def _fates(

@@ -12,6 +12,7 @@ import typer
 
 from fdbqueue.cli.errors import ENGINE
 from fdbqueue.engine import open
+from fdbqueue.engine.url import parse
 from fdbqueue.errors import StorageError
 
 PATIENCE_SECONDS = 30.0
@@ -30,11 +31,10 @@ def opened(url: str | None, *, create: bool = False, patience: float = PATIENCE_
     Raises:
         StorageError: there is no such folder.
     """
-    scheme, _, path = (url or "").partition(":")
-    folder = os.path.expanduser(path.partition("?")[0])
-    if scheme == "file" and folder and not create and not os.path.exists(folder):
-        raise StorageError(f"{folder}: there is no such folder. `fdbqueue enqueue` makes one.")
-    with _waiting_for(folder):
+    scheme, path, _ = parse(url) if url else ("", "", {})
+    if scheme == "file" and path and not create and not os.path.exists(path):
+        raise StorageError(f"{path}: there is no such folder. `fdbqueue enqueue` makes one.")
+    with _waiting_for(path):
         db = open(url)
     with db:
         db.options.set_transaction_timeout(round(patience * 1000))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
+import select
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias, TypeVar
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -17,14 +20,22 @@ from fdbqueue.cli.input import is_terminal
 from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.items import Item
+from fdbqueue.layers.lease import Lease
+from fdbqueue.layers.leasing.browsing import Kept
 from fdbqueue.layout import Position
+
+T = TypeVar("T")
+Shown: TypeAlias = Item | Lease | Kept
+CUT_OFF = " The last line of the output is cut off: its item is among these."
+LOOK_SECONDS = 0.1
+"""How often a command that waits for the reader of its output looks whether a signal has come."""
 
 BESIDE_COLUMNS = 30
 """How wide the columns of a table are at least, together with its lines, beside one that is to be copied."""
 
 
 def wants_table(as_json: bool) -> bool:
-    """Say whether a human reads standard output.
+    """Return True if standard output is a terminal, and no JSON lines were asked for.
 
     Raises:
         OutputFailed: there is none.
@@ -35,12 +46,12 @@ def wants_table(as_json: bool) -> bool:
 
 
 def say(text: str) -> None:
-    """Tell a human what was done; nothing is printed where none looks on."""
+    """Print a sentence on standard error, if that is a terminal."""
     if is_terminal(sys.stderr):
         Console(stderr=True, highlight=False, markup=False, emoji=False).print(text)
 
 
-def line(item: Item, codec: CodecName, *, records: bool = False, raw: bool = False) -> bytes:
+def line(item: Shown, codec: CodecName, *, records: bool = False, raw: bool = False) -> bytes:
     """Return one item as a line of output.
 
     Raises:
@@ -53,12 +64,23 @@ def line(item: Item, codec: CodecName, *, records: bool = False, raw: bool = Fal
         return encode_json(record(item, value) if records else value).encode() + b"\n"
 
 
+def lines_of(items: Iterable[T], show: Callable[[T], bytes]) -> tuple[list[bytes], BadValue | None]:
+    """Return the lines of items up to the first that JSON can't hold, and the error of that one."""
+    lines: list[bytes] = []
+    for item in items:
+        try:
+            lines.append(show(item))
+        except BadValue as error:
+            return lines, error
+    return lines, None
+
+
 @contextmanager
 def writing(position: Position) -> Iterator[None]:
-    """Say of which item it is that JSON can't hold it.
+    """Turn the error for an item that JSON can't hold into one that names the item.
 
     Raises:
-        BadValue: JSON can't.
+        BadValue: JSON can't hold it.
     """
     try:
         yield
@@ -66,63 +88,163 @@ def writing(position: Position) -> Iterator[None]:
         raise BadValue(f"The item {position.text} can't be written as JSON: {error}") from error
 
 
-def record(item: Item, value: Any) -> dict[str, Any]:
-    """Return an item with all that is known of it, as JSON can hold it."""
-    rank = {} if item.position.rank is None else {"rank": item.position.rank}
+def record(item: Shown, value: Any) -> dict[str, Any]:
+    """Return an item with all that is known of it and that another queue may take, as JSON can hold it."""
+    rank = rank_of(item.position)
     shown = {**rank, "index": item.position.index, "random": item.position.random.hex(), "value": value}
-    if item.headers:
-        shown["headers"] = dict(item.headers)
-    return shown
+    return {**shown, **terms_shown(item)}
+
+
+def rank_of(position: Position) -> dict[str, int]:
+    """Return the rank as a record has it: nothing in a queue without an order."""
+    return {} if position.rank is None else {"rank": position.rank}
+
+
+def terms_shown(item: Shown) -> dict[str, Any]:
+    """Return the headers and the end of life as a record has them: nothing where there are none."""
+    ttl_at = None if isinstance(item, Item) else item.ttl_at
+    return {**headers_shown(item.headers), **({} if ttl_at is None else {"ttl_at": ttl_at})}
+
+
+def headers_shown(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return headers as a record has them: nothing where there are none."""
+    return {"headers": to_json(dict(headers), CodecName.msgpack)} if headers else {}
+
+
+class Output:
+    """Standard output, written so that it is known which lines are there, whatever goes wrong.
+
+    It is written past Python's buffer, in pieces that a pipe takes at once or not at all.
+
+    Args:
+        between: called before each piece, and again and again while a reader is slow. What it raises ends the writing.
+    """
+
+    def __init__(self, between: Callable[[], None] = lambda: None) -> None:
+        self._between = between
+        self._ends: list[int] = []
+        self._written = 0
+
+    @property
+    def lines(self) -> int:
+        """How many lines were written to their ends."""
+        return bisect_right(self._ends, self._written)
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the last line was begun, and not written to its end."""
+        return self._written > max(self._ends[: self.lines], default=0)
+
+    def write(self, lines: Iterable[bytes]) -> None:
+        """Write lines.
+
+        Raises:
+            OutputFailed: the disk is full, the pipe's reader is gone, or there is no standard output.
+        """
+        if sys.stdout is None:
+            raise OutputFailed("Standard output is closed.")
+        try:
+            sys.stdout.flush()
+            fd = _descriptor()
+            for piece in self._pieces(lines):
+                if fd is None:
+                    self._between()
+                    self._written += sys.stdout.buffer.write(piece)
+                else:
+                    self._write(fd, memoryview(piece))
+        except OSError as error:
+            raise OutputFailed(f"Standard output can't be written: {error.strerror}.") from error
+
+    def _write(self, fd: int, rest: memoryview) -> None:
+        while rest:
+            self._between()
+            if select.select([], [fd], [], LOOK_SECONDS)[1]:
+                # It may be full again, if another process writes to it too and has made it non-blocking.
+                with suppress(BlockingIOError):
+                    written = os.write(fd, rest[: select.PIPE_BUF])
+                    rest = rest[written:]
+                    self._written += written
+
+    def _pieces(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        """Join lines to pieces that a pipe takes at once, and note where each line ends."""
+        piece = bytearray()
+        end = self._written
+        for one in lines:
+            if piece and len(piece) + len(one) > select.PIPE_BUF:
+                yield bytes(piece)
+                piece.clear()
+            piece += one
+            end += len(one)
+            self._ends.append(end)
+        if piece:
+            yield bytes(piece)
 
 
 def write_lines(lines: Iterable[bytes]) -> None:
     """Write lines to standard output, at once.
 
     Raises:
-        OutputFailed: the disk is full, nobody reads any more, or there is no standard output.
+        OutputFailed: as `Output.write`.
     """
-    if sys.stdout is None:
-        raise OutputFailed("Standard output is closed.")
+    Output().write(lines)
+
+
+def _descriptor() -> int | None:
+    """Return the file descriptor of standard output; None if it is in memory."""
     try:
-        for one in lines:
-            sys.stdout.buffer.write(one)
-        sys.stdout.buffer.flush()
-    except OSError as error:
-        # Nothing more can be written there, also not at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise OutputFailed(f"Standard output can't be written: {error.strerror}.") from error
+        return sys.stdout.fileno()
+    except io.UnsupportedOperation:
+        return None
 
 
-def print_items(items: Iterable[Item], codec: CodecName, title: str) -> int:
-    """Print items as a table; return how many there were."""
-    table = Table(title=title, title_justify="left", header_style="bold")
-    table.add_column("rank", justify="right")
-    table.add_column("index", justify="right")
-    table.add_column("random", style="dim")
+def print_shown(shown: RenderableType) -> None:
+    """Print a table, or what else a terminal is to show.
+
+    Raises:
+        OutputFailed: as `Output.write`.
+    """
+    write_lines([rendered(shown)])
+
+
+def rendered(shown: RenderableType) -> bytes:
+    """Return what a terminal is to get for a table."""
+    console = Console(highlight=False)
+    with console.capture() as captured:
+        console.print(shown)
+    return captured.get().encode(sys.stdout.encoding, sys.stdout.errors or "strict")
+
+
+def items_table(items: Iterable[Shown], codec: CodecName) -> Table:
+    """Return items as a table."""
+    table = Table(header_style="bold")
+    table.add_column("rank", justify="right", no_wrap=True)
+    table.add_column("index", justify="right", no_wrap=True)
+    table.add_column("random", style="dim", no_wrap=True)  # to be copied
     table.add_column("value", overflow="fold")
     table.add_column("headers", overflow="fold")
     for item in items:
         with writing(item.position):
             value = Text(encode_json(to_json(item.value, codec)))
-            headers = Text(encode_json(dict(item.headers)) if item.headers else "")
+            headers = headers_text(item.headers)
         rank = "" if item.position.rank is None else str(item.position.rank)
         table.add_row(rank, str(item.position.index), item.position.random.hex(), value, headers)
     optional = [column for column in table.columns if column.header in ("rank", "headers")]
     for column in optional:
         if not any(str(cell) for cell in column.cells):
             table.columns.remove(column)
-    if table.row_count:
-        Console().print(table)
-    return table.row_count
+    return table
 
 
-def print_to_copy(table: Table, lines: Iterable[bytes]) -> None:
-    """Print a table whose first column is to be copied, or `lines` where it would be cut: on a narrow terminal."""
-    console = Console()
-    if max(len(str(cell)) for cell in table.columns[0].cells) + BESIDE_COLUMNS <= console.width:
-        console.print(table)
-    else:
-        write_lines(lines)
+def headers_text(headers: Mapping[str, Any]) -> Text:
+    """Return headers for a cell of a table."""
+    return Text(encode_json(to_json(dict(headers), CodecName.msgpack)) if headers else "")
+
+
+def to_copy(table: Table, lines: Iterable[bytes]) -> bytes:
+    """Return a table whose first column is to be copied, or `lines` where it would be cut: on a narrow terminal."""
+    if max(len(str(cell)) for cell in table.columns[0].cells) + BESIDE_COLUMNS <= Console().width:
+        return rendered(table)
+    return b"".join(lines)
 
 
 def print_pairs(title: str, pairs: dict[str, Any]) -> None:
@@ -132,4 +254,4 @@ def print_pairs(title: str, pairs: dict[str, Any]) -> None:
     table.add_column(justify="right")
     for name, value in pairs.items():
         table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else str(value))
-    Console().print(table)
+    print_shown(table)

@@ -7,7 +7,9 @@ import typer
 from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
-from fdbqueue.cli.output import line, print_items, wants_table, write_lines
+from fdbqueue.cli.output import items_table, line, print_shown, wants_table, write_lines
+from fdbqueue.items import Item
+from fdbqueue.layers.leasing.browsing import Kept, browse
 
 
 def peek(
@@ -21,10 +23,15 @@ def peek(
     """Print the first item and leave it where it is. Exits with 1 if there is none."""
     check_raw(raw, codec)
     with opened(url) as db:
-        item = queue_of(queue, codec).peek(db)
+        source = queue_of(queue, codec)
+        item: Item | Kept | None
+        if records:  # which tell more of an item than `Queue.peek` does
+            item = next(iter(browse(db, source, state="available", limit=1)), None)
+        else:
+            item = source.peek(db)
     if item is None:
         raise typer.Exit(errors.EMPTY)
     if wants_table(as_json) and not raw:
-        print_items([item], codec, "")
+        print_shown(items_table([item], codec))
     else:
         write_lines([line(item, codec, records=records, raw=raw)])

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fdbqueue.cli import errors
+from fdbqueue.cli.errors import noted
 from fdbqueue.cli.input import is_terminal
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import DeadItems, QueueName, Url, Yes, position, queue_of
@@ -29,12 +30,16 @@ def purge(
     leases = Leases(queue_of(queue))
     chosen = [position(item) for item in items] if items else None
     with opened(url) as db:
-        what = f"{len(items):,} dead letters" if items else f"up to {leases.queue.stats(db).dead:,} dead letters"
+        there = leases.queue.stats(db).dead
+        if not there:
+            raise typer.Exit(errors.EMPTY)
         if not yes:
+            what = f"up to {min(filter(None, (there, limit, len(chosen or ())))):,} dead letters"
             if not is_terminal(sys.stdin):
                 raise typer.BadParameter(f"to remove {what} of {queue} unasked, say --yes", param_hint="purge")
             typer.confirm(f"Remove {what} of {queue} for good?", abort=True, err=True)
-        removed = leases.dead.purge(db, chosen, limit=limit, older_than=older_than)
+        with noted("Some dead letters may be removed already; `fdbqueue dead` prints those that are left."):
+            removed = leases.dead.purge(db, chosen, limit=limit, older_than=older_than)
     say(f"{removed:,} dead letters removed")
     if not removed:
         raise typer.Exit(errors.EMPTY)

@@ -1,8 +1,10 @@
-"""Records: items with what is said of them, a JSON object a line.
+"""Records: an item with its terms, as one line of JSON.
 
-``{"value": …, "headers": {…}, "delay": …, "at": …, "ttl": …}``, all but the value optional: what a record says of
-itself comes before what the options say of all. What `--records`, `lease` and `dead` print are records too: the old
-place of an item, its attempts and its lease are passed over, since they are not the new item's.
+``{"value": …, "headers": {…}, "delay": …, "at": …, "ttl": …, "ttl_at": …, "rank": …}``, all but the value optional.
+What a record says of itself comes before what the options say of all. What `--records`, `lease` and `dead` print are
+records too. An item's end of life is kept. A dead letter's is lifted, as by a redrive. A rank must be the one that the
+queue's order gives the item, else the record is refused. The place of the old item, its attempts and its lease are
+passed over: the new item has its own.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ class Record:
     """Of its line."""
     value: Any
     terms: Terms
+    rank: int | None = None
+    """The rank that it had in the queue that it comes from."""
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,7 +51,8 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     delay: float | None = None
     at: float | None = None
     ttl: float | None = None
-    rank: Any = None
+    ttl_at: float | None = None
+    rank: int | None = None
     index: Any = None
     random: Any = None
     item: Any = None
@@ -69,8 +74,9 @@ def record_of(text: str, codec: CodecName, where: str = "") -> Record:
     stored = text.encode("utf-8", "surrogateescape")
     try:
         line = msgspec.json.decode(stored, type=_Line)
-        terms = Terms(line.headers, line.delay, line.at, line.ttl)
-        return Record(where, len(stored), from_json(line.value, codec), terms)
+        headers = None if line.headers is None else from_json(line.headers, CodecName.msgpack)
+        terms = Terms(headers, line.delay, line.at, line.ttl, line.ttl_at)
+        return Record(where, len(stored), from_json(line.value, codec), terms, line.rank)
     except (msgspec.DecodeError, RecursionError, CodecError, ItemTooLarge, ValueError) as error:
         raise BadValue(f"{where}This is no record of an item: {error}") from error
 
@@ -91,10 +97,22 @@ def enqueue_records(db: Database, leases: Leases, records: Iterable[Record], ter
 
 def _append(tr: Transaction, leases: Leases, batch: list[Record], terms: Terms) -> Steps[None]:
     for one in batch:
+        arguments = one.terms.over(terms).arguments(leases.clock())
         try:
-            yield from leases.enqueue.steps(tr, one.value, **one.terms.over(terms).arguments())
+            _check_rank(one, leases.queue.rank(one.value, arguments["headers"]))
+            yield from leases.enqueue.steps(tr, one.value, **arguments)
         except (CodecError, ItemTooLarge, ValueError) as error:
             raise BadValue(f"{one.where}{error}") from error
+
+
+def _check_rank(record: Record, here: int | None) -> None:
+    if record.rank is None or record.rank == here:
+        return
+    if here is None:
+        told = "this queue has no order: name the levels of the queue that the record comes from, as in --levels 3"
+    else:
+        told = f"would get the rank {here} here: give it the header 'priority', or the queue the same levels"
+    raise ValueError(f"The record has the rank {record.rank}, and {told}. Or take the rank out: jq -c 'del(.rank)'.")
 
 
 def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fdbqueue.cli import errors
+from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import DeadItems, QueueName, Url, position, queue_of
 from fdbqueue.cli.output import say
@@ -23,7 +24,8 @@ def redrive(
     """Make dead letters available again, as if they had never been tried. Exits with 1 if there was none."""
     letters = Leases(queue_of(queue)).dead
     chosen = [position(item) for item in items] if items else None
-    with opened(url) as db:
+    note = "Some dead letters may be redriven already; `fdbqueue dead` prints those that are left."
+    with opened(url) as db, noted(note):
         moved = letters.redrive(db, chosen, limit=limit, to="tail" if tail else "place")
     say(f"{moved:,} dead letters redriven")
     if not moved:

@@ -6,14 +6,13 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
-from fdbqueue.cli.output import say, wants_table, write_lines
+from fdbqueue.cli.output import print_shown, say, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.layers.subscriptions import Subscriptions, SubscriptionStats
 
@@ -49,7 +48,7 @@ def subscriptions(queue: QueueName, url: Url = None, as_json: AsJson = False) ->
     with opened(url) as db:
         found = Subscriptions(queue_of(queue)).stats(db)
     if wants_table(as_json) and found:
-        Console().print(_table(found))
+        print_shown(_table(found))
     else:
         write_lines([encode_json(asdict(one)).encode() + b"\n" for one in found])
     if not found:

@@ -10,9 +10,13 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from fdbqueue.cli.options import CodecName
+from fdbqueue.cli.values import from_json
 from fdbqueue.errors import CodecError, ItemTooLarge
 from fdbqueue.items import envelope
-from fdbqueue.layers.leasing.times import positive, visible_at
+from fdbqueue.layers.leasing.times import not_negative, positive, visible_at
+
+SHORTEST_SECONDS = 1e-6
 
 HeadersText = Annotated[
     str | None,
@@ -39,28 +43,38 @@ class Terms:
     delay: float | None = None
     at: float | None = None
     ttl: float | None = None
+    ttl_at: float | None = None
+    """The end of its life, in seconds since 1970, instead of `ttl`."""
 
     def __post_init__(self) -> None:
         visible_at(0, self.delay, self.at)
         if self.ttl is not None:
             positive(self.ttl, "ttl")
+        if self.ttl_at is not None:
+            not_negative(self.ttl_at, "ttl_at")
+            if self.ttl is not None:
+                raise ValueError("An item's life ends after its ttl, or at ttl_at; not both.")
         envelope(b"", self.headers)
 
     def over(self, others: Terms) -> Terms:
         """Return these terms and, where they say nothing, others; headers one by one."""
         waits = self if self.delay is not None or self.at is not None else others
+        lives = self if self.ttl is not None or self.ttl_at is not None else others
         headers = {**(others.headers or {}), **(self.headers or {})}
-        return Terms(headers or None, waits.delay, waits.at, others.ttl if self.ttl is None else self.ttl)
+        return Terms(headers or None, waits.delay, waits.at, lives.ttl, lives.ttl_at)
 
-    def arguments(self) -> dict[str, Any]:
-        """Return them as the library's verbs take them."""
-        return {"headers": self.headers, "delay": self.delay, "at": self.at, "ttl": self.ttl}
+    def arguments(self, now: float) -> dict[str, Any]:
+        """Return them as the library's verbs take them; `now` in seconds since 1970."""
+        # An item whose life is over goes in and expires at once: so it is counted, and not passed over in silence.
+        ttl = self.ttl if self.ttl_at is None else max(self.ttl_at - now, SHORTEST_SECONDS)
+        return {"headers": self.headers, "delay": self.delay, "at": self.at, "ttl": ttl}
 
 
 def terms_of(headers: str | None, delay: float | None, at: float | None, ttl: float | None) -> Terms:
     """Return the terms that options write down."""
     with _refused("--headers"):
-        named = Terms(None if headers is None else msgspec.json.decode(headers, type=dict[str, Any]))
+        decoded = None if headers is None else msgspec.json.decode(headers, type=dict[str, Any])
+        named = Terms(None if decoded is None else from_json(decoded, CodecName.msgpack))
     with _refused(None):
         return Terms(named.headers, delay, at, ttl)
 

@@ -13,6 +13,7 @@ import typer
 from rich import box
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Url, queue_of
@@ -28,6 +29,9 @@ COLUMNS = {
     "age s": "oldest_age_s",
     "wait": "requests",
 }
+
+WIDE_COLUMNS = 80
+"""A narrower terminal would cut the names of queues off."""
 
 
 def top(
@@ -48,7 +52,7 @@ def top(
             return
         with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
             for look in shown:
-                live.update(_table(look), refresh=True)
+                live.update(_table(look, live.console.width), refresh=True)
 
 
 def _looks(
@@ -73,13 +77,22 @@ def _row(stats: StagedStats, before: StagedStats | None, passed: float) -> dict[
     return row
 
 
-def _table(look: dict[str, dict[str, float | int | None]]) -> Table:
+def _table(look: dict[str, dict[str, float | int | None]], width: int) -> Table:
+    """Return a row for each queue or, on a narrow terminal, a column."""
+    if width < WIDE_COLUMNS:
+        table = Table(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True, pad_edge=False)
+        table.add_column("queue", no_wrap=True)
+        for name in look:
+            table.add_column(Text(name), justify="right", overflow="fold")
+        for heading, column in COLUMNS.items():
+            table.add_row(heading, *(_number(row[column]) for row in look.values()))
+        return table
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True, pad_edge=False)
     table.add_column("queue", overflow="fold", min_width=8)
     for heading in COLUMNS:
         table.add_column(heading, justify="right", no_wrap=True)
     for name, row in look.items():
-        table.add_row(name, *(_number(row[column]) for column in COLUMNS.values()))
+        table.add_row(Text(name), *(_number(row[column]) for column in COLUMNS.values()))
     return table
 
 

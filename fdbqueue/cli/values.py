@@ -1,7 +1,8 @@
 """Values as JSON, whatever their codec.
 
 JSON has no bytes. In a queue of bytes a value that is UTF-8 is written as a string, any other as
-``{"base64": "…"}``; in a tuple, where a string and bytes are two things, bytes are always written so.
+``{"base64": "…"}``. In a tuple, in MessagePack and in headers, where a string and bytes are two things, bytes are
+always written so.
 
 >>> to_json(b"hello", CodecName.bytes), to_json(b"\\xff", CodecName.bytes), to_json((1, b"x"), CodecName.tuple)
 ('hello', {'base64': '/w=='}, [1, {'base64': 'eA=='}])
@@ -37,7 +38,7 @@ def parse(text: str, codec: CodecName, *, raw: bool = False) -> Any:
             raise BadValue(f"{_shortened(text)} is no text: {error}. For any bytes there is --codec bytes.") from error
     try:
         decoded = msgspec.json.decode(stored)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise BadValue(
             f"{_shortened(text)} is no JSON: {error}. For plain text there are --codec str and --raw."
         ) from error
@@ -50,6 +51,8 @@ def from_json(decoded: Any, codec: CodecName) -> Any:
         return decoded.encode() if isinstance(decoded, str) else _bytes(decoded)
     if codec is CodecName.tuple:
         return _tuple(decoded)
+    if codec is CodecName.msgpack:
+        return _with_bytes(decoded)
     return decoded
 
 
@@ -105,6 +108,16 @@ def _without_bytes(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_bytes(part) for part in value]
     return value
+
+
+def _with_bytes(decoded: Any) -> Any:
+    if isinstance(decoded, dict):
+        if decoded.keys() == {"base64"}:
+            return _bytes(decoded)
+        return {key: _with_bytes(part) for key, part in decoded.items()}
+    if isinstance(decoded, list):
+        return [_with_bytes(part) for part in decoded]
+    return decoded
 
 
 def _base64(value: bytes) -> dict[str, str]:

@@ -16,11 +16,13 @@ A body must not wait by itself, so that no event loop is ever blocked. (docs/adr
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from fdbqueue.engine.api import Future, KeyValue, ReadTransaction
+from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FDBError
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.streaming import StreamingMode
 
@@ -52,6 +54,8 @@ def wait_in_thread(future: Any) -> Any:
     needs the interpreter lock for every answer, and many waiting threads slow each other down. Other threads can wait
     in the client library itself.
     """
+    if _forked:
+        _refuse_parents(future)
     pointer = getattr(future, "fpointer", None)
     if pointer is not None and threading.current_thread() is not _main_thread:
         future.capi.fdb_future_block_until_ready(pointer)
@@ -97,8 +101,29 @@ async def aio(future: Future[T]) -> T:
     False
     """
     if not future.is_ready():
+        if _forked:
+            _refuse_parents(future)
         await _ready(future)
     return future.wait()
+
+
+_forked = False
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def _refuse_parents(future: Any) -> None:
+    """Raise 1021 for a binding's future of the parent process: its network thread does not run in a forked child."""
+    binding = getattr(type(future).wait, "__globals__", {})
+    network = binding.get("_network_thread")
+    if network is not None and not network.is_alive() and not future.is_ready():
+        raise FDBError(COMMIT_UNKNOWN_RESULT)
 
 
 async def _ready(future: Future[Any]) -> None:

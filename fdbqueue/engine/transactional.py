@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import FDBError, adopt_binding
@@ -17,6 +17,7 @@ from fdbqueue.engine.steps import Steps, aio
 
 P = ParamSpec("P")
 T = TypeVar("T")
+S = TypeVar("S")
 
 _NO_GENERATORS = "Generators can not be wrapped with transactional"
 _ASYNC = "wrap the async function itself with transactional, and await its calls."
@@ -32,15 +33,17 @@ def is_database(tr_or_db: object) -> bool:
         return True
     if hasattr(tr_or_db, "commit"):
         return False
-    if hasattr(tr_or_db, "get_range"):
-        raise TypeError(
-            "A transaction was expected, and not its snapshot: give the transaction; what reads by snapshot does so by"
-            " itself."
-        )
+    if _is_snapshot(tr_or_db):
+        raise TypeError("A transaction was expected, not its snapshot: give the transaction itself.")
     raise TypeError(
         f"A database or a transaction was expected, not {type(tr_or_db).__name__}: give what fdbqueue.open returned, or"
         " the transaction that your function was given."
     )
+
+
+def _is_snapshot(given: object) -> bool:
+    """Say whether `given` only reads, as ``tr.snapshot`` does."""
+    return hasattr(given, "get_range") and not (hasattr(given, "create_transaction") or hasattr(given, "commit"))
 
 
 def attempts(db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
@@ -64,15 +67,21 @@ def attempts(db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
 
 
 @overload
-def transactional(func: Callable[P, T], /) -> Callable[P, T]: ...
+def transactional(  # type: ignore[overload-overlap]  # a method's first parameter is no transaction
+    func: Callable[Concatenate[Transaction, P], T], /
+) -> Callable[Concatenate[Transaction | Database, P], T]: ...
+@overload
+def transactional(
+    func: Callable[Concatenate[S, Transaction, P], T], /
+) -> Callable[Concatenate[S, Transaction | Database, P], T]: ...
 @overload
 def transactional(*, parameter: str = "tr") -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 def transactional(func: Any = None, /, *, parameter: str = "tr") -> Any:
     """Let the function's `tr` parameter take a database as well: the call is then a transaction of its own.
 
-    Given a transaction, the function runs in it and nothing is committed. Given a database, it runs in a new
-    transaction, which is committed, and both are repeated as long as the engine says that it helps; the function
-    may therefore run more than once, also after a commit whose outcome is unknown.
+    Given a transaction or its snapshot, the function runs in it and commits nothing. Given a database, it runs in a
+    new transaction, which is committed. Both are repeated while the error is one that a retry can cure. So the
+    function may run more than once, also after a commit whose outcome is unknown.
 
     >>> import fdbqueue
     >>> @transactional
@@ -145,11 +154,11 @@ def _wrap_async(func: Callable[..., Any], parameter: str, index: int) -> Callabl
 def _begun(
     parameter: str, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Transaction | None, tuple[Any, ...], dict[str, Any]]:
-    """Begin a transaction in place of the database that was given; None: nothing is to be committed here."""
+    """Begin a transaction in place of the database that was given, or return None: then nothing is committed here."""
     if parameter not in kwargs and len(args) <= index:
         return None, args, kwargs  # the function itself says what is missing
     given = kwargs[parameter] if parameter in kwargs else args[index]
-    if not is_database(given):
+    if _is_snapshot(given) or not is_database(given):
         return None, args, kwargs
     adopt_binding()
     tr = given.create_transaction()

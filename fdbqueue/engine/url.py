@@ -1,31 +1,92 @@
-"""`open(url)`: from a URL to a database, never to another engine than the one asked for."""
+"""`open(url)`: from a URL to a database, never to another engine than the one asked for.
+
+A path behind the scheme is taken as it is, up to a ``?``: ``file:shop``, ``file:/var/shop``, ``file:~/100% tea``.
+Behind ``//`` it is that of a URL (RFC 8089): absolute, with percent-escapes decoded, and of this machine. So what
+`pathlib.Path.as_uri` returns names the same folder.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Any
-from urllib.parse import parse_qsl
+from typing import NamedTuple, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
 
+from fdbqueue.engine.api import Database
 from fdbqueue.errors import UrlError
 
 THREE = "memory: (private, gone at close), file:PATH (a folder, durable) or fdb:[CLUSTER_FILE] (a cluster)"
+SCHEMES = ("memory", "file", "fdb")
 
 
-def open(url: str | None = None) -> Any:
+class Parsed(NamedTuple):
+    """What a database URL says."""
+
+    scheme: str
+    path: str
+    """Of the folder or the cluster file, the home folder put in; "" if the URL names none."""
+    options: dict[str, str]
+
+
+def parse(url: str) -> Parsed:
+    """Return what `url` says.
+
+    Raises:
+        UrlError: it is none of the three kinds.
+
+    >>> parse("file:shop?durability=relaxed")
+    Parsed(scheme='file', path='shop', options={'durability': 'relaxed'})
+    >>> parse("file:///srv/tea%20shop").path
+    '/srv/tea shop'
+    """
+    scheme, colon, rest = url.partition(":")
+    if not colon or scheme not in SCHEMES:
+        raise UrlError(f"{url!r} is not a database URL. Give one of {THREE}.")
+    path, _, query = rest.partition("?")
+    if rest.startswith("//") and scheme != "memory":
+        path = _path_behind_slashes(url, scheme)
+    else:
+        path = os.path.expanduser(path)
+    if "\0" in path:
+        raise UrlError(f"{url!r}: a path has no byte 0.")
+    try:
+        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError as error:
+        raise UrlError(f"{url!r}: options after '?' must be NAME=VALUE pairs joined by '&', not {query!r}.") from error
+    return Parsed(scheme, path, options)
+
+
+def _path_behind_slashes(url: str, scheme: str) -> str:
+    """Return the path behind ``//``, decoded."""
+    if "#" in url.partition("?")[0] or not url.isprintable():  # urlsplit would drop line ends, and what follows '#'
+        raise UrlError(f"{url!r}: write '#' as %23 behind //, and control characters as percent-escapes too.")
+    try:
+        split = urlsplit(url)
+    except ValueError as error:
+        raise UrlError(f"{url!r}: {error}.") from error
+    if split.netloc.lower() not in ("", "localhost"):
+        path = unquote(split.netloc + split.path)
+        raise UrlError(
+            f"{url!r}: {split.netloc!r} behind // would be a host. Write {scheme}:{path} for a relative path,"
+            f" {scheme}:/{path} for an absolute one."
+        )
+    return unquote(split.path, errors="surrogateescape")
+
+
+def open(url: str | None = None) -> Database:
     """Open the database that `url` names.
 
     Args:
-        url: ``memory:``, ``file:PATH`` or ``fdb:[CLUSTER_FILE]``; the embedded two take options behind a ``?``, as
-            in ``file:queue?durability=relaxed``. A path may begin with ``~``, the home folder. None reads the
-            environment's ``FDBQUEUE_URL``.
+        url: ``memory:``, ``file:PATH`` or ``fdb:[CLUSTER_FILE]``. The embedded two take options after a ``?``, as in
+            ``file:queue?durability=relaxed``. A path is taken as it is and may begin with ``~``, the home folder.
+            ``file:///PATH`` is absolute, with percent-escapes decoded. None reads the environment's ``FDBQUEUE_URL``.
 
     Returns:
         A database: `create_transaction`, the binding's own reads and writes, `close`, and use in ``with``. One of
         ``fdb:`` connects at first use, in the process that uses it.
 
     Raises:
-        UrlError: no URL, or none of the three kinds.
-        TypeError: no string.
+        UrlError: there is no URL, it is none of the three kinds, or it names a host.
+        TypeError: it is no string.
         StorageError: the folder can't be used; the message says why.
 
     >>> with open("memory:") as db:
@@ -39,27 +100,19 @@ def open(url: str | None = None) -> Any:
             raise UrlError(f"No database URL was given and FDBQUEUE_URL is not set. Give one of {THREE}.")
     if not isinstance(url, str):
         raise TypeError(f"A database URL is a str, one of {THREE}, not {type(url).__name__}.")
-    scheme, colon, rest = url.partition(":")
-    if not colon or scheme not in ("memory", "file", "fdb"):
-        raise UrlError(f"{url!r} is not a database URL. Give one of {THREE}.")
-    path, _, query = rest.partition("?")
-    path = os.path.expanduser(path)
-    try:
-        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-    except ValueError as error:
-        raise UrlError(f"{url!r}: behind the ? stand options, NAME=VALUE with & between, and not {query!r}.") from error
+    scheme, path, options = parse(url)
     if scheme == "fdb":
         from fdbqueue.engine.cluster import ClusterDatabase
 
         if options:
             raise UrlError(f"{url!r}: a cluster's URL takes no options, but {', '.join(sorted(options))} were given.")
-        return ClusterDatabase(path or None)
+        return cast(Database, ClusterDatabase(path or None))
     from fdbqueue.engine import embedded
 
     if scheme == "memory":
         if path:
-            raise UrlError(f"{url!r}: memory: takes no path. For a folder write file:{path}.")
-        return embedded.open_memory(options=options)
+            raise UrlError(f"{url!r}: memory: takes no path. For a folder write file:PATH.")
+        return cast(Database, embedded.open_memory(options=options))
     if not path:
         raise UrlError("file: needs the path of a folder, as in file:./queue.")
-    return embedded.open_file(path, options=options)
+    return cast(Database, embedded.open_file(path, options=options))

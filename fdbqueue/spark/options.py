@@ -148,6 +148,8 @@ def _url(given: str | None) -> str:
             "memory: is private to one process, and every task of Spark is another. Use file:PATH on one machine, or"
             " fdb:[CLUSTER_FILE]."
         )
+    if rest.startswith("//"):
+        return url  # absolute, or refused when it is opened
     if scheme == "file":
         # Executors have other working folders than the driver.
         path, mark, query = rest.partition("?")

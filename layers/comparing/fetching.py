@@ -13,7 +13,7 @@ from fdbqueue.engine.transactional import attempts
 from fdbqueue.items import notes_of, size_of
 
 from ..leases import Leases
-from ..leasing.moves import Moves
+from ..leasing.moves import Moves, is_over
 from ..leasing.taking import EXPIRED_LIMIT, ITEM_BYTES, TAKE_BYTES, UNTAKEABLE, Predicate
 from ..leasing.timers import SETTLE_LIMIT, due_timers, next_due_us, settle
 from ..waiting import alarmed
@@ -152,14 +152,14 @@ class Fetching:
     ) -> Steps[None]:
         """Fetch one copy, or remove its item if its life is over."""
         notes = notes_of(stored)
-        is_over = 0 < notes.ttl_at_us <= haul.now_us
-        if not is_over:
+        outdated = is_over(notes, haul.now_us)
+        if not outdated:
             haul.size_bytes += size_of(stored) + ITEM_BYTES
             if haul.is_full:
                 return
             item = yield from self._queue.item(tr, position_of(self._layout, packed), stored)
-            is_over = self._predicate.says_over(item, notes, haul.now_us)
-        if is_over:
+            outdated = self._predicate.says_over(item, notes, haul.now_us)
+        if outdated:
             yield from self._copies.remove(tr, packed, "expired")
             haul.expired += 1
             return

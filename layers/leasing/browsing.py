@@ -55,6 +55,7 @@ def browse(
     state: State,
     after: Position | None = None,
     limit: int | None = None,
+    reverse: bool = False,
     share: float = 1.0,
 ) -> Browser[Kept]:
     """Return the items of one state in the order of their positions, as `Queue.browse` does those available."""
@@ -64,7 +65,7 @@ def browse(
     def look(row: KeyValue) -> Steps[Kept | None]:
         return _open(tr, queue, place, row, state)
 
-    return Browser(Pages(tr, begin, place.end, limit=limit, pace=Pace(share)), look)
+    return Browser(Pages(tr, begin, place.end, limit=limit, reverse=reverse, pace=Pace(share)), look)
 
 
 def _open(tr: Transaction | Database, queue: Queue, place: Place, row: KeyValue, state: State) -> Steps[Kept | None]:

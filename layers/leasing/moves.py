@@ -6,11 +6,13 @@ another place; it keeps timers and counters true, and the tail above every item 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from msgspec import structs
 
+from fdbqueue import Position
 from fdbqueue.arrivals import announce, wants_arrivals
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps
@@ -36,6 +38,8 @@ class Retry:
     """After how many attempts it becomes a dead letter; None: never."""
     backoff: Backoff
     """How long it waits before the next."""
+    spares: Callable[[Position, bytes], bool] | None = None
+    """Called with the position and token of an expired lease; if true, the lease is not reclaimed. None: all are."""
 
     def is_last(self, attempt: int) -> bool:
         """Say whether an item whose attempt of this number has failed becomes a dead letter."""
@@ -209,7 +213,7 @@ class Moves:
 
     def put_back(self, packed: bytes, stored: bytes, notes: Notes, *, now_us: int, delay_us: int) -> Fate:
         """Put an item that has left its place back into its own, at once or after a delay, unless its life is over."""
-        if notes.ttl_at_us and notes.ttl_at_us <= now_us:
+        if is_over(notes, now_us):
             self.vanish(packed, stored, "expired")
             return Fate.expired
         if delay_us > 0:
@@ -221,17 +225,25 @@ class Moves:
     def fail(
         self, packed: bytes, stored: bytes, notes: Notes, retry: Retry, *, now_us: int, delay_us: int | None, error: str
     ) -> Fate:
-        """Take a leased item whose attempt failed back, or put it among the dead letters if that was the last one."""
+        """Put a leased item whose attempt failed back, or among the dead letters if that was its last attempt.
+
+        An item whose time to live is over is removed instead, also at its last attempt.
+        """
         # What stands beside the item is noted as well, and the notes have a limit.
         error = cut(error, ERROR_BYTES - sum(map(len, notes.beside)))
         if delay_us is None:
             # Before anything is written: a policy that raises must not leave the item nowhere.
             delay_us = retry.delay_us(notes.attempt)
         self.leave_leased(packed, notes)
-        if retry.is_last(notes.attempt):
+        if retry.is_last(notes.attempt) and not is_over(notes, now_us):
             self.enter_dead(packed, stored, at_rest(notes, error=error, died_at_us=now_us))
             return Fate.dead
         return self.put_back(packed, stored, at_rest(notes, error=error), now_us=now_us, delay_us=delay_us)
+
+
+def is_over(notes: Notes, now_us: int) -> bool:
+    """Return whether an item's time to live is over."""
+    return 0 < notes.ttl_at_us <= now_us
 
 
 _AT_REST: dict[str, Any] = {"token": b"", "expires_at_us": 0, "visible_at_us": 0, "died_at_us": 0, "subscription": ""}

@@ -14,8 +14,9 @@ from fdbqueue.items import NO_NOTES, Item, Notes, notes_of, size_of
 
 from ..head import Head
 from ..lease import Lease
-from .moves import Moves, Retry
+from .moves import Moves, Retry, is_over
 from .timers import SETTLE_LIMIT, due_timers, settle
+from .times import seconds_or_none
 
 TAKE_BYTES = 2_000_000
 """About how much payload one transaction reads and moves: it may have 10,000,000 bytes and five seconds in all."""
@@ -143,19 +144,19 @@ class Taking:
         for row in found:
             notes = _notes_if_readable(row.value)
             packed = self._layout.available.packed(row.key)
-            is_over = 0 < notes.ttl_at_us <= now_us
-            if not is_over:
+            outdated = is_over(notes, now_us)
+            if not outdated:
                 try:
                     haul.size_bytes += size_of(row.value) + ITEM_BYTES
                     if haul.leases and haul.size_bytes > TAKE_BYTES:
                         haul.full = True
                         return
                     item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
-                    is_over = self._predicate.says_over(item, notes, now_us)
+                    outdated = self._predicate.says_over(item, notes, now_us)
                 except UNTAKEABLE as error:
                     haul.error = error
                     return
-            if is_over:
+            if outdated:
                 moves.leave_available(packed, notes, cleared=True)
                 moves.vanish(packed, row.value, "expired")
                 haul.expired += 1
@@ -209,4 +210,5 @@ def _lend(moves: Moves, item: Item, packed: bytes, stored: bytes, notes: Notes, 
         lent.attempt,
         terms.consumer,
         notes.error,
+        seconds_or_none(notes.ttl_at_us),
     )

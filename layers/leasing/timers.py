@@ -103,6 +103,8 @@ def settle(
             continue
         try:
             meant = bool(found) and _is_meant(kind, at_us, found[0][1])
+            if meant and kind == LEASE and retry.spares and retry.spares(position, notes_of(found[0][1]).token):
+                continue
         except FormatError:
             # Left to a newer version of the library, which wrote it; the check says so. Others must not wait for it.
             continue

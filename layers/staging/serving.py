@@ -22,9 +22,10 @@ from ..head import Head
 from ..lease import Fate, Lease, LeaseHandle
 from ..leases import Leases
 from ..leasing.holding import read_leased
-from ..leasing.moves import Moves, at_rest
+from ..leasing.moves import Moves, at_rest, is_over
 from ..leasing.taking import UNTAKEABLE, LifeOver, Predicate
 from ..leasing.timers import SETTLE_LIMIT, due_timers, next_due_us, settle
+from ..leasing.times import seconds_or_none
 
 ITEMS_AT_ONCE = 256
 """How many items one transaction takes at most."""
@@ -427,18 +428,17 @@ class Serving:
         self, tr: Transaction, moves: Moves, row: KeyValue, share: Share, token: bytes, now_us: int
     ) -> Steps[bool]:
         """Give an item to a share; False if its life was over."""
-        notes = notes_of(row.value)
-        packed = self._layout.available.packed(row.key)
+        notes, packed = notes_of(row.value), self._layout.available.packed(row.key)
         position = self._layout.position_of(row.key)
-        item, is_over = None, 0 < notes.ttl_at_us <= now_us
+        item, outdated = None, is_over(notes, now_us)
         try:
-            if not is_over and (share.own or self._predicate):
+            if not outdated and (share.own or self._predicate):
                 item = yield from self._queue.item(tr, position, row.value)
-                is_over = self._predicate.says_over(item, notes, now_us)
+                outdated = self._predicate.says_over(item, notes, now_us)
         except UNTAKEABLE:
             if share.own:
                 raise
-        if is_over:
+        if outdated:
             moves.leave_available(packed, notes, cleared=True)
             moves.vanish(packed, row.value, "expired")
             return False
@@ -496,4 +496,5 @@ def _lease(item: Item, notes: Notes) -> Lease:
         notes.attempt,
         notes.consumer,
         notes.error,
+        seconds_or_none(notes.ttl_at_us),
     )

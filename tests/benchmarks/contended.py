@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from fdbqueue.engine import FDBError, KeySelector, Subspace
 from fdbqueue.engine import tuple as fdb_tuple
+from tests.helpers.standin import StandIn
 
 T = TypeVar("T")
 NOT_COMMITTED = 1020
@@ -40,7 +41,7 @@ class Counting:
                 tr.on_error(error.code).wait()
 
 
-class CountingDatabase:
+class CountingDatabase(StandIn):
     """A database that counts how many of its transactions' commits met a conflict; all else is the given one's."""
 
     def __init__(self, db: Any) -> None:
@@ -135,7 +136,7 @@ class HighContention(Counting):
         return key
 
     def _wait(self, db: Any, request: bytes | None) -> bytes | None:
-        result = self._results.pack((self._requests.unpack(request)[1],))
+        result = self._results.pack((self._requests.unpack(request or b"")[1],))
         pause = self.FIRST_PAUSE_S
         while True:
             try:

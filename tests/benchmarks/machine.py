@@ -54,7 +54,7 @@ def facts() -> list[tuple[str, str]]:
 def cluster_facts(url: str) -> list[tuple[str, str]]:
     """Return what a cluster says about itself."""
     with fdbqueue.open(url) as db:
-        status = json.loads(bytes(db[b"\xff\xff/status/json"]))["cluster"]
+        status = json.loads(db[b"\xff\xff/status/json"] or b"{}")["cluster"]
     processes = status["processes"].values()
     kinds = status["configuration"]
     versions = ", ".join(sorted({process["version"] for process in processes}))

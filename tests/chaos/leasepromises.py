@@ -36,13 +36,14 @@ class OneLease(Invariant):
     def _left(self, step: Step, position: Position, before: Standing, after: Standing | None) -> None:
         record, notes = step.record, before.notes
         expired = notes.expires_at_us <= now_us(record)
-        mine = notes.consumer == record.by and is_sharing(record.call)
+        # A delivered item is leased in its subscription's name, until the call that waits for it collects it. A call
+        # whose commit's outcome is unknown gives it back.
+        delivered = notes.consumer == notes.subscription and record.call.startswith(WAITS)
+        mine = delivered or (notes.consumer == record.by and is_sharing(record.call))
         used = self.claims.used.get(record.by, {})
         lease: LeaseOf = (position, notes.token)
         if after is not None and after.state == "leased" and after.notes.token == notes.token:
-            # What was delivered is leased in its subscription's name, until the consumer that waits for it collects it.
-            collected = notes.consumer == notes.subscription and record.call.startswith(WAITS)
-            kind, fine = "extended", mine or collected or lease in used.get("extend", ())
+            kind, fine = "extended", mine or lease in used.get("extend", ())
         elif after is not None and after.state == "leased":
             kind, fine = "leased again", expired
         elif after is None and step.counts["dequeued"] > 0:
@@ -79,6 +80,8 @@ class AckOrRedelivery(Invariant):
                 self._ends["return"][lease] += 1
             if after is not None and after.state == "dead" and before.notes.attempt < self.rules.max_attempts:
                 self.broken(f"{position} died at its attempt {before.notes.attempt}", step.record)
+            if after is not None and after.state == "dead" and 0 < after.notes.ttl_at_us <= after.notes.died_at_us:
+                self.broken(f"{position} is a dead letter though its time to live was over", step.record)
 
     def end(self, replay: Replay) -> None:
         for kind, told in self.claims.told_used.items():

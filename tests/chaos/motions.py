@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fdbqueue import Position
 from fdbqueue.layers.oprecords import Record
 from fdbqueue.layout import DELAY, LEASE, TTL
-from tests.chaos.claims import Claims
+from tests.chaos.claims import WAITS, Claims
 from tests.chaos.replay import Standing, Step
 
 
@@ -25,9 +25,10 @@ def now_us(record: Record) -> int:
 def is_sharing(call: str) -> bool:
     """Say whether a call may give back or extend leases of its process of its own accord.
 
-    Staged calls and consumers do; also in a thread that finishes what a cancelled call began, and that has no name.
+    Staged calls and consumers do, and calls of subscriptions whose commit's outcome is unknown; also in a thread that
+    finishes what a cancelled call began, and that has no name.
     """
-    return call.startswith(("staged lease", "staged dequeue", "consume")) or not call
+    return call.startswith(("staged lease", "staged dequeue", "consume", *WAITS)) or not call
 
 
 def timers_of(standing: Standing | None) -> Iterator[tuple[int, str]]:

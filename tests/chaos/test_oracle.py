@@ -14,6 +14,7 @@ from fdbqueue.engine.steps import run
 from fdbqueue.layers.deadlines import Deadlines
 from fdbqueue.layers.head import Head
 from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leasing import moves
 from fdbqueue.layers.oplog import OperationLog, calling
 from fdbqueue.layers.relaxed import RelaxedHead
 from fdbqueue.layers.smart import SmartQueue
@@ -379,6 +380,23 @@ def test_a_deadline_that_is_claimed_or_told_twice_is_found(other: Any) -> None:
     scene.raw[deadline] = b""  # past the log: the second claim finds what the first one took
     told_at_a_claim()
     assert "deadlines" in scene.broken()
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_an_item_that_dies_though_its_life_was_over_is_found(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
+    if wrong:
+        monkeypatch.setattr(moves, "is_over", lambda notes, now_us: False)
+    leases = scene.leases = Leases(scene.queue, max_attempts=6, clock=scene.clock)
+    scene.enqueue("a", ttl=50)
+    for attempt in range(6):
+        lease = scene.lease(duration=100)
+        scene.clock.now += 60 if attempt == 5 else 0
+        told = scene.told("nack", {"claims": told_claims([lease])})
+        with calling(f"nack#{told.number}"):
+            told.answer = {"fate": str(leases.nack(scene.db, lease))}
+    assert ("I4" in scene.broken()) == wrong
 
 
 def test_credit_that_is_exceeded_is_found(other: Any) -> None:

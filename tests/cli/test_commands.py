@@ -13,10 +13,13 @@ import pytest
 import fdbqueue
 from fdbqueue.browse import Pace
 from fdbqueue.cli import errors
-from fdbqueue.cli.dequeue import _drain
+from fdbqueue.cli.dequeue import Drain
 from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.output import line
+from fdbqueue.cli.stopping import StopSignals
+from fdbqueue.codecs import JsonCodec
 from fdbqueue.engine import Subspace
+from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.messages import MessageType
 from tests.cli.conftest import Run
 from tests.helpers.days import Days
@@ -96,23 +99,29 @@ def test_browse_rests_so_that_it_reads_in_its_share_of_the_time(
 def test_all_come_out_although_so_many_can_not_be_read_in_time(
     db: Any, space: Subspace, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    queue = fdbqueue.Queue(space, codec="json")
-    queue.enqueue_many(db, range(250))
-    shown: list[fdbqueue.Item] = []
+    class Counting(JsonCodec):
+        """Counts what is read."""
 
-    def show(item: fdbqueue.Item) -> bytes:
-        shown.append(item)
-        return line(item, CodecName.json)
+        read = 0
+
+        def decode(self, data: bytes) -> Any:
+            self.read += 1
+            return super().decode(data)
+
+    codec = Counting()
+    queue = fdbqueue.Queue(space, codec=codec)
+    queue.enqueue_many(db, range(250))
 
     def plan() -> Fault | None:
-        too_many = len(shown) > 50
-        shown.clear()
+        too_many, codec.read = codec.read > 50, 0
         assert slow.faults < 10, "it asks for as many again and again"
         return ("before", 1007) if too_many else None
 
     slow = FaultyDatabase(db, plan)
-    assert _drain(slow, queue, 248, show, None) == 248
-    assert _drain(slow, queue, None, show, None) == 2
+    for limit, out in (248, 248), (None, 2):
+        drain = Drain(slow, Leases(queue), StopSignals(), partial(line, codec=CodecName.json))
+        drain.run(limit)
+        assert drain.out == out
     assert lines(capfdbinary.readouterr().out.decode()) == list(range(250))
 
 
@@ -162,18 +171,25 @@ def test_a_queue_of_json_has_no_raw_values(run: Run, name: str, command: str) ->
     assert lines(run("browse", name).stdout) == [1]
 
 
-def test_an_item_that_json_can_not_hold_stays(run: Run, name: str, db: Any, space: Subspace) -> None:
+@pytest.mark.parametrize(("command", "arguments"), [("dequeue", ["--all"]), ("lease", ["-n", "2"])])
+def test_an_item_that_json_can_not_hold_stays_and_those_before_it_are_printed(
+    run: Run, name: str, db: Any, space: Subspace, command: str, arguments: list[str]
+) -> None:
     nested: list[Any] = []
     for _ in range(600):
         nested = [nested]
     queue = fdbqueue.Queue(space, codec="msgpack")
     queue.enqueue_many(db, [1, nested])
 
-    refused = run("dequeue", name, "--all", "--codec", "msgpack")
+    refused = run(command, name, *arguments, "--codec", "msgpack")
 
     assert refused.exit_code == errors.VALUE
     assert "can't be written as JSON" in refused.stderr
-    assert queue.stats(db).available == 2
+    assert "1 more items went back" in refused.stderr or "1 went back to it" in refused.stderr
+    [printed] = lines(refused.stdout)
+    assert (printed if command == "dequeue" else printed["value"]) == 1
+    stats = Leases(queue).stats(db)
+    assert (stats.available, stats.leased) == (1, int(command == "lease"))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import fdbqueue
 from fdbqueue.cli import errors
 from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run
+from tests.cli.test_leasing import lines
 from tests.helpers.staging import wait_until
 
 COMMAND = [sys.executable, "-m", "fdbqueue"]
@@ -108,7 +109,10 @@ def test_who_interrupts_an_input_without_end_is_told_what_is_surely_in(file_url:
 
 
 @pytest.mark.parametrize("command", ["enqueue", "ack", "nack", "clear", "purge"])
-def test_a_closed_standard_input_is_a_usage_error(file_url: str, command: str) -> None:
+def test_a_closed_standard_input_is_a_usage_error(file_url: str, queue: fdbqueue.Queue, command: str) -> None:
+    with fdbqueue.open(file_url) as db:
+        dead_letter(db, queue)
+
     refused = closed("<", command, "orders", url=file_url)
 
     assert refused.returncode == errors.USAGE, refused.stderr
@@ -129,6 +133,14 @@ def test_a_standard_input_that_can_not_be_read_is_an_error(file_url: str, comman
 def test_a_closed_standard_error_makes_no_failure_of_what_was_done(file_url: str, queue: fdbqueue.Queue) -> None:
     assert closed("2>", "enqueue", "orders", "1", url=file_url).returncode == 0
     assert closed("2>", "clear", "orders", "--yes", url=file_url).returncode == 0
+
+
+def dead_letter(db: Any, queue: fdbqueue.Queue) -> None:
+    leases = Leases(queue, max_attempts=1)
+    leases.enqueue(db, 1)
+    taken = leases.lease(db)
+    assert taken is not None
+    leases.nack(db, taken)
 
 
 def lease_that_expires(queue: fdbqueue.Queue, url: str) -> None:
@@ -196,6 +208,39 @@ class TestOddLines:
 
         assert refused.stderr == "Error: 'nonsense' is no handle of a lease, which looks like 7:72616e64:746f6b65.\n"
         assert run("ack", name, stdin=b"nonsense\n").stderr.endswith(" 0 items were acked.\n")
+
+    def test_leases_before_a_line_that_is_no_handle_are_acked(self, run: Run, name: str) -> None:
+        run("enqueue", name, "1", "2", "3")
+        leased = run("lease", name, "-n", "2").stdout
+
+        refused = run("ack", name, stdin=leased + "nonsense\n" + run("lease", name).stdout)
+
+        assert refused.exit_code == errors.VALUE
+        assert refused.stderr.startswith("Error: Line 3: 'nonsense' is no handle")
+        assert refused.stderr.endswith(" 2 items were acked.\n")
+        [stats] = lines(run("stats", name).stdout)
+        assert (stats["dequeued"], stats["leased"]) == (2, 1)
+
+    @pytest.mark.parametrize("codec", ["json", "msgpack", "str", "tuple"])
+    @pytest.mark.parametrize("more", [[], ["--records"]])
+    def test_a_byte_that_is_no_text_inside_json_is_refused_by_its_line(
+        self, run: Run, name: str, codec: str, more: list[str]
+    ) -> None:
+        values = {"str": b'"tea"', "tuple": b"[1]"}
+        good = values.get(codec, b'{"sku": 1}') if not more else b'{"value": %b}' % values.get(codec, b"1")
+
+        refused = run("enqueue", name, "--codec", codec, *more, stdin=good + b'\n{"value": "\xff"}\n')
+
+        assert refused.exit_code == errors.VALUE
+        assert "Error: Line 2: " in refused.stderr
+        assert refused.stderr.endswith(" Nothing was enqueued.\n")
+        assert run("peek", name, "--codec", codec).exit_code == errors.EMPTY
+
+    def test_an_argument_of_bytes_that_are_no_text_is_a_bad_value(self, run: Run, name: str) -> None:
+        refused = run("enqueue", name, '"\udcff"')
+
+        assert refused.exit_code == errors.VALUE
+        assert "is no JSON" in refused.stderr
 
     @pytest.mark.parametrize("odd", ["", "\udcff", "[" * 5_000])
     def test_a_name_that_is_none_is_a_usage_error(self, run: Run, odd: str) -> None:

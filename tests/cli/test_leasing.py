@@ -17,7 +17,7 @@ import pytest
 import fdbqueue
 from fdbqueue import LeaseLost, Position
 from fdbqueue.cli import errors
-from fdbqueue.cli.ack import _ack
+from fdbqueue.cli.handles import with_those_held
 from fdbqueue.cli.watchdog import _run
 from fdbqueue.engine import FDBError
 from fdbqueue.layers.deadletters import DeadLetters
@@ -78,19 +78,15 @@ def test_lost_leases_are_named_and_the_others_acked(run: Run, name: str) -> None
 def test_a_lease_that_is_lost_while_others_are_told_of_is_told_too() -> None:
     handles = [LeaseHandle(Position(index, b"r"), b"t") for index in range(4)]
 
-    class Losing(Leases):
-        def __init__(self) -> None:
-            self.lost = [handles[1].position, handles[3].position]
-            self.acked: list[LeaseHandle] = []
+    gone = [handles[1].position, handles[3].position]
+    told: list[LeaseHandle] = []
 
-        def ack_many(self, tr: Any, leases: Any) -> None:  # type: ignore[override]
-            if self.lost:
-                raise LeaseLost("", lost=[self.lost.pop()])
-            self.acked = leases
+    def ack(leases: list[LeaseHandle]) -> None:
+        if gone:
+            raise LeaseLost("", lost=[gone.pop()])
 
-    leases = Losing()
-    assert _ack(leases, None, handles) == 2  # type: ignore[arg-type]
-    assert leases.acked == [handles[0], handles[2]]
+    assert with_those_held(ack, handles, on_lost=told.append) == [handles[0], handles[2]]
+    assert told == [handles[3], handles[1]]
 
 
 def test_leases_that_are_given_back_return_to_their_places_and_what_became_of_them_is_told(run: Run, name: str) -> None:
@@ -327,6 +323,23 @@ def test_purge_asks_on_a_terminal(name: str, url: str, db: Any, leases: Leases, 
 
     assert "Remove up to 2 dead letters" in shown
     assert leases.stats(db).dead == left
+
+
+def test_purge_does_not_ask_about_no_dead_letters(run: Run, name: str) -> None:
+    run("enqueue", name, "1")
+
+    for arguments in [], ["1:00"], ["--limit", "3"]:
+        purged = run("purge", name, *arguments)
+        assert (purged.exit_code, purged.stderr) == (errors.EMPTY, "")
+
+
+@pytest.mark.parametrize(("arguments", "number"), [(["--limit", "1"], 1), (["1:00", "2:00"], 2), (["--limit", "9"], 3)])
+def test_purge_asks_about_as_many_as_it_may_remove(
+    run: Run, name: str, db: Any, leases: Leases, arguments: list[str], number: int
+) -> None:
+    kill(db, leases, "a", "b", "c")
+
+    assert f"to remove up to {number} dead letters" in run("purge", name, *arguments).stderr.replace("\n", " ")
 
 
 def test_more_is_leased_than_fits_into_one_transaction(run: Run, name: str, db: Any, leases: Leases) -> None:

@@ -84,6 +84,18 @@ def test_what_is_to_be_copied_is_never_cut(file_url: str, columns: str) -> None:
     assert ("┃" in shown) == (int(columns) >= 56)
 
 
+@pytest.mark.parametrize("columns", ["40", "60", "80", "100"])
+def test_a_narrow_terminal_shows_places_and_names_of_queues_whole(file_url: str, columns: str) -> None:
+    with fdbqueue.open(file_url) as db:
+        long = {"sku": "teapot " * 20}
+        position = fdbqueue.Queue("long", codec="json").enqueue(db, long, headers={"color": "red " * 10})
+
+    assert position.random.hex() in on_terminal("browse", "long", url=file_url, TERM="xterm", COLUMNS=columns)[1]
+    shown = on_terminal("top", "orders", "tea[red]", "-n", "1", url=file_url, TERM="xterm", COLUMNS=columns)[1]
+    for told in "orders", "tea[red]", "available", "wait":
+        assert told in shown
+
+
 def test_a_queue_is_called_by_its_name_whatever_that_is(file_url: str) -> None:
     assert "tea[red]pots" in on_terminal("stats", "tea[red]pots", url=file_url)[1]
 
@@ -109,19 +121,6 @@ def test_clear_asks_on_a_terminal_and_clears_on_yes(file_url: str) -> None:
     assert items_left(file_url) == 0
 
 
-def test_items_taken_out_for_a_reader_that_is_gone_are_shown_on_standard_error(file_url: str) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-
-    taken = subprocess.run(
-        [*COMMAND, "dequeue", "orders", "--all", "--url", file_url], stdout=writer, stderr=subprocess.PIPE, text=True
-    )
-    os.close(writer)
-
-    assert taken.returncode == 3
-    assert '{"sku":"teapot"}\n{"sku":"cup"}\n' in taken.stderr
-
-
 @pytest.mark.parametrize("command", ["dequeue", "lease", "stats"])
 def test_an_answer_that_a_full_disk_does_not_take_is_an_error_and_not_an_empty_queue(
     file_url: str, command: str
@@ -133,7 +132,20 @@ def test_an_answer_that_a_full_disk_does_not_take_is_an_error_and_not_an_empty_q
 
     assert failed.returncode == 3
     assert "Error: Standard output can't be written: No space left on device." in failed.stderr
-    assert ('{"sku":"teapot"}\n' in failed.stderr) == (command == "dequeue")
+    told = {
+        "dequeue": "0 items were printed and are out of the queue, 1 went back to it.",
+        "lease": "0 leases were printed, 1 more items went back.",
+    }
+    assert told.get(command, "") in failed.stderr
+    assert items_left(file_url) == 2
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["dequeue", "--help"]])
+def test_a_full_disk_makes_no_traceback_of_the_help(arguments: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        failed = subprocess.run([*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+
+    assert (failed.returncode, failed.stderr) == (3, "Error: [Errno 28] No space left on device\n")
 
 
 def test_nothing_is_taken_out_for_an_output_that_is_closed(file_url: str) -> None:

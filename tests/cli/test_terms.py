@@ -12,6 +12,7 @@ import fdbqueue
 from fdbqueue.cli import errors, records
 from fdbqueue.cli.records import Record
 from fdbqueue.cli.terms import Terms
+from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run
 from tests.cli.test_leasing import lines
@@ -107,6 +108,90 @@ def test_what_one_queue_gives_with_headers_another_takes(
     assert [(line["value"], line.get("headers")) for line in shown] == [("a", {"color": "red"}), ("b", None)]
 
 
+@pytest.mark.parametrize("taken", ["dequeue", "peek", "browse", "lease"])
+def test_the_end_of_an_item_s_life_goes_with_its_record(
+    run: Run, db: Any, name: str, other: str, leases: Leases, taken: str
+) -> None:
+    leases.enqueue(db, "short-lived", ttl=7200)
+    leases.enqueue(db, "for ever")
+    ends = notes(db, leases)["short-lived"][3]
+    arguments = {"dequeue": ["--all", "--records"], "lease": ["-n", "2"]}.get(taken, ["--records"])
+
+    moved = run(taken, name, *arguments).stdout
+    assert run("enqueue", other, "--records", stdin=moved).exit_code == 0
+
+    found = notes(db, Leases(fdbqueue.Queue(tuple(json.loads(other)), codec="json")))
+    assert found["short-lived"][3] == pytest.approx(ends, abs=1e-3)
+    assert lines(moved)[0]["ttl_at"] == ends
+    if taken != "peek":
+        assert found["for ever"][3] is None
+
+
+def test_the_end_of_a_record_s_life_may_be_over_or_come_from_the_options(
+    run: Run, db: Any, name: str, leases: Leases
+) -> None:
+    given = [{"value": 1, "ttl_at": 1_000.0}, {"value": 2, "ttl_at": FAR}, {"value": 3}]
+    assert run("enqueue", name, "--records", "--ttl", "7200", stdin="\n".join(map(json.dumps, given))).exit_code == 0
+
+    assert notes(db, leases)[2][3] == pytest.approx(FAR)
+    assert notes(db, leases)[3][3] == pytest.approx(leases.clock() + 7200, abs=60)
+    assert lines(run("dequeue", name, "--all").stdout) == [2, 3]
+    assert leases.stats(db).expired == 1
+
+
+def test_the_end_of_a_dead_letter_s_life_is_lifted_as_by_a_redrive(
+    run: Run, db: Any, name: str, other: str, leases: Leases
+) -> None:
+    leases.enqueue(db, "a", ttl=7200)
+    run("nack", name, "--max-attempts", "1", stdin=run("lease", name).stdout)
+
+    assert run("enqueue", other, "--records", stdin=run("dead", name).stdout).exit_code == 0
+
+    assert notes(db, Leases(fdbqueue.Queue(tuple(json.loads(other)), codec="json")))["a"][3] is None
+
+
+@pytest.mark.parametrize("taken", ["dequeue", "browse", "lease", "dead"])
+def test_ranks_go_with_records_into_a_queue_of_the_same_levels_and_into_no_other(
+    run: Run, name: str, other: str, taken: str
+) -> None:
+    for priority in "2", "0", "1":
+        run("enqueue", name, priority, "--levels", "3", "--priority", priority)
+    run("enqueue", name, '"default"')
+    arguments = {"dequeue": ["--all", "--records"], "browse": ["--records"], "lease": ["-n", "9"], "dead": []}[taken]
+    if taken == "dead":
+        run("nack", name, "--max-attempts", "1", stdin=run("lease", name, "-n", "9").stdout)
+    moved = run(taken, name, *arguments).stdout
+
+    refused = run("enqueue", other, "--records", stdin=moved)
+    assert refused.exit_code == errors.VALUE
+    assert "Error: Line 1: The record has the rank 0, and this queue has no order" in refused.stderr
+    assert "--levels 3" in refused.stderr
+    refused = run("enqueue", other, "--records", "--levels", "10", stdin=moved)
+    assert refused.exit_code == errors.VALUE
+    assert "Error: Line 4: The record has the rank 2, and would get the rank 9 here" in refused.stderr
+    assert refused.stderr.endswith("Nothing was enqueued.\n")
+    assert lines(run("stats", other).stdout)[0]["enqueued"] == 0
+
+    assert run("enqueue", other, "--records", "--levels", "3", stdin=moved).exit_code == 0
+    shown = lines(run("browse", other, "--records").stdout)
+    assert [(line["value"], line["rank"]) for line in shown] == [(0, 0), (1, 1), (2, 2), ("default", 2)]
+
+
+def test_bytes_in_headers_and_in_messagepack_come_out_of_a_pipe_as_bytes(
+    run: Run, db: Any, name: str, other: str, space: Subspace
+) -> None:
+    there = fdbqueue.Queue(space, codec="msgpack")
+    there.enqueue(db, {"n": 1, "data": [b"\xff", "text"]}, headers={"key": b"\x00", "color": "red"})
+
+    moved = run("dequeue", name, "--records", "--codec", "msgpack").stdout
+    assert run("enqueue", other, "--records", "--codec", "msgpack", stdin=moved).exit_code == 0
+
+    item = fdbqueue.Queue(tuple(json.loads(other)), codec="msgpack").peek(db)
+    assert item is not None
+    assert item.value == {"n": 1, "data": [b"\xff", "text"]}
+    assert item.headers == {"key": b"\x00", "color": "red"}
+
+
 def test_records_go_in_by_batches_in_their_order(
     run: Run, db: Any, name: str, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +267,9 @@ def test_options_that_can_not_be_are_refused_before_anything_is_made(
         ('{"value": 1, "delay": -1}', "delay is a number of seconds"),
         ('{"value": 1, "delay": 1, "at": 1}', "not both"),
         ('{"value": 1, "ttl": 0}', "ttl is a number of seconds, more than 0"),
+        ('{"value": 1, "ttl": 1, "ttl_at": 1}', "after its ttl, or at ttl_at; not both"),
+        ('{"value": 1, "ttl_at": -1}', "ttl_at is a number of seconds, 0 or more"),
+        ('{"value": 1, "rank": "0"}', "Expected `int | null`"),
         ('{"value": 1, "headers": {"long": "%s"}}' % ("x" * 9_000), "over the limit"),
         ('{"value": 1, "headers": {"large": 99999999999999999999999}}', "Headers must be"),
         ('{"value": 1, "headers": {"priority": 3}}', "integer from 0 to 2"),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import multiprocessing
 import os
 import pickle
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue.engine import FDBError
+from fdbqueue.engine import FDBError, aio
 
 SPAWN = multiprocessing.get_context("spawn")
 FORK = multiprocessing.get_context("fork")
@@ -75,3 +79,94 @@ def test_a_transaction_from_before_a_fork_is_too_old_in_the_child(db: Any) -> No
     assert ended(FORK.Process(target=child)) == 0
     assert tr[b"key"] == b"1"
     assert not tr.get(b"other").present()
+
+
+def forked(child: Callable[[], object]) -> None:
+    """Run `child` in a forked process; fail if it fails or hangs."""
+    assert ended(FORK.Process(target=child)) == 0
+
+
+def test_a_parents_watch_and_versionstamp_end_with_1021_in_a_forked_child(db: Any) -> None:
+    watch = db.get_and_watch(b"a")[1]
+    tr = db.create_transaction()
+    tr[b"b"] = b""
+    stamp = tr.get_versionstamp()
+    told: list[Any] = []
+    for future in (watch, stamp):
+        future.on_ready(told.append)
+
+    def child() -> None:
+        for future in (watch, stamp):
+            assert future.is_ready()
+            with pytest.raises(FDBError, match="1021"):
+                future.wait()
+            future.on_ready(told.append)
+        assert told == [watch, stamp]
+        del db[b"a"]
+
+    forked(child)
+    tr.commit().wait()
+    assert len(stamp.wait()) == 10
+    assert not watch.is_ready()
+    db[b"a"] = b"1"
+    watch.wait()
+
+
+def test_what_a_forked_child_commits_itself_it_can_wait_for(db: Any) -> None:
+    tr = db.create_transaction()
+    tr[b"b"] = b""
+    watch, stamp = tr.watch(b"a"), tr.get_versionstamp()
+
+    def child() -> None:
+        tr.commit().wait()
+        assert len(stamp.wait()) == 10
+        assert not watch.is_ready()
+        db[b"a"] = b"1"
+        watch.wait()
+
+    forked(child)
+
+
+def test_a_parents_read_that_waits_for_its_version_is_too_old_in_a_forked_child(db: Any) -> None:
+    other, tr = db.create_transaction(), db.create_transaction()
+    tr.set_read_version(other.get_read_version().wait() + 10**12)
+    value, commit = tr.get(b"a"), tr.commit()
+
+    def child() -> None:
+        with pytest.raises(FDBError, match="1007"):
+            asyncio.run(asyncio.wait_for(aio(value), 20))
+        with pytest.raises(FDBError):
+            commit.wait()
+        tr.reset()
+        assert not tr[b"a"].present()
+
+    forked(child)
+    with pytest.raises(FDBError, match="1009"):
+        value.wait()
+
+
+def test_a_pause_that_began_before_a_fork_ends_in_the_child(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "random", lambda: 1.0)
+    tr = db.create_transaction()
+    tr._backoff = 0.3
+    pause = tr.on_error(1020)
+    pause.on_ready(lambda _: None)  # which starts a timer, in this process
+
+    def child() -> None:
+        asyncio.run(asyncio.wait_for(aio(pause), 20))
+        tr[b"a"] = b"1"
+        tr.commit().wait()
+
+    forked(child)
+    assert db[b"a"] == b"1"
+
+
+def test_a_parents_watches_that_a_forked_child_drops_do_not_open_the_database(db: Any) -> None:
+    held = [db.get_and_watch(b"a")[1]]
+
+    def child() -> None:
+        held.clear()
+        gc.collect()
+        assert "files" not in vars(db._store())
+
+    forked(child)

@@ -27,7 +27,7 @@ from fdbqueue.engine.embedded import request as requests
 from fdbqueue.engine.embedded.store import Store
 from fdbqueue.errors import StorageError
 from tests.helpers.processes import Processes
-from tests.helpers.stores import commit, contents, opened, put, sets, view
+from tests.helpers.stores import commit, contents, opened, put, sets, store_of, view
 
 _forking = multiprocessing.get_context("fork")
 
@@ -126,7 +126,7 @@ def test_what_was_handed_in_before_a_fork_is_the_parents_and_of_unknown_outcome_
 
 def test_a_parents_commit_that_a_child_awaits_is_of_unknown_outcome_there(tmp_path: Path) -> None:
     with fdbqueue.open(f"file:{tmp_path}") as db:
-        db._store()._sweeper.armed = True  # so that nobody makes the commit before the fork
+        store_of(db)._sweeper.armed = True  # so that nobody makes the commit before the fork
         tr = db.create_transaction()
         tr[b"a"] = b"1"
         theirs = tr.commit()

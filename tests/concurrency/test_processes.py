@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import multiprocessing
+import os
 import threading
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Queue
-from fdbqueue.engine import Subspace
+from fdbqueue.engine import FDBError, Subspace, aio
+from fdbqueue.engine.steps import Steps, run
 from tests.helpers.processes import Processes
 
 PRODUCERS, CONSUMERS, ITEMS = 3, 3, 200
@@ -78,6 +81,35 @@ def test_a_database_that_was_used_before_a_fork_works_in_the_child(db: Any, spac
     assert child.exitcode == 0
     queue.enqueue(db, b"parent again")
     assert [item.value for item in queue.browse(db)] == [b"parent", b"child", b"parent again"]
+
+
+def waited_for(future: Any) -> Steps[Any]:
+    return (yield future)
+
+
+def test_a_forked_child_does_not_wait_for_what_its_parent_waits_for(db: Any, space: Subspace) -> None:
+    watching, stamping = db.create_transaction(), db.create_transaction()
+    watch = watching.watch(space["a"])
+    watching.commit().wait()
+    stamping[space["b"]] = b""
+    stamp = stamping.get_versionstamp()
+
+    def child() -> None:
+        for future in (watch, stamp):
+            with pytest.raises(FDBError, match="1021"):
+                run(waited_for(future))
+            with pytest.raises(FDBError, match="1021"):
+                asyncio.run(asyncio.wait_for(aio(future), 20))
+        os._exit(0)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0
+    stamping.commit().wait()
+    assert len(stamp.wait()) == 10
+    db[space["a"]] = b"1"
+    watch.wait()
 
 
 @pytest.mark.parametrize("threads", [8])

@@ -14,7 +14,7 @@ from typing import Any
 import fdb.fdboptions
 import pytest
 
-from fdbqueue.engine import StreamingMode
+from fdbqueue.engine import StreamingMode, Subspace, api
 from fdbqueue.engine.embedded import futures, ranges, transaction, values, views
 from fdbqueue.engine.embedded.commits import Commit
 from fdbqueue.engine.embedded.database import Database
@@ -112,3 +112,34 @@ def test_a_lazy_value_has_every_method_of_bytes(name: str) -> None:
 def test_a_watch_and_a_commit_are_futures() -> None:
     assert issubclass(Commit, futures.Future)
     assert issubclass(Watch, futures.Future)
+
+
+def members(protocol: type) -> set[str]:
+    """The names that a protocol of the engine's contract promises."""
+    names = {name for base in protocol.__mro__ for name in vars(base) if base.__module__ == "fdbqueue.engine.api"}
+    private = {name for name in names if name.startswith("_") and not name.endswith("item__")}
+    return names - private
+
+
+@pytest.mark.parametrize("protocol", [api.Database, api.Transaction, api.ReadTransaction, api.Value, api.Rows])
+def test_every_engine_has_what_the_types_promise(db: Any, space: Subspace, protocol: Any) -> None:
+    tr = db.create_transaction()
+    found = {
+        api.Database: db,
+        api.Transaction: tr,
+        api.ReadTransaction: tr.snapshot,
+        api.Value: tr.get(space.key()),
+        api.Rows: tr[space.range()],
+    }[protocol]
+
+    assert {name for name in members(protocol) if not hasattr(found, name)} == set()
+
+
+@pytest.mark.engines("cluster")
+def test_the_bindings_own_database_has_all_but_being_closed(db: Any, cluster_file: str) -> None:
+    import fdb
+
+    db.get_range(b"", b"", limit=1)  # loads the binding
+    raw = fdb.open(cluster_file)
+
+    assert {name for name in members(api.Database) if not hasattr(raw, name)} == {"close"}

@@ -54,6 +54,24 @@ def test_a_clear_and_its_watch_come_together(db: Any, space: Subspace) -> None:
     future.wait()
 
 
+def test_a_decorated_function_takes_a_snapshot_and_commits_nothing(db: Any, space: Subspace) -> None:
+    db[space["a"]] = b"1"
+
+    @transactional
+    def read(tr: Any) -> bytes:
+        return bytes(tr[space["a"]])
+
+    @transactional
+    async def read_later(tr: Any) -> bytes:
+        return bytes(await aio(tr[space["a"]]))
+
+    tr = db.create_transaction()
+    tr[space["a"]] = b"2"
+    assert read(tr.snapshot) == b"2"
+    assert asyncio.run(read_later(tr.snapshot)) == b"2"
+    assert db[space["a"]] == b"1"
+
+
 def test_a_decorated_function_takes_a_database_and_commits(db: Any, space: Subspace) -> None:
     @transactional
     def count_up(tr: Any) -> int:
@@ -145,7 +163,7 @@ def test_an_async_function_in_a_callers_transaction_commits_nothing(db: Any, spa
         raise KeyError("no more")
 
     with pytest.raises(KeyError):
-        asyncio.run(buy_and_fail(tr=db))
+        asyncio.run(buy_and_fail(tr=db))  # type: ignore[call-arg]
     assert db.get(space["bought"]) is None
 
 
@@ -180,7 +198,7 @@ def test_a_call_without_a_transaction_says_so_and_runs_nothing() -> None:
         buy()  # type: ignore[call-arg]
     for none in (None, "teapot"):
         with pytest.raises(TypeError, match="A database or a transaction was expected"):
-            buy(none, "teapot")
+            buy(none, "teapot")  # type: ignore[arg-type]
     assert ran == []
 
 

@@ -65,3 +65,24 @@ def test_a_partition_holds_directories(db: Any, directories: Any) -> None:
     partition = directories.create(db, ("part",), layer=b"partition")
     inner = partition.create(db, ("inner",))
     assert directories.open(db, ("part", "inner")).key() == inner.key()
+
+
+def test_a_snapshot_lists_opens_and_looks_for_directories(db: Any, directories: Any) -> None:
+    users = directories.create(db, ("app", "users"))
+    partition = directories.create(db, ("part",), layer=b"partition")
+    partition.create(db, ("inner",))
+    tr, other = db.create_transaction(), db.create_transaction()
+    assert directories.list(tr.snapshot, ("app",)) == ["users"]
+    assert directories.exists(tr.snapshot, ("app", "users"))
+    assert directories.open(tr.snapshot, ("app", "users")).key() == users.key()
+    assert partition.list(tr.snapshot) == ["inner"]
+    tr[users["bob"]] = b"1"
+    directories.create(other, ("app", "other"))
+    other.commit().wait()
+    tr.commit().wait()
+
+
+def test_a_snapshot_creates_no_directory(db: Any, directories: Any) -> None:
+    with pytest.raises((AttributeError, TypeError)):
+        directories.create(db.create_transaction().snapshot, ("users",))
+    assert not directories.exists(db, ("users",))

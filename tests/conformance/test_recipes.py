@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from fdbqueue.engine import KeySelector, Subspace, transactional
+from fdbqueue.engine import KeySelector, Subspace, Transaction, transactional
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.engine.directory import DirectoryLayer
 
@@ -24,14 +24,14 @@ ONE, MINUS_ONE = (1).to_bytes(8, "little"), b"\xff" * 8
 
 
 @transactional
-def write_blob(tr: Any, space: Subspace, data: bytes) -> None:
+def write_blob(tr: Transaction, space: Subspace, data: bytes) -> None:
     del tr[space.range()]
     for at in range(0, len(data), PIECE):
         tr[space[at]] = data[at : at + PIECE]
 
 
 @transactional
-def read_blob(tr: Any, space: Subspace, first: int, last: int) -> bytes:
+def read_blob(tr: Transaction, space: Subspace, first: int, last: int) -> bytes:
     begin = tr.get_key(KeySelector.last_less_or_equal(space[first]))
     pieces = [(space.unpack(row.key)[0], row.value) for row in tr[begin : space[last]]]
     start = pieces[0][0]
@@ -59,13 +59,13 @@ def leaves(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[An
 
 
 @transactional
-def store_document(tr: Any, space: Subspace, document: Any) -> None:
+def store_document(tr: Transaction, space: Subspace, document: Any) -> None:
     for path, leaf in leaves(document):
         tr[space.pack(path)] = fdb_tuple.pack((leaf,))
 
 
 @transactional
-def load_document(tr: Any, space: Subspace, *path: Any) -> Any:
+def load_document(tr: Transaction, space: Subspace, *path: Any) -> Any:
     whole: dict[Any, Any] = {}
     for row in tr.get_range_startswith(space.pack(path)):
         inner = space.unpack(row.key)[len(path) :]
@@ -95,13 +95,13 @@ def test_a_document_is_loaded_whole_and_by_paths(db: Any, space: Subspace) -> No
 
 
 @transactional
-def connect(tr: Any, space: Subspace, one: str, other: str) -> None:
+def connect(tr: Transaction, space: Subspace, one: str, other: str) -> None:
     tr[space["from"][one][other]] = b""
     tr[space["to"][other][one]] = b""
 
 
 @transactional
-def neighbours(tr: Any, space: Subspace, way: str, node: str) -> list[str]:
+def neighbours(tr: Transaction, space: Subspace, way: str, node: str) -> list[str]:
     return [space[way][node].unpack(row.key)[0] for row in tr[space[way][node].range()]]
 
 
@@ -123,7 +123,7 @@ def test_what_is_built_in_many_transactions_takes_its_place_in_one(db: Any, spac
         db[fresh[fruit]] = b"new"
 
     @transactional
-    def swap(tr: Any) -> None:
+    def swap(tr: Transaction) -> None:
         directories.remove(tr, ("prices",))
         directories.move(tr, ("prices being built",), ("prices",))
 
@@ -139,18 +139,18 @@ def test_what_is_built_in_many_transactions_takes_its_place_in_one(db: Any, spac
 
 
 @transactional
-def put_in(tr: Any, space: Subspace, name: str, value: str) -> None:
+def put_in(tr: Transaction, space: Subspace, name: str, value: str) -> None:
     tr.add(space[name][value], ONE)
 
 
 @transactional
-def take_out(tr: Any, space: Subspace, name: str, value: str) -> None:
+def take_out(tr: Transaction, space: Subspace, name: str, value: str) -> None:
     tr.add(space[name][value], MINUS_ONE)
     tr.compare_and_clear(space[name][value], bytes(8))
 
 
 @transactional
-def counts(tr: Any, space: Subspace, name: str) -> Counter[str]:
+def counts(tr: Transaction, space: Subspace, name: str) -> Counter[str]:
     return Counter(
         {space[name].unpack(row.key)[0]: int.from_bytes(row.value, "little") for row in tr[space[name].range()]}
     )
@@ -174,13 +174,13 @@ def test_a_multimap_counts_without_a_read(db: Any, space: Subspace) -> None:
 
 
 @transactional
-def enqueue(tr: Any, space: Subspace, value: bytes) -> None:
+def enqueue(tr: Transaction, space: Subspace, value: bytes) -> None:
     last = [space.unpack(row.key)[0] for row in tr.snapshot.get_range(*_ends(space), limit=1, reverse=True)]
     tr[space[last[0] + 1 if last else 0][os.urandom(8)]] = value
 
 
 @transactional
-def take_first(tr: Any, space: Subspace) -> bytes | None:
+def take_first(tr: Transaction, space: Subspace) -> bytes | None:
     for row in tr.get_range(*_ends(space), limit=1):
         del tr[row.key]
         return bytes(row.value)
@@ -212,13 +212,13 @@ def test_a_queue_with_priorities_gives_out_the_least_first(db: Any, space: Subsp
 
 
 @transactional
-def set_cell(tr: Any, space: Subspace, row: int, column: str, value: bytes) -> None:
+def set_cell(tr: Transaction, space: Subspace, row: int, column: str, value: bytes) -> None:
     tr[space["row"][row][column]] = value
     tr[space["column"][column][row]] = value
 
 
 @transactional
-def line(tr: Any, space: Subspace, way: str, name: Any) -> dict[Any, bytes]:
+def line(tr: Transaction, space: Subspace, way: str, name: Any) -> dict[Any, bytes]:
     return {space[way][name].unpack(row.key)[0]: bytes(row.value) for row in tr[space[way][name].range()]}
 
 

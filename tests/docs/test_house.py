@@ -6,7 +6,11 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+import fdbqueue
+import fdbqueue.layers
 
 
 def targets(makefile: str) -> set[str]:
@@ -24,6 +28,12 @@ def test_the_package_is_marked_as_typed(repository: Path) -> None:
     assert (repository / "fdbqueue" / "py.typed").exists()
 
 
+def test_the_version_is_that_of_the_distribution(repository: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+
+    assert fdbqueue.__version__ == project["version"]
+
+
 def test_the_layers_folder_has_one_import_name(repository: Path) -> None:
     link = repository / "fdbqueue" / "layers"
 
@@ -32,8 +42,6 @@ def test_the_layers_folder_has_one_import_name(repository: Path) -> None:
 
 
 def test_every_public_name_of_the_layers_loads_and_is_known_to_type_checkers(repository: Path) -> None:
-    import fdbqueue.layers
-
     source = ast.parse((repository / "layers" / "__init__.py").read_text())
     typed = {alias.name for node in ast.walk(source) if isinstance(node, ast.ImportFrom) for alias in node.names}
 

@@ -13,13 +13,28 @@ import pytest
 import fdbqueue
 from fdbqueue.cli.demo.java import why_no_spark
 
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "GLOSSARY.md", "CHANGELOG.md", "CONTRIBUTING.md")
+ROOT = Path(fdbqueue.__file__).parents[1]
+DOCUMENTS = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "GLOSSARY.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("**/*.md"))),
+]
+
+
+def pages() -> list[Path]:
+    """The README and the guides, whose commands and code blocks all work as they stand."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 
 
 def blocks(language: str) -> list[str]:
-    """The README's code blocks in one language."""
-    text = (Path(fdbqueue.__file__).parents[1] / "README.md").read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    """The code blocks of these pages in one language."""
+    found = []
+    for page in pages():
+        found += re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return found
 
 
 def needs_cluster(block: str) -> bool:
@@ -77,16 +92,17 @@ def test_the_readme_has_python_to_run() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_between_documents_lead_somewhere(document: str, repository: Path) -> None:
-    for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", (repository / document).read_text()):
-        assert (repository / target).exists(), f"{document} links to {target}"
+    page = repository / document
+    for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{document} links to {target}"
 
 
 def test_commands_that_the_readme_shows_exist(repository: Path) -> None:
-    text = (repository / "README.md").read_text()
+    text = "\n".join(page.read_text() for page in pages())
     makefile = (repository / "Makefile").read_text()
 
     for target in set(re.findall(r"(?:^    (?:[A-Z].*)?|`)make ([a-z]+)", text, re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
-    for command in set(re.findall(r"^\s*\$? ?fdbqueue ([a-z]+)", text, re.MULTILINE)):
+    for command in set(re.findall(r"^    \$ .*\bfdbqueue ([a-z]+)", text, re.MULTILINE)):
         shown = subprocess.run([sys.executable, "-m", "fdbqueue", command, "--help"], capture_output=True)
         assert shown.returncode == 0, f"fdbqueue {command}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from fdbqueue.engine import FDBError
+from tests.helpers.standin import StandIn
 
 When = Literal["before", "after"]
 Fault = tuple[When, int | Exception]
@@ -36,7 +37,7 @@ def says_the_same_whichever_commit_fails(
         assert outcome(plan)[0] == expected, f"with {fault} at commit {failing}"
 
 
-class FaultyDatabase:
+class FaultyDatabase(StandIn):
     """Wraps a database of either engine; its transactions' commits ask `plan` what goes wrong.
 
     Args:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from fdbqueue.layers.waiting import Promise
+from tests.helpers.standin import StandIn
 
 
-class HeldDatabase:
+class HeldDatabase(StandIn):
     """Wraps a database; while `held`, its commits have no effect until `release`, for threads and tasks alike."""
 
     def __init__(self, db: Any) -> None:

@@ -24,6 +24,15 @@ def interrupted_at_each_line(call: Callable[[], Any], *, of: tuple[str, ...], th
     return runs
 
 
+_NEVER_INTERRUPTED = ("with", "try:")
+"""Python comes back to a `with`'s line to leave it, and a `try` by itself does nothing: no signal is handled there. An
+exception raised there by tracing would pass by what the `with` or an outer `try` is for."""
+
+
+def _line(frame: FrameType) -> str:
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+
+
 def _interrupted_at(call: Callable[[], Any], of: tuple[str, ...], number: int) -> str | None:
     passed = 0
     place: str | None = None
@@ -32,10 +41,7 @@ def _interrupted_at(call: Callable[[], Any], of: tuple[str, ...], number: int) -
         nonlocal passed, place
         if place is not None or not frame.f_code.co_filename.endswith(of):
             return None
-        # Python comes back to a `with`'s line to leave it, which in truth nothing interrupts.
-        if event == "line" and not linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip().startswith(
-            "with"
-        ):
+        if event == "line" and not _line(frame).startswith(_NEVER_INTERRUPTED):
             if passed == number:
                 place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
                 sys.settrace(None)

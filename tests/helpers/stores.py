@@ -28,6 +28,12 @@ class MovableClock(Clock):
         return self._boot
 
 
+def store_of(db: Any) -> Store:
+    """Return the store behind an embedded database."""
+    store: Store = db._store()
+    return store
+
+
 @contextlib.contextmanager
 def opened(path: Path | None = None, clock: Clock | None = None, **options: str) -> Iterator[Store]:
     """Open a store for a while; without a path one in memory."""

@@ -92,6 +92,14 @@ async def waits_for_what_was_cancelled() -> None:
     await task
 
 
+async def cancels_its_own_task() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    task.cancel()
+    await asyncio.sleep(0)
+
+
 async def snoozes_into_the_past() -> None:
     raise Snooze(-1)
 
@@ -104,13 +112,14 @@ async def raises(error: BaseException) -> None:
     ("work", "told"),
     [
         (waits_for_what_was_cancelled, "CancelledError"),
+        (cancels_its_own_task, "CancelledError"),
         (snoozes_into_the_past, "ValueError: seconds is a number"),
         (partial(raises, SystemExit(3)), "SystemExit: 3"),
         (partial(raises, KeyboardInterrupt()), "KeyboardInterrupt"),
         (partial(raises, Mute()), "Mute"),
         (partial(raises, ValueError("\udcff" * 5_000)), "ValueError: ?"),
     ],
-    ids=["cancelled", "snooze", "exit", "interrupt", "mute", "surrogates"],
+    ids=["cancelled", "cancels itself", "snooze", "exit", "interrupt", "mute", "surrogates"],
 )
 def test_a_coroutine_that_ends_in_any_way_but_well_fails_its_attempt_and_not_the_consumer(
     db: Any, leases: Leases, work: Callable[[], Awaitable[None]], told: str

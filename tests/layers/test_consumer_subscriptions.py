@@ -67,7 +67,7 @@ def test_it_waits_for_items_and_gives_back_what_it_had_not_begun(db: Any, subscr
             await asyncio.sleep(0)  # for the loop to hear of it
 
     async def main() -> None:
-        running = asyncio.create_task(consumer.run_async(db))
+        running = asyncio.create_task(consumer.run.aio(db))
         await until_waiting(subscriptions, db, 1)
         await subscriptions.leases.enqueue_many.aio(db, ["red"] * 5, headers={"color": "red"})
         assert (await running).acked == 1
@@ -113,7 +113,7 @@ def test_what_it_leased_at_the_moment_that_it_was_stopped_goes_back(db: Any, sub
 
     async def main() -> None:
         consumer = Consumer(red, print)
-        running = asyncio.create_task(consumer.drain_async(Late(db, gate)))
+        running = asyncio.create_task(consumer.drain.aio(Late(db, gate)))
         deadline = time.monotonic() + 100
         while not subscriptions.leases.stats(db).leased:
             assert time.monotonic() < deadline
@@ -132,7 +132,7 @@ def test_it_ends_when_its_subscription_is_taken_away(db: Any, subscriptions: Sub
     red = of_color(subscriptions, db, "red")
 
     async def main() -> None:
-        running = asyncio.create_task(Consumer(red, print).run_async(db))
+        running = asyncio.create_task(Consumer(red, print).run.aio(db))
         await until_waiting(subscriptions, db, 1)
         await subscriptions.unsubscribe.aio(db, "red")
         with pytest.raises(SubscriptionError, match="unsubscribe"):

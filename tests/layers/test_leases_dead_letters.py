@@ -10,7 +10,9 @@ from fdbqueue import BulkInterrupted, CodecError, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.items import INLINE_BYTES
 from fdbqueue.layers.deadletters import BATCH_ITEMS
+from fdbqueue.layers.lease import Fate
 from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, When
@@ -69,11 +71,38 @@ def test_a_redriven_item_has_no_time_to_live_any_more(db: Any, leases: Leases, c
     leases.enqueue(db, b"x", ttl=10)
     lease = leases.lease(db, duration=100)
     assert lease is not None
-    clock.now += 50
     leases.nack(db, lease)
+    clock.now += 50
     assert leases.dead.redrive(db) == 1
     assert values(leases, db) == [b"x"]
     assert leases.check(db).ok
+
+
+@pytest.mark.parametrize("how", ["nack", "expiry", "reclaim", "subscription"])
+def test_an_item_whose_life_is_over_at_its_last_failed_attempt_is_removed_and_no_dead_letter(
+    db: Any, leases: Leases, clock: Clock, how: str
+) -> None:
+    large = b"large" + bytes(range(256)) * (INLINE_BYTES // 200)
+    leases.enqueue_many(db, [b"x", large], ttl=10)
+    leases.enqueue(db, b"immortal")
+    taken = leases.lease_many(db, duration=50)
+    clock.now += 50
+    if how == "nack":
+        assert leases.nack_many(db, taken) == [Fate.expired, Fate.expired, Fate.dead]
+    elif how == "expiry":
+        assert leases.lease(db) is None
+    elif how == "reclaim":
+        assert [one.fate for one in leases.reclaim(db).reclaimed] == [Fate.expired, Fate.expired, Fate.dead]
+    else:
+        red = Subscriptions(leases).subscribe(db, "red")
+        red.grant(db, items=1)
+        assert red.lease(db) is None
+    stats = leases.stats(db)
+    assert (stats.expired, stats.dead, stats.leased, stats.available, stats.overdue) == (2, 1, 0, 0, 0)
+    assert [letter.value for letter in leases.dead.browse(db)] == [b"immortal"]
+    assert leases.check(db).ok
+    assert leases.dead.redrive(db) == 1
+    assert values(leases, db) == [b"immortal"]
 
 
 def test_more_dead_letters_than_one_transaction_takes_are_redriven_and_purged_too(db: Any, leases: Leases) -> None:

@@ -269,7 +269,7 @@ class LeasesMachine(RuleBasedStateMachine):
 
     def fail(self, position: Position, delay: float | None) -> None:
         item = self.items[position]
-        if item.attempt >= MAX_ATTEMPTS:
+        if item.attempt >= MAX_ATTEMPTS and (item.ttl_at is None or item.ttl_at > self.now):
             item.state = "dead"
         else:
             self.put_back(position, type(self).backoff(item.attempt) if delay is None else delay)

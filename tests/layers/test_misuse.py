@@ -84,7 +84,7 @@ def test_times_are_numbers(db: Any, space: Subspace) -> None:
 
 
 def test_the_characters_of_one_text_are_not_enqueued(db: Any, space: Subspace) -> None:
-    queue = Queue(space, codec="str")
+    queue: Queue[Any] = Queue(space, codec="str")
     for many in (queue, Leases(queue), PriorityQueue(queue)):
         with pytest.raises(TypeError, match="not one str"):
             many.enqueue_many(db, "hello")

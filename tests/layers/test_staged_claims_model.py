@@ -119,7 +119,7 @@ class Among(FaultyDatabase):
 
 class _Observed(FaultyTransaction):
     def commit(self) -> Any:
-        world: World = self._db.world  # type: ignore[attr-defined]
+        world: World = self._db.world
         while world.random.random() < 0.4:
             world.act()
         requests, items = world.standing(), world.available()

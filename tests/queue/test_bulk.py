@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue, batches, bulk
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.errors import BulkInterrupted, CodecError
+from fdbqueue.errors import BulkInterrupted, CodecError, StorageError
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction, When
 
 ENDING: list[Fault] = [
@@ -166,7 +166,7 @@ def test_as_many_commits_are_under_way_as_the_database_says_it_can_use(db: Any, 
     queue.enqueue_many(counting, numbered(123))
     assert counting.most == bulk.COMMITS_IN_FLIGHT
     saying = CountingDatabase(db, lambda: None)
-    saying.commits_in_flight = 3  # type: ignore[attr-defined]
+    saying.commits_in_flight = 3
     queue.enqueue_many(saying, numbered(123))
     assert saying.most == 3
     assert len(contents(queue, db)) == 2 * 123
@@ -233,6 +233,26 @@ def test_a_commit_that_times_out_is_neither_said_to_be_in_nor_to_be_missing(db: 
     assert (stopped.value.missing, stopped.value.unknown) == ([], [(20, 30)])
     assert stopped.value.report.items == 30
     assert len(contents(queue, db)) == (40 if when == "after" else 30)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_values_whose_repeated_commit_a_full_disk_refused_are_missing_and_not_unknown(db: Any, queue: Queue) -> None:
+    full = StorageError("The disk is full. Nothing of this commit was kept.")
+    plan: Iterator[Fault | None] = iter([None, None, ("before", 1020), ("before", full)])
+    faulty = FaultyDatabase(db, lambda: next(plan, None))
+    faulty.commits_in_flight = 1
+    with pytest.raises(BulkInterrupted, match="The disk is full") as stopped:
+        queue.enqueue_many(faulty, numbered(60))
+    assert (stopped.value.missing, stopped.value.unknown) == ([(20, 30)], [])
+    assert contents(queue, db) == numbered(20)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_full_disk_before_anything_is_in_is_the_disks_own_error(db: Any, queue: Queue) -> None:
+    full = StorageError("The disk is full. Nothing of this commit was kept.")
+    plan: Iterator[Fault | None] = iter([("before", 1020), ("before", full)])
+    with pytest.raises(StorageError, match="The disk is full"):
+        queue.enqueue_many(FaultyDatabase(db, lambda: next(plan, None)), numbered(5))
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -323,7 +343,7 @@ class DroppingTransaction(FaultyTransaction):
     """Forgets its marks: reads of them fail as the database's `reads` say."""
 
     def get(self, key: bytes) -> Any:
-        code = next(self._db.reads, None)  # type: ignore[attr-defined]
+        code = next(self._db.reads, None)
         return self._tr.get(key) if code is None else Failed(code)
 
 
@@ -336,7 +356,7 @@ class DroppingDatabase(FaultyDatabase):
 
 def test_a_batch_in_doubt_is_not_halved_before_it_is_known_not_to_be_in(db: Any, queue: Queue) -> None:
     dropping = DroppingDatabase.failing_at(db, {0}, ("after", 1021))
-    dropping.reads = iter([1007, 1007, 1007])  # type: ignore[attr-defined]
+    dropping.reads = iter([1007, 1007, 1007])
     report = queue.enqueue_many(dropping, numbered(20))
     assert contents(queue, db) == numbered(20)
     assert (report.items, report.transactions, report.retries) == (20, 1, 0)
@@ -344,7 +364,7 @@ def test_a_batch_in_doubt_is_not_halved_before_it_is_known_not_to_be_in(db: Any,
 
 def test_a_doubt_that_could_not_be_settled_is_told_as_one(db: Any, queue: Queue) -> None:
     dropping = DroppingDatabase.failing_at(db, {0}, ("after", 1021))
-    dropping.reads = iter([2017])  # type: ignore[attr-defined]
+    dropping.reads = iter([2017])
     with pytest.raises(FDBError, match="1021"):
         queue.enqueue_many(dropping, numbered(20))
     assert contents(queue, db) == numbered(20)
@@ -386,7 +406,7 @@ def test_who_interrupts_the_end_of_a_load_that_failed_is_told_what_is_in(db: Any
 @pytest.mark.usefixtures("small_batches")
 def test_a_doubt_whose_mark_could_not_be_read_in_time_stays_one(db: Any, queue: Queue) -> None:
     dropping = DroppingDatabase.failing_at(db, {0}, ("after", 1021))
-    dropping.reads = iter([1031])  # type: ignore[attr-defined]
+    dropping.reads = iter([1031])
     with pytest.raises(BulkInterrupted) as stopped:
         queue.enqueue_many(dropping, numbered(20))
     assert (stopped.value.missing, stopped.value.unknown) == ([], [(0, 10)])
@@ -394,10 +414,11 @@ def test_a_doubt_whose_mark_could_not_be_read_in_time_stays_one(db: Any, queue: 
 
 
 def test_a_first_value_that_does_not_fit_is_the_codecs_own_error(db: Any, queue: Queue) -> None:
+    texts: Queue[Any] = Queue(queue.layout.space, codec="str")
     with pytest.raises(CodecError):
         queue.enqueue_many(db, ["text"])
     with pytest.raises(CodecError):
-        Queue(queue.layout.space, codec="str").enqueue_many(db, [b"bytes, which only one codec takes as they are"])
+        texts.enqueue_many(db, [b"bytes, which only one codec takes as they are"])
     with pytest.raises(FDBError, match="1031"):
         queue.enqueue_many(FaultyDatabase.failing_at(db, {0}, ("before", 1031)), [b"x"])
     assert queue.is_empty(db)

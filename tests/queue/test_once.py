@@ -18,6 +18,7 @@ from fdbqueue import Queue, StorageError
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.once import STALE_AFTER_S, _Client
 from tests.helpers.faults import Fault, FaultyDatabase, FaultyTransaction, When
+from tests.helpers.stores import store_of
 
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
 
@@ -159,7 +160,7 @@ class StoppedTransaction(FaultyTransaction):
     """Comes to its retry so late that its mark was swept."""
 
     def on_error(self, error: Any) -> Any:
-        self._db.stop()  # type: ignore[attr-defined]
+        self._db.stop()
         return self._tr.on_error(error)
 
 
@@ -179,7 +180,7 @@ def test_who_was_stopped_until_its_mark_was_swept_does_not_take_its_call_for_fai
         monkeypatch.setattr(time, "time_ns", lambda: later)
 
     stopped = StoppedDatabase.failing_at(db, {0}, ("after", 1021))
-    stopped.stop = stop  # type: ignore[attr-defined]
+    stopped.stop = stop
     with pytest.raises(FDBError, match="1021"):
         queue.enqueue(stopped, b"x")
     assert contents(queue, db) == [b"x"]
@@ -189,7 +190,7 @@ class UnreadableTransaction(FaultyTransaction):
     """After a commit that failed, nothing can be read any more."""
 
     def get(self, key: bytes) -> Any:
-        return self._db.read(self._tr, key)  # type: ignore[attr-defined]
+        return self._db.read(self._tr, key)
 
 
 class UnreadableDatabase(FaultyDatabase):
@@ -241,7 +242,7 @@ def test_a_disk_that_fails_under_a_commit_and_at_the_look_leaves_its_outcome_unk
     queue = Queue("q")
     with fdbqueue.open(f"file:{tmp_path}") as db:
         queue.enqueue(db, b"x")
-        disk = db._store().files.disk
+        disk: Any = store_of(db).files.disk
         disk._env = RefusingDisk(disk._env)
         with pytest.raises(FDBError, match="1021") as caught:
             queue.enqueue(db, b"y")

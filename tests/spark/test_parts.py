@@ -147,6 +147,7 @@ def test_a_relative_path_is_the_drivers(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.chdir(tmp_path)
     plain = {"queue": "q", "jobId": "j"}
     assert parse({"url": "file:here?durability=relaxed", **plain}).url == f"file:{tmp_path}/here?durability=relaxed"
+    assert parse({"url": "file:///tea%20shop", **plain}).url == "file:///tea%20shop"
     assert parse({"url": "fdb:my.cluster", **plain}).url == f"fdb:{tmp_path}/my.cluster"
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 import fdbqueue
+from fdbqueue.engine import FDBError
 from fdbqueue.errors import StorageError
 
 KINDS = ["memory:", "file:{}", "file:{}?durability=relaxed"]
@@ -41,3 +43,23 @@ def test_one_in_memory_is_gone_and_not_empty() -> None:
         with pytest.raises(StorageError, match="in memory was closed, and what it held is gone"):
             use()
     db.close()
+
+
+@pytest.mark.parametrize("url", KINDS)
+def test_what_waits_for_a_version_ends_when_the_database_is_closed(url: str, tmp_path: Path) -> None:
+    db = fdbqueue.open(url.format(tmp_path))
+    other, tr = db.create_transaction(), db.create_transaction()
+    tr.set_read_version(other.get_read_version().wait() + 10**12)
+    value = tr.get(b"a")
+    tr[b"b"] = b""
+    commit = tr.commit()
+    told = threading.Semaphore(0)
+    for future in (value, commit):
+        future.on_ready(lambda _: told.release())
+    db.close()
+    for _ in range(2):
+        assert told.acquire(timeout=20)
+    with pytest.raises(StorageError, match="was closed"):
+        value.wait()
+    with pytest.raises((StorageError, FDBError)):
+        commit.wait()

@@ -121,7 +121,7 @@ def test_timers_sort_by_their_time_and_are_due_when_it_has_come(
 
 def test_a_name_that_is_none_is_refused() -> None:
     with pytest.raises(TypeError, match="named by a str"):
-        Layout(7)
+        Layout(7)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="empty prefix"):
         Layout(Subspace())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -17,6 +18,7 @@ from fdbqueue.engine.embedded.store import Store
 from fdbqueue.engine.embedded.watches import Outstanding
 from fdbqueue.engine.embedded.written import encode
 from fdbqueue.errors import StorageError
+from tests.helpers.stores import store_of
 
 
 class Log:
@@ -90,9 +92,9 @@ def test_who_begins_to_watch_asks_the_store_without_the_lock_that_a_watch_needs_
 def test_a_watch_that_can_not_look_fires(moment: str) -> None:
     with fdbqueue.open("memory:") as db:
         db[b"a"] = b"1"
-        store = db._store()
+        store = store_of(db)
         tr = db.create_transaction()
-        watch = tr.watch(b"a")
+        watch: Any = tr.watch(b"a")
         with patch.object(store, "snapshot", wraps=store.snapshot) as snapshot:
             if moment == "later":
                 tr.commit().wait()
@@ -107,7 +109,7 @@ def test_a_watch_that_can_not_look_fires(moment: str) -> None:
 def test_a_watch_whose_view_is_taken_away_looks_again() -> None:
     with fdbqueue.open("memory:") as db:
         db[b"a"] = b"1"
-        store = db._store()
+        store = store_of(db)
         views: list[Snapshot] = []
 
         def gone_at_once() -> Snapshot:

@@ -80,7 +80,7 @@ def test_whoever_commits_too_late_and_waits_by_a_callback_is_told(tmp_path: Path
     early[b"a"] = b""
     early.commit().wait()
     late = db.create_transaction()
-    late[b"a"] = late.get(b"a").value + b"1"
+    late[b"a"] = late.get(b"a") + b"1"
     db.close()
     told = threading.Event()
     late.commit().on_ready(lambda _: told.set())

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import fdbqueue
 from fdbqueue.engine.embedded import disk
 from fdbqueue.engine.embedded import guard as guarding
 from fdbqueue.engine.embedded.guard import Guard
@@ -131,6 +132,57 @@ def test_who_takes_long_to_bring_a_folder_in_order_is_waited_for(
     with opened(tmp_path) as store:
         put(store, (b"a", b""))
     assert len(looks) >= 3
+
+
+def commit_and_stop(path: str, opening: Any, let_go: Any, in_a_commit: bool) -> None:
+    """Open `path`, and stop in the middle of a commit or between two; then let go of all."""
+    with opened(Path(path)) as store:
+        put(store, (b"a", b""))
+        lock = store.files.env.begin(write=in_a_commit)
+        opening.set()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        lock.abort()
+        let_go.wait()
+
+
+def stopped_process(processes: Processes, path: Path, in_a_commit: bool) -> tuple[int, Any]:
+    """Return the number of a process that is stopped, and the event for which it waits when it goes on."""
+    opening, let_go = processes.event(), processes.event()
+    holder = processes.start(commit_and_stop, str(path), opening, let_go, in_a_commit)
+    assert opening.wait(60)
+    assert holder.pid is not None
+    os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
+    return holder.pid, let_go
+
+
+def test_opening_names_the_process_that_is_stopped_in_a_commit(
+    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, let_go = stopped_process(processes, tmp_path, True)
+    fds = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(guarding, "PATIENCE_SECONDS", 0.05)
+    for _ in range(2):
+        with pytest.raises(StorageError) as caught:
+            fdbqueue.open(f"file:{tmp_path}")
+        assert f"{tmp_path}: waited 0 s for its writer lock" in str(caught.value)
+        assert f"process {holder} has, which is stopped. `kill -CONT {holder}` lets it go on" in str(caught.value)
+    assert os.listdir("/proc/self/fd") == fds
+    monkeypatch.undo()
+    timer = threading.Timer(0.05, os.kill, (holder, signal.SIGCONT))
+    timer.start()
+    with fdbqueue.open(f"file:{tmp_path}") as db:
+        db[b"b"] = b""
+    timer.join()
+    let_go.set()
+
+
+def test_opening_does_not_wait_for_a_process_that_is_stopped_between_commits(
+    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_process(processes, tmp_path, False)
+    monkeypatch.setattr(guarding, "PATIENCE_SECONDS", 0.0)
+    with fdbqueue.open(f"file:{tmp_path}") as db:
+        db[b"b"] = b""
 
 
 def test_a_file_that_was_cut_off_beside_the_data_is_made_whole(tmp_path: Path) -> None:

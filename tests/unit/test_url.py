@@ -23,6 +23,62 @@ def test_what_is_no_url_of_ours_is_refused(url: str) -> None:
         fdbqueue.open(url)
 
 
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        ("file://shop9", "'shop9' behind // would be a host. Write file:shop9 for a relative path, file:/shop9 for"),
+        ("file://host/x?durability=relaxed", "'host' behind // would be a host. Write file:host/x for"),
+        ("file://./tea%20shop", "Write file:./tea shop for"),
+        ("file://~/shop", "Write file:~/shop for"),
+        ("fdb://host/fdb.cluster", "Write fdb:host/fdb.cluster for"),
+        ("file://[shop", "Invalid IPv6 URL"),
+        ("file:///tea#shop", "write '#' as %23"),
+        ("file:///tea#", "write '#' as %23"),
+        ("file:///tea\nshop", "control characters as percent-escapes"),
+        ("file:tea\0shop", "a path has no byte 0"),
+        ("file:///tea%00shop", "a path has no byte 0"),
+        ("memory://", "memory: takes no path"),
+        ("file://", "needs the path of a folder"),
+    ],
+)
+def test_a_host_and_what_a_path_can_not_have_are_refused_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, remedy: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(UrlError, match=re.escape(remedy)):
+        fdbqueue.open(url)
+
+    assert not os.path.exists("/shop9")
+    assert not os.path.exists("/host")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["shop", "tea shop", "100%", "tea%20shop", "tea#shop", "t\u00e9"])
+def test_a_path_is_taken_as_it_is_and_behind_slashes_it_is_a_url_s(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with fdbqueue.open(f"file:{name}") as db:
+        db[b"k"] = b"v"
+    assert os.listdir(tmp_path) == [name]
+
+    folder = tmp_path / name
+    with_host = folder.as_uri().replace("file://", "file://localhost")
+    for url in (f"file:{folder}", f"file:./{name}?durability=relaxed", folder.as_uri(), with_host):
+        with fdbqueue.open(url) as db:
+            assert db[b"k"] == b"v"
+    with fdbqueue.open(f"{folder.as_uri()}?durability=relaxed") as db:
+        assert db[b"k"] == b"v"
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_path_behind_slashes_may_have_a_question_mark_and_any_bytes(tmp_path: Path) -> None:
+    name = os.fsdecode(b"a?\xff")
+    with fdbqueue.open((tmp_path / name).as_uri()):
+        assert os.listdir(tmp_path) == [name]
+
+
 def test_without_any_url_the_error_names_the_three_kinds() -> None:
     with pytest.raises(UrlError, match=r"FDBQUEUE_URL is not set.*memory:.*file:PATH.*fdb:\[CLUSTER_FILE\]"):
         fdbqueue.open()

@@ -57,6 +57,7 @@ class Changes:
         # Reentrant: a garbage collection inside may end a watch.
         self._lock = threading.RLock()
         self._watched: dict[bytes, dict[Callback, None]] = {}
+        self._followers: dict[Callback, None] = {}
         self._sorted: list[bytes] = []
         self._told = -1
         self._published: set[int] = set()
@@ -66,19 +67,43 @@ class Changes:
 
     def watch(self, key: bytes, callback: Callback) -> None:
         """Call `callback` after every commit, from now on, that wrote `key`."""
+
+        def add() -> None:
+            callbacks = self._watched.get(key)
+            if callbacks is None:
+                callbacks = self._watched[key] = {}
+                insort(self._sorted, key)
+            callbacks[callback] = None
+
+        self._add(add)
+
+    def follow(self, callback: Callback) -> None:
+        """Call `callback` after every commit, from now on, and some 20 times a second."""
+        self._add(lambda: self._followers.setdefault(callback))
+
+    def unfollow(self, callback: Callback) -> None:
+        """Stop calling `callback`."""
+        with self._lock:
+            self._followers.pop(callback, None)
+
+    def remind(self) -> None:
+        """Call all who follow."""
+        with self._lock:
+            followers = list(self._followers)
+        for callback in followers:
+            callback()
+
+    def _add(self, add: Callback) -> None:
+        """Call `add` while the thread works."""
         while True:
-            # Without the lock: who asks takes the store's, and a garbage collection under that one may end a watch.
+            # Without the lock: this takes the store's, and a garbage collection under that one may end a watch.
             told = None if self._thread is not None else self._source.last_version()
             with self._lock:
                 if self._thread is None:
                     if told is None:
                         continue  # the thread has ended meanwhile
                     self._start(told)
-                callbacks = self._watched.get(key)
-                if callbacks is None:
-                    callbacks = self._watched[key] = {}
-                    insort(self._sorted, key)
-                callbacks[callback] = None
+                add()
                 return
 
     def unwatch(self, key: bytes, callback: Callback) -> None:
@@ -129,8 +154,10 @@ class Changes:
     def _tell(self, entries: list[Commit]) -> None:
         found: dict[Callback, None] = {}
         with self._lock:
-            for _, record in entries:
-                found.update(self._concerned(*decode(record)))
+            if self._watched:
+                for _, record in entries:
+                    found.update(self._concerned(*decode(record)))
+            found.update(self._followers)
         for callback in found:
             try:
                 callback()
@@ -170,6 +197,7 @@ class Changes:
                 elif self._nobody_watches():
                     return
                 else:
+                    self.remind()
                     ear.sleep()
         finally:
             ear.close()
@@ -183,10 +211,10 @@ class Changes:
             return False
 
     def _nobody_watches(self) -> bool:
-        if self._watched:
+        if self._watched or self._followers:
             return False
         with self._lock:
-            if self._watched:
+            if self._watched or self._followers:
                 return False
             self._source.listen(False)
             self._thread = None

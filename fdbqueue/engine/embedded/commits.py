@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fdbqueue.engine.embedded.store import Store
     from fdbqueue.engine.embedded.transaction import Transaction
     from fdbqueue.engine.embedded.values import PendingKey
+    from fdbqueue.engine.embedded.versionwait import VersionWait
     from fdbqueue.engine.embedded.watches import Watch
 
 NOTHING_TO_STAMP: Final = 2021
@@ -42,6 +43,7 @@ class Commit(Future[None]):
     _stamps: Sequence[PendingKey] = ()
     _watches: Sequence[Watch] = ()
     _request: CommitRequest | None = None
+    _go_on: Callable[[], None] | None = None  # as long as reads wait for their version
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -49,6 +51,19 @@ class Commit(Future[None]):
     def __repr__(self) -> str:
         state = "pending" if not self._done else f"error {self._error}" if self._error else "done"
         return f"<Commit {state}>"
+
+    def begin_after(self, wait: VersionWait, tr: Transaction) -> None:
+        """Hand the writes in when the version has come that reads wait for."""
+
+        def go_on(_: object = None) -> None:
+            wait.block_until_ready()
+            with tr._lock:
+                if self._request is None and not self._done:
+                    tr._hand_in(self)
+            self._go_on = None
+
+        self._go_on = go_on
+        wait.on_ready(go_on)
 
     def begin(self, tr: Transaction) -> None:
         """Hand the transaction's writes to the store."""
@@ -64,7 +79,7 @@ class Commit(Future[None]):
             self._end(READ_ONLY if tr._settings.read_only else TOO_LARGE)
             return
         self._store.submit(request)
-        if self._stamps or self._watches:
+        if self._stamps or self._watches or self._callbacks:
             self._store.on_done(request, self._finished)
 
     def _finished(self, request: CommitRequest) -> None:
@@ -133,6 +148,8 @@ class Commit(Future[None]):
         return list(self._request.conflicting) if self._request is not None and self._request.done else []
 
     def wait(self) -> None:
+        if (go_on := self._go_on) is not None:
+            go_on()
         request = self._request
         if not self._done and request is not None:
             self._store.wait(request)
@@ -148,6 +165,8 @@ class Commit(Future[None]):
         return self._done
 
     def block_until_ready(self) -> None:
+        if (go_on := self._go_on) is not None:
+            go_on()
         request = self._request
         if not self._done and request is not None:
             self._store.wait(request)

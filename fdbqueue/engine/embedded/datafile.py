@@ -36,16 +36,17 @@ _DEEPEST: Final = 32
 _LARGEST_PAGE: Final = 1 << 16
 
 
-def check(path: str) -> None:
+def check(path: str, *, mend: bool = True) -> None:
     """Raise if the data file of the folder `path`, which nobody else has open, is shorter than its first pages say.
 
-    Pages at its end that LMDB took and freed in one transaction it has never written; those may be missing.
+    LMDB has never written pages at its end that it took and freed in one transaction. Those may be missing, and are
+    added unless `mend` is False: then nothing is written.
 
     Raises:
         StorageError: it was cut off, or may not be written.
     """
     try:
-        with open(os.path.join(path, "data.mdb"), "r+b", buffering=0) as file:
+        with open(os.path.join(path, "data.mdb"), "r+b" if mend else "rb", buffering=0) as file:
             newest = _newest(file.fileno())
             if newest is None:
                 return  # LMDB itself will say what that is
@@ -58,7 +59,8 @@ def check(path: str) -> None:
                     f"{path}: the file is damaged: of {needed} bytes only {size} are left, the rest was cut off."
                     " Restore a backup."
                 )
-            file.truncate(needed)
+            if mend:
+                file.truncate(needed)
     except FileNotFoundError:
         return
     except OSError as error:

@@ -14,9 +14,10 @@ from fdbqueue.engine.embedded import datafile, layout, logrows, redo, written
 from fdbqueue.engine.embedded.applying import apply
 from fdbqueue.engine.embedded.clock import Clock
 from fdbqueue.engine.embedded.disk import Disk, Durable, Relaxed
-from fdbqueue.engine.embedded.guard import Guard
+from fdbqueue.engine.embedded.guard import NAME, Guard
 from fdbqueue.engine.embedded.longkeys import Databases
 from fdbqueue.engine.embedded.urloptions import StoreOptions
+from fdbqueue.engine.embedded.writerlock import wait_for_stopped
 from fdbqueue.errors import StorageError
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ MAX_READERS: Final = 4096
 """Transactions of all processes together that may be reading at one time."""
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_OURS: Final = frozenset({"data.mdb", "lock.mdb", "owner", "turns", "bell", "synced", "lost+found"})
+_OURS: Final = frozenset({"data.mdb", "lock.mdb", "owner", "turns", "bell", NAME, "lost+found"})
 
 
 def explain(path: str, error: lmdb.Error) -> StorageError:
@@ -61,6 +62,7 @@ class Files:
         self.lost = False
         """Whether LMDB is closed, by intention or not; only opening the files anew helps."""
         _check_folder(path)
+        _check_data_file(path)
         self._guard = Guard(path, clock.boot())
         try:
             self._redo: bytes | None = None
@@ -162,6 +164,8 @@ class Files:
 
     def _prepared(self, disk: Durable, clock: Clock) -> Databases:
         """Do `_prepare`, also if another process makes the map larger meanwhile, or it is full."""
+        if not self._guard.alone:
+            wait_for_stopped(self.path)
         while True:
             try:
                 return self._prepare(disk, clock)
@@ -196,21 +200,11 @@ class Files:
 
     def _format(self, txn: Any) -> tuple[bytes | None, Any]:
         """Return our mark in an environment of ours, or None in a new one; never write into another program's."""
-        entries = txn.stat()["entries"]
-        try:
-            meta = self.env.open_db(layout.META, txn=txn, create=not entries)
-        except lmdb.NotFoundError:
-            raise StorageError(f"{self.path}: the LMDB database there is not fdbqueue's.") from None
-        found: bytes | None = txn.get(layout.FORMAT_KEY, db=meta)
+        found, meta = _mark(self.path, self.env, txn, create=not txn.stat()["entries"])
         if found == layout.FORMER_FORMAT and not self._guard.alone:
             raise StorageError(
                 f"{self.path}: its format is {found.decode()!r}, which this version of fdbqueue brings up to date when"
                 " no other process has it open. Close it in the others first."
-            )
-        if found not in (None, layout.FORMAT, layout.FORMER_FORMAT):
-            raise StorageError(
-                f"{self.path}: its format is {found.decode('latin-1')!r} and this version of fdbqueue reads"
-                f" {layout.FORMAT.decode()!r}. Use the version that made it."
             )
         return found, meta
 
@@ -262,6 +256,42 @@ def _check_folder(path: str) -> None:
         )
     if not os.access(path, os.W_OK | os.X_OK):
         raise StorageError(f"{path}: no right to write there. The folder and its files must be writable.")
+
+
+def _check_data_file(path: str) -> None:
+    """Raise if the data file is not ours, before anything is written: not even the guard's file.
+
+    Where that file is, a process of ours has been in the folder. It is not there beside a backup.
+    """
+    data, guarded = Path(path, "data.mdb"), Path(path, NAME)
+    if guarded.exists() or not data.exists() or not data.stat().st_size:
+        return
+    try:
+        datafile.check(path, mend=False)
+        with (
+            lmdb.open(os.fsencode(path), readonly=True, lock=False, create=False, max_dbs=8, lib_version=0) as env,
+            env.begin() as txn,
+        ):
+            if txn.stat()["entries"]:
+                _mark(path, env, txn, create=False)
+    except (lmdb.Error, StorageError) as error:
+        if not guarded.exists():  # else another process opens the folder right now, and writes
+            raise (explain(path, error) if isinstance(error, lmdb.Error) else error) from error
+
+
+def _mark(path: str, env: Any, txn: Any, *, create: bool) -> tuple[bytes | None, Any]:
+    """Return our mark in an environment, None in a new one, and the database that it is in."""
+    try:
+        meta = env.open_db(layout.META, txn=txn, create=create)
+    except lmdb.NotFoundError:
+        raise StorageError(f"{path}: the LMDB database there is not fdbqueue's.") from None
+    found: bytes | None = txn.get(layout.FORMAT_KEY, db=meta)
+    if found not in (None, layout.FORMAT, layout.FORMER_FORMAT):
+        raise StorageError(
+            f"{path}: its format is {found.decode('latin-1')!r} and this version of fdbqueue reads"
+            f" {layout.FORMAT.decode()!r}. Use the version that made it."
+        )
+    return found, meta
 
 
 def _keep_names(path: str) -> None:

@@ -17,6 +17,8 @@ try:
 except ImportError:  # another version, which may do without
     _envid = None
 
+generation = 0
+"""How many forks lie between the first process and this one."""
 _untouched: Final[list[Any]] = []
 _identify: Final[Any] = getattr(_envid, "env_keys", None)
 
@@ -26,6 +28,14 @@ def keep(parents: list[Any]) -> None:
     _untouched.extend(parents)
     if _identify is not None:
         _envid.env_keys = _identify_here
+
+
+def _count() -> None:
+    global generation
+    generation += 1
+
+
+os.register_at_fork(after_in_child=_count)
 
 
 def _identify_here(path: str, subdir: bool) -> tuple[Any, ...]:

@@ -13,8 +13,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from fdbqueue.engine.embedded import forks
 from fdbqueue.engine.embedded.lateness import CANCELLED, Source, cancelled, waits
-from fdbqueue.engine.errors import FDBError
+from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FDBError
 
 T = TypeVar("T")
 
@@ -198,11 +199,15 @@ class FutureKeyArray(Ready[list[bytes]]):
 
 
 class Pending(Future[T]):
-    """A future that somebody settles later, from any thread, once; later settlements are ignored."""
+    """A future that another thread may settle, once; later settlements are ignored.
 
-    __slots__ = ("_callbacks", "_error", "_lock", "_settled", "_value")
+    A forked child has a copy that no thread of its own settles. There it fails with 1021 as soon as it is looked at.
+    """
+
+    __slots__ = ("_callbacks", "_error", "_generation", "_lock", "_settled", "_value")
 
     def __init__(self) -> None:
+        self._generation = forks.generation
         self._lock = threading.Condition(threading.Lock())
         self._settled = False
         self._error = 0
@@ -214,7 +219,8 @@ class Pending(Future[T]):
         return f"<{type(self).__name__} {state}>"
 
     def settle(self, value: T | None = None, error: int = 0) -> bool:
-        """Make the future ready, wake who waits and call who asked; say whether this was the first call."""
+        """Make the future ready, wake all who wait and run the callbacks; return whether this was the first call."""
+        self._adopt()
         with self._lock:
             if self._settled:
                 return False
@@ -226,6 +232,21 @@ class Pending(Future[T]):
             call(callback, self)
         return True
 
+    def _adopt(self) -> bool:
+        """Make a forked child's copy usable there; return whether it was such a copy, not yet made usable."""
+        if self._generation == forks.generation:
+            return False
+        # Another thread of the parent may have had the lock, and the callbacks are for threads and loops of the parent.
+        self._lock = threading.Condition(threading.Lock())
+        self._callbacks = []
+        self._generation = forks.generation
+        return True
+
+    def _leave_parent(self) -> None:
+        """End a forked child's copy."""
+        if self._adopt():
+            self.settle(error=COMMIT_UNKNOWN_RESULT)
+
     def wait(self) -> Any:
         if not self._settled:
             self.block_until_ready()
@@ -234,15 +255,18 @@ class Pending(Future[T]):
         return self._value
 
     def is_ready(self) -> bool:
+        self._leave_parent()
         return self._settled
 
     def block_until_ready(self) -> None:
+        self._leave_parent()
         with self._lock:
             while not self._settled:
                 self._lock.wait()
         waits.count += 1
 
     def on_ready(self, callback: Callable[[Any], object]) -> None:
+        self._leave_parent()
         with self._lock:
             if not self._settled:
                 self._callbacks.append(callback)

@@ -13,7 +13,7 @@ import os
 import time
 from typing import Final
 
-from fdbqueue.engine.embedded.holders import holders, is_stopped
+from fdbqueue.engine.embedded.holders import blame, holders, is_stopped
 from fdbqueue.errors import StorageError
 
 NAME: Final = "synced"
@@ -23,13 +23,14 @@ _BOOT_BYTES: Final = 48
 _HEAD: Final = len(_MAGIC) + _BOOT_BYTES
 _SYNCED: Final = _HEAD // 8
 _FAILED: Final = _SYNCED + 1
-_SHORTEST_PAUSE: Final = 0.001
-_LONGEST_PAUSE: Final = 0.02
 
+SHORTEST_PAUSE: Final = 0.001
+LONGEST_PAUSE: Final = 0.02
+"""Seconds between two looks at a lock, at first and in the end."""
 PATIENCE_SECONDS: Final = 20.0
-"""How long to wait for a process that is stopped while it opens or closes the folder."""
+"""Longest wait, at opening, for a process that is stopped with a lock of the folder."""
 LONGEST_SECONDS: Final = 600.0
-"""And for one that is not, as far as is known: it may be bringing the file in order, on a slow disk."""
+"""Longest wait for a process that opens or closes the folder and is not stopped: the disk may be slow."""
 
 
 class Guard:
@@ -112,7 +113,7 @@ class Guard:
 
         Before the page is mapped, as who maps a new file writes to it, and only who is alone may.
         """
-        since, pause = time.monotonic(), _SHORTEST_PAUSE
+        since, pause = time.monotonic(), SHORTEST_PAUSE
         while not self._try(fcntl.LOCK_EX):
             if self._try(fcntl.LOCK_SH):  # else somebody who is alone opens the folder, or closes it
                 if os.pread(self._fd, _HEAD, 0) == self._boot:
@@ -121,7 +122,7 @@ class Guard:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
             self._give_up_after(time.monotonic() - since)
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, LONGEST_PAUSE)
         return True
 
     def _try(self, kind: int) -> bool:
@@ -140,7 +141,7 @@ class Guard:
         if not stopped and waited < LONGEST_SECONDS:
             return
         if stopped:
-            who = f"process {stopped[0]} has, which is stopped. `kill -CONT {stopped[0]}` lets it go on; or end it,"
+            who = blame(stopped[0])
         elif pids:
             who = f"process {pids[0]} has. Wait for it, or end it,"
         else:

@@ -1,4 +1,4 @@
-"""Who holds a lock on a file that others wait for, as far as the system says: Linux does, of processes in sight."""
+"""Processes that hold a lock others wait for, as far as the system says: Linux does, of processes in sight."""
 
 from __future__ import annotations
 
@@ -18,15 +18,29 @@ def holders(fd: int) -> list[int]:
         rows = [line.split() for line in _LOCKS.read_text().splitlines()]
     except OSError:
         return []
-    # number, kind, advisory, read or write, process, file, …; one who waits has an arrow behind the number
+    # number, kind, advisory, read or write, process, file, …; a process that waits has an arrow behind the number
     pids = {int(row[4]) for row in rows if len(row) > 5 and row[1] == "FLOCK" and row[5] == file}
     return sorted(pids - {os.getpid()})
 
 
 def is_stopped(pid: int) -> bool:
-    """Say whether a process is stopped, by a signal or a debugger."""
+    """Return whether a process, or a thread, is stopped by a signal or a debugger."""
     try:
         status = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return False
     return status.rpartition(b")")[2].split()[0] in _STOPPED
+
+
+def process_of(thread: int) -> int:
+    """Return the process that a thread belongs to; `thread` itself where the system doesn't say."""
+    try:
+        lines = Path(f"/proc/{thread}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return thread
+    return next((int(line.split()[1]) for line in lines if line.startswith("Tgid:")), thread)
+
+
+def blame(pid: int) -> str:
+    """Return the part of a message that names the stopped process with a lock, and the remedy."""
+    return f"process {pid} has, which is stopped. `kill -CONT {pid}` lets it go on; or end it,"

@@ -138,11 +138,17 @@ class Pause(Pending[None]):
         if not self._settled:
             self.cancel()  # as the binding does with a future that nobody has any more
 
+    def _leave_parent(self) -> None:
+        """Go on in a forked child, where the parent's timer does not run."""
+        if self._adopt():
+            self._timer = None
+
     def is_ready(self) -> bool:
         self.look()
         return self._settled
 
     def block_until_ready(self) -> None:
+        self._leave_parent()
         while not self._settled:
             left = self._due - time.monotonic()
             if left <= 0:

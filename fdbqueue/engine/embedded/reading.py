@@ -17,9 +17,10 @@ from fdbqueue.engine.embedded.ranges import FutureKeyValueArray, KeyValue, selec
 from fdbqueue.engine.embedded.reads import Reader
 from fdbqueue.engine.embedded.stacks import Stack
 from fdbqueue.engine.embedded.values import FailedKey, FailedValue, Key, Value
+from fdbqueue.engine.embedded.versionwait import LateKey, LatePage, LateRead, LateValue, VersionWait
 from fdbqueue.engine.embedded.views import TransactionRead, integer, key_to_bytes
 from fdbqueue.engine.embedded.writes import ABSENT, Writes
-from fdbqueue.engine.errors import FDBError
+from fdbqueue.engine.errors import FUTURE_VERSION, FDBError
 from fdbqueue.engine.streaming import StreamingMode
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Reading(TransactionRead):
     _known: Intervals | None  # what was read of the snapshot
     _known_since = 0  # when that became more
     _version_since = 0
+    _version_wait: VersionWait | None = None  # for a version that was set and is yet to come
     _synced = 0  # how many of `_gets` it has
     _only_looked = False  # some of `_gets` do not conflict
     _has_read = False  # a selector or range; `_gets` has the keys, except without own writes in view
@@ -91,10 +93,15 @@ class Reading(TransactionRead):
                     self._version_since = waits.count
                 elif self._version:
                     snap = self._store.snapshot_at(self._version)
+                    if self._version_wait is not None:
+                        self._version_wait.release()
                 else:
                     raise FDBError(2000)  # said to be new, a database has nothing to read
                 self._snap = snap
         return snap
+
+    def _time_left(self) -> float | None:
+        raise NotImplementedError
 
     def _top(self) -> bytes:
         return SYSTEM_TOP if self._settings.read_system else TOP
@@ -123,36 +130,41 @@ class Reading(TransactionRead):
                 return self._get_special(key)
         if len(key) > READ_KEY_LIMIT and len(key) > (SYSTEM_KEY_LIMIT if key[:1] == TOP else 0):
             return Value(None)
+        try:
+            return self._value(key, snapshot)
+        except FDBError as error:
+            if error.code == FUTURE_VERSION:
+                return LateValue(LateRead(self, Reading._value, key, snapshot))
+            return FailedValue(self._failed(error))
+
+    def _value(self, key: bytes, snapshot: bool) -> Value:
         settings = self._settings
         writes = self._writes
-        try:
-            if settings.ryw_disabled:
-                self._has_read = True
-                if not snapshot:
-                    self._conflict_ranges.append((key, key + b"\0"))
-                    self._unseen_size += 2 * len(key) + 25
-                snap = self._opened()
-                return Value(snap.get(key), snap)
-            if snapshot and settings.snapshot_ryw <= 0:
-                snap = self._opened()
-                return Value(snap.get(key), self._looked_at(key, snap))
-            point = writes.points.get(key, ABSENT)
-            if point is ABSENT:
-                if writes.unreadable and key in writes.unreadable and not settings.bypass_unreadable:
-                    raise FDBError(1036)
-                if writes.clears and key in writes.clears:
-                    return Value(None)
-            elif not isinstance(point, Stack):
-                return Value(point)  # type: ignore[arg-type]
-            elif point.unreadable and not settings.bypass_unreadable:
-                raise FDBError(1036)
-            elif not point.dependent:
-                return Value(point.value(None))
+        if settings.ryw_disabled:
+            self._has_read = True
             snap = self._opened()
-            below = snap.get(key)
-            value = point.value(below) if isinstance(point, Stack) else below
-        except FDBError as error:
-            return FailedValue(self._failed(error))
+            if not snapshot:
+                self._conflict_ranges.append((key, key + b"\0"))
+                self._unseen_size += 2 * len(key) + 25
+            return Value(snap.get(key), snap)
+        if snapshot and settings.snapshot_ryw <= 0:
+            snap = self._opened()
+            return Value(snap.get(key), self._looked_at(key, snap))
+        point = writes.points.get(key, ABSENT)
+        if point is ABSENT:
+            if writes.unreadable and key in writes.unreadable and not settings.bypass_unreadable:
+                raise FDBError(1036)
+            if writes.clears and key in writes.clears:
+                return Value(None)
+        elif not isinstance(point, Stack):
+            return Value(point)  # type: ignore[arg-type]
+        elif point.unreadable and not settings.bypass_unreadable:
+            raise FDBError(1036)
+        elif not point.dependent:
+            return Value(point.value(None))
+        snap = self._opened()
+        below = snap.get(key)
+        value = point.value(below) if isinstance(point, Stack) else below
         if snapshot:
             return Value(value, self._looked_at(key, snap))
         self._size += 2 * len(key) + 25
@@ -210,24 +222,29 @@ class Reading(TransactionRead):
             return Key(b"")  # whatever is there: a cluster isn't asked, and the read version is not taken yet
         self._has_read = True
         try:
-            with self._lock:
-                below = None if offset else self._row_below(after)
-                asked = True
-                if below is not None:
-                    found = below
-                elif self._settings.ryw_disabled:
-                    found = pages.locate(self._opened(), Selector(after, offset))
-                else:
-                    reader = self._reader(snapshot)
-                    found = reader.key(Selector(after, offset))
-                    asked = reader.asked
-                if not snapshot:
-                    if offset <= 0:
-                        self._add_conflict(found, after)
-                    else:
-                        self._add_conflict(after, found + b"\0")
+            return self._key(after, offset, top, snapshot)
         except FDBError as error:
+            if error.code == FUTURE_VERSION:
+                return LateKey(LateRead(self, Reading._key, after, offset, top, snapshot))
             return FailedKey(self._failed(error))
+
+    def _key(self, after: bytes, offset: int, top: bytes, snapshot: bool) -> Key:
+        with self._lock:
+            below = None if offset else self._row_below(after)
+            asked = True
+            if below is not None:
+                found = below
+            elif self._settings.ryw_disabled:
+                found = pages.locate(self._opened(), Selector(after, offset))
+            else:
+                reader = self._reader(snapshot)
+                found = reader.key(Selector(after, offset))
+                asked = reader.asked
+            if not snapshot:
+                if offset <= 0:
+                    self._add_conflict(found, after)
+                else:
+                    self._add_conflict(after, found + b"\0")
         return Key(min(found, top) if found < pages.BEYOND else top, self._told_by(asked))
 
     def _row_below(self, end: bytes) -> bytes | None:
@@ -284,6 +301,8 @@ class Reading(TransactionRead):
                 snap = self._snap or self._opened()
                 rows, more = pages.first(snap, begin, end, limit, size, reverse, self._likely)
             except FDBError as error:
+                if error.code == FUTURE_VERSION:
+                    return None
                 return FutureKeyValueArray(error=self._failed(error))
             if more:
                 # Cut off by a limit: what lies beyond was not read. A page full of bytes at its very end is no cut.
@@ -338,21 +357,28 @@ class Reading(TransactionRead):
             return FutureKeyValueArray(error=code)
         if first.offset >= last.offset and first.key >= last.key:
             return FutureKeyValueArray(([], 0, False))
-        limits = Limits(limit or pages.UNLIMITED, size)
+        read = (first, last, Limits(limit or pages.UNLIMITED, size), reverse, snapshot)
         self._has_read = True
         try:
-            with self._lock:
-                if self._settings.ryw_disabled:
-                    page = self._direct(first, last, limits, reverse, snapshot)
-                    asked = True
-                else:
-                    reader = self._reader(snapshot)
-                    page = reader.range(first, last, limits, reverse)
-                    asked = reader.asked
-                    if not snapshot:
-                        self._add_conflict(*page.conflict(first, last, reverse, self._top()))
+            return self._rows(*read)
         except FDBError as error:
+            if error.code == FUTURE_VERSION:
+                return LatePage(LateRead(self, Reading._rows, *read))
             return FutureKeyValueArray(error=self._failed(error))
+
+    def _rows(
+        self, first: Selector, last: Selector, limits: Limits, reverse: bool, snapshot: bool
+    ) -> FutureKeyValueArray:
+        with self._lock:
+            if self._settings.ryw_disabled:
+                page = self._direct(first, last, limits, reverse, snapshot)
+                asked = True
+            else:
+                reader = self._reader(snapshot)
+                page = reader.range(first, last, limits, reverse)
+                asked = reader.asked
+                if not snapshot:
+                    self._add_conflict(*page.conflict(first, last, reverse, self._top()))
         rows = page.rows
         return FutureKeyValueArray((list(starmap(KeyValue, rows)), len(rows), page.more), self._told_by(asked))
 

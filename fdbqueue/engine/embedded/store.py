@@ -27,7 +27,9 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Final
 
 import lmdb
@@ -180,6 +182,7 @@ class Store:
             for worker in (self._sweeper, self._changes, self._janitor):
                 worker.close()
             self._committer.close(self._shut)
+            self._changes.remind()
             memory.remove(self.path)
         finally:
             with _stores_lock:
@@ -235,18 +238,22 @@ class Store:
     def snapshot_at(self, version: int) -> Snapshot:
         """Take the view of `version`: the newest, or one that a transaction of this process has or has pinned.
 
+        A version between two commits has the view of the one before it.
+
         Raises:
             FDBError: 1007, it is gone; 1009, it is yet to come.
         """
-        snapshot = self.snapshot()
-        if snapshot.version == version:
-            return snapshot
-        snapshot.close()
-        if version > snapshot.version:
-            raise FDBError(FUTURE_VERSION)
-        for other in list(self._open):
-            if other.version == version:
-                return other.share()
+        newest = self.snapshot()
+        if newest.version == version:
+            return newest
+        with closing(newest):
+            if version > newest.version:
+                raise FDBError(FUTURE_VERSION)
+            held = [other for other in list(self._open) if other.version <= version]
+            if held:
+                found = max(held, key=attrgetter("version"))
+                if found.version == version or newest.commits_after(found.version)[1][0][0] > version:
+                    return found.share()
         raise FDBError(TRANSACTION_TOO_OLD)
 
     def pin(self, snapshot: Snapshot) -> None:
@@ -338,6 +345,14 @@ class Store:
     def unwatch(self, key: bytes, callback: Callable[[], object]) -> None:
         """Take `callback` for `key` back."""
         self._changes.unwatch(key, callback)
+
+    def follow(self, callback: Callable[[], object]) -> None:
+        """Call `callback` after every commit, of any process, and some 20 times a second, until `unfollow`."""
+        self._changes.follow(callback)
+
+    def unfollow(self, callback: Callable[[], object]) -> None:
+        """Take `callback` back."""
+        self._changes.unfollow(callback)
 
     def listen(self, on: bool) -> None:
         self._committer.listening = on

@@ -84,7 +84,7 @@ class Transaction(Writing):
     def _renew(self) -> None:
         """Forget what was read and written, and keep the options that outlive an error, as `on_error` does."""
         self._close_snapshot()
-        self._version = None
+        self._version = self._version_wait = None
         self._writes = Writes()
         self._gets = {}
         self._synced = 0
@@ -94,11 +94,8 @@ class Transaction(Writing):
         self._compact_at = COMPACT_AT
         self._size = self._unseen_size = 0
         self._has_read = self._only_looked = False
-        self._read_error = 0
-        self._broken = 0
-        self._commit = None
-        self._committing = None
-        self._pause = None
+        self._read_error = self._broken = 0
+        self._commit = self._committing = self._pause = None
         self._stamps = ()
         self._watches = []
         latest = self._db._settings
@@ -137,6 +134,8 @@ class Transaction(Writing):
         if self._watches:
             for watch in self._watches:
                 watch.abandon(1025)
+        if self._version_wait is not None:
+            self._version_wait.settle(error=1025)
         if self._commit is None:
             for stamp in self._stamps:
                 stamp.settle(error=1025)
@@ -205,6 +204,8 @@ class Transaction(Writing):
             self._commit.fail(code)
         for stamp in self._stamps:
             stamp.settle(error=code)
+        if self._version_wait is not None:
+            self._version_wait.settle(error=code)
 
     def _defer(self, code: int) -> None:
         if not self._deferred:
@@ -405,15 +406,25 @@ class Transaction(Writing):
         with self._lock:
             commit = self._commit = Commit(self._store)
             self._odd = True
-            if self._read_error:
-                commit.fail(self._read_error)
-                return commit
-            commit.begin(self)
-            self._committing = snap = self._snap
-            self._snap = None
+            wait = self._version_wait
+            if wait is None or wait.is_ready():
+                self._hand_in(commit)
+            else:
+                commit.begin_after(wait, self)
+        return commit
+
+    def _hand_in(self, commit: Commit) -> None:
+        code = self._read_error
+        if self._version_wait is not None:
+            code = code or self._version_wait.failed()
+        if code:
+            commit.fail(code)
+            return
+        commit.begin(self)
+        self._committing = snap = self._snap
+        self._snap = None
         if snap is not None:
             snap.close()
-        return commit
 
     def get_committed_version(self) -> int:
         """Return the version that the last successful commit got: -1 before one, and if it had nothing to write."""
@@ -484,3 +495,5 @@ class Transaction(Writing):
             stamp.settle(error=1100)
         for watch in self._watches:
             watch.abandon(code)
+        if self._version_wait is not None:
+            self._version_wait.settle(error=code)

@@ -212,11 +212,13 @@ class PendingKey(FutureString, Pending[bytes]):
         return None if time_left is None else time_left()
 
     def is_ready(self) -> bool:
+        self._leave_parent()
         if not self._settled:
             self._look()
         return self._settled
 
     def block_until_ready(self) -> None:
+        self._leave_parent()
         while not self._settled:
             left = self._look()
             with self._lock:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from fdbqueue.engine.embedded.futures import FutureVoid, Pending
+from fdbqueue.engine.embedded.versionwait import LateValue
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.errors import StorageError
 
@@ -60,6 +61,8 @@ class Watch(Pending[None]):
         self._read = read
         self.key = key
         self.value: bytes | None = read._value
+        if isinstance(read, LateValue):
+            read.on_ready(self.read_late)
 
     def settle(self, value: None = None, error: int = 0) -> bool:
         if not super().settle(value, error):
@@ -69,9 +72,24 @@ class Watch(Pending[None]):
             self._store.unwatch(self.key, self._callback)
         return True
 
+    def _adopt(self) -> bool:
+        adopted = super()._adopt()
+        if adopted:
+            self._callback = None  # the parent's store has it
+        return adopted
+
     def written(self, *value: bytes | None) -> None:
         """Note that its own transaction wrote the key; nothing given is a value that is not known before the commit."""
         if not value or value[0] != self.value:
+            self.settle()
+
+    def read_late(self, read: Value) -> None:
+        """Take over the value, which is known only now."""
+        try:
+            self.value = read.value
+        except FDBError as error:
+            self.settle(error=error.code)
+        except StorageError:
             self.settle()
 
     def cut_off(self, error: int) -> None:
@@ -85,6 +103,9 @@ class Watch(Pending[None]):
 
     def activate(self) -> None:
         """Start to look, after the commit."""
+        self._adopt()
+        if isinstance(self._read, LateValue):
+            self.read_late(self._read)
         if self._settled:
             return
         weak = weakref.ref(self)  # a watch that nobody holds any more ends

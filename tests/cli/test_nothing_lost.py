@@ -1,0 +1,299 @@
+"""What a command takes out of a queue is printed or goes back, wherever it is interrupted."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import LeaseLost
+from fdbqueue.cli import dequeue, errors
+from fdbqueue.cli.dequeue import Drain
+from fdbqueue.cli.errors import OutputFailed, Stopped
+from fdbqueue.cli.options import CodecName
+from fdbqueue.cli.output import line
+from fdbqueue.cli.stopping import StopSignals
+from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.layers.leases import Leases
+from tests.cli.test_leasing import lines
+from tests.helpers.clock import Clock
+from tests.helpers.faults import FaultyDatabase
+from tests.helpers.staging import wait_until
+
+COMMAND = [sys.executable, "-m", "fdbqueue"]
+pytestmark = pytest.mark.engines("file", "cluster")
+
+
+class StopsAt(StopSignals):
+    """Stops the command when it looks for a signal for the nth time, and acts each time before."""
+
+    def __init__(self, look: int | None, act: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self._left = look
+        self._act = act
+
+    def check(self) -> None:
+        self._act()
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                raise Stopped(signal.SIGTERM)
+
+
+@pytest.fixture
+def queue(space: Subspace) -> fdbqueue.Queue:
+    return fdbqueue.Queue(space, codec="json")
+
+
+def values(count: int) -> list[str]:
+    """Return values, of which five fill what a pipe takes at once."""
+    return [f"{n:04}" + "x" * 700 for n in range(count)]
+
+
+def left(db: Any, queue: fdbqueue.Queue) -> list[Any]:
+    """Return what is in the queue, all of it available."""
+    stats = Leases(queue).stats(db)
+    found = [item.value for item in queue.browse(db)]
+    assert (stats.available, stats.leased, stats.delayed) == (len(found), 0, 0)
+    return found
+
+
+def drain_of(db: Any, leases: Leases, signals: StopSignals) -> Drain:
+    return Drain(db, leases, signals, partial(line, codec=CodecName.json))
+
+
+def test_an_interruption_wherever_it_comes_loses_nothing(
+    db: Any, queue: fdbqueue.Queue, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dequeue, "BATCH_ITEMS", 20)
+    every = values(50)
+    for look in range(100):
+        queue.clear(db)
+        queue.enqueue_many(db, every)
+        try:
+            drain_of(db, Leases(queue), StopsAt(look)).run(None)
+        except Stopped:
+            out, told = capfdbinary.readouterr()
+            printed, there = lines(out.decode()), left(db, queue)
+            assert printed + there == every
+            assert f"{len(printed)} items were printed and are out of the queue, " in told.decode()
+        else:
+            break
+    assert look > 12, "it is to look between the pieces, too"
+    assert left(db, queue) == []
+
+
+@pytest.mark.parametrize("fails", range(6))
+def test_an_output_that_fails_wherever_it_does_loses_nothing(
+    db: Any,
+    queue: fdbqueue.Queue,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    fails: int,
+) -> None:
+    monkeypatch.setattr(dequeue, "BATCH_ITEMS", 10)
+    every = values(30)
+    queue.enqueue_many(db, every)
+    writes = iter(range(100))
+    write = os.write
+
+    def failing(fd: int, piece: memoryview) -> int:
+        number = next(writes)
+        if number == 2 * fails + 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        # Every other write takes a part only.
+        return write(fd, piece[: 1_000 if number % 2 == 0 else None])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", failing)
+        with pytest.raises(OutputFailed):
+            drain_of(db, Leases(queue), StopSignals()).run(None)
+
+    out, told = capfdbinary.readouterr()
+    whole, _, torn = out.decode().rpartition("\n")
+    assert lines(whole) + left(db, queue) == every
+    assert torn
+    assert b"The last line of the output is cut off" in told
+
+
+def test_leases_are_extended_while_the_reader_is_slow(
+    db: Any, queue: fdbqueue.Queue, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    every, clock = values(100), Clock(1_000.0)
+    queue.enqueue_many(db, every)
+    leases = Leases(queue, clock=clock)
+
+    def slow() -> None:
+        clock.now += 9.0
+        leases.reclaim(db)
+
+    drain_of(db, leases, StopsAt(None, slow)).run(None)
+
+    assert lines(capfdbinary.readouterr().out.decode()) == every
+    assert left(db, queue) == []
+
+
+def test_items_that_another_took_from_a_command_that_stood_still_are_told_and_left_to_it(
+    db: Any, queue: fdbqueue.Queue, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    every, clock = values(30), Clock(1_000.0)
+    queue.enqueue_many(db, every)
+    leases, looks = Leases(queue, clock=clock), iter(range(100))
+    theirs: list[Any] = []
+
+    def still() -> None:
+        if next(looks) == 3:
+            clock.now += 100.0
+            theirs.extend(leases.lease_many(db, limit=12, duration=600))
+
+    drain = drain_of(db, leases, StopsAt(None, still))
+    with pytest.raises(LeaseLost):
+        drain.run(None)
+
+    out, told = capfdbinary.readouterr()
+    printed = lines(out.decode())
+    assert [lease.value for lease in theirs] == every[:12]
+    leases.snooze_many(db, theirs, delay=0)
+    assert sorted({*printed, *left(db, queue)}) == every
+    assert drain.lost
+    assert f"{drain.lost} items were printed when their leases were over" in told.decode()
+
+
+def test_what_a_database_that_does_not_answer_leaves_unknown_is_told(
+    db: Any, queue: fdbqueue.Queue, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dequeue, "BATCH_ITEMS", 10)
+    every, clock = values(30), Clock(1_000.0)
+    queue.enqueue_many(db, every)
+
+    with pytest.raises(FDBError, match="1031"):
+        drain_of(FaultyDatabase.failing_at(db, {1}, ("after", 1031)), Leases(queue, clock=clock), StopSignals()).run(
+            None
+        )
+
+    out, told = capfdbinary.readouterr()
+    assert lines(out.decode()) == every[:10]
+    assert b"not known whether 10 more that were printed are out" in told
+    clock.now += 61.0
+    Leases(queue, clock=clock).reclaim(db)
+    assert left(db, queue) == every[10:]
+
+
+def command_of(*arguments: str, url: str) -> list[str]:
+    return [*COMMAND, *arguments, "--url", url]
+
+
+def test_a_lease_that_can_not_be_printed_goes_back(url: str, name: str, db: Any, queue: fdbqueue.Queue) -> None:
+    queue.enqueue_many(db, values(20))
+    command = command_of("lease", name, "-n", "20", "--duration", "600", url=url)
+    with Path("/dev/full").open("wb") as full:
+        failed = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+
+    assert failed.returncode == errors.ENGINE
+    assert "0 leases were printed, 20 more items went back." in failed.stderr
+    assert left(db, queue) == values(20)
+    lease = Leases(queue).lease(db)
+    assert lease is not None
+    assert lease.attempt == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("command", ["dequeue", "lease"])
+def test_a_signal_while_the_reader_stands_still_loses_nothing(
+    url: str, name: str, db: Any, queue: fdbqueue.Queue, command: str, number: signal.Signals
+) -> None:
+    every = values(1_000)
+    queue.enqueue_many(db, every)
+    options = {"dequeue": ["--all"], "lease": ["-n", "1000", "--duration", "600"]}[command]
+    with subprocess.Popen(
+        command_of(command, name, *options, url=url), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.readline()
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+        printed = lines((first + process.stdout.read()).decode())
+        told = process.stderr.read().decode()
+
+    assert told.endswith(f"Error: Stopped by {number.name}.\n")
+    if command == "dequeue":
+        assert printed + left(db, queue) == every
+        assert f"{len(printed)} items were printed and are out of the queue, " in told
+    else:
+        stats = Leases(queue).stats(db)
+        assert (stats.leased, stats.available) == (len(printed), 1_000 - len(printed))
+        assert [one["value"] for one in printed] + [item.value for item in queue.browse(db)] == every
+        assert f"{len(printed)} leases were printed, " in told
+    assert 0 < len(printed) < 1_000
+
+
+def test_a_reader_that_ends_early_leaves_the_rest_in_the_queue(
+    url: str, name: str, db: Any, queue: fdbqueue.Queue
+) -> None:
+    every = values(1_000)
+    queue.enqueue_many(db, every)
+    with subprocess.Popen(
+        command_of("dequeue", name, "--all", url=url), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline()) == every[0]
+        process.stdout.close()
+        told = process.stderr.read().decode()
+        assert process.wait(60) == errors.ENGINE
+
+    there = left(db, queue)
+    assert told.startswith(f"{1_000 - len(there)} items were printed and are out of the queue, ")
+    assert there == every[-len(there) :]
+    assert len(there) > 800, "a pipe takes 65,536 bytes"
+
+
+def test_items_of_a_command_that_was_killed_come_back_and_none_is_lost(
+    url: str, name: str, db: Any, queue: fdbqueue.Queue
+) -> None:
+    every = values(1_000)
+    queue.enqueue_many(db, every)
+    with subprocess.Popen(command_of("dequeue", name, "--all", url=url), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        process.kill()
+        printed = lines((first + process.stdout.read()).decode().rpartition("\n")[0])
+
+    Leases(queue, clock=lambda: time.time() + dequeue.LEASE_SECONDS + 1).reclaim(db)
+    assert sorted({*printed, *left(db, queue)}) == every
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_at_random_points_lose_nothing(
+    url: str, name: str, db: Any, queue: fdbqueue.Queue, tmp_path: Path, number: signal.Signals
+) -> None:
+    every = list(range(20_000))
+    interrupted = 0
+    for attempt in range(6):
+        queue.clear(db)
+        queue.enqueue_many(db, every)
+        output = tmp_path / str(attempt)
+        with output.open("wb") as file:
+            process = subprocess.Popen(command_of("dequeue", name, "--all", url=url), stdout=file)
+            wait_until(lambda output=output: output.stat().st_size)  # type: ignore[misc]
+            time.sleep(random.uniform(0.0, 0.3))
+            process.send_signal(number)
+            code = process.wait(60)
+        interrupted += code == 128 + number
+        assert code in (0, 128 + number)
+        assert lines(output.read_text()) + left(db, queue) == every
+    assert interrupted

@@ -1,0 +1,77 @@
+"""Signals that ask a command to stop are noted, and only one who insists ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fdbqueue.cli import errors, stopping
+from fdbqueue.cli.errors import Stopped
+from fdbqueue.cli.stopping import SIGNALS, StopSignals
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_first_signal_is_heard_where_the_command_looks_for_it(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with StopSignals() as signals:
+        signals.check()
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)  # a wrapper has sent it a second time
+        with pytest.raises(Stopped, match=f"Stopped by {number.name}") as stopped:
+            signals.check()
+    assert errors.exit_code_of(stopped.value) == 128 + number
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_signal_later_ends_the_command_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "INSISTS_AFTER_SECONDS", 0.0)
+    with StopSignals():
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_that_was_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            signals.check()
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_command_in_a_thread_leaves_signals_to_the_main_one() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def enter() -> object:
+        with StopSignals() as signals:
+            signals.check()
+            return signal.getsignal(signal.SIGTERM)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(enter).result(60) is before
+
+
+@pytest.mark.parametrize("command", ["redrive", "purge"])
+def test_who_interrupts_what_has_begun_is_told_that_it_has(command: str) -> None:
+    script = (
+        "import fdbqueue.cli, sys, contextlib\n"
+        "from fdbqueue.layers.deadletters import DeadLetters\n"
+        "from fdbqueue.queue import Queue\n"
+        "def interrupted(*_, **__): raise KeyboardInterrupt\n"
+        f"DeadLetters.{command} = interrupted\n"
+        "Queue.stats = lambda *_: type('Stats', (), {'dead': 1})\n"
+        f"from fdbqueue.cli import {command}\n"
+        f"{command}.opened = lambda url: contextlib.nullcontext()\n"
+        f"fdbqueue.cli.app(['{command}', 'q'] + ['--yes'] * {command == 'purge'})\n"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert told.returncode == 128 + signal.SIGINT, told.stderr
+    assert told.stderr.startswith("Some dead letters may be re")

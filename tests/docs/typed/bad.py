@@ -1,0 +1,23 @@
+"""A user's mistakes: type checkers report each line that has a comment, and no other."""
+
+import fdbqueue
+from fdbqueue import Queue, Transaction
+
+db = fdbqueue.open("memory:")
+texts = Queue("texts", codec="str")
+
+
+@fdbqueue.transactional
+def add(tr: Transaction, text: str) -> None:
+    texts.enqueue(tr, text)
+
+
+db.enqueue("text")  # a database is no queue
+db[b"key"] = "text"  # values are bytes
+texts.enqueue(db, b"bytes")  # another type than the codec's
+texts.enqueue(db, "text", header={"a": 1})  # no such parameter
+texts.enqueue("text")  # nothing to enqueue in
+texts.dequeue(db).value  # None, if the queue is empty
+add(db, 7)  # another type than the function's
+add("text", "text")  # neither a transaction nor a database
+Queue("texts", codec=7)  # no codec

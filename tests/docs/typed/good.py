@@ -1,0 +1,71 @@
+"""A user's program, as type checkers see it: no line of it may be an error. It runs, too."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, assert_type
+
+import fdbqueue
+from fdbqueue import Database, Item, Position, Queue, Transaction
+
+
+@dataclass
+class Order:
+    sku: str
+    amount: int = 1
+
+
+db = fdbqueue.open("memory:")
+assert_type(db, Database)
+assert_type(Queue("raw"), Queue[bytes])
+assert_type(Queue("texts", codec="str"), Queue[str])
+assert_type(Queue("anything", codec="json"), Queue[Any])
+orders = Queue("orders", codec=Order)
+assert_type(orders, Queue[Order])
+
+with db:
+    db[b"stock"] = b"7"
+    assert_type(db[b"stock"], bytes | None)
+    del db[b"nothing"]
+    for key, value in db[b"a":b"z"]:
+        assert_type(key, bytes)
+        assert_type(value, bytes)
+
+    @fdbqueue.transactional
+    def buy(tr: Transaction, order: Order) -> Position:
+        left = int(tr[b"stock"]) - order.amount
+        tr[b"stock"] = str(left).encode()
+        tr.add(b"sold", order.amount.to_bytes(8, "little"))
+        del tr[b"reserved"]
+        tr.clear_range(b"x", b"y")
+        for row in tr.snapshot[b"a":b"b"]:
+            assert_type(row.value, bytes)
+        return orders.enqueue(tr, order)
+
+    assert_type(buy(db, Order("teapot")), Position)
+    assert_type(orders.dequeue(db), Item[Order] | None)
+    orders.enqueue_many(db, [Order("cup"), Order("pot", 2)])
+    for item in orders.browse(db):
+        assert_type(item.value, Order)
+    if found := orders.peek(db):
+        assert_type(found.value.sku, str)
+
+    @fdbqueue.transactional
+    async def buy_later(tr: Transaction, order: Order) -> bytes:
+        stock = await fdbqueue.aio(tr[b"stock"])
+        await orders.enqueue.aio(tr, order)
+        return bytes(stock)
+
+    async def main() -> None:
+        assert_type(await buy_later(db, Order("jug")), bytes)
+        assert_type(await orders.dequeue_many.aio(db, limit=2), list[Item[Order]])
+
+    asyncio.run(main())
+
+    class Shop:
+        @fdbqueue.transactional
+        def sell(self, tr: Transaction, order: Order) -> Position:
+            return orders.enqueue(tr, order)
+
+    assert_type(Shop().sell(db, Order("tray")), Position)

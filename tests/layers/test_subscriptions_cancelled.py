@@ -1,0 +1,326 @@
+"""Calls that are cancelled or interrupted at any moment: they keep no item, no credit, and no place in the line."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from fdbqueue import Queue
+from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.layers import waiting as layer_of_waiting
+from fdbqueue.layers.subscribing.awaiting import Awaiting
+from fdbqueue.layers.subscription import Subscription
+from fdbqueue.layers.subscriptions import Subscriptions
+from tests.helpers.conflicting import conflicts
+from tests.helpers.faults import FaultyDatabase
+from tests.helpers.held import HeldDatabase
+from tests.helpers.interrupting import interrupted_at_each_line
+from tests.helpers.standin import StandIn
+from tests.helpers.subscribing import started, until_waiting, waiting
+
+LONG: dict[str, Any] = {"duration": 600.0, "timeout": 100.0}
+CREDIT = 3
+CALL = ("layers/subscription.py", "layers/subscribing/awaiting.py", "layers/waiting.py", "layers/leasing/written.py")
+
+
+@pytest.fixture
+def subscriptions(space: Subspace) -> Subscriptions:
+    return Subscriptions(Queue(space, codec="str"))
+
+
+@pytest.fixture(params=["shared", "sole"])
+def everything(request: pytest.FixtureRequest, db: Any, subscriptions: Subscriptions) -> Subscription:
+    """A subscription for all items, with credit for some."""
+    found = subscriptions.subscribe(db, "all", exclusive=request.param == "sole")
+    found.grant(db, items=CREDIT)
+    return found
+
+
+@pytest.fixture(params=["the call notes first that its caller has gone", "the thread ends first"])
+def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of the two comes first: the thread that goes on in a cancelled call, or what its caller does meanwhile."""
+
+    def run_now(target: Callable[..., object], *args: Any) -> None:
+        thread = threading.Thread(target=target, args=args)
+        thread.start()
+        thread.join()
+
+    if request.param == "the thread ends first":
+        monkeypatch.setattr(layer_of_waiting, "_start", run_now)
+
+
+def let_threads_end() -> None:
+    for thread in threading.enumerate():
+        if thread.name.startswith("fdbqueue-finish"):
+            thread.join()
+
+
+def is_as_if_never_called(subscriptions: Subscriptions, db: Any, *, available: int) -> bool:
+    """Say whether all items are available, with no attempt counted, credit is whole, and nobody waits."""
+    let_threads_end()
+    kept = list(subscriptions.leases.browse(db, state="available"))
+    stats = subscriptions.leases.stats(db)
+    [red] = subscriptions.stats(db)
+    assert (stats.leased, stats.available, red.held) == (0, available, 0)
+    assert [one.attempt for one in kept] == [0] * available
+    assert waiting(subscriptions, db) == []
+    assert subscriptions.check(db).problems == ()
+    return True
+
+
+async def until_committing(held: HeldDatabase, begun: Sequence[object] = ("at once",)) -> None:
+    """Let the others go on until a commit waits, after something has begun."""
+    deadline = time.monotonic() + 100
+    while not begun or not held.committing.is_set():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0)
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("timeout", [0.0, 100.0])
+@pytest.mark.usefixtures("order")
+def test_a_call_that_is_cancelled_as_its_commit_is_answered_gives_the_item_back(
+    db: Any, subscriptions: Subscriptions, everything: Subscription, timeout: float
+) -> None:
+    subscriptions.leases.queue.enqueue(db, "x")
+    held = HeldDatabase(db)
+
+    async def session() -> None:
+        task = asyncio.create_task(everything.lease.aio(held, duration=600, timeout=timeout))
+        await until_committing(held)
+        held.release()  # which wakes the task; it is cancelled before it runs
+        await cancelled(task)
+
+    asyncio.run(session())
+    assert is_as_if_never_called(subscriptions, db, available=1)
+
+
+def test_a_call_that_is_cancelled_while_its_commit_is_under_way_gives_the_item_back(
+    db: Any, subscriptions: Subscriptions, everything: Subscription
+) -> None:
+    subscriptions.leases.queue.enqueue(db, "x")
+    held = HeldDatabase(db)
+
+    async def session() -> None:
+        task = asyncio.create_task(everything.lease.aio(held, **LONG))
+        await until_committing(held)
+        await cancelled(task)
+
+    asyncio.run(session())
+    held.release()
+    assert is_as_if_never_called(subscriptions, db, available=1)
+
+
+@pytest.mark.usefixtures("order")
+def test_a_call_that_is_cancelled_while_it_registers_leaves_the_line(
+    db: Any, subscriptions: Subscriptions, everything: Subscription
+) -> None:
+    held = HeldDatabase(db)
+
+    async def session() -> None:
+        task = asyncio.create_task(everything.lease.aio(held, **LONG))
+        await until_committing(held)
+        held.release()
+        await cancelled(task)
+
+    asyncio.run(session())
+    assert is_as_if_never_called(subscriptions, db, available=0)
+
+
+@pytest.mark.usefixtures("order")
+def test_a_call_that_is_cancelled_while_it_leaves_the_line_leaves_it(
+    db: Any, subscriptions: Subscriptions, everything: Subscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldDatabase(db)
+    leave = Awaiting._leave
+    leaving: list[Awaiting] = []
+
+    def held_leave(self: Awaiting, tr: Any) -> Any:
+        held.hold()
+        leaving.append(self)
+        return leave(self, tr)
+
+    monkeypatch.setattr(Awaiting, "_leave", held_leave)
+    # Its time is over as soon as it stands in the line.
+    monkeypatch.setattr(Awaiting, "_seconds_left", lambda self: 0.0 if self._request is not None else 100.0)
+
+    async def session() -> None:
+        held.release()
+        task = asyncio.create_task(everything.lease.aio(held, **LONG))
+        await until_committing(held, leaving)
+        held.release()
+        await cancelled(task)
+
+    asyncio.run(session())
+    assert is_as_if_never_called(subscriptions, db, available=0)
+
+
+@pytest.mark.usefixtures("order")
+def test_a_call_that_is_cancelled_while_it_collects_a_delivery_gives_it_back(
+    db: Any, subscriptions: Subscriptions, everything: Subscription
+) -> None:
+    held = HeldDatabase(db)
+
+    async def session() -> None:
+        held.release()
+        task = asyncio.create_task(everything.lease.aio(held, **LONG))
+        await until_waiting(subscriptions, db, 1)
+        held.hold()
+        delivery = await subscriptions.enqueue.aio(db, "x", immediate=True)
+        assert delivery is not None
+        assert delivery.subscription == "all"
+        await until_committing(held)
+        held.release()
+        await cancelled(task)
+
+    asyncio.run(session())
+    assert is_as_if_never_called(subscriptions, db, available=1)
+
+
+@pytest.mark.parametrize("immediate", [False, True])
+def test_an_enqueue_whose_consumer_is_cancelled_before_it_commits_delivers_to_nobody(
+    db: Any, subscriptions: Subscriptions, everything: Subscription, immediate: bool
+) -> None:
+    held = HeldDatabase(db)
+
+    async def session() -> Any:
+        [task] = await started(subscriptions, db, everything, duration=600)
+        enqueue = asyncio.create_task(subscriptions.enqueue.aio(held, "x", immediate=immediate))
+        await until_committing(held)
+        await cancelled(task)
+        let_threads_end()
+        held.release()
+        return await enqueue
+
+    delivery = asyncio.run(session())
+    assert (delivery is None) == immediate
+    assert is_as_if_never_called(subscriptions, db, available=0 if immediate else 1)
+
+
+def test_calls_that_are_cancelled_at_random_keep_nothing(
+    db: Any, subscriptions: Subscriptions, everything: Subscription
+) -> None:
+    draw = random.Random(20)
+
+    async def session() -> None:
+        for number in range(60):
+            source = subscriptions if number % 2 else subscriptions.leases
+            task = asyncio.create_task(everything.lease.aio(db, **LONG))
+            enqueue = asyncio.create_task(source.enqueue.aio(db, "x"))
+            for _ in range(draw.randrange(40)):
+                await asyncio.sleep(0)
+            task.cancel()
+            got: Any
+            [got, _] = await asyncio.gather(task, enqueue, return_exceptions=True)
+            if not isinstance(got, asyncio.CancelledError):
+                await subscriptions.leases.ack.aio(db, got)
+            await asyncio.to_thread(let_threads_end)
+            await subscriptions.leases.queue.dequeue_many.aio(db)
+
+    asyncio.run(session())
+    assert is_as_if_never_called(subscriptions, db, available=0)
+
+
+@pytest.mark.engines("memory")
+@pytest.mark.parametrize("what", ["an item", "a delivery", "nothing"])
+def test_ctrl_c_at_any_line_leaves_nothing_taken_and_nobody_in_the_line(
+    db: Any, subscriptions: Subscriptions, everything: Subscription, what: str
+) -> None:
+    queue = subscriptions.leases.queue
+
+    def call() -> None:
+        if what == "an item":
+            queue.enqueue(db, "x")
+        over = threading.Event()
+        producer = threading.Thread(target=deliver, args=(over,))
+        if what == "a delivery":
+            producer.start()
+        try:
+            lease = everything.lease(db, duration=600, timeout=0.002 if what == "nothing" else 0.02)
+        finally:
+            over.set()
+            if what == "a delivery":
+                producer.join()
+        if lease is not None:
+            subscriptions.leases.ack(db, lease)
+
+    def deliver(over: threading.Event) -> None:
+        while not over.is_set() and subscriptions.enqueue(db, "x", immediate=True) is None:
+            pass  # as soon as the call stands in the line
+
+    def then(place: str) -> None:
+        let_threads_end()
+        assert subscriptions.leases.stats(db).leased == 0, place
+        assert waiting(subscriptions, db) == [], place
+        queue.dequeue_many(db)
+
+    assert interrupted_at_each_line(call, of=CALL, then=then) > 30
+    assert is_as_if_never_called(subscriptions, db, available=0)
+
+
+class _Interrupted(StandIn):
+    """A database whose first commit is sent, and then Ctrl-C comes: whether it takes effect is not known."""
+
+    def __init__(self, db: Any, *, takes_effect: bool) -> None:
+        self._db = db
+        self._takes_effect = takes_effect
+        self.sent: Any = None
+
+    def create_transaction(self) -> Any:
+        tr = self._db.create_transaction()
+        return tr if self.sent is not None else _InterruptedTransaction(tr, self)
+
+    def interrupt(self, tr: Any) -> None:
+        self.sent = tr
+        if self._takes_effect:
+            tr.commit().wait()
+        raise KeyboardInterrupt
+
+
+class _InterruptedTransaction:
+    def __init__(self, tr: Any, db: _Interrupted) -> None:
+        self._tr = tr
+        self._db = db
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tr, name)
+
+    def commit(self) -> Any:
+        self._db.interrupt(self._tr)
+
+
+@pytest.mark.parametrize("what", ["an item", "nothing"])
+@pytest.mark.parametrize("takes_effect", [True, False])
+def test_ctrl_c_within_a_commit_undoes_it_whether_it_took_effect_or_still_would(
+    db: Any, subscriptions: Subscriptions, everything: Subscription, takes_effect: bool, what: str
+) -> None:
+    if what == "an item":
+        subscriptions.leases.queue.enqueue(db, "x")
+    interrupted = _Interrupted(db, takes_effect=takes_effect)
+    with pytest.raises(KeyboardInterrupt):
+        everything.lease(interrupted, **LONG)
+    if not takes_effect:
+        assert conflicts(interrupted.sent)
+    assert is_as_if_never_called(subscriptions, db, available=1 if what == "an item" else 0)
+
+
+@pytest.mark.parametrize("timeout", [0.0, 100.0])
+def test_a_call_whose_commit_times_out_gives_the_item_back_though_it_took_effect(
+    db: Any, subscriptions: Subscriptions, everything: Subscription, timeout: float
+) -> None:
+    subscriptions.leases.queue.enqueue(db, "x")
+    faulty = FaultyDatabase.failing_at(db, {0}, ("after", 1031))
+    with pytest.raises(FDBError, match="1031"):
+        everything.lease(faulty, duration=600, timeout=timeout)
+    assert is_as_if_never_called(subscriptions, db, available=1)
