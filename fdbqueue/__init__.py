@@ -24,6 +24,7 @@ from fdbqueue.engine import Database, FDBError, Subspace, Transaction, aio, open
 from fdbqueue.errors import (
     BulkInterrupted,
     CheckFailed,
+    ChecksBypassed,
     ClusterError,
     CodecError,
     FdbQueueError,
@@ -51,6 +52,7 @@ __all__ = [
     "BulkReport",
     "CheckFailed",
     "CheckReport",
+    "ChecksBypassed",
     "ClusterError",
     "Codec",
     "CodecError",

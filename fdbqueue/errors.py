@@ -47,6 +47,13 @@ class OrderError(FdbQueueError):
     """A queue's items stand in another order than the one that something was to be enqueued in; nothing was written."""
 
 
+class ChecksBypassed(FdbQueueError):
+    """Something was to be enqueued into a smart queue as it is, past the checks of its items; nothing was written.
+
+    Enqueue it by `fdbqueue.layers.smart.SmartQueue`.
+    """
+
+
 class LeaseLost(FdbQueueError):
     """A lease is no longer its holder's: it was acked or given back, or it expired and another took the item.
 
@@ -76,16 +83,17 @@ class SelectorError(FdbQueueError, ValueError):
 
 
 class CheckFailed(FdbQueueError):
-    """A queued item's check raised, did not return in time, changed what it may not or returned no decision.
+    """A function of a message type raised, did not return in time, or returned what has no meaning.
 
-    The newcomer was not enqueued, nothing was written, and the item stands as it was: mend its type's check.
+    It is the check of a queued item, which may also have changed what it may not; or the key, expires, deadline or
+    confirms of a type. Nothing was written, and all items stand as they were: mend the function.
 
     Attributes:
-        type: the type of the item whose check it is.
-        position: that item.
+        type: the type whose function it is.
+        position: the item that it was called for; None if that was a new message.
     """
 
-    def __init__(self, message: str, *, type: str, position: Position) -> None:
+    def __init__(self, message: str, *, type: str, position: Position | None) -> None:
         super().__init__(message)
         self.type = type
         self.position = position

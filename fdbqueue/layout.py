@@ -21,6 +21,7 @@ only who enqueues needs to know. (docs/adr/0060)
 | ``("request", versionstamp)`` | who waits for how many items, and until when | `layers/staging/requests.py` |
 | ``("grant", client)`` | the leases that others took for a request | `layers/staging/requests.py` |
 | ``(True, "subscribed")`` | there are subscriptions: empty, or the name of the sole one | `layers/subscriptions.py` |
+| ``(True, "type")`` | "smart" of a smart queue: an enqueue has to pass its checks (`tail.py`) | `layers/smart.py` |
 | ``("subscription", name)`` | what it selects, its credit, whose it is | `layers/subscriptions.py` |
 | ``("pointer", name)`` | what it has yet to look at | `layers/subscriptions.py` |
 | ``("held", name, index, random)`` | bytes of an item that its consumers have | `layers/subscriptions.py` |
@@ -40,6 +41,8 @@ only who enqueues needs to know. (docs/adr/0060)
 | ``("recipients",)`` | names and numbers of those who fetch copies | `layers/resend.py` |
 | ``("copy", number, index, random)`` | empty; an item that the recipient has still to confirm | `layers/resend.py` |
 | ``("unsent", number, index, random)`` | empty; one that it has still to fetch | `layers/resend.py` |
+| ``("fetched", number)`` | what the recipient has fetched and not confirmed: one position, or "several" | same |
+| ``("resent",)`` | 8 bytes, by atomic adds: changes when copies are to be fetched again; watched | same |
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
 | ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
 
@@ -202,6 +205,7 @@ class Layout:
         "deadlines",
         "delayed",
         "end",
+        "fetched",
         "grants",
         "has_tail",
         "held",
@@ -214,6 +218,7 @@ class Layout:
         "prefix",
         "recipients_key",
         "requests",
+        "resent_key",
         "returned",
         "served_key",
         "smart",
@@ -226,6 +231,7 @@ class Layout:
         "timers",
         "trimmed_key",
         "trimming_key",
+        "type_key",
         "unsent",
         "waiting",
     )
@@ -267,6 +273,8 @@ class Layout:
         """The queue's sole subscription as this process knew it then: it needs none (`layers/subscribing/sole.py`)."""
         # Behind the tail: whoever enqueues reads it together with the tail, and nobody does who needs no tail.
         self.subscribed_key: bytes = self.space.pack((True, "subscribed"))
+        # Behind both, where an older version's read of the last key does not meet it.
+        self.type_key: bytes = self.space.pack((True, "type"))
         self.subscriptions = self.space["subscription"]
         self.pointers = self.space["pointer"]
         self.held = self.space["held"]
@@ -285,6 +293,8 @@ class Layout:
         self.recipients_key: bytes = self.space.pack(("recipients",))
         self.copies = self.space["copy"]
         self.unsent = self.space["unsent"]
+        self.fetched = self.space["fetched"]
+        self.resent_key: bytes = self.space.pack(("resent",))
 
     def item_key(self, position: Position) -> bytes:
         """Return the key of an item: exactly the tuple ``(queue, index, random)``, or with its rank in front."""
@@ -311,8 +321,8 @@ class Layout:
 
     def level(self, rank: int) -> tuple[bytes, bytes]:
         """Return the begin and end of the keys of the available items of one rank."""
-        begin = self.prefix + _pack_integer(rank)
-        return begin + _FIRST_INTEGER, begin + _AFTER_INTEGERS
+        begin, end = level_range(rank)
+        return self.prefix + begin, self.prefix + end
 
     def chunk_range(self, position: Position) -> tuple[bytes, bytes]:
         """Return the begin and end of the keys that hold a large item's payload."""
@@ -413,6 +423,12 @@ def rank_of(packed: bytes) -> int | None:
     """
     end = packed[0] - 0x13
     return None if packed[end : end + 1] == b"\x01" else int.from_bytes(packed[1:end], "big")
+
+
+def level_range(rank: int) -> tuple[bytes, bytes]:
+    """Return the begin and end of the packed positions of one rank."""
+    packed = _pack_integer(rank)
+    return packed + _FIRST_INTEGER, packed + _AFTER_INTEGERS
 
 
 def _keys_in_a_row(prefix: bytes, index: int, amount: int, random: bytes) -> list[bytes]:

@@ -26,10 +26,25 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """`Decision.ignore` of an item that can't be changed, or rather is replaced: this message stands in its place."""
+    """An item's answer: the newcomer is left out, and this message stands in the item's place.
+
+    It is `Decision.ignore` for items that can't be changed, or are to be replaced.
+
+    Raises:
+        ValueError: `terms` is neither "own" nor "newcomer".
+    """
 
     message: Any
     """Of the same type and with the same key."""
+    terms: Literal["own", "newcomer"] = "own"
+    """Whose headers, delay, time to live and rank the item has from now on. "own": those that it has; the newcomer's
+    are dropped. That is also so for `Decision.ignore` of an item that changed itself. "newcomer": those that the
+    newcomer was enqueued with. If the order gives it another rank by them, it leaves its place and is appended there,
+    as with "queue and delete"."""
+
+    def __post_init__(self) -> None:
+        if self.terms not in ("own", "newcomer"):
+            raise ValueError(f"terms is 'own' or 'newcomer', whose headers, delay and rank stay; not {self.terms!r}.")
 
 
 Answer: TypeAlias = Decision | TakeOver
@@ -37,7 +52,11 @@ Answer: TypeAlias = Decision | TakeOver
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a check may know of the item that it is asked about, beside its message."""
+    """What a check may know of the item that it is asked about, beside its message.
+
+    Whether the item is the last in the queue is not here, since the answer costs reads and conflicts: a check that has
+    a parameter `last` gets it as a bool. It is True if no item of the queue stands behind, whatever its type and state.
+    """
 
     state: Literal["available", "leased", "delayed"]
     """Where it stands; a leased one is being worked on."""
@@ -60,7 +79,7 @@ class Outcome:
     position: Position | None
     """The newcomer's; None if it was left out."""
     rewritten: Position | None
-    """The item that took over the newcomer's values."""
+    """The item that took over the newcomer's values, in its own place; `terms` says what else of the newcomer's."""
     deleted: tuple[Position, ...]
     """Items that were removed: the one that decided so, and those that made room."""
     expired: tuple[Position, ...]
@@ -73,3 +92,7 @@ class Outcome:
     """How many items were read, asked or not."""
     bytes_read: int
     """Bytes of what was stored for them."""
+    terms: Literal["own", "newcomer"] | None = None
+    """Whose headers, delay, time to live and rank the item has that took over the newcomer's values; None if none did.
+    With "own" it has kept all of these, though its type's `expires` and `deadline` begin anew. With "newcomer" and
+    another rank it was deleted, and `position` is its new place."""

@@ -18,24 +18,31 @@ Progress(file='a.txt', percent=10)
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from fdbqueue import CodecError
+from fdbqueue import CodecError, Position
 from fdbqueue.codecs import CODEC_ERRORS
 
-from .leasing.times import LONGEST_SECONDS, positive
+from .comparing.functions import Functions
+from .handlers import not_awaited
+from .leasing.times import positive
 from .limits import MOST_COUNTED, Limit
 
 Key: TypeAlias = str | bytes | int | tuple[Any, ...] | None
 """What relates messages of one type, and of others, to each other."""
 Seconds: TypeAlias = float | Callable[[Any], float | None] | None
 """A duration from the enqueue on, or a function of the message that gives a time of the clock, or None for never."""
+Life: TypeAlias = Seconds | Callable[[Any], bool] | Callable[[Any, float], float | bool | None]
+"""As `Seconds`. Or a predicate, a function that gives a bool: it is asked at each use whether the message is outdated.
+A function that takes two arguments also gets the time, in seconds of the queue's clock."""
+Confirmed: TypeAlias = str | tuple[str, Any]
+"""A recipient; or a recipient and the copy that it confirms: its name, or its `Position` (`fdbqueue.layers.resend`)."""
 
 
 _JSON_TAG = b'{"type":"'
@@ -75,7 +82,14 @@ def keyed(*names: str) -> Sees:
 
 @dataclass(frozen=True, slots=True)
 class MessageType:
-    """A type of messages, and its rules."""
+    """A type of messages, and its rules.
+
+    Its functions are called with a time limit. If one raises, does not return, or returns what has no meaning, the call
+    that needed it raises `CheckFailed`, and nothing is written.
+
+    Raises:
+        TypeError: a rule is not what it should be, or a function of it would have to be awaited.
+    """
 
     name: str
     """What it is stored under."""
@@ -84,21 +98,48 @@ class MessageType:
     check: Callable[..., Any] | None = None
     """``check(queued, new)`` or ``check(queued, new, asked)`` gives a queued message's `Decision` about a newcomer;
     None: the class's method `check`, or "don't care" where there is none. It has to be a function of its arguments
-    only, since a transaction is repeated. One without `asked` is not asked while its item is leased."""
+    only, since a transaction is repeated. One without `asked` is not asked while its item is leased. One with a
+    parameter `last` is told whether its item is the last in the queue; see `Asked`."""
     key: Callable[[Any], Key] | None = None
     """Gives a message's relation key; None: all of the type are related."""
     sees: Sees = EVERYTHING
     """Which items a newcomer of this type is compared with."""
-    expires: Seconds = None
-    """After how long, or when, it is outdated, and removed unless it is leased."""
+    expires: Life = None
+    """After how long, or when, it is outdated, and removed unless it is leased. A predicate is asked when a newcomer
+    meets the item, before its check, and when a dequeue, a lease or a fetch is about to take it; if it says True, the
+    item is removed. It is not asked of leased items, nor by limits, which count an item until it is met."""
     deadline: Seconds = None
     """After how long, or when, it must have left the queue; see `fdbqueue.layers.deadlines`."""
     limit: Limit | None = None
     """How many of this type there may be."""
     key_limit: Limit | None = None
     """How many of this type there may be with one key."""
-    confirms: Callable[[Any], str] | None = None
-    """Makes it a confirmation: gives the recipient that it is from. See `fdbqueue.layers.resend`."""
+    confirms: Callable[[Any], Confirmed] | None = None
+    """Makes it a confirmation: gives the recipient that it is from, alone or in a pair with the name of the copy that
+    it confirms. See `fdbqueue.layers.resend`."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"A message type's name is a str, not {self.name!r}.")
+        if self.cls is not None and not isinstance(self.cls, type):
+            raise TypeError(f"The class of the message type {self.name!r} is a class or None, not {self.cls!r}.")
+        for field, kind in (("sees", Sees), ("limit", Limit), ("key_limit", Limit)):
+            given = getattr(self, field)
+            if not isinstance(given, kind) and (given is not None or field == "sees"):
+                raise TypeError(f"{field} of the message type {self.name!r} is a {kind.__name__}, not {given!r}.")
+        for field in ("key", "confirms", "expires", "deadline"):
+            self._check_function(field, getattr(self, field))
+        self._check_function("check", self.check_of())
+
+    def _check_function(self, field: str, function: Any) -> None:
+        is_duration = field in ("expires", "deadline") and isinstance(function, Real) and not isinstance(function, bool)
+        if function is None or is_duration:
+            return
+        name = f"{field} of the message type {self.name!r}"
+        if not callable(function):
+            wanted = "a function, or a number of seconds" if field in ("expires", "deadline") else "a function"
+            raise TypeError(f"{name} is {wanted}, not {function!r}.")
+        not_awaited(function, name)
 
     def check_of(self) -> Callable[..., Any] | None:
         """Return what answers for its items."""
@@ -117,6 +158,9 @@ class Messages:
     """
 
     def __init__(self, *types: MessageType, format: Literal["json", "msgpack"] = "json") -> None:
+        self.is_over: Callable[[Any, int, Position], bool] | None = None
+        """Returns whether a predicate says that an item is outdated, given its message, the time in microseconds, and
+        its position; None if no type has one. Whatever takes items out of the queue asks it."""
         if format not in ("json", "msgpack"):
             raise ValueError(f"The format is 'json' or 'msgpack', not {format!r}.")
         self.name = f"{format} messages"
@@ -129,9 +173,13 @@ class Messages:
         self._encoder = module.Encoder()
         self._tag_decoder = module.Decoder(_Tagged)
         for given in types:
+            _check_type(given)
             self._add(given, module)
         for given in types:
             self._check_scope(given)
+        functions = Functions(types)
+        if functions.predicates:
+            self.is_over = partial(self._is_over, functions)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Messages, format="json" if self._json else "msgpack"), tuple(self.types.values())
@@ -187,6 +235,9 @@ class Messages:
             raise CodecError(f"The message is of type {name!r}, which is not registered: {', '.join(self.types)} are.")
         return found, self._decoders[name].decode(data)
 
+    def _is_over(self, functions: Functions, message: Any, now_us: int, position: Position) -> bool:
+        return functions.is_over(self.type_of(message), message, now_us, position)
+
     def _add(self, given: MessageType, module: Any) -> None:
         if not given.name or given.name in self.types:
             raise ValueError(f"Message types have names, each its own; {given.name!r} is empty or there twice.")
@@ -214,14 +265,14 @@ class Messages:
             raise TypeError(f"{cls.__name__} has a field 'type', where its type's name is stored.")
 
     def _check_scope(self, given: MessageType) -> None:
+        for field, seconds in (("expires", given.expires), ("deadline", given.deadline)):
+            if seconds is not None and not callable(seconds):
+                positive(seconds, f"{field} of {given.name!r}")
         for name in given.sees.types or ():
             if name not in self.types:
                 raise ValueError(f"The type {given.name!r} sees the type {name!r}, which is not registered.")
         if given.key is None and (given.sees.same_key or given.key_limit is not None):
             raise ValueError(f"The type {given.name!r} has no key, by which it could see, or be limited.")
-        for name, seconds in (("expires", given.expires), ("deadline", given.deadline)):
-            if isinstance(seconds, int | float):
-                positive(seconds, f"{name} of {given.name!r}")
         for limit in (given.limit, given.key_limit):
             if limit is not None and limit.most > MOST_COUNTED:
                 raise ValueError(
@@ -230,32 +281,13 @@ class Messages:
                 )
 
 
+def _check_type(given: object) -> None:
+    if not isinstance(given, MessageType):
+        raise TypeError(f"Messages are made of MessageTypes, as in Messages(MessageType('order')), not of {given!r}.")
+
+
 class _Tagged(msgspec.Struct):
     type: str
-
-
-def takes_asked(check: Callable[..., Any]) -> bool:
-    """Say whether a check takes the queued message, the newcomer and what is known of the item.
-
-    Raises:
-        TypeError: it takes neither two arguments nor three.
-    """
-    try:
-        inspect.signature(check).bind(None, None, None)
-    except TypeError:
-        inspect.signature(check).bind(None, None)
-        return False
-    return True
-
-
-def time_us(seconds: Seconds, message: Any, now_us: int) -> int:
-    """Return when something ends, in microseconds; 0: never."""
-    if seconds is None:
-        return 0
-    if callable(seconds):
-        at = seconds(message)
-        return 0 if at is None else max(1, int(min(at, LONGEST_SECONDS) * 1e6))
-    return now_us + int(seconds * 1e6)
 
 
 MESSAGE_ERRORS = CODEC_ERRORS

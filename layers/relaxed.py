@@ -85,6 +85,9 @@ class RelaxedQueue:
         queue: the queue.
         window: among how many first items to pick: more, and fewer conflicts and less order.
 
+    Raises:
+        TypeError: `queue` is no Queue.
+
     >>> import fdbqueue
     >>> with fdbqueue.open("memory:") as db:
     ...     relaxed = RelaxedQueue(Queue("q", codec="json"), window=3)
@@ -94,6 +97,11 @@ class RelaxedQueue:
     """
 
     def __init__(self, queue: Queue, *, window: int = WINDOW) -> None:
+        if not isinstance(queue, Queue):
+            raise TypeError(
+                f"A relaxed queue is made of a Queue, as in RelaxedQueue(smart.queue), not of {queue!r}. Its own leases"
+                " pick among the first items."
+            )
         self.queue = queue
         self.leases = Leases(queue, head=RelaxedHead(queue.layout, window=window))
         """Leases of items that are picked so: lease, ack, nack and the rest."""

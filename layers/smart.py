@@ -12,8 +12,9 @@ Keys
     ``("deadline", stage, at_us, index, random)``  when it should have left the queue
     ============================================  ===================================================
 
-    Its notes name these keys, so that whoever takes it out (a plain dequeue, an ack, a purge) clears them in the
-    same transaction. A dead letter has none: it has left the queue until it is redriven.
+    Its notes name these keys, so that any transaction that takes it out (a plain dequeue, an ack, a purge) clears them
+    too. A dead letter has none: it has left the queue until it is redriven. The key ``(True, "type")`` says that the
+    queue is smart.
 
 Ordering
     Queued items are asked in queue order; the first that answers anything but "don't care" decides. What is appended
@@ -25,11 +26,17 @@ Guarantees
     written nothing. Given a database, each call takes effect exactly once.
 
 Limits
-    A type that sees everything conflicts with every enqueue and every dequeue; see `MessageType.sees`. What a plain
-    `Queue.enqueue`, or Spark, appends has no entry in the index: only types that see everything meet it. A redriven
-    dead letter comes back without being compared. A leased item is asked only if its check takes `asked`, and can't
-    take over values; if it is deleted, its holder's ack raises `LeaseLost`. A check's own time is limited, not its
-    calls into C (`layers/comparing/overrun.py`).
+    A type that sees everything conflicts with every enqueue and every dequeue; see `MessageType.sees`.
+
+    The first smart enqueue that appends makes the queue a smart one, until it is cleared. From then on all other ways
+    to enqueue raise `ChecksBypassed`: those of `Queue`, `Leases`, `PriorityQueue`, `StagedQueue`, `Subscriptions`, the
+    command line, and Spark without its option ``smart``. All ways to take items out, and to move them, stay open.
+    A process with an older version does not look whether a queue is smart. What it appends, and what was appended
+    before or at the same time, has no entry in the index: only types that see everything meet it, and `check` tells.
+
+    A redriven dead letter comes back without being compared. A leased item is asked only if its check takes `asked`,
+    and can't take over values; if it is deleted, its holder's ack raises `LeaseLost`. A check's own time is limited,
+    not its calls into C (`layers/comparing/overrun.py`).
 
 Source
     W. Herzner, M. Thuswald: "Smart Queue – A Pattern for Message Handling in Distributed Environments".
@@ -53,13 +60,16 @@ from .comparing.admitting import Admitting, Terms
 from .comparing.asking import Asking, Newcomer
 from .comparing.batches import Batches, admit_all
 from .comparing.check import SmartStats, check_smart, read_smart_stats
+from .comparing.copies import said
+from .comparing.functions import NEW, failed
 from .comparing.index import SmartIndex
 from .comparing.recipients import Recipients
 from .comparing.room import Room
 from .comparing.scanning import Bounds
 from .decisions import Decision, Outcome
 from .leases import Leases, leases_of
-from .leasing.times import visible_at
+from .leasing.times import check_timeout, positive, visible_at
+from .levels import PRIORITY, Levels
 from .limits import Limit
 from .messages import Messages
 from .resend import Resend
@@ -157,8 +167,10 @@ class SmartQueue:
         tr: Transaction | Database,
         message: Any,
         *,
+        priority: int | None = None,
         delay: float | None = None,
         at: float | None = None,
+        ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Steps[Outcome]:
@@ -167,23 +179,30 @@ class SmartQueue:
         Args:
             tr: a transaction to enqueue in, or a database.
             message: of a registered type.
+            priority: of a queue that has levels, as `PriorityQueue.enqueue` takes it; kept as the header "priority".
             delay: seconds until it becomes available, if it is appended.
             at: the same as a time of the clock.
+            ttl: seconds after which it is removed, unless its type's `expires` ends its life sooner.
             headers: a small mapping kept beside it.
             timeout: given a database, how many seconds to wait for room where a limit says "wait"; None: as long as
                 it takes.
 
+        If a queued item takes over its values, these terms are dropped, and the item keeps its own: its headers, its
+        rank and place, its delay. An item that answers ``TakeOver(message, terms="newcomer")`` takes them.
+
         Raises:
-            CodecError, ItemTooLarge: the message does not fit. CheckFailed: a queued item's check is at fault.
-            QueueFull: a limit is reached. ScanTooLarge: it has to see too much; the message says which index would
-            help. In all cases nothing was written.
+            CodecError, ItemTooLarge: the message does not fit. CheckFailed: a check, or a function of a message type,
+            is at fault. QueueFull: a limit is reached. ScanTooLarge: it has to see too much; the message says which
+            index would help. ValueError: the queue has no such priority, or the message is a confirmation that does not
+            say what it confirms (`fdbqueue.layers.resend`). In all cases nothing was written.
 
         *Conflicts:* with newcomers that it would have to be compared with, with whatever happens to the items that were
         asked, and with those who come and go within its limits; with nobody else. *Cost:* two rounds of parallel reads,
         of as many keys and items as it sees; a plain enqueue's writes and one for the index.
         """
-        new = self._asking.newcomer(message)
-        terms = Terms(visible_at(self.leases.now_us(), delay, at), headers)
+        terms = self._terms(priority, delay, at, ttl, headers)
+        check_timeout(timeout)
+        new = self._newcomer(message)
         return (yield from self._enqueue(tr, new, terms, timeout))
 
     @verb
@@ -192,8 +211,10 @@ class SmartQueue:
         tr: Transaction | Database,
         messages: Iterable[Any],
         *,
+        priority: int | None = None,
         delay: float | None = None,
         at: float | None = None,
+        ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Steps[list[Outcome]]:
@@ -206,15 +227,17 @@ class SmartQueue:
 
         Raises:
             BulkInterrupted: given a database, a message failed when others were already in.
+            TypeError: `messages` is one str, bytes or mapping; no key was touched.
         """
+        terms = self._terms(priority, delay, at, ttl, headers)
+        check_timeout(timeout)
         check_values(messages)
-        terms = Terms(visible_at(self.leases.now_us(), delay, at), headers)
         admit = partial(self._admit, terms=terms)
         if is_database(tr):
             alone = partial(self._enqueue, tr, terms=terms, timeout=timeout)
-            batches = Batches(self.queue, self._asking.newcomer, admit, alone)
+            batches = Batches(self.queue, self._newcomer, admit, alone)
             return (yield from batches.enqueue(cast(Database, tr), messages))
-        newcomers = [self._asking.newcomer(message) for message in messages]
+        newcomers = [self._newcomer(message) for message in messages]
         return (yield from admit_all(cast(Transaction, tr), newcomers, admit))
 
     @verb
@@ -255,6 +278,28 @@ class SmartQueue:
         """
         return check_smart(tr, self.leases, self._index, self.messages)
 
+    def _newcomer(self, message: Any) -> Newcomer:
+        return self._asking.newcomer(message, self.leases.now_us())
+
+    def _terms(
+        self,
+        priority: int | None,
+        delay: float | None,
+        at: float | None,
+        ttl: float | None,
+        headers: Mapping[str, Any] | None,
+    ) -> Terms:
+        if priority is not None:
+            if not isinstance(self.queue.order, Levels):
+                raise ValueError(
+                    f"{self.queue!r} has no levels, and so no priorities. Make the smart queue of a priority queue's"
+                    " leases: SmartQueue(PriorityQueue(queue).leases)."
+                )
+            self.queue.order.rank_of(priority)
+            headers = {**(headers or {}), PRIORITY: priority}
+        ttl_us = 0 if ttl is None else positive(ttl, "ttl")
+        return Terms(visible_at(self.leases.now_us(), delay, at), ttl_us, headers)
+
     def _enqueue(
         self, tr: Transaction | Database, new: Newcomer, terms: Terms, timeout: float | None
     ) -> Steps[Outcome]:
@@ -275,9 +320,13 @@ class SmartQueue:
         return (yield from self._admitting.admit(tr, new, terms, self.leases.now_us()))
 
     def _confirm(self, tr: Transaction, new: Newcomer) -> Steps[Outcome]:
-        """Let the oldest item that its sender has fetched answer "ignore and delete"; nobody else is asked."""
-        confirms = cast(Any, new.type.confirms)
-        by, gone = yield from self.resend.confirm_in(tr, recipient=confirms(new.message))
+        """Let the item whose copy it confirms answer "ignore and delete"; no other item is asked."""
+        what = self._asking.functions.confirms(new.type, new.message)
+        try:
+            recipient, named = said(what)
+        except (TypeError, ValueError) as error:
+            raise failed(new.type.name, "confirms", str(error).rstrip("."), NEW) from error
+        by, gone = yield from self.resend.confirm_in(tr, recipient=recipient, named=named)
         decision = Decision.ignore if by is None else Decision.ignore_and_delete
         deleted = (by,) if by is not None and gone else ()
         return Outcome(decision, by, None, None, deleted, (), False, int(by is not None), int(by is not None), 0)

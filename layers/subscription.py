@@ -194,7 +194,7 @@ class Subscription:
         Raises, *Conflicts*, *Cost:* as `resume`.
         """
         given: tuple[Any, ...] = (items, size_bytes)
-        if not all(one is None or (isinstance(one, int) and one >= 0) for one in given):
+        if not all(one is None or (isinstance(one, int) and not isinstance(one, bool) and one >= 0) for one in given):
             raise ValueError(
                 f"Credit is an integer from 0 on, or None for no limit, not {items} items and {size_bytes} bytes."
             )

@@ -14,6 +14,7 @@ from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
 from fdbqueue.errors import (
     BulkInterrupted,
+    ChecksBypassed,
     CodecError,
     FdbQueueError,
     FormatError,
@@ -103,7 +104,7 @@ def exit_code_of(error: BaseException) -> int:
         return exit_code_of(error.__cause__)
     if isinstance(error, Stopped):
         return 128 + error.number
-    if isinstance(error, UrlError | OrderError | SelectorError | SubscriptionError):
+    if isinstance(error, UrlError | OrderError | ChecksBypassed | SelectorError | SubscriptionError):
         return USAGE
     if isinstance(error, BadValue | CodecError | FormatError | ItemTooLarge):
         return VALUE

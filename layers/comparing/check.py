@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from fdbqueue import CheckReport, FormatError
+from fdbqueue import CheckFailed, CheckReport, FormatError
 from fdbqueue.browse import pages
 from fdbqueue.check import items_of_all_places
 from fdbqueue.engine.api import Database, KeyValue, Transaction
@@ -18,6 +18,7 @@ from fdbqueue.layout import Layout
 from ..leases import Leases
 from ..leasing.stats import LeaseStats
 from ..messages import MESSAGE_ERRORS, Messages
+from .functions import Functions
 from .index import SmartIndex
 from .recipients import Recipients
 from .scanning import position_of
@@ -80,6 +81,7 @@ def check_smart(tr: Transaction | Database, leases: Leases, index: SmartIndex, m
 
 def _problems(tr: Transaction | Database, layout: Layout, index: SmartIndex, messages: Messages) -> list[str]:
     problems: list[str] = []
+    functions = Functions(messages.types.values())
     wanted: set[bytes] = set()
     allowed: set[bytes] = set()
     for packed, state, row in items_of_all_places(tr, layout):
@@ -90,7 +92,7 @@ def _problems(tr: Transaction | Database, layout: Layout, index: SmartIndex, mes
         except FormatError:
             continue  # the queue's own check says so
         allowed |= beside
-        problem, entry = _entry_of(tr, layout, index, messages, packed, row)
+        problem, entry = _entry_of(tr, layout, index, messages, functions, packed, row)
         if entry:
             wanted.add(entry)
         if problem:
@@ -108,7 +110,13 @@ def _problems(tr: Transaction | Database, layout: Layout, index: SmartIndex, mes
 
 
 def _entry_of(
-    tr: Transaction | Database, layout: Layout, index: SmartIndex, messages: Messages, packed: bytes, row: KeyValue
+    tr: Transaction | Database,
+    layout: Layout,
+    index: SmartIndex,
+    messages: Messages,
+    functions: Functions,
+    packed: bytes,
+    row: KeyValue,
 ) -> tuple[str, bytes]:
     """Return what is wrong with an item, and the key of the entry that it should have, by what it says of itself."""
     try:
@@ -121,8 +129,11 @@ def _entry_of(
     except (FormatError, *MESSAGE_ERRORS) as error:
         return f"can't be read as a message: {error}", b""
     own = messages.type_of(message)
-    part = index.part(own.name, None if own.key is None else own.key(message))
-    return "", layout.prefix + part + packed
+    try:
+        key = functions.key(own, message, whose="that item")
+    except CheckFailed as error:
+        return f"can't be given its entry in the index. {str(error).rstrip('.')}", b""
+    return "", layout.prefix + index.part(own.name, key) + packed
 
 
 def _told(layout: Layout, index: SmartIndex, key: bytes) -> str:

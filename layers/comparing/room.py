@@ -18,7 +18,7 @@ from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.items import notes_of
-from fdbqueue.layout import TTL, pack
+from fdbqueue.layout import TTL, level_range, pack, rank_of
 from fdbqueue.stats import read_counts
 
 from ..leases import Leases
@@ -27,13 +27,14 @@ from ..limits import MOST_COUNTED, Limit
 from ..waiting import alarmed
 from .asking import Newcomer
 from .index import SmartIndex, Span
-from .scanning import Standing, locate, place_of
+from .scanning import Standing, State, locate, place_of
 
 WATCHED_ENTRIES = 100
 """Up to so many items whoever waits watches each; above it, the counters, which change with every item that goes."""
 _AT_LEAST_SECONDS = 0.01
 _GONE = ("dequeued", "expired", "purged", "deleted", "dead")
 _FAR_US = (1 << 62) - 1
+_UNLEASED: tuple[State, ...] = ("available", "delayed")
 
 
 @dataclass(slots=True)
@@ -136,6 +137,7 @@ class Room:
         going.expire(over)
         surplus = len(items) - len(over) - limit.most + 1
         free = [item for item in items if item.state != "leased" and item.packed not in going.packed]
+        free.sort(key=_to_drop_first)
         return self._settle(limit, surplus, free, going, new)
 
     def _in_queue(self, tr: Transaction, limit: Limit, going: Going, now_us: int, new: Newcomer) -> Steps[bool]:
@@ -145,7 +147,7 @@ class Room:
         surplus -= yield from self._expire(tr, surplus, going, now_us)
         free: list[Standing] = []
         if surplus > 0 and limit.when_full == "drop oldest":
-            free = yield from self._first(tr, surplus, going)
+            free = yield from self._to_drop(tr, surplus, going)
         return self._settle(limit, surplus, free, going, new)
 
     def _settle(self, limit: Limit, surplus: int, free: list[Standing], going: Going, new: Newcomer) -> bool:
@@ -180,17 +182,45 @@ class Room:
                 break
         return gone
 
-    def _first(self, tr: Transaction, wanted: int, going: Going) -> Steps[list[Standing]]:
-        """Return the first items that nobody has leased, available ones before delayed ones."""
+    def _to_drop(self, tr: Transaction, wanted: int, going: Going) -> Steps[list[Standing]]:
+        """Return the items that are dropped first, if there are so many that nobody has leased.
+
+        One rank after the other, from the least urgent on; without an order, all items have the same rank.
+        """
         free: list[Standing] = []
-        for state in ("available", "delayed"):
-            place = place_of(self._layout, state)
-            found = yield from rows(tr, place.begin, place.end, limit=wanted + len(going.packed))
-            items = [Standing(place.packed(row.key), state, row.value) for row in found]
-            free += [item for item in items if item.packed not in going.packed]
-            if len(free) >= wanted:
+        before: int | None = None
+        while len(free) < wanted:
+            ends = [self._span(state, below=before) for state in _UNLEASED]
+            lasts = []
+            for state, (begin, end) in zip(_UNLEASED, ends, strict=True):
+                found = yield from rows(tr, begin, end, limit=1, reverse=True)
+                lasts += [place_of(self._layout, state).packed(row.key) for row in found]
+            if not lasts:
                 break
+            rank = rank_of(max(lasts))
+            there: list[Standing] = []
+            for state in _UNLEASED:
+                place = place_of(self._layout, state)
+                begin, end = self._span(state, rank=rank)
+                most = wanted - len(free) + len(going.packed)
+                found = yield from rows(tr, begin, end, limit=most)
+                there += [Standing(place.packed(row.key), state, row.value) for row in found]
+            there.sort(key=_to_drop_first)
+            free += [item for item in there if item.packed not in going.packed]
+            if rank is None:
+                break
+            before = rank
         return free
+
+    def _span(self, state: State, *, rank: int | None = None, below: int | None = None) -> tuple[bytes, bytes]:
+        """Return the begin and end of the items of one state; of one rank, or of all ranks below one."""
+        place = place_of(self._layout, state)
+        if below is not None:
+            return place.begin, place.key(level_range(below)[0])
+        if rank is not None:
+            begin, end = level_range(rank)
+            return place.key(begin), place.key(end)
+        return place.begin, place.end
 
     def _count(self, tr: Transaction) -> Steps[int]:
         # A plain read: the limit is exact, so that whoever comes or goes meanwhile makes this look again.
@@ -218,6 +248,11 @@ class Room:
                 if len(entries) >= limit.most:
                     return [row.key for row in entries] if len(entries) <= WATCHED_ENTRIES else counters
         return counters if limit is self._limit and (yield from self._count(tr)) >= limit.most else []
+
+
+def _to_drop_first(item: Standing) -> tuple[int, bytes]:
+    """Sort items so that those come first that "drop oldest" drops: the first enqueued of the least urgent ones."""
+    return -(rank_of(item.packed) or 0), item.packed
 
 
 def _is_over(item: Standing, now_us: int) -> bool:

@@ -15,7 +15,7 @@ from fdbqueue import FormatError, Position, Queue, ScanTooLarge
 from fdbqueue.engine.api import KeyValue, ReadTransaction, Transaction
 from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.items import Envelope, join_chunks, parse
-from fdbqueue.layout import Layout, Place
+from fdbqueue.layout import Layout, Place, rank_of
 
 from .index import Span
 
@@ -53,6 +53,10 @@ class Found(NamedTuple):
     @property
     def standing(self) -> Standing:
         return Standing(self.packed, self.state, self.stored)
+
+    @property
+    def rank(self) -> int | None:
+        return rank_of(self.packed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +201,35 @@ class Scan:
                 f"The newcomer to {self._queue!r} has to be compared with more than {self._bounds.items:,} items or"
                 f" {self._bounds.size_bytes:,} bytes, which is too much for one transaction. {self._remedy}"
             )
+
+
+def last_of(tr: Transaction, layout: Layout) -> Steps[Standing | None]:
+    """Return the last item of a queue, wherever it stands, by snapshot; None if it is empty."""
+    reads = []
+    for state in STATES:
+        place = place_of(layout, state)
+        reads.append((state, place, started(rows(tr.snapshot, place.begin, place.end, limit=1, reverse=True))))
+    last = None
+    for state, place, read in reads:
+        for row in (yield from read):
+            packed = place.packed(row.key)
+            if last is None or last.packed < packed:
+                last = Standing(packed, state, row.value)
+    return last
+
+
+def depend_on_last(tr: Transaction, layout: Layout, last: Standing, told: list[bool]) -> None:
+    """Conflict with what would make untrue what items were told of whether they are the last one.
+
+    Args:
+        told: what those were told that wanted to know.
+    """
+    if told:  # as long as the last one is there, those in front of it are not the last
+        tr.add_read_conflict_key(place_of(layout, last.state).key(last.packed))
+    if True in told:
+        for state in STATES:
+            place = place_of(layout, state)
+            tr.add_read_conflict_range(place.key(last.packed) + b"\x00", place.end)
 
 
 def locate(view: ReadTransaction, layout: Layout, wanted: list[bytes]) -> Steps[list[Standing]]:

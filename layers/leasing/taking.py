@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fdbqueue import CodecError, FormatError, Queue
+from fdbqueue import CheckFailed, CodecError, FormatError, Position, Queue
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, started
 from fdbqueue.items import NO_NOTES, Item, Notes, notes_of, size_of
@@ -23,6 +24,37 @@ ITEM_BYTES = 200
 """About what an item's keys and notes add to it."""
 EXPIRED_LIMIT = 500
 """How many items whose life is over one transaction removes on its way."""
+
+
+UNTAKEABLE = (CodecError, FormatError, CheckFailed)
+"""What is raised of an item that can't be read, or whose type's predicate fails."""
+
+
+class LifeOver(Exception):
+    """The life of the item that was to be taken is over; nothing was written."""
+
+
+class Predicate:
+    """What says of items without a time to live, which are about to be taken, whether they are outdated.
+
+    It is False in a queue that has none. Queues of messages have one if a type does (`MessageType.expires`).
+    """
+
+    __slots__ = ("_ask",)
+
+    def __init__(self, queue: Queue) -> None:
+        self._ask: Callable[[object, int, Position], bool] | None = getattr(queue.codec, "is_over", None)
+
+    def __bool__(self) -> bool:
+        return self._ask is not None
+
+    def says_over(self, item: Item, notes: Notes, now_us: int) -> bool:
+        """Return whether an item is outdated.
+
+        Raises:
+            CheckFailed: the predicate of its type is at fault.
+        """
+        return self._ask is not None and not notes.ttl_at_us and self._ask(item.value, now_us, item.position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +88,11 @@ class Taking:
         retry: what happens to overdue items that are met.
     """
 
-    __slots__ = ("_head", "_layout", "_queue", "_retry")
+    __slots__ = ("_head", "_layout", "_predicate", "_queue", "_retry")
 
     def __init__(self, queue: Queue, head: Head, retry: Retry) -> None:
         self._queue = queue
+        self._predicate = Predicate(queue)
         self._layout = queue.layout
         self._head = head
         self._retry = retry
@@ -111,21 +144,24 @@ class Taking:
         for row in found:
             notes = _notes_if_readable(row.value)
             packed = self._layout.available.packed(row.key)
-            if is_over(notes, now_us):
+            outdated = is_over(notes, now_us)
+            if not outdated:
+                try:
+                    haul.size_bytes += size_of(row.value) + ITEM_BYTES
+                    if haul.leases and haul.size_bytes > TAKE_BYTES:
+                        haul.full = True
+                        return
+                    item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
+                    outdated = self._predicate.says_over(item, notes, now_us)
+                except UNTAKEABLE as error:
+                    haul.error = error
+                    return
+            if outdated:
                 moves.leave_available(packed, notes, cleared=True)
                 moves.vanish(packed, row.value, "expired")
                 haul.expired += 1
                 haul.dealt += 1
                 continue
-            try:
-                haul.size_bytes += size_of(row.value) + ITEM_BYTES
-                if haul.leases and haul.size_bytes > TAKE_BYTES:
-                    haul.full = True
-                    return
-                item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
-            except (FormatError, CodecError) as error:
-                haul.error = error
-                return
             haul.leases.append(_lend(moves, item, packed, row.value, notes, terms, now_us))
             haul.dealt += 1
 
@@ -150,7 +186,7 @@ class _Haul:
     """How many of those that were read last were dealt with: the first ones."""
     full: bool = False
     """Whether the rest is too much for this transaction."""
-    error: FormatError | CodecError | None = None
+    error: FormatError | CodecError | CheckFailed | None = None
     """Why the next item can't be read."""
 
 

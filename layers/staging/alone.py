@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from fdbqueue import CodecError, FormatError
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.layout import Layout
 
+from ..leasing.taking import UNTAKEABLE, LifeOver
 from .foresight import Foresight
 from .serving import Look, Serving
 from .turn import Turn, Unforeseen
@@ -72,7 +72,7 @@ class Alone:
         foresight.expect(tr, self._begin if self.guessed else self._layout.begin)
         try:
             turn.got = [(yield from self._serving.take_next(tr, foresight.next))]
-        except (CodecError, FormatError) as error:
+        except (*UNTAKEABLE, LifeOver) as error:
             if look is None:
                 raise Unforeseen from error  # who looks is told what is wrong with it
             return look

@@ -12,7 +12,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from fdbqueue import CodecError, FormatError, Item
+from fdbqueue import CheckFailed, CodecError, FormatError, Item
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, finished, rows, started
 from fdbqueue.items import NO_NOTES, Notes, chunks_of, envelope, has_notes, is_chunked, notes_of
@@ -22,7 +22,8 @@ from ..head import Head
 from ..lease import Fate, Lease, LeaseHandle
 from ..leases import Leases
 from ..leasing.holding import read_leased
-from ..leasing.moves import Moves, at_rest
+from ..leasing.moves import Moves, at_rest, is_over
+from ..leasing.taking import UNTAKEABLE, LifeOver, Predicate
 from ..leasing.timers import SETTLE_LIMIT, due_timers, next_due_us, settle
 from ..leasing.times import seconds_or_none
 
@@ -94,18 +95,19 @@ class Served:
     """Whether no item is left behind those."""
     again: bool = False
     """Whether there was more to clear away than one transaction does, so that another one is to look again."""
-    error: CodecError | FormatError | None = None
+    error: CodecError | FormatError | CheckFailed | None = None
     """What makes the first item unreadable, if it was this process' turn to read it; it stays where it is."""
 
 
 class Serving:
     """Takes items of one queue from its head."""
 
-    __slots__ = ("_bare", "_layout", "_leases", "_looks", "_others", "_queue", "large")
+    __slots__ = ("_bare", "_layout", "_leases", "_looks", "_others", "_predicate", "_queue", "large")
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
         self._queue = leases.queue
+        self._predicate = Predicate(leases.queue)
         self._layout = leases.layout
         self._bare = type(leases.head) is Head
         """Whether nothing stood between the first timer's place and the first item when we looked."""
@@ -235,10 +237,13 @@ class Serving:
             if not self._are_plain(found[:end], look.now_us):
                 return False
             for row, share in zip(own, whose, strict=False):
-                position = self._layout.position_of(row.key)
-                item = (yield from self._queue.item(tr, position, row.value)) if share.own else None
-                opened.append((row, position, notes_of(row.value), item, share))
-        except (CodecError, FormatError):
+                position, notes, item = self._layout.position_of(row.key), notes_of(row.value), None
+                if share.own or self._predicate:
+                    item = yield from self._queue.item(tr, position, row.value)
+                    if self._predicate.says_over(item, notes, look.now_us):
+                        return False
+                opened.append((row, position, notes, item if share.own else None, share))
+        except UNTAKEABLE:
             return False
         begin = self._layout.begin
         for row in found[:offset]:
@@ -275,8 +280,13 @@ class Serving:
         """Take the item out that is known to be the first, and due; what makes it so, the caller conflicts with.
 
         Raises:
-            FormatError, CodecError: it can't be read.
+            FormatError, CodecError, CheckFailed: it can't be read, or its type's predicate fails.
+            LifeOver: its life is over; nothing was written.
         """
+        if self._predicate:
+            item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
+            if self._predicate.says_over(item, notes_of(row.value), self._leases.now_us()):
+                raise LifeOver
         [item] = yield from self._queue.take_rows(tr, [row])
         return Got(item, self._layout.available.packed(row.key), row.value, notes_of(row.value))
 
@@ -400,7 +410,7 @@ class Serving:
                     break
                 try:
                     alive = yield from self._give_one(tr, moves, row, share, token, now_us)
-                except (CodecError, FormatError) as error:
+                except UNTAKEABLE as error:
                     served.error = None if dealt else error
                     break
                 served.items += alive
@@ -418,15 +428,21 @@ class Serving:
         self, tr: Transaction, moves: Moves, row: KeyValue, share: Share, token: bytes, now_us: int
     ) -> Steps[bool]:
         """Give an item to a share; False if its life was over."""
-        notes = notes_of(row.value)
-        packed = self._layout.available.packed(row.key)
-        if notes.ttl_at_us and notes.ttl_at_us <= now_us:
+        notes, packed = notes_of(row.value), self._layout.available.packed(row.key)
+        position = self._layout.position_of(row.key)
+        item, outdated = None, is_over(notes, now_us)
+        try:
+            if not outdated and (share.own or self._predicate):
+                item = yield from self._queue.item(tr, position, row.value)
+                outdated = self._predicate.says_over(item, notes, now_us)
+        except UNTAKEABLE:
+            if share.own:
+                raise
+        if outdated:
             moves.leave_available(packed, notes, cleared=True)
             moves.vanish(packed, row.value, "expired")
             return False
-        position = self._layout.position_of(row.key)
-        if share.own:
-            item = yield from self._queue.item(tr, position, row.value)
+        if share.own and item is not None:
             moves.leave_available(packed, notes, cleared=True)
             share.got.append(self._own(moves, item, packed, row.value, notes, share, token, now_us))
         else:

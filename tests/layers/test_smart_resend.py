@@ -30,10 +30,11 @@ class Received:
     """A confirmation."""
 
     by: str
+    name: str | None = None
 
 
 FRAME = MessageType("frame", sees=NOTHING)
-RECEIVED = MessageType("received", Received, confirms=lambda received: received.by)
+RECEIVED = MessageType("received", Received, confirms=lambda received: (received.by, received.name))
 
 
 def frame(n: int) -> dict[str, Any]:
@@ -59,9 +60,8 @@ def test_a_fetch_returns_a_copy_and_moves_the_cursor(db: Any, smart: SmartQueue)
     assert len(contents(smart, db)) == 3
 
 
-def test_a_confirmation_deletes_the_oldest_that_was_fetched(db: Any, smart: SmartQueue) -> None:
+def test_a_bare_confirmation_deletes_the_only_one_that_was_fetched(db: Any, smart: SmartQueue) -> None:
     outcomes = smart.enqueue_many(db, [frame(n) for n in range(3)])
-    smart.resend.fetch(db, "B")
     smart.resend.fetch(db, "B")
     confirmed = smart.enqueue(db, Received("B"))
     assert confirmed.decision is Decision.ignore_and_delete
@@ -79,8 +79,8 @@ def test_a_confirmation_of_nothing_changes_nothing(db: Any, smart: SmartQueue) -
 
 def test_a_reset_resends_from_the_oldest(db: Any, smart: SmartQueue) -> None:
     smart.enqueue_many(db, [frame(n) for n in range(5)])
-    assert list(fetched(smart, db)) == [0, 1, 2, 3, 4]
-    smart.resend.confirm(db, "B")
+    first, *_ = smart.resend.fetch_many(db, "B")
+    smart.resend.confirm(db, "B", copy=first)
     assert smart.resend.reset(db, "B") == 4
     assert smart.resend.reset(db, "B") == 0
     assert list(fetched(smart, db)) == [1, 2, 3, 4]
@@ -135,9 +135,8 @@ def test_who_has_much_to_confirm_is_unregistered_in_several_transactions(
     monkeypatch.setattr("fdbqueue.layers.resend.UNREGISTER_ITEMS", 2)
     smart.resend.register(db, "C")
     smart.enqueue_many(db, [frame(n) for n in range(5)])
-    assert list(fetched(smart, db)) == [0, 1, 2, 3, 4]
-    for _ in range(3):
-        smart.resend.confirm(db, "B")
+    for copy in smart.resend.fetch_many(db, "B", limit=3):
+        smart.resend.confirm(db, "B", copy=copy)
     if composed:
         tr = db.create_transaction()
         assert smart.resend.unregister(tr, "C") == 3
@@ -152,8 +151,8 @@ def test_who_has_much_to_confirm_is_unregistered_in_several_transactions(
 
 def test_a_queue_that_ran_empty_and_begins_its_indices_anew_hides_nothing(db: Any, smart: SmartQueue) -> None:
     positions = [outcome.position for outcome in smart.enqueue_many(db, [frame(n) for n in range(5)])]
-    assert len(list(fetched(smart, db))) == 5
     for _ in range(5):
+        smart.resend.fetch(db, "B")
         smart.resend.confirm(db, "B")
     assert smart.queue.is_empty(db)
     again = smart.enqueue(db, frame(9)).position
@@ -176,8 +175,9 @@ def test_a_deleted_item_under_the_cursor_does_not_stop_it(db: Any, smart: SmartQ
     smart.enqueue_many(db, [frame(n) for n in range(4)])
     smart.resend.fetch(db, "B")
     smart.queue.dequeue_many(db, limit=2)
-    assert list(fetched(smart, db)) == [2, 3]
-    smart.resend.confirm(db, "B")
+    (two, three) = smart.resend.fetch_many(db, "B")
+    assert (two.value["n"], three.value["n"]) == (2, 3)
+    smart.resend.confirm(db, "B", copy=two)
     assert [message["n"] for message in contents(smart, db)] == [3]
 
 
@@ -289,11 +289,13 @@ def test_calls_are_exactly_once_under_faults(db: Any, smart: SmartQueue, fault: 
     item = smart.resend.fetch(failing(), "B")
     assert item is not None
     assert item.value == frame(2)
-    smart.resend.confirm(failing(), "B")
-    assert smart.resend.reset(failing(), "B") == 1
-    assert list(fetched(smart, db)) == [2, 3]
+    assert smart.resend.reset(failing(), "B") == 2
+    [first, second] = smart.resend.fetch_many(failing(), "B", limit=2)
+    smart.resend.confirm(failing(), "B", copy=first)
+    smart.enqueue(failing(), Received("B", second.name))
+    assert list(fetched(smart, db)) == [3]
     smart.resend.unregister(failing(), "C")
-    assert [message["n"] for message in contents(smart, db)] == [2, 3]
+    assert [message["n"] for message in contents(smart, db)] == [3]
 
 
 def fails_with(tr: Any) -> int:
@@ -317,6 +319,8 @@ class ResendMachine(RuleBasedStateMachine):
         self.positions: dict[int, Position] = {}
         self.wanted: dict[int, set[str]] = {}
         self.unsent: dict[str, set[int]] = {}
+        self.names: dict[int, str] = {}
+        self.several: set[str] = set()
         self.slow: list[tuple[Any, int, Position, set[str]]] = []
 
     def teardown(self) -> None:
@@ -366,23 +370,50 @@ class ResendMachine(RuleBasedStateMachine):
         item = self.smart.resend.fetch(self.db, name)
         waiting = self.in_order(self.unsent[name])
         assert (item.value["n"] if item else None) == (waiting[0] if waiting else None)
-        if waiting:
+        if item is not None:
+            if {n for n, names in self.wanted.items() if name in names} - self.unsent[name]:
+                self.several.add(name)
             self.unsent[name].remove(waiting[0])
+            self.names[waiting[0]] = item.name
 
     @precondition(lambda self: self.unsent)
     @rule(data=st.data())
     def confirm(self, data: st.DataObject) -> None:
+        """Confirm one by its name, perhaps once more, or out of turn."""
+        name = data.draw(st.sampled_from(sorted(self.unsent)))
+        number = data.draw(st.sampled_from(sorted({*self.names, *self.positions}) or [0]))
+        if number not in self.names:
+            return
+        wanted = name in self.wanted.get(number, ())
+        position, gone = self.smart.resend.confirm(self.db, name, copy=self.names[number])
+        if not wanted:
+            assert (position, gone) == (None, False)
+            return
+        self.confirmed(name, number, position, gone)
+
+    @precondition(lambda self: self.unsent)
+    @rule(data=st.data())
+    def confirm_bare(self, data: st.DataObject) -> None:
+        """Confirm without a name: it is the only one, or there is none, or it is refused."""
         name = data.draw(st.sampled_from(sorted(self.unsent)))
         sent = {n for n, names in self.wanted.items() if name in names} - self.unsent[name]
+        if name in self.several:
+            with pytest.raises(ValueError, match="fetched several copies"):
+                self.smart.resend.confirm(self.db, name)
+            return
+        assert len(sent) <= 1
         position, gone = self.smart.resend.confirm(self.db, name)
         if not sent:
             assert (position, gone) == (None, False)
             return
-        oldest = self.in_order(sent)[0]
-        self.wanted[oldest].remove(name)
-        assert (position, gone) == (self.positions[oldest], not self.wanted[oldest])
+        self.confirmed(name, sent.pop(), position, gone)
+
+    def confirmed(self, name: str, number: int, position: Position | None, gone: bool) -> None:
+        self.wanted[number].remove(name)
+        self.unsent[name].discard(number)
+        assert (position, gone) == (self.positions[number], not self.wanted[number])
         if gone:
-            self.remove(oldest)
+            self.remove(number)
 
     @precondition(lambda self: self.unsent)
     @rule(data=st.data())
@@ -391,6 +422,7 @@ class ResendMachine(RuleBasedStateMachine):
         every = {n for n, names in self.wanted.items() if name in names}
         assert self.smart.resend.reset(self.db, name) == len(every - self.unsent[name])
         self.unsent[name] = every
+        self.several.discard(name)
 
     @rule()
     def dequeue(self) -> None:
@@ -421,4 +453,4 @@ def test_nothing_is_left_of_a_queue_whose_items_were_all_confirmed(db: Any, smar
     smart.resend.fetch(db, "B")
     smart.resend.confirm(db, "B")
     left = {smart.queue.layout.space.unpack(key)[0] for key, _ in rows_of(smart, db)}
-    assert left <= {"count", "once", "recipients"}
+    assert left <= {"count", "once", "recipients", True}  # under True it says that it is a smart queue

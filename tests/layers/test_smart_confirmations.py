@@ -1,0 +1,520 @@
+"""A confirmation confirms the copy that it names and no other; a fetch waits, settles timers, and fetches many."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from fdbqueue import CheckFailed, CodecError, Position, Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.layers.comparing import fetching
+from fdbqueue.layers.decisions import Decision, TakeOver
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.levels import Levels
+from fdbqueue.layers.messages import NOTHING, OWN_KEY, Messages, MessageType
+from fdbqueue.layers.resend import Copy
+from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.waiting import alarmed
+from tests.helpers.clock import Clock
+from tests.helpers.conflicting import conflicts
+from tests.helpers.faults import FaultyDatabase
+from tests.helpers.smart import contents, smart_queue
+
+WAIT = 30.0
+"""Seconds that no test needs: how long one waits that is woken."""
+
+
+@dataclass
+class Received:
+    """A confirmation, as the type's `confirms` sees it."""
+
+    says: Any
+
+
+FRAME = MessageType("frame", sees=NOTHING)
+RECEIVED = MessageType(
+    "received", Received, confirms=lambda got: tuple(got.says) if isinstance(got.says, list) else got.says
+)
+
+
+def frame(n: int, key: int = 0) -> dict[str, Any]:
+    return {"type": "frame", "n": n, "key": key}
+
+
+def registered(smart: SmartQueue, db: Any, *recipients: str) -> SmartQueue:
+    for recipient in recipients or ("B",):
+        smart.resend.register(db, recipient)
+    return smart
+
+
+def numbers(smart: SmartQueue, db: Any) -> list[int]:
+    return [message["n"] for message in contents(smart, db)]
+
+
+def fetch(smart: SmartQueue, db: Any) -> Copy:
+    copy = smart.resend.fetch(db, "B")
+    assert copy is not None
+    return copy
+
+
+@pytest.fixture
+def smart(db: Any, space: Subspace) -> SmartQueue:
+    """A queue with one recipient, B."""
+    return registered(smart_queue(space, FRAME, RECEIVED), db)
+
+
+@pytest.fixture
+def urgent(db: Any, space: Subspace) -> SmartQueue:
+    """The same, with three levels."""
+    queue = Queue(space, codec=Messages(FRAME, RECEIVED), order=Levels(3))
+    return registered(SmartQueue(Leases(queue, clock=Clock())), db)
+
+
+def by_priority(smart: SmartQueue, db: Any) -> list[Copy]:
+    smart.enqueue(db, frame(1), priority=2)
+    first = fetch(smart, db)
+    smart.enqueue(db, frame(2), priority=0)
+    return [first, fetch(smart, db)]
+
+
+def by_delay(smart: SmartQueue, db: Any) -> list[Copy]:
+    smart.enqueue(db, frame(2), delay=9)
+    smart.enqueue(db, frame(1))
+    first = fetch(smart, db)
+    cast(Clock, smart.leases.clock).now += 10
+    return [first, fetch(smart, db)]
+
+
+def by_nack(smart: SmartQueue, db: Any) -> list[Copy]:
+    smart.enqueue_many(db, [frame(2), frame(1)])
+    lease = smart.leases.lease(db)
+    assert lease is not None
+    first = fetch(smart, db)
+    smart.leases.nack(db, lease)
+    return [first, fetch(smart, db)]
+
+
+def in_order(smart: SmartQueue, db: Any) -> list[Copy]:
+    smart.enqueue_many(db, [frame(1), frame(2)])
+    return smart.resend.fetch_many(db, "B")
+
+
+ORDERS: dict[str, Callable[[SmartQueue, Any], list[Copy]]] = {
+    "priority": by_priority,
+    "delay": by_delay,
+    "nack": by_nack,
+    "first in, first out": in_order,
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_bare_confirmation_of_one_of_several_is_refused_and_a_name_confirms_the_one_that_is_meant(
+    db: Any, urgent: SmartQueue, order: str
+) -> None:
+    first, second = ORDERS[order](urgent, db)
+    assert (first.value["n"], second.value["n"]) == (1, 2)
+    for bare in (
+        lambda: urgent.resend.confirm(db, "B"),
+        lambda: urgent.enqueue(db, Received("B")),
+        lambda: urgent.enqueue(db, Received(["B", None])),
+        lambda: urgent.enqueue_many(db, [Received("B")]),
+    ):
+        with pytest.raises(ValueError, match="fetched several copies"):
+            bare()
+    assert sorted(numbers(urgent, db)) == [1, 2]
+    for _ in range(3):  # however often it comes
+        urgent.enqueue(db, Received(["B", first.name]))
+    assert numbers(urgent, db) == [2]
+    assert urgent.resend.confirm(db, "B", copy=second) == (second.position, True)
+    assert urgent.queue.is_empty(db)
+
+
+def test_a_repeated_bare_confirmation_confirms_nothing_before_the_next_fetch(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue_many(db, [frame(1), frame(2)])
+    first = fetch(smart, db)
+    assert smart.enqueue(db, Received("B")).deleted == (first.position,)
+    assert smart.enqueue(db, Received("B")).decision is Decision.ignore
+    assert numbers(smart, db) == [2]
+
+
+def test_one_copy_at_a_time_needs_no_name_whatever_becomes_of_the_others(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue_many(db, [frame(n) for n in range(6)])
+    fetch(smart, db)
+    smart.queue.dequeue(db)  # gone without a confirmation
+    copy = fetch(smart, db)
+    smart.resend.confirm(db, "B", copy=copy)
+    copy = fetch(smart, db)
+    assert smart.resend.confirm(db, "B") == (copy.position, True)
+    assert smart.resend.confirm(db, "B") == (None, False)
+    fetch(smart, db)
+    fetch(smart, db)
+    with pytest.raises(ValueError, match="After a reset"):
+        smart.resend.confirm(db, "B")
+    smart.resend.reset(db, "B")
+    assert smart.resend.confirm(db, "B") == (None, False)
+    assert fetch(smart, db).value["n"] == 3
+    assert smart.resend.confirm(db, "B")[1]
+    assert numbers(smart, db) == [4, 5]
+
+
+def test_what_one_recipient_has_fetched_is_no_business_of_anothers_bare_confirmation(
+    db: Any, smart: SmartQueue
+) -> None:
+    registered(smart, db, "C")
+    smart.enqueue_many(db, [frame(1), frame(2)])
+    assert len(smart.resend.fetch_many(db, "C")) == 2
+    copy = fetch(smart, db)
+    assert smart.resend.confirm(db, "B") == (copy.position, False)
+
+
+@pytest.mark.parametrize("says", ["name", "position", "pair of a copy"])
+def test_confirms_may_give_a_name_or_a_position(db: Any, space: Subspace, says: str) -> None:
+    kept: list[Copy] = []
+
+    def confirms(got: Received) -> Any:
+        copy = kept[got.says]
+        return "B", {"name": copy.name, "position": copy.position, "pair of a copy": copy}[says]
+
+    smart = registered(smart_queue(space, FRAME, MessageType("received", Received, confirms=confirms)), db)
+    smart.enqueue_many(db, [frame(1), frame(2), frame(3)])
+    kept += smart.resend.fetch_many(db, "B")
+    outcome = smart.enqueue(db, Received(1))
+    assert (outcome.decision, outcome.by) == (Decision.ignore_and_delete, kept[1].position)
+    assert smart.enqueue(db, Received(1)).decision is Decision.ignore
+    assert numbers(smart, db) == [1, 3]
+
+
+@pytest.mark.parametrize("says", [7, None, ["B"], ["B", 7], [7, "x"], ["B", "1:zz"], ["B", "no name"], ["B", ""]])
+def test_what_is_no_confirmation_is_refused(db: Any, smart: SmartQueue, says: Any) -> None:
+    smart.enqueue(db, frame(1))
+    fetch(smart, db)
+    with pytest.raises(CheckFailed, match="'confirms' of the message type 'received' failed"):
+        smart.enqueue(db, Received(says))
+    assert numbers(smart, db) == [1]
+
+
+def test_what_names_no_copy_is_refused(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue(db, frame(1))
+    copy = fetch(smart, db)
+    for wrong, error in (
+        ({"copy": "7"}, ValueError),
+        ({"copy": "7:00@x"}, ValueError),
+        ({"copy": 7}, TypeError),
+        ({"copy": copy.position}, TypeError),
+        ({"position": copy.name}, TypeError),
+        ({"copy": copy, "position": copy.position}, ValueError),
+    ):
+        with pytest.raises(error):
+            smart.resend.confirm(db, "B", **cast(Any, wrong))
+    with pytest.raises(ValueError, match="not registered"):
+        smart.resend.confirm(db, "C", copy=copy)
+    assert smart.resend.confirm(db, "B", copy=Position(99, b"x").text) == (None, False)
+    assert smart.resend.confirm(db, "B", position=Position(99, b"x")) == (None, False)
+    assert numbers(smart, db) == [1]
+
+
+def test_a_confirmation_after_a_reset_is_taken_as_the_copy_has_arrived(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue_many(db, [frame(1), frame(2)])
+    first, second = smart.resend.fetch_many(db, "B")
+    smart.resend.reset(db, "B")
+    assert smart.resend.confirm(db, "B", copy=first.name)[1]
+    assert smart.resend.confirm(db, "B", position=second.position)[1]
+    assert smart.resend.fetch(db, "B") is None
+
+
+@pytest.fixture
+def merging(db: Any, space: Subspace) -> SmartQueue:
+    """A queue whose frames take over the values of the next one with their key."""
+    own = MessageType(
+        "frame", check=lambda queued, new: TakeOver(new), key=lambda message: message["key"], sees=OWN_KEY
+    )
+    return registered(smart_queue(space, own, RECEIVED), db)
+
+
+@pytest.mark.parametrize("is_fetched_again", [False, True])
+def test_a_late_confirmation_of_former_values_confirms_nothing(
+    db: Any, merging: SmartQueue, is_fetched_again: bool
+) -> None:
+    merging.enqueue(db, frame(1))
+    former = fetch(merging, db)
+    assert merging.enqueue(db, frame(2)).rewritten == former.position
+    copy = fetch(merging, db) if is_fetched_again else None
+    assert merging.enqueue(db, Received(["B", former.name])).decision is Decision.ignore
+    if not is_fetched_again:
+        assert merging.resend.confirm(db, "B", position=former.position) == (None, False)
+        assert merging.resend.confirm(db, "B") == (None, False)
+    copy = copy or fetch(merging, db)
+    assert (copy.value["n"], copy.position) == (2, former.position)
+    assert copy.name != former.name
+    merging.enqueue(db, frame(3))
+    assert merging.resend.confirm(db, "B", copy=copy) == (None, False)
+    last = fetch(merging, db)
+    assert merging.resend.confirm(db, "B", position=last.position) == (last.position, True)
+    assert merging.check(db).problems == ()
+
+
+def test_a_copy_of_an_older_version_has_its_position_for_a_name(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue(db, frame(1))
+    copy = fetch(smart, db)
+    assert copy.name == copy.position.text
+    del db[smart.queue.layout.fetched.pack((1,))]  # a process that does not note what it fetches has fetched it
+    assert smart.resend.confirm(db, "B") == (None, False)
+    assert smart.resend.confirm(db, "B", copy=copy)[1]
+
+
+def test_a_fetch_makes_a_bare_confirmation_conflict_and_leaves_a_named_one_alone(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue_many(db, [frame(1), frame(2), frame(3)])
+    copy = fetch(smart, db)
+    bare, named = db.create_transaction(), db.create_transaction()
+    smart.resend.confirm(bare, "B")
+    fetch(smart, db)
+    assert conflicts(bare)
+    smart.resend.confirm(named, "B", copy=copy)
+    fetch(smart, db)
+    assert not conflicts(named)
+    assert numbers(smart, db) == [2, 3]
+
+
+def test_of_two_fetches_one_learns_that_there_are_several(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue_many(db, [frame(1), frame(2)])
+    one, other = db.create_transaction(), db.create_transaction()
+    smart.resend.fetch(one, "B")
+    smart.resend.fetch(other, "B")
+    assert not conflicts(one)
+    assert conflicts(other)
+
+
+def test_in_one_transaction_what_was_fetched_can_be_confirmed(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue_many(db, [frame(1), frame(2)])
+    tr = db.create_transaction()
+    for n in (1, 2):
+        copy = smart.resend.fetch(tr, "B")
+        assert copy is not None
+        assert copy.value["n"] == n
+        assert smart.resend.confirm(tr, "B") == (copy.position, True)
+    assert smart.resend.fetch_many(tr, "B") == []
+    tr.commit().wait()
+    assert smart.queue.is_empty(db)
+
+
+# Fetching.
+
+
+def test_many_are_fetched_in_order_and_at_most_so_many(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue_many(db, [frame(n) for n in range(150)])
+    assert [copy.value["n"] for copy in smart.resend.fetch_many(db, "B", limit=70)] == list(range(70))
+    assert [copy.value["n"] for copy in smart.resend.fetch_many(db, "B", limit=200)] == list(range(70, 150))
+    assert smart.resend.fetch_many(db, "B") == []
+
+
+def test_large_copies_come_a_few_at_a_time(db: Any, smart: SmartQueue) -> None:
+    for n in range(4):
+        smart.enqueue(db, {**frame(n), "large": "x" * 900_000})
+    amounts = [len(smart.resend.fetch_many(db, "B")) for _ in range(3)]
+    assert sum(amounts) == 4
+    assert amounts[0] == 2
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_what_can_not_be_read_ends_the_copies_before_it_and_is_raised_when_it_is_first(
+    db: Any, smart: SmartQueue, many: bool
+) -> None:
+    outcomes = smart.enqueue_many(db, [frame(1), frame(2), frame(3)])
+    assert outcomes[1].position is not None
+    key = smart.queue.layout.item_key(outcomes[1].position)
+    kept, damaged = db[key], bytes(db[key]).replace(b'"type"', b'"tope"')
+    db[key] = damaged
+    assert [copy.value["n"] for copy in smart.resend.fetch_many(db, "B")] == [1]
+    with pytest.raises(CodecError):
+        _ = smart.resend.fetch_many(db, "B") if many else smart.resend.fetch(db, "B")
+    db[key] = bytes(kept)
+    assert [copy.value["n"] for copy in smart.resend.fetch_many(db, "B")] == [2, 3]
+
+
+@pytest.mark.parametrize("composed", [False, True])
+def test_a_fetch_settles_due_timers_as_a_lease_does(db: Any, space: Subspace, composed: bool) -> None:
+    clock = Clock()
+    smart = registered(smart_queue(space, FRAME, clock=clock), db)
+    smart.enqueue_many(db, [frame(0), frame(1)])
+    assert smart.leases.lease(db, duration=5) is not None
+    smart.enqueue(db, frame(2), delay=5)
+    smart.enqueue(db, frame(3), ttl=5)
+    clock.now += 6
+    tr = db.create_transaction() if composed else db
+    assert [copy.value["n"] for copy in smart.resend.fetch_many(tr, "B")] == [0, 1, 2]
+    if composed:
+        tr.commit().wait()
+    assert smart.queue.stats(db).expired == 1
+    assert numbers(smart, db) == [0, 1, 2]
+
+
+def test_more_timers_than_one_transaction_settles_are_settled_before_the_first_copy(db: Any, space: Subspace) -> None:
+    clock = Clock()
+    smart = registered(smart_queue(space, FRAME, clock=clock), db)
+    smart.enqueue_many(db, [frame(n) for n in range(150)], delay=5)
+    smart.enqueue(db, frame(999))
+    clock.now += 6
+    assert [copy.value["n"] for copy in smart.resend.fetch_many(db, "B", limit=200)] == [*range(150), 999]
+
+
+def test_many_items_whose_life_is_over_are_removed_over_several_transactions(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "EXPIRED_LIMIT", 3)
+    smart = registered(smart_queue(space, MessageType("frame", sees=NOTHING, expires=lambda data: data["n"] < 7)), db)
+    smart.enqueue_many(db, [frame(n) for n in range(9)])
+    counting = FaultyDatabase(db, lambda: None)
+    assert [copy.value["n"] for copy in smart.resend.fetch_many(counting, "B")] == [7, 8]
+    assert counting.commits == 3
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_as_many_as_none_are_not_fetched(db: Any, smart: SmartQueue, limit: int) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        smart.resend.fetch_many(db, "B", limit=limit)
+
+
+def test_a_transaction_does_not_wait(db: Any, smart: SmartQueue) -> None:
+    for timeout in (1.0, None):
+        with pytest.raises(ValueError, match="needs a database"):
+            smart.resend.fetch(db.create_transaction(), "B", timeout=timeout)
+    for wrong in (-1, float("nan")):
+        with pytest.raises(ValueError, match="timeout"):
+            smart.resend.fetch(db, "B", timeout=wrong)
+    with pytest.raises(TypeError, match="timeout"):
+        smart.resend.fetch(db, "B", timeout=cast(Any, "1"))
+
+
+def test_a_fetch_that_finds_nothing_in_time_returns_none_and_writes_nothing(db: Any, smart: SmartQueue) -> None:
+    counting = FaultyDatabase(db, lambda: None)
+    began = time.monotonic()
+    assert smart.resend.fetch(counting, "B", timeout=0.05) is None
+    assert time.monotonic() - began >= 0.05
+    assert smart.resend.fetch(db, "B") is None
+
+
+class Waiting:
+    """A fetch that waits in a thread."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._waits = threading.Event()
+        self._pool = ThreadPoolExecutor(1)
+
+        def waits(alarms: Any, seconds: float | None) -> Any:
+            self._waits.set()
+            return alarmed(alarms, seconds)
+
+        monkeypatch.setattr(fetching, "alarmed", waits)
+
+    def begin(self, smart: SmartQueue, db: Any) -> Future[Copy | None]:
+        """Return when it waits."""
+        fetched = self._pool.submit(lambda: smart.resend.fetch(db, "B", timeout=WAIT))
+        assert self._waits.wait(WAIT)
+        return fetched
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting]:
+    """A thread that fetches."""
+    opened = Waiting(monkeypatch)
+    yield opened
+    opened.close()
+
+
+def test_a_waiting_fetch_is_woken_by_an_enqueue(db: Any, smart: SmartQueue, waiting: Waiting) -> None:
+    fetched = waiting.begin(smart, db)
+    smart.enqueue(db, frame(1))
+    copy = fetched.result(WAIT)
+    assert copy is not None
+    assert copy.value["n"] == 1
+
+
+def test_a_waiting_fetch_is_woken_by_an_item_that_comes_back(db: Any, smart: SmartQueue, waiting: Waiting) -> None:
+    smart.enqueue(db, frame(1))
+    lease = smart.leases.lease(db)
+    assert lease is not None
+    fetched = waiting.begin(smart, db)
+    smart.leases.nack(db, lease)
+    assert fetched.result(WAIT) is not None
+
+
+def test_a_waiting_fetch_is_woken_by_a_reset(db: Any, smart: SmartQueue, waiting: Waiting) -> None:
+    smart.enqueue(db, frame(1))
+    fetch(smart, db)
+    fetched = waiting.begin(smart, db)
+    smart.resend.reset(db, "B")
+    assert fetched.result(WAIT) is not None
+
+
+def test_a_waiting_fetch_is_woken_by_a_take_over(db: Any, merging: SmartQueue, waiting: Waiting) -> None:
+    merging.enqueue(db, frame(1))
+    fetch(merging, db)
+    fetched = waiting.begin(merging, db)
+    merging.enqueue(db, frame(2))
+    copy = fetched.result(WAIT)
+    assert copy is not None
+    assert copy.value["n"] == 2
+
+
+def test_a_waiting_fetch_is_woken_by_a_redriven_letter(db: Any, smart: SmartQueue, waiting: Waiting) -> None:
+    mortal = Leases(smart.queue, max_attempts=1, clock=smart.leases.clock)
+    smart.enqueue(db, frame(1))
+    lease = mortal.lease(db)
+    assert lease is not None
+    mortal.nack(db, lease)
+    fetched = waiting.begin(smart, db)
+    mortal.dead.redrive(db)
+    assert fetched.result(WAIT) is not None
+
+
+def test_a_waiting_fetch_is_told_that_its_recipient_is_no_more(db: Any, smart: SmartQueue, waiting: Waiting) -> None:
+    fetched = waiting.begin(smart, db)
+    smart.resend.unregister(db, "B")
+    with pytest.raises(ValueError, match="not registered"):
+        fetched.result(WAIT)
+
+
+def test_a_waiting_fetch_gets_a_delayed_item_when_its_time_has_come(db: Any, space: Subspace) -> None:
+    smart = registered(smart_queue(space, FRAME, clock=time.time), db)
+    smart.enqueue(db, frame(1), delay=0.2)
+    began = time.monotonic()
+    assert smart.resend.fetch(db, "B", timeout=WAIT) is not None
+    assert time.monotonic() - began < WAIT / 2
+
+
+def test_a_fetch_can_be_awaited_and_cancelled(db: Any, smart: SmartQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        waits = asyncio.Event()
+
+        def tell(alarms: Any, seconds: float | None) -> Any:
+            waits.set()
+            return alarmed(alarms, seconds)
+
+        monkeypatch.setattr(fetching, "alarmed", tell)
+        task = asyncio.create_task(smart.resend.fetch.aio(db, "B", timeout=WAIT))
+        await waits.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await smart.enqueue.aio(db, frame(1))
+        [copy] = await smart.resend.fetch_many.aio(db, "B", timeout=None)
+        assert copy.value["n"] == 1
+
+    asyncio.run(main())
+
+
+def test_a_copy_is_an_item_and_says_so(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue(db, frame(1), headers={"a": 1})
+    copy = fetch(smart, db)
+    assert (copy.headers, copy.value["n"]) == ({"a": 1}, 1)
+    assert copy.name in repr(copy)
