@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
@@ -14,7 +18,7 @@ from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
 from fdbqueue.layout import Layout, Name
-from fdbqueue.spark.job import forget_job, job_report, read_record, remove_marks
+from fdbqueue.spark.job import forget_job, job_report, read_record
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.options import AT_LEAST_ONCE, EXACTLY_ONCE, Options, parse
 from fdbqueue.spark.record import Header, JobRecord, JobReport
@@ -51,7 +55,8 @@ def enqueue_dataframe(
     """Enqueue the rows of `df`, exactly once however often tasks, executors and drivers fail.
 
     If it fails, or the driver dies, call it again with the same arguments: rows that are in are not written again.
-    Once it has returned, calling it again returns the same report and does nothing.
+    Once it has returned, calling it again with the same rows enqueues nothing, and the report says
+    ``already_committed``. Other rows under the same id are refused.
 
     The rows are partitioned by a hash of their own contents, so a row is in the same partition whenever the job is
     submitted, however `df` is partitioned by then. That costs a shuffle; the format ``fdbqueue`` by itself has none.
@@ -73,8 +78,9 @@ def enqueue_dataframe(
         batch_rows: rows in one transaction, at most.
 
     Raises:
-        ValueError: an argument or the schema can't be. JobError: a job of that id was submitted before with others.
-        Whatever Spark raises for a failed job; its message has that of the task, which says what to do.
+        ValueError: an argument or the schema can't be. JobError: a job of that id was submitted before with other
+        arguments or other rows. Whatever Spark raises for a failed job; its message has that of the task, which says
+        what to do.
 
     *Conflicts:* none with other writers of the queue. *Cost:* per transaction of up to 4,000 rows three reads, and one
     write and 16 bytes more than the rows themselves.
@@ -103,13 +109,10 @@ def enqueue_dataframe(
     given["partitions"] = str(_partitions(options, before))
     options = parse({name: value for name, value in given.items() if value is not None})
     header = header_of(options, df.schema)
-    done = before is not None and _is_done(keys.job_id, before, header)
-    if not done:
-        writer = _repartitioned(df, header).write.format(NAME).mode("append")
+    writer = _repartitioned(df, header).write.format(NAME).mode("append")
+    with _refusals():
         writer.options(**{name: value for name, value in given.items() if value is not None}).save()
     with fdbqueue.open(options.url) as db:
-        if done:
-            remove_marks(db, keys)  # its driver may have died when it was committed, and before they were gone
         report = _report(db, options)
         if job_id is None:
             forget_job(db, options.home().space, report.job_id)
@@ -120,13 +123,6 @@ def _partitions(options: Options, before: JobRecord | None) -> int:
     if options.partitions is not None:
         return options.partitions
     return (before.header.partitions if before else None) or DEFAULT_PARTITIONS
-
-
-def _is_done(job_id: str, record: JobRecord, header: Header) -> bool:
-    if record.outcome is None:
-        return False
-    record.header.expect(job_id, header)
-    return True
 
 
 def _repartitioned(df: DataFrame, header: Header) -> DataFrame:
@@ -141,6 +137,18 @@ def _hashable(name: str, kind: t.DataType) -> Column:
     if "map<" not in kind.simpleString():
         return column
     return f.to_json(f.struct(column), {"timeZone": "UTC", "ignoreNullFields": "true"})
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Raise a `JobError` that Spark tells of, in a process of its own, as what it is."""
+    try:
+        yield
+    except PySparkException as error:
+        refused = re.search(r"^\s*(?:fdbqueue\.errors\.)?JobError: (.+)$", str(error), re.MULTILINE)
+        if refused is None:
+            raise
+        raise JobError(refused[1]) from error
 
 
 def _report(db: Database, options: Options) -> JobReport:
