@@ -24,6 +24,7 @@ from fdbqueue.engine import aio, open, transactional
 from fdbqueue.errors import (
     BulkInterrupted,
     CheckFailed,
+    ChecksBypassed,
     ClusterError,
     CodecError,
     FdbQueueError,
@@ -49,6 +50,7 @@ __all__ = [
     "BulkReport",
     "CheckFailed",
     "CheckReport",
+    "ChecksBypassed",
     "ClusterError",
     "Codec",
     "CodecError",

@@ -47,6 +47,13 @@ class OrderError(FdbQueueError):
     """A queue's items stand in another order than the one that something was to be enqueued in; nothing was written."""
 
 
+class ChecksBypassed(FdbQueueError):
+    """Something was to be enqueued into a smart queue as it is, past the checks of its items; nothing was written.
+
+    Enqueue it by `fdbqueue.layers.smart.SmartQueue`.
+    """
+
+
 class LeaseLost(FdbQueueError):
     """A lease is no longer its holder's: it was acked or given back, or it expired and another took the item.
 

@@ -21,6 +21,7 @@ only who enqueues needs to know. (docs/adr/0060)
 | ``("request", versionstamp)`` | who waits for how many items, and until when | `layers/staging/requests.py` |
 | ``("grant", client)`` | the leases that others took for a request | `layers/staging/requests.py` |
 | ``(True, "subscribed")`` | there are subscriptions: empty, or the name of the sole one | `layers/subscriptions.py` |
+| ``(True, "type")`` | "smart" of a smart queue: an enqueue has to pass its checks (`tail.py`) | `layers/smart.py` |
 | ``("subscription", name)`` | what it selects, its credit, whose it is | `layers/subscriptions.py` |
 | ``("pointer", name)`` | what it has yet to look at | `layers/subscriptions.py` |
 | ``("held", name, index, random)`` | bytes of an item that its consumers have | `layers/subscriptions.py` |
@@ -226,6 +227,7 @@ class Layout:
         "timers",
         "trimmed_key",
         "trimming_key",
+        "type_key",
         "unsent",
         "waiting",
     )
@@ -267,6 +269,8 @@ class Layout:
         """The queue's sole subscription as this process knew it then: it needs none (`layers/subscribing/sole.py`)."""
         # Behind the tail: whoever enqueues reads it together with the tail, and nobody does who needs no tail.
         self.subscribed_key: bytes = self.space.pack((True, "subscribed"))
+        # Behind both, where an older version's read of the last key does not meet it.
+        self.type_key: bytes = self.space.pack((True, "type"))
         self.subscriptions = self.space["subscription"]
         self.pointers = self.space["pointer"]
         self.held = self.space["held"]

@@ -46,7 +46,7 @@ from fdbqueue.order import Order, check_name, rank_in
 from fdbqueue.portion import Portion
 from fdbqueue.reserving import forget, reserve
 from fdbqueue.stats import Stats, count, count_levels, read_stats
-from fdbqueue.tail import LastIndex, give_up_to
+from fdbqueue.tail import Door, LastIndex, give_up_to
 from fdbqueue.verbs import verb
 
 T = TypeVar("T")
@@ -108,8 +108,8 @@ class Queue:
 
         Raises:
             CodecError: the codec does not take `value`. ItemTooLarge: it is over the limit. ValueError: the queue's
-                order has no rank for it. OrderError: the queue's items have another order. In all cases no key was
-                touched.
+                order has no rank for it. OrderError: the queue's items have another order. ChecksBypassed: the queue is
+                smart (`fdbqueue.layers.smart`). In all cases no key was touched.
 
         *Conflicts:* none; the read is a snapshot read, so that another enqueue that commits first does not abort
         this one, and the key is new. *Cost:* one read (none for the further items of one transaction), two writes,
@@ -145,8 +145,8 @@ class Queue:
                 read waits for the next value, though, as long as that takes, unless a batch is full.
 
         Raises:
-            CodecError, ItemTooLarge, ValueError, OrderError: as `enqueue`, of a value; given a transaction, no key was
-                touched.
+            CodecError, ItemTooLarge, ValueError, OrderError, ChecksBypassed: as `enqueue`, of a value; given a
+                transaction, no key was touched.
             TypeError: `values` is one str, bytes or mapping; no key was touched.
             BulkInterrupted: given a database, something failed when other batches were already in.
             KeyboardInterrupt: as ever; given a database, its note says what is in. A cancelled call does not say it.
@@ -324,16 +324,18 @@ class Queue:
         """Run a `body` that bears being applied twice, in the caller's transaction or in its own."""
         return attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
 
-    def next_index(self, tr: Transaction, wanted: int, *, order: str | None = None) -> Steps[int]:
+    def next_index(self, tr: Transaction, wanted: int, *, order: str | None = None, door: Door = "plain") -> Steps[int]:
         """Reserve `wanted` indices in a caller's transaction, reading the last one only once in it.
 
         Args:
             order: the name of the order of the items that they are for; None: this queue's own.
+            door: how the items come in.
 
         Raises:
             OrderError: the queue's items have another order.
+            ChecksBypassed: the queue is smart, and the items come in by the plain door.
         """
-        return reserve(tr, self.layout, wanted, order or self.order_name)
+        return reserve(tr, self.layout, wanted, order or self.order_name, door=door)
 
     def item(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item]:
         """Open what is stored for an item, in whichever place it stands; a large one's chunks are read.

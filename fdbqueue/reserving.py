@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from fdbqueue.engine.api import Future, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.layout import Layout
-from fdbqueue.tail import LastIndex, give_up_to
+from fdbqueue.tail import Door, LastIndex, give_up_to, mark_smart
 
 
 @dataclass(slots=True)
@@ -27,6 +27,7 @@ class _Next:
     attempt: Future[Any]
     index: int
     order: str | None
+    door: Door
     layout: Layout
     """Of whoever read it, which knows from that whether there are subscriptions."""
 
@@ -35,11 +36,12 @@ _open: WeakKeyDictionary[Any, dict[bytes, _Next]] = WeakKeyDictionary()
 """By transaction, and there by the prefix of a queue."""
 
 
-def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None) -> Steps[int]:
+def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, door: Door = "plain") -> Steps[int]:
     """Reserve `wanted` indices and return the first one.
 
     Raises:
         OrderError: the queue's items have another order.
+        ChecksBypassed: the queue is smart, and the items come in by the plain door.
     """
     of_queues = _open.setdefault(tr, {})
     following = of_queues.get(layout.prefix)
@@ -48,9 +50,12 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None) -> 
         # this, which it knows without asking anybody, `attempt` says whether there was a `reset` before.
         yield tr.get_approximate_size()
         following = of_queues.get(layout.prefix)  # another task may have been here meanwhile
-    if following is None or following.order != order or following.attempt.is_ready():
-        last = yield from LastIndex(tr, layout, order, composed=True).steps()
-        following = of_queues[layout.prefix] = _Next(tr.get_versionstamp(), last + 1, order, layout)
+    if following is None or (following.order, following.door) != (order, door) or following.attempt.is_ready():
+        last = LastIndex(tr, layout, order, door=door, composed=True)
+        index = yield from last.steps()
+        if last.unmarked:
+            mark_smart(tr, layout)
+        following = of_queues[layout.prefix] = _Next(tr.get_versionstamp(), index + 1, order, door, layout)
     layout.subscribed, layout.sole = following.layout.subscribed, following.layout.sole
     index = following.index
     following.index += wanted

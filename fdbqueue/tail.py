@@ -12,21 +12,29 @@ rank. The tail says there also which order it is, so that a queue has one order 
 | --- | --- |
 | index (8, big-endian) | that is first in, first out |
 | 0xff index (8, big-endian) name of the order | with an order |
+
+Behind the tail stands ``(True, "type")`` if a queue is smart: then each enqueue has to pass the checks of its items
+(`layers/smart.py`). An enqueue finds this key with the reads that it makes anyway, so that no door passes them by.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from fdbqueue.arrivals import wants_arrivals
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps, rows, started
-from fdbqueue.errors import OrderError
+from fdbqueue.errors import ChecksBypassed, OrderError
 from fdbqueue.layout import Layout
 
 _ORDERED = b"\xff"  # no index begins so; by `byte_max` it stays
+SMART = b"smart"
+"""The type of a smart queue, as it is stored."""
+
+Door: TypeAlias = Literal["plain", "smart", "any"]
+"""How an item comes into a queue: as it is; after the checks of the items there; or again, as it was there before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,7 @@ class LastIndex:
 
     Args:
         order: the name of the order in which something is to be enqueued; None: first in, first out.
+        door: how it comes in.
         composed: whether the transaction may have written before. Then the last row is read and not the last key,
             which brings its value along: a key is looked for backwards beyond the begin of an empty queue, and to meet
             a versionstamped key of the transaction's own there, a log's for instance, makes it fail (1036).
@@ -66,19 +75,35 @@ class LastIndex:
     once but for the first time in a process.
     """
 
-    __slots__ = ("_composed", "_item", "_layout", "_order", "_subscribed", "_tail", "_tr")
+    __slots__ = ("_composed", "_door", "_item", "_layout", "_order", "_subscribed", "_tail", "_tr", "_type", "unmarked")
 
-    def __init__(self, tr: Transaction, layout: Layout, order: str | None = None, *, composed: bool = False) -> None:
+    def __init__(
+        self,
+        tr: Transaction,
+        layout: Layout,
+        order: str | None = None,
+        *,
+        door: Door = "plain",
+        composed: bool = False,
+    ) -> None:
         self._tr = tr
         self._composed = composed
+        self._door: Door = door
         self._layout = layout
         self._order = order
+        self.unmarked = False
+        """Whether the queue is to be marked as smart, since it is not yet; known after `steps`."""
         has_tail = layout.has_tail or order is not None
-        self._tail = tr.snapshot.get(layout.tail_key) if has_tail else None
-        # Where there is no tail, the one read of the last key finds the subscriptions' key too. By snapshot: who misses
-        # the first subscription, as it comes at the same time, notes no arrival, and counters tell (`arrivals.py`).
-        self._subscribed = tr.snapshot.get(layout.subscribed_key) if has_tail else None
-        end = layout.end if has_tail else layout.subscribed_key + b"\x00"
+        # Where there is no tail, the one read of the last key finds the keys behind it too. By snapshot: an enqueue
+        # that misses the first subscription, as it comes at the same time, notes no arrival, and counters tell
+        # (`arrivals.py`). One that misses the first smart enqueue has no entry in the index, and `check` tells.
+        self._tail = self._subscribed = self._type = None
+        if has_tail:
+            view = tr.snapshot
+            self._tail = view.get(layout.tail_key)
+            self._subscribed = view.get(layout.subscribed_key)
+            self._type = view.get(layout.type_key)
+        end = layout.end if has_tail else layout.type_key + b"\x00"
         self._item: Steps[bytes] | None = None
         if order is None:
             self._item = started(_last_row(tr, layout.begin, end)) if composed else _last_key(tr, end)
@@ -88,17 +113,25 @@ class LastIndex:
 
         Raises:
             OrderError: the queue has another order.
+            ChecksBypassed: it is smart, and the item comes in by the plain door.
         """
         layout = self._layout
         subscribed = None if self._subscribed is None else (yield self._subscribed)
         layout.subscribed, layout.sole = wants_arrivals(subscribed)
+        is_smart = self._type is not None and (yield self._type).present()
+        if is_smart and self._door == "plain":
+            raise bypassed(layout)
+        self.unmarked = self._door == "smart" and not is_smart
         if self._item is None:
             return (yield from self._in_order())
         key = yield from self._item
         if self._tail is None:
-            if key in (layout.tail_key, layout.subscribed_key):
+            if key in (layout.tail_key, layout.subscribed_key, layout.type_key):
                 layout.has_tail = True
-                return (yield from LastIndex(self._tr, layout, composed=self._composed).steps())
+                again = LastIndex(self._tr, layout, door=self._door, composed=self._composed)
+                last = yield from again.steps()
+                self.unmarked = again.unmarked
+                return last
             index = layout.index_of(key)
             if index is None:
                 raise self._refusal((yield from read_tail(self._tr, layout)).order or "unknown")
@@ -133,6 +166,29 @@ class LastIndex:
         )
 
 
+def refuse_smart(tr: Transaction, layout: Layout) -> Steps[None]:
+    """Refuse a queue that is smart, before anything is appended to it as it is.
+
+    An enqueue need not call this: it finds out by itself (`LastIndex`). It is for those who ask early, as a job does.
+
+    Raises:
+        ChecksBypassed: it is.
+
+    *Conflicts:* none. *Cost:* one read.
+    """
+    if (yield tr.snapshot.get(layout.type_key)).present():
+        raise bypassed(layout)
+
+
+def bypassed(layout: Layout) -> ChecksBypassed:
+    """Return the error of an enqueue that would pass a smart queue's checks by."""
+    return ChecksBypassed(
+        f"The queue {layout.describe()} is smart: what is enqueued as it is would bypass its checks, limits and index."
+        " Enqueue by fdbqueue.layers.smart.SmartQueue(...).enqueue or enqueue_many, and from Spark with the option"
+        " smart. Dequeue, lease and browse are as ever."
+    )
+
+
 def _last_key(tr: Transaction, end: bytes) -> Steps[bytes]:
     last = tr.snapshot.get_key(KeySelector.last_less_than(end))
     return _key_of(last)
@@ -165,6 +221,11 @@ def give_up_to(tr: Transaction, layout: Layout, index: int, order: str | None) -
     """
     if order is not None:
         tr.byte_max(layout.tail_key, _ORDERED + index.to_bytes(8, "big") + order.encode())
+
+
+def mark_smart(tr: Transaction, layout: Layout) -> None:
+    """Mark a queue as smart. A blind write, so that the first smart enqueues do not conflict over it."""
+    tr.set(layout.type_key, SMART)
 
 
 def read_tail(tr: Transaction, layout: Layout) -> Steps[Tail]:

@@ -193,7 +193,7 @@ class DeadLetters:
         old = self._layout.dead.position(row.key)
         # Whoever redrives need not name the queue's order; the item keeps its rank, behind all others that have it.
         order = None if old.rank is None else (yield from read_tail(tr, self._layout)).order
-        index = yield from self._queue.next_index(tr, 1, order=order)
+        index = yield from self._queue.next_index(tr, 1, order=order, door="any")
         position = Position(index, new_random(), rank=old.rank)
         size = len(row.value)
         if is_chunked(row.value):

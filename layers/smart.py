@@ -12,8 +12,9 @@ Keys
     ``("deadline", stage, at_us, index, random)``  when it should have left the queue
     ============================================  ===================================================
 
-    Its notes name these keys, so that whoever takes it out (a plain dequeue, an ack, a purge) clears them in the
-    same transaction. A dead letter has none: it has left the queue until it is redriven.
+    Its notes name these keys, so that any transaction that takes it out (a plain dequeue, an ack, a purge) clears them
+    too. A dead letter has none: it has left the queue until it is redriven. The key ``(True, "type")`` says that the
+    queue is smart.
 
 Ordering
     Queued items are asked in queue order; the first that answers anything but "don't care" decides. What is appended
@@ -25,11 +26,17 @@ Guarantees
     written nothing. Given a database, each call takes effect exactly once.
 
 Limits
-    A type that sees everything conflicts with every enqueue and every dequeue; see `MessageType.sees`. What a plain
-    `Queue.enqueue`, or Spark, appends has no entry in the index: only types that see everything meet it. A redriven
-    dead letter comes back without being compared. A leased item is asked only if its check takes `asked`, and can't
-    take over values; if it is deleted, its holder's ack raises `LeaseLost`. A check's own time is limited, not its
-    calls into C (`layers/comparing/overrun.py`).
+    A type that sees everything conflicts with every enqueue and every dequeue; see `MessageType.sees`.
+
+    The first smart enqueue that appends makes the queue a smart one, until it is cleared. From then on all other ways
+    to enqueue raise `ChecksBypassed`: those of `Queue`, `Leases`, `PriorityQueue`, `StagedQueue`, `Subscriptions`, the
+    command line, and Spark without its option ``smart``. All ways to take items out, and to move them, stay open.
+    A process with an older version does not look whether a queue is smart. What it appends, and what was appended
+    before or at the same time, has no entry in the index: only types that see everything meet it, and `check` tells.
+
+    A redriven dead letter comes back without being compared. A leased item is asked only if its check takes `asked`,
+    and can't take over values; if it is deleted, its holder's ack raises `LeaseLost`. A check's own time is limited,
+    not its calls into C (`layers/comparing/overrun.py`).
 
 Source
     W. Herzner, M. Thuswald: "Smart Queue – A Pattern for Message Handling in Distributed Environments".

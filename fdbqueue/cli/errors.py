@@ -11,6 +11,7 @@ from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
 from fdbqueue.errors import (
     BulkInterrupted,
+    ChecksBypassed,
     CodecError,
     FdbQueueError,
     FormatError,
@@ -79,7 +80,7 @@ def exit_code_of(error: BaseException) -> int:
     """Return the exit code for an error of the library's."""
     if isinstance(error, BulkInterrupted) and error.__cause__ is not None:
         return exit_code_of(error.__cause__)
-    if isinstance(error, UrlError | OrderError | SelectorError | SubscriptionError):
+    if isinstance(error, UrlError | OrderError | ChecksBypassed | SelectorError | SubscriptionError):
         return USAGE
     if isinstance(error, BadValue | CodecError | FormatError | ItemTooLarge):
         return VALUE

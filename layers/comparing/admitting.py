@@ -74,7 +74,7 @@ class Admitting:
         """Compare a newcomer with those that it has to see, and do what is decided. What fails has written nothing."""
         rank = self._queue.rank(new.message, terms.headers)
         stored = envelope(new.payload, terms.headers)
-        next_index = started(self._queue.next_index(tr, 1))
+        next_index = started(self._queue.next_index(tr, 1, door="smart"))
         scan = Scan(tr, self._queue, self._index.spans(new.type, new.key), self._bounds, _remedy(new.type))
         asked_for_numbers = started(self._recipients.numbers(tr))
         going = Going()

@@ -17,9 +17,11 @@ from fdbqueue.cli.dequeue import _drain
 from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.output import line
 from fdbqueue.engine import Subspace
+from fdbqueue.layers.messages import MessageType
 from tests.cli.conftest import Run
 from tests.helpers.days import Days
 from tests.helpers.faults import Fault, FaultyDatabase
+from tests.helpers.smart import smart_queue
 
 pytestmark = pytest.mark.engines("file", "cluster")
 
@@ -337,3 +339,17 @@ def test_an_item_that_cannot_be_read_is_named_as_after_takes_it(run: Run, name: 
 
     assert (browsed.exit_code, browsed.stdout) == (errors.VALUE, "1\n")
     assert run("browse", name, "--after", unreadable).stdout == "3\n"
+
+
+@pytest.mark.parametrize("terms", [(), ("--delay", "9"), ("--records",)])
+def test_a_smart_queue_takes_nothing_from_the_command_line(
+    run: Run, name: str, db: Any, space: Subspace, terms: tuple[str, ...]
+) -> None:
+    smart = smart_queue(space, MessageType("x"))
+    smart.enqueue(db, {"type": "x"})
+    result = run("enqueue", name, *terms, '{"value": {"type": "x"}}' if "--records" in terms else '{"type": "x"}')
+    assert result.exit_code == 2
+    assert "is smart" in result.stderr
+    assert "SmartQueue(...).enqueue" in result.stderr
+    assert run("dequeue", name).stdout == '{"type":"x"}\n'
+    assert run("dequeue", name).exit_code == 1

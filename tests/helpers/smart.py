@@ -11,6 +11,7 @@ from fdbqueue.layers.decisions import Answer, Asked, Decision
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.messages import EVERYTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed
 from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.tail import SMART
 from tests.helpers.clock import Clock
 
 
@@ -102,6 +103,19 @@ def rows_of(smart: SmartQueue, db: Any) -> list[tuple[bytes, bytes]]:
     """Return all that the queue owns, to compare."""
     begin, end = smart.queue.layout.whole_range()
     return [(bytes(row.key), bytes(row.value)) for row in db.get_range(begin, end)]
+
+
+def enqueue_unchecked(smart: SmartQueue, db: Any, message: Any) -> Position:
+    """Append a message as older versions of the library do, which do not know that a queue is smart."""
+    key = smart.queue.layout.type_key
+    tr = db.create_transaction()
+    is_marked = tr[key].present()
+    del tr[key]
+    position: Position = smart.queue.enqueue(tr, message)
+    if is_marked:
+        tr[key] = SMART
+    tr.commit().wait()
+    return position
 
 
 def position_of(smart: SmartQueue, db: Any, message: Any) -> Position:

@@ -26,6 +26,7 @@ from tests.helpers.smart import (
     Order,
     Progress,
     contents,
+    enqueue_unchecked,
     note,
     position_of,
     rows_of,
@@ -362,7 +363,7 @@ def test_check_tells_of_items_that_are_not_in_the_index_and_of_entries_without_a
     db: Any, smart: SmartQueue, space: Subspace
 ) -> None:
     smart.enqueue(db, Progress("a", 1))
-    smart.queue.enqueue(db, Progress("b", 1))
+    enqueue_unchecked(smart, db, Progress("b", 1))
     assert len(smart.check(db).problems) == 2
     smart.queue.clear(db)
     smart.enqueue(db, Progress("a", 1))
@@ -389,7 +390,7 @@ def test_check_tells_of_keys_that_stand_beside_no_item(db: Any, smart: SmartQueu
 
 def test_check_goes_on_behind_an_item_that_can_not_be_read(db: Any, smart: SmartQueue) -> None:
     position = position_of(smart, db, Progress("a", 1))
-    smart.queue.enqueue(db, Progress("b", 1))
+    enqueue_unchecked(smart, db, Progress("b", 1))
     db[smart.queue.layout.item_key(position)] = b"\xf0from the future"
     told = "\n".join(smart.check(db).problems)
     assert "newer version" in told

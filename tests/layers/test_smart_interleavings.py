@@ -24,6 +24,7 @@ from tests.helpers.smart import (
     Order,
     Progress,
     contents,
+    enqueue_unchecked,
     note,
     position_of,
     smart_queue,
@@ -150,7 +151,7 @@ def test_an_item_that_comes_to_stand_in_front_of_the_one_that_decided_conflicts(
     slow = db.create_transaction()
     smart.enqueue(slow, Progress("a", 1))
     for n in range(3):
-        smart.queue.enqueue(db, Note(f"{n}", {"new": "ignore"}))
+        enqueue_unchecked(smart, db, Note(f"{n}", {"new": "ignore"}))
     tr = db.create_transaction()
     smart.queue.dequeue(db)
     assert smart.enqueue(tr, Note("new", {})).decision is Decision.ignore

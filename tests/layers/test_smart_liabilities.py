@@ -20,7 +20,7 @@ from fdbqueue.layers.earliest import EarliestDeadline
 from fdbqueue.layers.messages import NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, types
 from fdbqueue.layers.smart import SmartQueue
 from tests.helpers.clock import Clock
-from tests.helpers.smart import contents, rows_of, smart_queue
+from tests.helpers.smart import contents, enqueue_unchecked, rows_of, smart_queue
 
 Data = dict[str, Any]
 
@@ -281,7 +281,7 @@ def test_an_item_that_is_too_large_to_be_compared_is_not_read(db: Any, space: Su
 
 def test_an_item_that_can_not_be_read_stops_whoever_has_to_see_it(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, MessageType("x"), MessageType("y", sees=OWN_TYPE))
-    position = smart.queue.enqueue(db, {"type": "x"})
+    position = enqueue_unchecked(smart, db, {"type": "x"})
     key = smart.queue.layout.item_key(position)
     db.set(key, b"\xf0from the future")
     with pytest.raises(FormatError, match="newer version"):
@@ -301,7 +301,7 @@ def test_what_others_wrote_in_another_order_is_no_change(db: Any, space: Subspac
             return Decision.dont_care
 
     smart = smart_queue(space, MessageType("s", Struct))
-    position = smart.queue.enqueue(db, Struct(1, 2.0))
+    position = enqueue_unchecked(smart, db, Struct(1, 2.0))
     db.set(smart.queue.layout.item_key(position), b'\x10{ "b": 2, "a": 1, "type": "s" }')
     assert smart.enqueue(db, Struct(1, 2)).by is None
     assert contents_of(smart, db) == [Struct(1, 2.0), Struct(1, 2.0)]

@@ -19,7 +19,7 @@ from fdbqueue.layers.messages import EVERYTHING, NOTHING, OWN_KEY, MessageType, 
 from fdbqueue.layers.smart import SmartQueue
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
-from tests.helpers.smart import contents, rows_of, smart_queue
+from tests.helpers.smart import contents, enqueue_unchecked, rows_of, smart_queue
 
 Data = dict[str, Any]
 
@@ -158,7 +158,7 @@ def test_items_whose_life_is_over_make_room_in_the_queue_behind_many_others_that
 def test_a_limit_of_the_queue_counts_every_item_and_no_dead_letter(db: Any, space: Subspace, when_full: Any) -> None:
     smart = smart_queue(space, MessageType("x"), MessageType("y"), limit=Limit(3, when_full))
     smart.enqueue(db, {"type": "y"})
-    smart.queue.enqueue(db, {"type": "x", "n": 0})
+    enqueue_unchecked(smart, db, {"type": "x", "n": 0})
     smart.enqueue(db, {"type": "x", "n": 1}, delay=9)
     if when_full == "refuse":
         with pytest.raises(QueueFull):

@@ -1,0 +1,246 @@
+"""A smart queue is entered by smart enqueues only; taking items out, and moving them, is as ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue import BulkInterrupted, ChecksBypassed, Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.engine.steps import run
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.levels import Levels
+from fdbqueue.layers.messages import OWN_KEY, OWN_TYPE, Messages, MessageType
+from fdbqueue.layers.priority import PriorityQueue
+from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.tail import refuse_smart
+from tests.helpers.conflicting import conflicts
+from tests.helpers.faults import FaultyDatabase
+from tests.helpers.smart import contents, enqueue_unchecked, rows_of, smart_queue
+
+X = {"type": "x"}
+CODEC = Messages(MessageType("x", sees=OWN_TYPE))
+
+
+def new_queue(space: Subspace) -> Queue:
+    """Return the queue as a process sees it that has not used it yet."""
+    return Queue(space, codec=CODEC)
+
+
+def subscribe(queue: Queue, db: Any) -> Subscriptions:
+    """Subscribe, for those doors that deliver."""
+    subscriptions = Subscriptions(queue)
+    subscriptions.subscribe(db, "all")
+    return subscriptions
+
+
+DOORS: dict[str, Callable[[Queue, Any], object]] = {
+    "Queue.enqueue": lambda queue, db: queue.enqueue(db, X),
+    "Queue.enqueue with headers": lambda queue, db: queue.enqueue(db, X, headers={"a": 1}),
+    "Queue.enqueue_many": lambda queue, db: queue.enqueue_many(db, [X, X]),
+    "Leases.enqueue": lambda queue, db: Leases(queue).enqueue(db, X),
+    "Leases.enqueue with a delay": lambda queue, db: Leases(queue).enqueue(db, X, delay=9),
+    "Leases.enqueue_many": lambda queue, db: Leases(queue).enqueue_many(db, [X, X], ttl=9),
+    "StagedQueue.enqueue": lambda queue, db: StagedQueue(queue).enqueue(db, X),
+    "Subscriptions.enqueue": lambda queue, db: Subscriptions(queue).enqueue(db, X),
+    "Subscriptions.enqueue at once": lambda queue, db: Subscriptions(queue).enqueue(db, X, immediate=True),
+    "Queue.enqueue awaited": lambda queue, db: asyncio.run(queue.enqueue.aio(db, X)),
+}
+COMPOSED = {name: call for name, call in DOORS.items() if not name.startswith("StagedQueue")}
+
+
+@pytest.mark.parametrize("is_lent", [False, True])
+@pytest.mark.parametrize("door", DOORS)
+def test_every_other_door_is_closed_and_says_which_one_is_open(
+    db: Any, space: Subspace, door: str, is_lent: bool
+) -> None:
+    smart = smart_queue(space, MessageType("x", sees=OWN_TYPE))
+    smart.enqueue(db, X)
+    if is_lent:  # then the queue has a tail too
+        smart.enqueue(db, X)
+        assert smart.leases.lease(db) is not None
+    before = rows_of(smart, db)
+    for queue in (new_queue(space), smart.queue):
+        with pytest.raises(ChecksBypassed, match=r"SmartQueue\(\.\.\.\)\.enqueue"):
+            DOORS[door](queue, db)
+    # A mark of a call that committed nothing is no item; nothing else was touched.
+    assert [row for row in rows_of(smart, db) if b"once" not in row[0]] == [
+        row for row in before if b"once" not in row[0]
+    ]
+    assert smart.check(db).problems == ()
+
+
+@pytest.mark.parametrize("door", COMPOSED)
+def test_in_the_transaction_of_the_first_smart_enqueue_the_other_doors_are_closed_too(
+    db: Any, space: Subspace, door: str
+) -> None:
+    smart = smart_queue(space, MessageType("x", sees=OWN_TYPE))
+    tr = db.create_transaction()
+    smart.enqueue(tr, X)
+    with pytest.raises(ChecksBypassed):
+        COMPOSED[door](smart.queue, tr)
+    smart.enqueue(tr, X)
+    tr.commit().wait()
+    assert contents(smart, db) == [X, X]
+
+
+def test_a_priority_queues_door_is_closed_when_smart_enqueues_came_in_by_rank(db: Any, space: Subspace) -> None:
+    jobs = PriorityQueue(new_queue(space), levels=3)
+    smart = SmartQueue(jobs.leases)
+    jobs.enqueue(db, X)
+    jobs.queue.clear(db)
+    smart.enqueue(db, X, headers={"priority": 1})
+    for call in (
+        lambda: jobs.enqueue(db, X, priority=0),
+        lambda: jobs.enqueue_many(db, [X]),
+        lambda: jobs.queue.enqueue_many(db, [X]),
+        lambda: Queue(space, codec=CODEC, order=Levels(3)).enqueue(db, X),
+        lambda: Queue(space, codec=CODEC).enqueue(db, X),
+    ):
+        with pytest.raises(ChecksBypassed):
+            call()
+    assert smart.enqueue(db, X, headers={"priority": 0}).position is not None
+    assert [item.headers["priority"] for item in smart.dequeue_many(db)] == [0, 1]
+
+
+def test_a_bulk_load_under_way_is_refused_when_the_queue_becomes_smart(db: Any, space: Subspace) -> None:
+    smart, queue = smart_queue(space, MessageType("x", sees=OWN_TYPE)), new_queue(space)
+
+    def values() -> Any:
+        for _ in range(600):  # its first transaction is begun when half of a batch is there
+            yield X
+        smart.enqueue(db, X)
+        for _ in range(6_000):  # more than the transactions take that are begun ahead
+            yield X
+
+    with pytest.raises(BulkInterrupted, match="is smart") as caught:
+        queue.enqueue_many(db, values())
+    assert isinstance(caught.value.__cause__, ChecksBypassed)
+    assert queue.stats(db).available == 1 + caught.value.report.items
+
+
+def test_what_is_there_can_be_taken_and_moved_by_all(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space, MessageType("x"))
+    mortal = Leases(smart.queue, max_attempts=1, clock=smart.leases.clock)
+    smart.enqueue_many(db, [{"type": "x", "n": n} for n in range(4)])
+    for _ in range(2):
+        lease = mortal.lease(db)
+        assert lease is not None
+        mortal.nack(db, lease)
+    assert mortal.dead.redrive(db, to="place", limit=1) == 1
+    assert mortal.dead.redrive(db, to="tail") == 1
+    assert [message["n"] for message in contents(smart, db)] == [0, 2, 3, 1]
+    first = smart.queue.dequeue(db)
+    second = StagedQueue(smart.queue).dequeue(db)
+    assert first is not None
+    assert second is not None
+    assert (first.value["n"], second.value["n"]) == (0, 2)
+    assert len(contents(smart, db)) == 2
+
+
+def test_a_redriven_letter_does_not_close_the_door_to_the_same_transactions_smart_enqueue(
+    db: Any, space: Subspace
+) -> None:
+    smart = smart_queue(space, MessageType("x"))
+    mortal = Leases(smart.queue, max_attempts=1, clock=smart.leases.clock)
+    smart.enqueue(db, X)
+    lease = mortal.lease(db)
+    assert lease is not None
+    mortal.nack(db, lease)
+    tr = db.create_transaction()
+    mortal.dead.redrive(tr, to="tail")
+    smart.enqueue(tr, X)
+    with pytest.raises(ChecksBypassed):
+        smart.queue.enqueue(tr, X)
+    tr.commit().wait()
+    assert len(contents(smart, db)) == 2
+
+
+def test_an_older_versions_smart_queue_is_marked_by_its_next_smart_enqueue(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space, MessageType("x"))
+    smart.enqueue(db, X)
+    del db[smart.queue.layout.type_key]
+    smart.queue.layout.has_tail = False
+    other = new_queue(space)
+    other.enqueue(db, X)  # nothing says yet that it is smart
+    smart.enqueue(db, X)
+    with pytest.raises(ChecksBypassed):
+        other.enqueue(db, X)
+    assert len(smart.dequeue_many(db)) == 3
+
+
+def test_a_cleared_queue_is_not_smart_any_more(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space, MessageType("x"))
+    smart.enqueue(db, X)
+    smart.queue.clear(db)
+    smart.queue.enqueue(db, X)
+    tr = db.create_transaction()
+    smart.queue.clear(tr)
+    smart.enqueue(tr, X)
+    smart.queue.clear(tr)
+    smart.queue.enqueue(tr, X)
+    tr.commit().wait()
+    assert smart.queue.stats(db).available == 1
+
+
+def test_a_smart_enqueue_that_leaves_the_newcomer_out_marks_nothing_and_costs_no_write(
+    db: Any, space: Subspace
+) -> None:
+    smart = smart_queue(space, MessageType("x"))
+    smart.enqueue(db, X)
+    db[smart.queue.layout.type_key] = b"smart"
+    rows = rows_of(smart, db)
+    smart.enqueue(db, X)
+    changed = {key for key, _ in rows_of(smart, db)} - {key for key, _ in rows}
+    assert smart.queue.layout.type_key not in changed
+
+
+def test_first_smart_enqueues_at_the_same_time_do_not_conflict_over_the_mark(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space, MessageType("x", key=lambda message: message["n"], sees=OWN_KEY))
+    one, other = db.create_transaction(), db.create_transaction()
+    smart.enqueue(one, {"type": "x", "n": 1})
+    smart.enqueue(other, {"type": "x", "n": 2})
+    assert not conflicts(one)
+    assert not conflicts(other)
+    assert len(contents(smart, db)) == 2
+
+
+def test_a_plain_enqueue_does_not_conflict_with_a_smart_one_and_check_tells_of_what_slipped_in(
+    db: Any, space: Subspace
+) -> None:
+    smart = smart_queue(space, MessageType("x", sees=OWN_TYPE))
+    one, other = db.create_transaction(), db.create_transaction()
+    smart.enqueue(one, X)
+    smart.queue.enqueue(other, X)
+    assert not conflicts(one)
+    assert not conflicts(other)
+    assert any("do not name its index entry" in problem for problem in smart.check(db).problems)
+
+
+def test_the_mark_is_found_without_a_read_more(db: Any, space: Subspace) -> None:
+    queue = new_queue(space)
+    queue.enqueue(db, X)
+    counting = FaultyDatabase(db, lambda: None)
+    queue.enqueue(counting, X)
+    assert counting.commits == 1
+    assert not queue.layout.has_tail, "one read of the last key has told all"
+
+
+def test_whoever_asks_early_is_told_the_same(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space, MessageType("x"))
+    run(refuse_smart(db.create_transaction(), smart.queue.layout))
+    smart.enqueue(db, X)
+    with pytest.raises(ChecksBypassed, match="is smart"):
+        run(refuse_smart(db.create_transaction(), smart.queue.layout))
+
+
+def test_what_an_older_version_appends_goes_in_and_check_tells(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space, MessageType("x"))
+    smart.enqueue(db, X)
+    enqueue_unchecked(smart, db, X)
+    assert any("do not name its index entry" in problem for problem in smart.check(db).problems)
