@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
@@ -23,10 +22,9 @@ from .leasing.moves import Moves
 from .leasing.taking import Taken, Taking, Terms
 from .leasing.timers import SETTLE_LIMIT, due_timers, settle
 from .leasing.times import check_timeout, positive
-from .leasing.written import commit_if_written
 from .selectors import ItemTest, Selector, Selects
 from .staging.requests import REQUEST_SECONDS
-from .subscribing.awaiting import Awaiting, Take
+from .subscribing.awaiting import Awaiting
 from .subscribing.credit import Credit, credit_left
 from .subscribing.pointing import Habit, Pointing
 from .subscribing.records import Registration, pack_record, read_registration
@@ -69,6 +67,7 @@ class Subscription:
         self._ownership_us = ownership_us
         self._habit = Habit()
         self._sole = sole
+        self._line = WaitingLine(leases.layout)
 
     def __repr__(self) -> str:
         return f"Subscription({self._layout.describe()}, {self.name!r})"
@@ -99,8 +98,8 @@ class Subscription:
         rounds of parallel reads, one more for each 1,000 items or so that are passed by; four writes, and five per
         item. Given a transaction, it passes by at most 10,000 items, and notes how far it came.
         """
-        leases = yield from self.lease_many.steps(tr, limit=1, duration=duration, consumer=consumer, timeout=timeout)
-        return leases[0] if leases else None
+        one = self.lease_many.steps(tr, limit=1, duration=duration, consumer=consumer, timeout=timeout)
+        return next(iter((yield from one)), None)
 
     @verb
     def lease_many(
@@ -134,15 +133,10 @@ class Subscription:
         def take(tr: Transaction) -> Steps[tuple[Taken, bool, bool]]:
             return self._take(tr, dataclasses.replace(terms, limit=portion.limit))
 
-        if timeout != 0:
-            # Who waits lives, and a third of its time is left to renew its ownership each time that it looks.
-            every = self._ownership_us / 3e6 if self._owner else REQUEST_SECONDS
-            waiting = Awaiting(self.leases, terms, take, timeout, portion.note, every=every, sole=self._sole)
-            return (yield from waiting.steps(db))
-        while True:
-            taken = yield from commit_if_written(self.leases.queue, db, partial(_take_now, take), on_retry=portion.note)
-            if not taken.again:
-                return taken.leases
+        # A call that waits lives, and a third of its time is left to renew its ownership each time that it looks.
+        every = self._ownership_us / 3e6 if self._owner else REQUEST_SECONDS
+        call = Awaiting(self.leases, self._line, terms, take, timeout, portion.note, every=every, sole=self._sole)
+        return (yield from call.steps(db))
 
     @verb
     def ack(self, tr: Transaction | Database, lease: Held) -> Steps[None]:
@@ -163,7 +157,7 @@ class Subscription:
         def body(tr: Transaction) -> Steps[None]:
             yield from self._change(tr, lambda registration: replace(registration, suspended=True))
             # While it is suspended, what comes is passed by for those in the line; out of it they wait to be resumed.
-            yield from WaitingLine(self._layout).wake(tr, self.name)
+            yield from self._line.wake(tr, self.name)
 
         yield from self.leases.queue.transact(tr, body)
 
@@ -323,8 +317,3 @@ class Subscription:
         if not stored.present():
             raise SubscriptionError(f"{self!r} was unsubscribed. Subscribe again.")
         return read_registration(self._layout, self.name, bytes(stored))
-
-
-def _take_now(take: Take, tr: Transaction) -> Steps[tuple[Taken, bool]]:
-    taken, wrote, _ = yield from take(tr)
-    return taken, wrote

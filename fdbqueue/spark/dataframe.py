@@ -16,7 +16,7 @@ import fdbqueue
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.errors import JobError
+from fdbqueue.errors import ChecksBypassed, JobError
 from fdbqueue.layout import Layout, Name
 from fdbqueue.spark.job import forget_job, job_report, read_record
 from fdbqueue.spark.keys import JobKeys
@@ -26,6 +26,7 @@ from fdbqueue.spark.schema import header_of
 from fdbqueue.spark.source import NAME, FdbQueueDataSource
 
 DEFAULT_PARTITIONS = 8
+_REFUSALS = {kind.__name__: kind for kind in (JobError, ChecksBypassed)}
 
 
 def register(spark: SparkSession) -> None:
@@ -78,9 +79,10 @@ def enqueue_dataframe(
         batch_rows: rows in one transaction, at most.
 
     Raises:
-        ValueError: an argument or the schema can't be. JobError: a job of that id was submitted before with other
-        arguments or other rows. Whatever Spark raises for a failed job; its message has that of the task, which says
-        what to do.
+        ValueError: an argument or the schema can't be.
+        JobError: a job of that id was submitted before with other arguments or other rows.
+        ChecksBypassed: the queue is smart, and `smart` is missing.
+        Whatever Spark raises for a failed job; its message has that of the task, which says what to do.
 
     *Conflicts:* none with other writers of the queue. *Cost:* per transaction of up to 4,000 rows three reads, and one
     write and 16 bytes more than the rows themselves.
@@ -141,14 +143,14 @@ def _hashable(name: str, kind: t.DataType) -> Column:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Raise a `JobError` that Spark tells of, in a process of its own, as what it is."""
+    """Raise an error of this library's as what it is, when Spark reports it from another process."""
     try:
         yield
     except PySparkException as error:
-        refused = re.search(r"^\s*(?:fdbqueue\.errors\.)?JobError: (.+)$", str(error), re.MULTILINE)
+        refused = re.search(rf"^\s*fdbqueue\.errors\.({'|'.join(_REFUSALS)}): (.+)$", str(error), re.MULTILINE)
         if refused is None:
             raise
-        raise JobError(refused[1]) from error
+        raise _REFUSALS[refused[1]](refused[2]) from error
 
 
 def _report(db: Database, options: Options) -> JobReport:

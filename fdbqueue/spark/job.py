@@ -26,6 +26,7 @@ from fdbqueue.spark.digests import DIGEST_BYTES, added
 from fdbqueue.spark.keys import JOBS_WITHOUT_A_QUEUE, JobKeys, job_ids
 from fdbqueue.spark.partition import Counted, counted, owner_attempts
 from fdbqueue.spark.record import Header, JobRecord, JobReport, Outcome, decode, encode
+from fdbqueue.tail import refuse_smart
 
 Clock = Callable[[], int]
 MARKS_A_REMOVAL = 250
@@ -59,7 +60,7 @@ def begin_job(db: Database, keys: JobKeys, header: Header, *, clock: Clock = now
     Rows of a committed job are compared as a whole, so that its number of partitions may differ.
 
     Raises:
-        JobError: the job began with another header.
+        JobError: the job began with another header. ChecksBypassed: its queue is smart, and the job is not.
 
     *Conflicts:* with another that begins the same job; one of them finds the other's record. *Cost:* one read, one
     write; for a job that began before, one key read per partition.
@@ -73,6 +74,7 @@ def begin_job(db: Database, keys: JobKeys, header: Header, *, clock: Clock = now
             counts = yield from rows(tr.snapshot, *keys.counts_range())
             record = decode(keys.job_id, stored)
             return Begun(stored, record, record.outcome is None and any(counted(row.value).rows for row in counts))
+        yield from refuse_bypass(tr, keys.layout, header)
         tr.set(keys.record, encode(fresh))
         return Begun(encode(fresh), fresh, resumed=False)
 
@@ -155,6 +157,18 @@ def check_report(db: Database, keys: JobKeys, header: Header) -> None:
         JobError: as `report_job`.
     """
     run(attempts(db, lambda tr: _refuse_other_delivery(tr, keys, header)))
+
+
+def refuse_bypass(tr: Transaction, layout: Layout, header: Header) -> Steps[None]:
+    """Refuse rows that would pass a smart queue's checks by, before any task runs.
+
+    Tasks find out by themselves, with each transaction. That is how rows which name their queues are refused.
+
+    Raises:
+        ChecksBypassed: the queue is smart, and the job has no `smart`.
+    """
+    if header.smart is None:
+        yield from refuse_smart(tr, layout)
 
 
 def _refuse_other_delivery(tr: Transaction, keys: JobKeys, header: Header) -> Steps[None]:

@@ -34,7 +34,7 @@ class JobKeys:
         ValueError: the job id is empty or too long.
     """
 
-    __slots__ = ("_counts", "_held", "_marks", "_owners", "begin", "end", "job_id", "record")
+    __slots__ = ("_counts", "_held", "_marks", "_owners", "begin", "end", "job_id", "layout", "record")
 
     def __init__(self, layout: Layout, job_id: str) -> None:
         size_bytes = len(job_id.encode())
@@ -42,6 +42,7 @@ class JobKeys:
             raise ValueError(f"A job id has 1 to {MAX_JOB_ID_BYTES:,} bytes; {job_id[:40]!r} has {size_bytes:,}.")
         space = layout.jobs[job_id]
         self.job_id = job_id
+        self.layout = layout
         self.record: bytes = space.key()
         self._owners = space["owner"]
         self._counts = space["rows"]

@@ -14,7 +14,8 @@
 | ``delivery`` | ``exactlyOnce`` (default) or ``atLeastOnce`` |
 | ``partitions`` | how many partitions the DataFrame has; a job that has more is refused, and a failed one that is
   submitted again with another number |
-| ``smart`` | ``module:function``; gives a queue's subspace its `SmartQueue`, and each row is compared (`checked.py`) |
+| ``smart`` | ``module:function``; gives a queue's subspace its `SmartQueue`, and each row is compared (`checked.py`);
+  required if the queue is smart |
 | ``batchRows`` | rows in one transaction, at most; default 4,000 |
 """
 

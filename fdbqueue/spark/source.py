@@ -20,13 +20,15 @@ from pyspark.sql.types import StructType
 
 import fdbqueue
 from fdbqueue.engine.api import Database
+from fdbqueue.engine.steps import run
+from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
 from fdbqueue.spark import checked
 from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.attempt import COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED, Attempt, PartitionReport
 from fdbqueue.spark.columns import Columns
 from fdbqueue.spark.held import Counter, Holder, drop, release
-from fdbqueue.spark.job import Begun, begin_job, check_report, commit_job, now_us, report_job
+from fdbqueue.spark.job import Begun, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.options import Options, parse, refuse_overwrite
 from fdbqueue.spark.partition import Log, NoLog, PartitionLog
@@ -64,6 +66,7 @@ class FdbQueueDataSource(DataSource):
         Raises:
             ValueError: an option, the schema or the mode can't be.
             JobError: the job was submitted before, and differs now.
+            ChecksBypassed: the queue is smart, and the option ``smart`` is missing.
         """
         if overwrite:
             refuse_overwrite()
@@ -90,11 +93,12 @@ class FdbQueueWriter(DataSourceArrowWriter):
         self._started_us = now_us()
         self._submission = os.urandom(16)
         self._begun: Begun | None = None
-        if options.exactly_once:
-            with fdbqueue.open(options.url) as db:
+        with fdbqueue.open(options.url) as db:
+            if options.exactly_once:
                 self._begun = begin_job(db, self._keys(), header)
-        elif options.job_id is not None:
-            with fdbqueue.open(options.url) as db:
+                return
+            run(attempts(db, lambda tr: refuse_bypass(tr, options.home(), header)))
+            if options.job_id is not None:
                 check_report(db, self._keys(), header)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionWritten:

@@ -1,4 +1,11 @@
-"""Waiting for items of one subscription: one call's stand in the line, from its first look to its last."""
+"""One call that takes items of a subscription, from its first look to its last; it may wait for them in the line.
+
+A call can be cancelled or interrupted at any moment, also while its commit is under way. It then keeps nothing: it
+leaves the line, and what it took, or was granted, goes back to its place. Each look notes what it takes before it
+commits. A cancelled look runs to its end in a thread, which then gives everything back. An interruption (Ctrl-C) can
+also end a look in the middle, so that nobody knows whether its commit took effect or still will. The transaction that
+gives everything back writes a conflict on a key that every look reads: the look has committed before, or never will.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +21,7 @@ from msgspec.structs import replace
 
 from fdbqueue import LeaseLost
 from fdbqueue.engine.api import Database, Future, Transaction
-from fdbqueue.engine.errors import FDBError
+from fdbqueue.engine.errors import FDBError, leaves_in_doubt
 from fdbqueue.engine.steps import Steps
 from fdbqueue.items import notes_of
 from fdbqueue.layout import RANDOM_BYTES, pack
@@ -38,29 +45,36 @@ _WATCHED = ("enqueued", "returned")
 
 @dataclass(slots=True)
 class _Look:
-    """What a transaction of ours did."""
+    """What one transaction of a call did."""
 
     leases: list[Lease] = field(default_factory=list)
     request: Request | None = None
-    """Our stand in the line, as it is now."""
+    """Its stand in the line, as it is now."""
     wish: Wish | None = None
-    """What was registered, if it was."""
+    """What it registered, if it did."""
     stamp: Future[Any] | None = None
-    """Under which versionstamp."""
+    """The versionstamp under which it registered."""
     alarms: list[Future[Any]] = field(default_factory=list)
     """What to wait for before there is anything to do."""
     seconds: float = 0.0
     """For how long at most."""
+    is_last: bool = False
+    """Whether the call ends with it, also without items."""
+
+
+Body = Callable[[Transaction], Steps[tuple[_Look, bool]]]
+"""Looks in one transaction; says also whether it wrote."""
 
 
 class Awaiting:
-    """One call that waits.
+    """One call that takes items of a subscription.
 
     Args:
         leases: of the queue.
+        line: of those who wait for items of the queue's subscriptions.
         terms: what it wants.
         take: takes items of its subscription, if there are some.
-        timeout: for how many seconds; None: as long as it takes.
+        timeout: for how many seconds to wait; 0: not at all; None: as long as it takes.
         on_retry: called with the error before a transaction that takes is repeated.
         every: after how many seconds it looks again at the latest.
         sole: whether all who wait want whatever is first, so that the first in line looks for itself only.
@@ -69,6 +83,7 @@ class Awaiting:
     def __init__(
         self,
         leases: Leases,
+        line: WaitingLine,
         terms: Terms,
         take: Take,
         timeout: float | None,
@@ -82,67 +97,79 @@ class Awaiting:
         self._terms = terms
         self._take = take
         self._on_retry = on_retry
-        self._deadline = None if timeout is None else time.monotonic() + timeout
-        self._line = WaitingLine(leases.layout)
+        self._waits = timeout != 0
+        self._deadline = time.monotonic() + timeout if timeout else None
+        self._line = line
         self._client = os.urandom(RANDOM_BYTES)
         self._every = every
         self._sole = sole
-        self._grant_key = self._line.grant_key(self._client)
+        self._grant_key = line.grant_key(self._client)
         self._habit = Habit()
         self._request: Request | None = None
-        self._working = self._gone = False
         self._looked = False
         """Whether it has looked for items since it stands in the line, or renewed its stand."""
+        self._tried = _Look()
+        """The last look as it was before its commit: what may have been taken, and registered."""
+        self._working = self._in_doubt = self._gone = False
+        """Whether a look is under way; whether it is unknown if its commit took effect; whether the caller has gone."""
 
     def steps(self, db: Database) -> Steps[list[Lease]]:
         """Return items as soon as there are some; [] when the time is over.
 
-        A call that is cancelled leaves the line, and what it was granted at that moment goes back to its place.
+        A call that is cancelled leaves the line, and what it took or was granted goes back to its place.
         """
+        work: Steps[_Look] | None = None
         try:
             while True:
-                # Not cancelled in the middle: it would not be known where this call stands.
-                look = yield from finish(self._work(db))
-                if look.leases:
+                # A look runs to its end, also if the caller is cancelled meanwhile: a thread then goes on.
+                work = self._work(db, self._look)
+                look = yield from finish(work)
+                if look.leases or look.is_last:
                     return look.leases
                 left = self._seconds_left()
                 if left <= 0:
-                    return (yield from self._leave(db))
+                    work = self._work(db, self._leave)
+                    return (yield from finish(work)).leases
                 if look.alarms:
                     yield from self._rest(look, left)
         except GeneratorExit:
-            self._gone = True
-            if not self._working:
-                in_thread(self._give_up(db, []))
+            if self._has_gone(work):
+                in_thread(self._give_up(db))
             raise
         except BaseException:
-            self._gone = True
-            if not self._working:
-                yield from finish(self._give_up(db, []))
+            if self._has_gone(work):
+                yield from finish(self._give_up(db))
             raise
 
-    def _work(self, db: Database) -> Steps[_Look]:
+    def _has_gone(self, work: Steps[_Look] | None) -> bool:
+        """Note that the caller has gone; say whether to give up here, and not in a thread that still looks."""
+        # The thread does this the other way round: it notes that it has ended, and then looks whether the caller has
+        # gone. So at least one of the two gives up; that both do is no harm.
+        self._gone = True
+        return not self._working or work is None or work.gi_frame is None
+
+    def _work(self, db: Database, body: Body) -> Steps[_Look]:
         """Look once; if the caller has gone meanwhile, and a thread goes on here, give everything up."""
-        self._working = True
+        self._working = self._in_doubt = True
+        look = _Look()
         try:
-            look = yield from self._look_once(db)
-        except BaseException as error:
+            look = yield from commit_if_written(self._leases.queue, db, body, on_retry=self._on_retry)
+            if look.stamp is not None and look.wish is not None:
+                look.request = yield from self._registered(db, look.stamp, look.wish)
+            self._request = look.request
+            self._in_doubt = False
+        except Exception as error:
+            if not leaves_in_doubt(error):
+                self._in_doubt = False
+                self._tried = _Look()
             self._working = False
-            if not self._gone or not isinstance(error, Exception):
+            if not self._gone:
                 raise
-            look = _Look()
         self._working = False
         if self._gone:
             for alarm in look.alarms:
                 alarm.cancel()
-            yield from self._give_up(db, look.leases)
-        return look
-
-    def _look_once(self, db: Database) -> Steps[_Look]:
-        look = yield from commit_if_written(self._leases.queue, db, self._look, on_retry=self._on_retry)
-        if look.stamp is not None and look.wish is not None:
-            look.request = yield from self._registered(db, look.stamp, look.wish)
-        self._request = look.request
+            yield from self._give_up(db)
         return look
 
     def _seconds_left(self) -> float:
@@ -157,7 +184,7 @@ class Awaiting:
 
     def _look(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
         """Collect what was granted, or take, or register; or dispatch, if it is the first in line, or wait."""
-        look = _Look(request=self._request)
+        look = self._tried = _Look(request=self._request)
         request, renewed = self._request, False
         if request is not None:
             # Plain reads: who grants to this one, or wakes it, at the same time conflicts with it.
@@ -182,6 +209,9 @@ class Awaiting:
                 self._line.remove(tr, request.key)
                 look.request = None
             return look, True
+        if not self._waits:
+            look.is_last = not taken.again
+            return look, wrote
         if not ready and not wrote and not taken.again:
             return look, (yield from self._stand_aside(tr, look, request)) or renewed
         self._looked = request is not None and ready and not taken.again
@@ -305,37 +335,34 @@ class Awaiting:
             # It took an unknown outcome to register, and with that went the versionstamp.
             return (yield from self._leases.queue.read(db, partial(self._line.find, wish=wish)))
 
-    def _leave(self, db: Database) -> Steps[list[Lease]]:
-        """Leave the line; return what was granted at that moment."""
-        request, self._request = self._request, None
-        if request is None:
-            return []
+    def _leave(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
+        """Leave the line; collect what was granted at that moment."""
+        look = self._tried = _Look(is_last=True)
+        if self._request is None:
+            return look, False
+        look.leases = yield from self._collect(tr, (yield from self._step_out(tr, self._request)))
+        return look, True
 
-        def body(tr: Transaction) -> Steps[list[Lease]]:
-            return (yield from self._collect(tr, (yield from self._step_out(tr, request))))
-
-        return (yield from self._leases.queue.transact(db, body))
-
-    def _give_up(self, db: Database, leases: list[Lease]) -> Steps[None]:
-        """Leave the line for good; what was taken or granted goes back at once, whether it can be read or not."""
-        held: list[Held] = [*leases]
-        # Whatever goes wrong: whoever gives up has something else to tell. Its stand in the line expires, and a grant.
+    def _give_up(self, db: Database) -> Steps[None]:
+        """Leave the line for good; give back at once what was taken or granted, whether it can be read or not."""
+        if self._request is None and not self._tried.leases and not self._in_doubt:
+            return
+        # Whatever goes wrong: the caller has something else to tell. Its stand in the line expires, and its leases.
         with contextlib.suppress(Exception):
-            held += yield from self._withdraw(db)
-            for lease in held:
-                with contextlib.suppress(LeaseLost):
-                    yield from self._leases.snooze.steps(db, lease, delay=0)
+            yield from self._leases.queue.transact(db, self._undo)
 
-    def _withdraw(self, db: Database) -> Steps[list[LeaseHandle]]:
-        """Leave the line; return what was granted at that moment, as it is."""
-        request, self._request = self._request, None
-        if request is None:
-            return []
-
-        def body(tr: Transaction) -> Steps[list[LeaseHandle]]:
-            return (yield from self._step_out(tr, request))
-
-        return (yield from self._leases.queue.transact(db, body))
+    def _undo(self, tr: Transaction) -> Steps[None]:
+        held: list[Held] = [*self._tried.leases]
+        request = self._request
+        if self._in_doubt:
+            self._line.fence_off(tr, self._terms.subscription)
+            if request is None and self._tried.wish is not None:
+                request = yield from self._line.find(tr, self._tried.wish)
+        if request is not None:
+            held += yield from self._step_out(tr, request)
+        for lease in held:
+            with contextlib.suppress(LeaseLost):  # it was never committed
+                yield from self._leases.snooze.steps(tr, lease, delay=0)
 
     def _step_out(self, tr: Transaction, request: Request) -> Steps[list[LeaseHandle]]:
         """Leave the line; return what was granted. If it was woken for an item, that is left to those behind."""

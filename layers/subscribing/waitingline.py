@@ -99,6 +99,15 @@ class WaitingLine(Requests):
         key: bytes = self._layout.waiting.pack((name,))
         return key
 
+    def fence_off(self, tr: Transaction, name: str) -> None:
+        """Let nothing that is still under way for a subscription's call commit after this transaction.
+
+        Every such call reads how its subscription is registered: it conflicts with this. One that registers in the line
+        before this commits is a conflict of this one, which then sees it.
+        """
+        tr.add_write_conflict_key(self._layout.subscriptions.pack((name,)))
+        tr.add_read_conflict_key(self._joining(name))
+
     def live(self, tr: Transaction, now_us: int) -> Steps[tuple[list[Request], bool]]:
         """Read who waits, in order, and remove those who died waiting; say whether there were any."""
         standing = yield from self.first(tr, limit=LINE_LIMIT)
