@@ -120,7 +120,7 @@ def draws_in_callbacks(source: str) -> list[int]:
     """The lines of functions within functions that draw: when and how often they run may depend on an engine."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     outer = [node for node in ast.walk(ast.parse(source)) if isinstance(node, functions)]
-    inner = {child for node in outer for child in ast.walk(node) if isinstance(child, functions) and child is not node}
+    inner = {child for node in outer for child in ast.walk(node) if isinstance(child, functions) and child != node}
     return sorted(
         call.lineno
         for function in inner
