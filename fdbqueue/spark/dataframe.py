@@ -6,6 +6,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -34,7 +35,12 @@ def register(spark: SparkSession) -> None:
 
     The library must be installed where the executors run. Executors take their Python from ``PYSPARK_PYTHON``, and
     without it from the PATH, not from the driver's environment.
+
+    Raises:
+        TypeError: `spark` is no session.
     """
+    if not hasattr(spark, "dataSource"):
+        raise TypeError(f"register takes a SparkSession, not {type(spark).__name__}.")
     spark.dataSource.register(FdbQueueDataSource)
 
 
@@ -79,7 +85,7 @@ def enqueue_dataframe(
         batch_rows: rows in one transaction, at most.
 
     Raises:
-        ValueError: an argument or the schema can't be.
+        TypeError: an argument has a type that it can't have. ValueError: a value that it can't have, or the schema.
         JobError: a job of that id was submitted before with other arguments or other rows.
         ChecksBypassed: the queue is smart, and `smart` is missing.
         Whatever Spark raises for a failed job; its message has that of the task, which says what to do.
@@ -87,8 +93,13 @@ def enqueue_dataframe(
     *Conflicts:* none with other writers of the queue. *Cost:* per transaction of up to 4,000 rows three reads, and one
     write and 16 bytes more than the rows themselves.
     """
+    if not hasattr(df, "sparkSession"):
+        raise TypeError(
+            f"enqueue_dataframe takes a DataFrame of Spark, not {type(df).__module__}.{type(df).__name__}. Make one by"
+            " spark.createDataFrame."
+        )
     register(df.sparkSession)
-    given = {
+    given: dict[str, Any] = {
         "url": url,
         "queue": queue if isinstance(queue, str) else None,
         "queueKey": None if queue is None or isinstance(queue, str) else Layout(queue).prefix.hex(),
@@ -102,6 +113,9 @@ def enqueue_dataframe(
         "smart": smart,
         "batchRows": None if batch_rows is None else str(batch_rows),
     }
+    wrong = [name for name, value in given.items() if not isinstance(value, str | None)]
+    if wrong:
+        raise TypeError("; ".join(f"{name} is a str, not {given[name]!r}" for name in wrong) + ".")
     options = parse({name: value for name, value in given.items() if value is not None})
     keys = JobKeys(options.home(), options.job_id or "")
     with fdbqueue.open(options.url) as db:

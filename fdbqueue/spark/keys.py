@@ -31,12 +31,14 @@ class JobKeys:
     """The keys of one job.
 
     Raises:
-        ValueError: the job id is empty or too long.
+        TypeError: the job id is no str. ValueError: it is empty or too long.
     """
 
     __slots__ = ("_counts", "_held", "_marks", "_owners", "begin", "end", "job_id", "layout", "record")
 
     def __init__(self, layout: Layout, job_id: str) -> None:
+        if not isinstance(job_id, str):
+            raise TypeError(f"A job id is a str, not {type(job_id).__name__}: {job_id!r}.")
         size_bytes = len(job_id.encode())
         if not 0 < size_bytes <= MAX_JOB_ID_BYTES:
             raise ValueError(f"A job id has 1 to {MAX_JOB_ID_BYTES:,} bytes; {job_id[:40]!r} has {size_bytes:,}.")

@@ -93,6 +93,8 @@ class FdbQueueWriter(DataSourceArrowWriter):
         self._started_us = now_us()
         self._submission = os.urandom(16)
         self._begun: Begun | None = None
+        if options.smart is not None:
+            checked.CheckedAppender(options.home(), options.smart)  # raises if it is not there, before the job begins
         with fdbqueue.open(options.url) as db:
             if options.exactly_once:
                 self._begun = begin_job(db, self._keys(), header)

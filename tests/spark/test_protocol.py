@@ -374,6 +374,10 @@ def test_who_forgets_a_job_by_a_commit_of_unknown_outcome_is_told_that_it_was_th
 
 
 def test_a_job_id_is_neither_empty_nor_endless(job: Job) -> None:
+    wrong: Any
+    for wrong in (None, 5, b"job"):
+        with pytest.raises(TypeError, match="A job id is a str, not"):
+            JobKeys(job.queue.layout, wrong)
     for bad in ("", "x" * 1001):
         with pytest.raises(ValueError, match="1 to 1,000 bytes"):
             JobKeys(job.queue.layout, bad)

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.errors import JobError
-from fdbqueue.spark import enqueue_dataframe, job_report, jobs
+from fdbqueue.spark import enqueue_dataframe, job_report, jobs, register
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.options import parse
 
@@ -343,6 +343,44 @@ def test_a_job_that_is_exactly_once_is_not_reported_on_as_another(
 def test_enqueue_dataframe_at_least_once_leaves_no_job(numbers: DataFrame, db: Any, url: str, queue_name: str) -> None:
     report = enqueue_dataframe(numbers, url=url, queue=queue_name, delivery="atLeastOnce", partitions=2)
     assert (report.rows, report.delivery, report.transactions) == (2000, "atLeastOnce", 2)
+    assert not list(jobs(db, queue_name))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"url": 5}, "url is a str, not 5"),
+        ({"job_id": b"job"}, "jobId is a str, not b'job'"),
+        ({"codec": str, "value_column": ["value"]}, r"codec is a str.*; valueColumn is a str, not \['value'\]"),
+        ({"delivery": 1}, "delivery is a str"),
+        ({"smart": len}, "smart is a str"),
+        ({"queue": 5}, "A queue is named by"),
+    ],
+    ids=str,
+)
+def test_enqueue_dataframe_refuses_arguments_of_a_wrong_type(
+    numbers: DataFrame, db: Any, url: str, queue_name: str, wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        enqueue_dataframe(numbers, **{"url": url, "queue": queue_name, "job_id": "job", **wrong})
+    assert not list(jobs(db, queue_name))
+
+
+@pytest.mark.parametrize("wrong", [None, "rows", [b"row"]], ids=str)
+def test_what_is_no_dataframe_is_refused(wrong: Any, url: str) -> None:
+    with pytest.raises(TypeError, match=r"takes a DataFrame of Spark, not builtins\..*createDataFrame"):
+        enqueue_dataframe(wrong, url=url, queue="q", job_id="job")
+    with pytest.raises(TypeError, match="takes a SparkSession"):
+        register(wrong)
+
+
+def test_a_smart_queue_that_is_not_there_is_refused_before_its_job_begins(
+    spark: SparkSession, db: Any, url: str, queue_name: str
+) -> None:
+    df = spark.createDataFrame([("note", 1)], "type string, n int")
+    for name in ("nothing", "no.such.module:prices", "tests.spark.shop:NOT_A_FUNCTION"):
+        with pytest.raises(PySparkException, match="option smart"):
+            enqueue_dataframe(df, url=url, queue=queue_name, job_id="job", codec="json", smart=name)
     assert not list(jobs(db, queue_name))
 
 
