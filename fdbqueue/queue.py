@@ -26,7 +26,7 @@ from fdbqueue.codecs import CODEC_ERRORS, BytesCodec, Codec, codec_named
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.engine.transactional import attempts, is_database
+from fdbqueue.engine.transactional import attempts, is_database, only_transaction
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.items import (
     Envelope,
@@ -333,6 +333,7 @@ class Queue:
         Raises:
             OrderError: the queue's items have another order.
         """
+        only_transaction(tr, "Queue.next_index")
         return reserve(tr, self.layout, wanted, order or self.order_name)
 
     def item(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item]:
@@ -363,6 +364,7 @@ class Queue:
         *Conflicts:* none: the caller reads, or declares, that range as far as it takes items from it. *Cost:* two
         writes; one read and one write more per chunked payload.
         """
+        only_transaction(tr, "Queue.take_rows")
         items = []
         for row in found:
             item = yield from self._item(tr, row)

@@ -38,6 +38,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from fdbqueue.engine.api import Database
+from fdbqueue.engine.transactional import only_database
 
 from .consuming import ConsumerReport, Run, Terms
 from .handlers import Handler
@@ -137,6 +138,11 @@ class Consumer:
                 current.loop.call_soon_threadsafe(current.stop)
 
     async def _to_the_end(self, db: Database, terms: Terms) -> ConsumerReport:
+        only_database(
+            db,
+            "A Consumer",
+            "In a transaction use Leases.lease(tr), do the work, and Leases.ack(tr, lease).",
+        )
         if self._run is not None:
             raise RuntimeError(f"{self!r} is running already; make another one.")
         self._run = current = Run(db, self.source, self.handler, terms, self.report)

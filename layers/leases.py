@@ -54,7 +54,7 @@ from fdbqueue import BulkReport, CheckReport, Position, Queue
 from fdbqueue.browse import Browser
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps
-from fdbqueue.engine.transactional import is_database
+from fdbqueue.engine.transactional import is_database, only_transaction
 from fdbqueue.items import Notes
 from fdbqueue.portion import Portion
 from fdbqueue.verbs import verb
@@ -302,6 +302,7 @@ class Leases:
 
         *Conflicts:* as `ack`, of each. *Cost:* four writes each.
         """
+        only_transaction(tr, "Leases.ack_unchanged")
         self._holding.ack_unchanged(tr, live)
 
     @verb

@@ -44,6 +44,7 @@ from fdbqueue import Item, Position, Queue
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.keys import Subspace, strinc
 from fdbqueue.engine.steps import Steps, rows, started
+from fdbqueue.engine.transactional import only_transaction
 from fdbqueue.items import notes_of
 from fdbqueue.layout import Layout, pack
 from fdbqueue.verbs import verb
@@ -185,6 +186,7 @@ class Resend:
         self, tr: Transaction, *, recipient: str, position: Position | None = None
     ) -> Steps[tuple[Position | None, bool]]:
         """Do what `confirm` does in a transaction."""
+        only_transaction(tr, "Resend.confirm_in")
         number, others = yield from self._numbers(tr, recipient)
         if position is None:
             packed = yield from self._oldest_sent(tr, number)

@@ -58,7 +58,7 @@ from .comparing.room import Room
 from .comparing.scanning import Bounds
 from .decisions import Decision, Outcome
 from .leases import Leases, leases_of
-from .leasing.times import visible_at
+from .leasing.times import check_waits, visible_at
 from .limits import Limit
 from .messages import Messages
 from .resend import Resend
@@ -169,8 +169,8 @@ class SmartQueue:
             delay: seconds until it becomes available, if it is appended.
             at: the same as a time of the clock.
             headers: a small mapping kept beside it.
-            timeout: given a database, how many seconds to wait for room where a limit says "wait"; None: as long as
-                it takes.
+            timeout: how many seconds to wait for room where a limit says "wait"; None: as long as it takes. It needs
+                a database.
 
         Raises:
             CodecError, ItemTooLarge: the message does not fit. CheckFailed: a queued item's check is at fault.
@@ -181,6 +181,8 @@ class SmartQueue:
         asked, and with those who come and go within its limits; with nobody else. *Cost:* two rounds of parallel reads,
         of as many keys and items as it sees; a plain enqueue's writes and one for the index.
         """
+        if timeout is not None:
+            check_waits(tr)
         new = self._asking.newcomer(message)
         terms = Terms(visible_at(self.leases.now_us(), delay, at), headers)
         return (yield from self._enqueue(tr, new, terms, timeout))
@@ -206,6 +208,8 @@ class SmartQueue:
         Raises:
             BulkInterrupted: given a database, a message failed when others were already in.
         """
+        if timeout is not None:
+            check_waits(tr)
         terms = Terms(visible_at(self.leases.now_us(), delay, at), headers)
         admit = partial(self._admit, terms=terms)
         if is_database(tr):

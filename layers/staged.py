@@ -56,6 +56,7 @@ from fdbqueue import CheckReport, FormatError, Item, LeaseLost, Position, Queue
 from fdbqueue.arrivals import announce
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.transactional import only_database
 from fdbqueue.items import chunks_of, envelope
 from fdbqueue.layout import new_random
 from fdbqueue.stats import count, count_levels
@@ -96,8 +97,9 @@ class StagedStats:
 class StagedQueue:
     """A queue for many consumers at once, in many processes, threads and tasks.
 
-    Its verbs commit by themselves and therefore take a database only. Calls of one process that are pending at the
-    same time share transactions. Every verb has an awaitable form, ``await staged.dequeue.aio(db)``.
+    Its verbs commit by themselves: they take a database and refuse a transaction. Only `stats` and `check` take either.
+    Calls of one process that are pending at the same time share transactions. Every verb has an awaitable form,
+    ``await staged.dequeue.aio(db)``.
 
     Args:
         queue: the queue, or the `Leases` of one, with their own rules for attempts and clock.
@@ -140,6 +142,7 @@ class StagedQueue:
 
         *Conflicts:* none. *Cost:* a share of one read and one commit.
         """
+        only_database(db, "StagedQueue.enqueue", "In a transaction use Queue.enqueue(tr, value).")
         payload = self.queue.encode(value)
         argument = (envelope(payload, headers), chunks_of(payload), self.queue.rank(value, headers))
         ticket: Ticket[_Stored, Position] = Ticket(db, argument, weight=len(payload) + _OVERHEAD_BYTES)
@@ -162,12 +165,16 @@ class StagedQueue:
         commit, as the plain dequeue, and at a cluster that is asked again and again for one item the commit only; under
         contention a share of two commits and a read of all items up to its own, if they are small.
         """
+        only_database(db, "StagedQueue.dequeue", "In a transaction use Leases.lease(tr) or Queue.dequeue(tr).")
         items = cast(list[Item], (yield from self._take(db, 1, timeout, 0)))
         return items[0] if items else None
 
     @verb
     def dequeue_many(self, db: Database, *, limit: int = 100, timeout: float | None = 0.0) -> Steps[list[Item]]:
         """Take up to `limit` first items out, in order, as soon as there is at least one; otherwise as `dequeue`."""
+        only_database(
+            db, "StagedQueue.dequeue_many", "In a transaction use Leases.lease_many(tr) or Queue.dequeue_many(tr)."
+        )
         return cast(list[Item], (yield from self._take(db, limit, timeout, 0)))
 
     @verb
@@ -184,6 +191,7 @@ class StagedQueue:
 
         *Conflicts:* and *Cost:* as `dequeue`, and two more writes.
         """
+        only_database(db, "StagedQueue.lease", "In a transaction use Leases.lease(tr).")
         leases = cast(list[Lease], (yield from self._take(db, 1, timeout, positive(duration, "duration"))))
         return leases[0] if leases else None
 
@@ -192,6 +200,7 @@ class StagedQueue:
         self, db: Database, *, limit: int = 100, duration: float = 30.0, timeout: float | None = 0.0
     ) -> Steps[list[Lease]]:
         """Lease up to `limit` first items, in order, as soon as there is at least one; otherwise as `lease`."""
+        only_database(db, "StagedQueue.lease_many", "In a transaction use Leases.lease_many(tr).")
         return cast(list[Lease], (yield from self._take(db, limit, timeout, positive(duration, "duration"))))
 
     @verb
@@ -204,6 +213,7 @@ class StagedQueue:
         *Conflicts:* as `Leases.ack`. *Cost:* a share of one commit; a lease that was not taken here within the last
         seconds is also read, in parallel with the others.
         """
+        only_database(db, "StagedQueue.ack", "In a transaction use Leases.ack(tr, lease).")
         ticket: Ticket[Held, None] = Ticket(db, lease)
         result_of((yield from self._crew().acks.call(ticket)))
 

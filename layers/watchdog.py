@@ -31,7 +31,7 @@ from functools import partial
 
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import Steps
-from fdbqueue.engine.transactional import attempts
+from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.layout import LEASE
 from fdbqueue.verbs import verb
 
@@ -41,6 +41,7 @@ from .leasing.timers import Reclaimed, next_due_us
 from .waiting import Stop
 
 _log = logging.getLogger(__name__)
+_IN_A_TRANSACTION = "In a transaction use Leases.reclaim(tr)."
 
 
 @dataclass(slots=True)
@@ -60,7 +61,8 @@ class WatchdogReport:
 class Watchdog:
     """Settles a queue's timers as they fall due.
 
-    Both of its verbs have an awaitable form, ``await watchdog.run.aio(db)``.
+    Its verbs commit by themselves: they take a database and refuse a transaction. Both have an awaitable form,
+    ``await watchdog.run.aio(db)``.
 
     Args:
         leases: whose.
@@ -111,6 +113,7 @@ class Watchdog:
         *Conflicts:* with acks, extensions and leases of the same items, and then it tries again. *Cost:* as
         `Leases.reclaim`.
         """
+        only_database(db, "Watchdog.sweep", _IN_A_TRANSACTION)
         more = True
         while more and not self._stop.asked:
             found = yield from self.leases.reclaim.steps(db, limit=self._batch)
@@ -125,6 +128,7 @@ class Watchdog:
 
         *Conflicts:* as `sweep`. *Cost:* as `sweep`, and a read after each to see when to come again.
         """
+        only_database(db, "Watchdog.run", _IN_A_TRANSACTION)
         while not self._stop.asked:
             yield from self.sweep.steps(db)
             seconds = yield from self._seconds_to_wait(db)

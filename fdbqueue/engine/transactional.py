@@ -23,7 +23,7 @@ _ASYNC = "wrap the async function itself with transactional, and await its calls
 
 
 def is_database(tr_or_db: object) -> bool:
-    """Say whether `tr_or_db` makes transactions, rather than being one.
+    """Return True for a database, which makes transactions, and False for a transaction.
 
     Raises:
         TypeError: it is neither.
@@ -32,15 +32,52 @@ def is_database(tr_or_db: object) -> bool:
         return True
     if hasattr(tr_or_db, "commit"):
         return False
-    if hasattr(tr_or_db, "get_range"):
+    if _is_snapshot(tr_or_db):
         raise TypeError(
-            "A transaction was expected, and not its snapshot: give the transaction; what reads by snapshot does so by"
-            " itself."
+            "A transaction was expected, and not its snapshot: give the transaction. A call that reads by snapshot"
+            " takes it by itself."
         )
     raise TypeError(
         f"A database or a transaction was expected, not {type(tr_or_db).__name__}: give what fdbqueue.open returned, or"
         " the transaction that your function was given."
     )
+
+
+def only_database(db: object, verb: str, remedy: str) -> None:
+    """Refuse a transaction where a verb commits by itself.
+
+    Args:
+        db: what the verb was given.
+        verb: its name, for the message.
+        remedy: what to do in a transaction, as a sentence.
+
+    Raises:
+        TypeError: `db` is no database.
+    """
+    if hasattr(db, "create_transaction"):
+        return
+    if hasattr(db, "commit"):
+        raise TypeError(f"{verb} makes its own transactions: it takes a database, not a transaction. {remedy}")
+    given = "a transaction's snapshot" if _is_snapshot(db) else type(db).__name__
+    raise TypeError(f"{verb} takes a database, not {given}: give what fdbqueue.open returned.")
+
+
+def only_transaction(tr: object, verb: str) -> None:
+    """Refuse a database where a method is one part of the caller's transaction.
+
+    Args:
+        tr: what the method was given.
+        verb: its name, for the message.
+
+    Raises:
+        TypeError: `tr` is no transaction.
+    """
+    if is_database(tr):
+        raise TypeError(f"{verb} is a part of a transaction and takes one, not a database: it can't commit by itself.")
+
+
+def _is_snapshot(given: object) -> bool:
+    return hasattr(given, "get_range")
 
 
 def attempts(db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
