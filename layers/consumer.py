@@ -40,6 +40,7 @@ from dataclasses import replace
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.transactional import only_database
 
+from .composing import QueueWithLeases, given_leases
 from .consuming import ConsumerReport, Run, Terms
 from .handlers import Handler
 from .leases import Leases
@@ -51,7 +52,8 @@ class Consumer:
     """Runs a handler for the items of a queue.
 
     Args:
-        source: what to lease from: `Leases`, with their policies for failures, or a `Subscription`, on its credit.
+        source: what to lease from: `Leases`, with their policy for failures, a layer that has leases, such as a
+            `PriorityQueue`, or a `Subscription`, on its credit.
         handler: called with each lease; a coroutine function is awaited, another runs in a thread, and what it returns
             is awaited if it is to be. `Snooze` raised by it puts the item off, any other exception fails the attempt.
         concurrency: how many handlers run at once.
@@ -73,7 +75,7 @@ class Consumer:
 
     def __init__(
         self,
-        source: Leases | Subscription,
+        source: Leases | QueueWithLeases | Subscription,
         handler: Handler,
         *,
         concurrency: int = 16,
@@ -87,11 +89,8 @@ class Consumer:
         if prefetch is not None and prefetch < 0:
             raise ValueError(f"prefetch is how many items are leased ahead, 0 or more, not {prefetch}.")
         positive(duration, "duration")
-        if not isinstance(source, Leases | Subscription):
-            # A queue would do, until the first item is gone without an ack.
-            raise TypeError(
-                f"A consumer takes Leases, as in Consumer(Leases(queue), handler), or a Subscription, not {source!r}."
-            )
+        if not isinstance(source, Subscription):
+            source = given_leases(source, "Consumer", "or a Subscription")
         if not callable(handler):
             raise TypeError(f"A handler is called with each lease, and {handler!r} can't be.")
         self.source = source

@@ -103,6 +103,8 @@ class Deadlines:
     """
 
     def __init__(self, smart: SmartQueue) -> None:
+        if not isinstance(smart, SmartQueue):
+            raise TypeError(f"Deadlines are of a SmartQueue, as in Deadlines(SmartQueue(queue)), not of {smart!r}.")
         self.smart = smart
         self._queue: Queue = smart.queue
         self._layout = smart.queue.layout

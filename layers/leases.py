@@ -67,6 +67,7 @@ from .leasing.browsing import Kept, State, browse
 from .leasing.enqueueing import enqueue_with_notes
 from .leasing.holding import Holding, Live
 from .leasing.moves import Retry, cut
+from .leasing.policies import note_policy
 from .leasing.reclaiming import ReclaimReport, reclaim
 from .leasing.stats import LeaseStats, read_lease_stats
 from .leasing.taking import Taken, Taking, Terms
@@ -85,6 +86,9 @@ class Leases:
 
     As everywhere, a verb takes a transaction, composes and commits nothing, or a database, and then commits by
     itself, exactly once; every verb has an awaitable form, ``await leases.lease.aio(db)``.
+
+    The policy, `max_attempts` and `backoff`, belongs to this object and is not stored with the queue. Give the same
+    object to all layers, in all processes. A layer of the bare `Queue` object beside it raises a TypeError.
 
     Args:
         queue: the queue.
@@ -122,7 +126,10 @@ class Leases:
         if max_attempts is not None and max_attempts < 1:
             raise ValueError(f"max_attempts is at least 1, or None for no limit, not {max_attempts}.")
         if not isinstance(queue, Queue):
-            raise TypeError(f"Leases are of a Queue, as in Leases(Queue('orders')), not of {queue!r}.")
+            raise TypeError(
+                f"Leases are of a Queue, as in Leases(Queue('orders')), not of {queue!r}. A layer over a queue has"
+                " leases already: use those."
+            )
         self.queue = queue
         self.layout = queue.layout
         self.retry = Retry(max_attempts, backoff)
@@ -132,6 +139,8 @@ class Leases:
         self.dead = DeadLetters(queue, self.now_us)
         """The dead letters: browse, redrive, purge."""
         self._holding = Holding(queue, self.retry)
+        if max_attempts is not None or backoff is not immediately:
+            note_policy(queue, repr(self))
 
     def __repr__(self) -> str:
         return f"Leases({self.layout.describe()}, max_attempts={self.retry.max_attempts})"
@@ -465,14 +474,3 @@ class Leases:
 def this_consumer(name: str | None) -> str:
     """Return what a consumer is called: host name and process id by default."""
     return cut(f"{socket.gethostname()}:{os.getpid()}" if name is None else name, CONSUMER_BYTES)
-
-
-def leases_of(queue: Queue | Leases) -> Leases:
-    """Return leases as they are given, or those of a queue.
-
-    Raises:
-        TypeError: it is neither.
-    """
-    if isinstance(queue, Leases):
-        return queue
-    return Leases(queue)

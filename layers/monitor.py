@@ -61,6 +61,13 @@ class Monitor:
         interval: float = 60.0,
         claim_seconds: float = 60.0,
     ) -> None:
+        if not isinstance(deadlines, Deadlines):
+            raise TypeError(
+                f"A monitor looks after Deadlines, as in Monitor(Deadlines(smart), handler), not after {deadlines!r}."
+            )
+        for function in (handler, *([] if near is None else [near])):
+            if not callable(function):
+                raise TypeError(f"A monitor's handler is called with each deadline, and {function!r} can't be.")
         not_awaited(handler, "A monitor's handler")
         not_awaited(near, "A monitor's handler of near deadlines")
         self.deadlines = deadlines

@@ -53,6 +53,7 @@ from .comparing.recipients import MOST_RECIPIENTS, Recipients
 from .comparing.scanning import locate, position_of
 from .leases import Leases
 from .leasing.moves import Moves
+from .messages import Messages
 
 WINDOW = 64
 UNREGISTER_ITEMS = 500
@@ -60,6 +61,7 @@ UNREGISTER_ITEMS = 500
 RESET_ITEMS = 2_000
 """How many copies one transaction of a reset makes unsent again."""
 NAME_BYTES = 100
+_USE_RESEND = "Use the `resend` of a SmartQueue."
 
 
 class Resend:
@@ -87,6 +89,10 @@ class Resend:
     """
 
     def __init__(self, leases: Leases) -> None:
+        if not isinstance(leases, Leases):
+            raise TypeError(f"Recipients are of Leases, not of {leases!r}. {_USE_RESEND}")
+        if not isinstance(leases.queue.codec, Messages):
+            raise TypeError(f"Recipients get copies of Messages only, not of the items of {leases!r}. {_USE_RESEND}")
         self._queue: Queue = leases.queue
         self._layout: Layout = leases.layout
         self._now_us = leases.now_us

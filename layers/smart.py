@@ -56,8 +56,9 @@ from .comparing.index import SmartIndex
 from .comparing.recipients import Recipients
 from .comparing.room import Room
 from .comparing.scanning import Bounds
+from .composing import QueueWithLeases, leases_of
 from .decisions import Decision, Outcome
-from .leases import Leases, leases_of
+from .leases import Leases
 from .leasing.times import check_waits, visible_at
 from .limits import Limit
 from .messages import Messages
@@ -69,14 +70,14 @@ MAX_SCAN_BYTES = 20_000_000
 CHECK_SECONDS = 1.0
 
 
-class SmartQueue:
+class SmartQueue(QueueWithLeases):
     """A queue whose items are asked about newcomers.
 
     As everywhere, a verb takes a transaction, composes and commits nothing, or a database, and then commits by itself,
     exactly once; every verb has an awaitable form, ``await smart.enqueue.aio(db, message)``.
 
     Args:
-        queue: a queue whose codec is a `Messages`, or the `Leases` of one.
+        queue: a queue whose codec is a `Messages`, its `Leases`, or a layer that has leases, such as a `PriorityQueue`.
         limit: how many items there may be in all.
         max_items: how many queued items a newcomer may be compared with.
         max_bytes: how large they may be together.
@@ -107,7 +108,7 @@ class SmartQueue:
 
     def __init__(
         self,
-        queue: Queue | Leases,
+        queue: Queue | Leases | QueueWithLeases,
         *,
         limit: Limit | None = None,
         max_items: int = MAX_SCAN_ITEMS,
@@ -115,7 +116,9 @@ class SmartQueue:
         check_seconds: float = CHECK_SECONDS,
         debug: bool = False,
     ) -> None:
-        self.leases = leases_of(queue)
+        if isinstance(queue, SmartQueue):
+            raise TypeError(f"{queue!r} is a SmartQueue already, with its own limits: use it, or give its `leases`.")
+        self.leases = leases_of(queue, "SmartQueue")
         self.queue = self.leases.queue
         if not isinstance(self.queue.codec, Messages):
             raise TypeError(f"A smart queue's codec is a Messages, not {self.queue.codec.name!r}: Queue(…, codec=…).")

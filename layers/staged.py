@@ -64,8 +64,9 @@ from fdbqueue.tail import LastIndex, give_up_to
 from fdbqueue.verbs import verb
 
 from .combining import Combiner, Ticket, result_of
+from .composing import QueueWithLeases, leases_of
 from .lease import Held, Lease
-from .leases import Leases, leases_of
+from .leases import Leases
 from .leasing.stats import LeaseStats
 from .leasing.times import check_timeout, positive
 from .staging.remembered import Remembered
@@ -102,7 +103,8 @@ class StagedQueue:
     ``await staged.dequeue.aio(db)``.
 
     Args:
-        queue: the queue, or the `Leases` of one, with their own rules for attempts and clock.
+        queue: the queue, its `Leases`, whose policy and clock it follows, or a layer that has leases, such as a
+            `PriorityQueue`.
         consumer: who takes leases, for those who look on; host name and process id by default.
 
     >>> import fdbqueue
@@ -116,8 +118,8 @@ class StagedQueue:
     >>> db.close()
     """
 
-    def __init__(self, queue: Queue | Leases, *, consumer: str | None = None) -> None:
-        self.leases = leases_of(queue)
+    def __init__(self, queue: Queue | Leases | QueueWithLeases, *, consumer: str | None = None) -> None:
+        self.leases = leases_of(queue, "StagedQueue")
         self.queue = self.leases.queue
         self._consumer = consumer
         self._crews: dict[int, _Crews] = {}

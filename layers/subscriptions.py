@@ -43,8 +43,8 @@ Limits
     it raises comes out of the call that looked at the item, which stays, and stops the subscription there.
     Whoever enqueues with a version of this library that knows no subscriptions is noticed, but then every subscription
     looks at the whole queue again; what such a version gives back is found only then. Subscriptions follow the order
-    of the keys, not one of `Leases(head=…)`. There are no message groups and no "no-local": items do not name their
-    producers.
+    of the keys, and refuse leases with another head. There are no message groups and no "no-local": items do not name
+    their producers.
 
 Source
     Apache Qpid, "Queue Implementation" design (subscriptions, their pointers, immediate delivery); AMQP 0-10 for
@@ -68,8 +68,9 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.verbs import verb
 
+from .composing import QueueWithLeases, leases_of, strict
 from .handlers import not_awaited
-from .leases import Leases, leases_of
+from .leases import Leases
 from .leasing.times import positive
 from .selectors import ItemTest, Selector, Selects
 from .subscribing.check import check_subscriptions
@@ -80,6 +81,7 @@ from .subscribing.waitingline import DISPATCHER, WaitingLine
 from .subscription import Subscription
 
 NAME_BYTES = 200
+_STRICT = "Subscriptions go by the queue's order: give Leases(queue) without a head."
 SHARE = 0.05
 """Which part of the time a browser reads, unless it is told otherwise."""
 
@@ -108,7 +110,8 @@ class Subscriptions:
     """The subscriptions of one queue.
 
     Args:
-        queue: the queue, or the `Leases` of one, with their own rules for attempts and clock.
+        queue: the queue, its `Leases`, whose policy and clock it follows, or a layer that has leases, such as a
+            `SmartQueue`. Leases with a head of their own, of weights or relaxed order, are refused.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -121,8 +124,8 @@ class Subscriptions:
     (['rose', 'blood'], 'sky')
     """
 
-    def __init__(self, queue: Queue | Leases) -> None:
-        self.leases = leases_of(queue)
+    def __init__(self, queue: Queue | Leases | QueueWithLeases) -> None:
+        self.leases = strict(leases_of(queue, "Subscriptions"), "Subscriptions", _STRICT)
         self._queue = self.leases.queue
         self._layout = self.leases.layout
         self._pushing = Pushing(self.leases)

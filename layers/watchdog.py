@@ -35,6 +35,7 @@ from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.layout import LEASE
 from fdbqueue.verbs import verb
 
+from .composing import QueueWithLeases, given_leases
 from .handlers import call_back, not_awaited
 from .leases import Leases
 from .leasing.timers import Reclaimed, next_due_us
@@ -65,7 +66,8 @@ class Watchdog:
     ``await watchdog.run.aio(db)``.
 
     Args:
-        leases: whose.
+        leases: whose, or a layer that has leases, such as a `PriorityQueue`. Their policy decides what becomes of items
+            whose leases expired.
         hook: called for each expired lease, after its item was given back, with the item, its former consumer and its
             fate. What it raises is logged. No coroutine function: it is not awaited.
         interval: seconds after which it looks again, at the latest; sooner if a timer is known to be due.
@@ -85,7 +87,7 @@ class Watchdog:
 
     def __init__(
         self,
-        leases: Leases,
+        leases: Leases | QueueWithLeases,
         *,
         hook: Callable[[Reclaimed], object] | None = None,
         interval: float = 1.0,
@@ -93,10 +95,10 @@ class Watchdog:
     ) -> None:
         if interval <= 0 or batch < 1:
             raise ValueError("A watchdog looks after some time, more than 0 seconds, and settles at least one timer.")
-        if not isinstance(leases, Leases):
-            raise TypeError(f"A watchdog looks after Leases, as in Watchdog(Leases(queue)), not {leases!r}.")
+        self.leases = given_leases(leases, "Watchdog")
+        if hook is not None and not callable(hook):
+            raise TypeError(f"A watchdog's hook is called with what it reclaimed, and {hook!r} can't be.")
         not_awaited(hook, "A watchdog's hook")
-        self.leases = leases
         self.report = WatchdogReport()
         self._hook = hook
         self._interval = interval
