@@ -28,6 +28,7 @@ from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, is_database, only_transaction
 from fdbqueue.errors import CodecError, FormatError
+from fdbqueue.exclusive import keep_out
 from fdbqueue.items import (
     Envelope,
     Item,
@@ -170,6 +171,7 @@ class Queue:
 
         Raises:
             FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
+            SubscriptionError: the queue has an exclusive subscription.
 
         *Conflicts:* with every other dequeue of the same item, of which one wins, and with an enqueue that puts an
         item before it. *Cost:* one read, two writes; one more read and write for a chunked payload.
@@ -195,6 +197,7 @@ class Queue:
 
         Raises:
             FormatError, CodecError: one of them can't be read; all stay where they are.
+            SubscriptionError: as `dequeue`.
 
         *Conflicts:* as `dequeue`; not with enqueues behind the last item taken. *Cost:* one range read, two writes;
         one more read and write per chunked payload.
@@ -419,6 +422,7 @@ class Queue:
             announce(tr, self.layout, [(packed, packed)], enqueued=1)
 
     def _dequeue(self, tr: Transaction, limit: int) -> Steps[list[Item]]:
+        yield from keep_out(tr, self.layout)
         begin, end = self.layout.begin, self.layout.end
         if limit == 1:
             found = yield from rows(tr, begin, end, limit=1)

@@ -3,8 +3,8 @@
 Layers take the items of one queue through its `Leases`, which have the policy for failures, the clock and the head.
 There are two sorts of layers:
 
-- A *kind of queue* (`PriorityQueue`, `RelaxedQueue`, `SmartQueue`) has leases for all of its items. It can be given
-  wherever leases can: the layer takes its `leases`, with their policy and head.
+- A *kind of queue* (`PriorityQueue`, `RelaxedQueue`, `SmartQueue`) has leases for all of its items. It is accepted in
+  place of leases: the layer uses its `leases`, with their policy and head.
 - A *way of taking* (`StagedQueue`, `Subscriptions`, `Subscription`, `Consumer`) adds waiting, conditions or credit. A
   layer on top would not honour them, so it refuses, and the message says what to give.
 
@@ -30,7 +30,7 @@ def leases_of(given: Queue | Leases | QueueWithLeases, layer: str) -> Leases:
     """Return the leases that a layer takes items through.
 
     Args:
-        given: leases, a kind of queue that has some, or a bare queue, for which leases without a policy are made.
+        given: leases, a kind of queue, or a bare queue. A bare queue gets leases without a policy.
         layer: the name of the layer's class, for messages.
 
     Raises:

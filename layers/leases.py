@@ -55,6 +55,7 @@ from fdbqueue.browse import Browser
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database, only_transaction
+from fdbqueue.exclusive import keep_out
 from fdbqueue.items import Notes
 from fdbqueue.portion import Portion
 from fdbqueue.verbs import verb
@@ -222,6 +223,7 @@ class Leases:
 
         Raises:
             FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
+            SubscriptionError: the queue has an exclusive subscription.
 
         *Conflicts:* with another lease or dequeue of the same item, and with what comes to stand in front of it; in a
         caller's transaction that finds nothing, with whatever comes. *Cost:* two reads in parallel, four writes; for
@@ -260,7 +262,8 @@ class Leases:
         portion = Portion(limit)
 
         def take(tr: Transaction) -> Steps[tuple[Taken, bool]]:
-            return self._taking.take(tr, dataclasses.replace(terms, limit=portion.limit), self.now_us())
+            yield from keep_out(tr, self.layout, self.now_us)
+            return (yield from self._taking.take(tr, dataclasses.replace(terms, limit=portion.limit), self.now_us()))
 
         if not is_database(tr):
             own = cast(Transaction, tr)

@@ -40,7 +40,7 @@ class MonitorReport:
 class Monitor:
     """Looks after the deadlines of a smart queue.
 
-    Its verbs commit by themselves: they take a database and refuse a transaction.
+    Its verbs make their own transactions: they take a database and refuse a transaction.
 
     Args:
         deadlines: which.

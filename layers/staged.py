@@ -98,8 +98,8 @@ class StagedStats:
 class StagedQueue:
     """A queue for many consumers at once, in many processes, threads and tasks.
 
-    Its verbs commit by themselves: they take a database and refuse a transaction. Only `stats` and `check` take either.
-    Calls of one process that are pending at the same time share transactions. Every verb has an awaitable form,
+    Its verbs make their own transactions: they take a database and refuse a transaction. Only `stats` and `check` take
+    either. Calls of one process that are pending at the same time share transactions. Every verb has an awaitable form,
     ``await staged.dequeue.aio(db)``.
 
     Args:
@@ -161,6 +161,7 @@ class StagedQueue:
 
         Raises:
             FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
+            SubscriptionError: the queue has an exclusive subscription.
 
         *Conflicts:* at the first meeting with another process, when one that is alone foresaw what is not so, and with
         what changes the order in front of what falls to this process. *Cost:* alone, a share of one read and one
@@ -189,7 +190,7 @@ class StagedQueue:
             timeout: as `dequeue`.
 
         Raises:
-            FormatError, CodecError: as `dequeue`.
+            FormatError, CodecError, SubscriptionError: as `dequeue`.
 
         *Conflicts:* and *Cost:* as `dequeue`, and two more writes.
         """

@@ -33,7 +33,8 @@ Guarantees
     stays for others. Credit counts what is leased in the subscription's name, so that it is never below zero, and
     whatever ends a lease (ack, nack, expiry) returns it.
 
-    An exclusive subscription has one owner, and no other subscription beside it. Ownership ends some seconds after its
+    An exclusive subscription has one owner, and no other subscription beside it. Calls that take items without a
+    subscription are refused; another process may notice that up to a second late. Ownership ends some seconds after its
     owner was last heard of, judged by the clock of whoever wants it; a former owner is refused in the same transaction.
     If it has no selector either, the head of the queue is its pointer: it costs little more than plain leases, and
     producers note nothing for it (`layers/subscribing/sole.py`).
@@ -66,6 +67,7 @@ from fdbqueue import CheckReport, Item, Position, Queue, SubscriptionError
 from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.exclusive import made_exclusive
 from fdbqueue.verbs import verb
 
 from .composing import QueueWithLeases, leases_of, strict
@@ -153,7 +155,7 @@ class Subscriptions:
             name: what it is called.
             selector: which items it wants, in the syntax of `fdbqueue.layers.selectors`, or as a function of their
                 headers; "" for all.
-            exclusive: whether it is to be this process' alone, and the queue's only one.
+            exclusive: whether it is to be this process' alone, and the queue's only consumer.
             ownership: after how many seconds without a call by its owner an exclusive one can be taken over; a call
                 that waits for items keeps it.
 
@@ -174,6 +176,8 @@ class Subscriptions:
         until_us = self.leases.now_us() + ownership_us if exclusive else 0
         new = Registration(selector=text, owner=owner, owned_until_us=until_us, since_us=self.leases.now_us())
         yield from self._queue.transact(tr, partial(self._subscribe, name=name, new=new))
+        if exclusive:
+            made_exclusive()
         return Subscription(self.leases, name, function=function, owner=owner, ownership_us=ownership_us, sole=new.sole)
 
     def open(self, name: str, *, function: Selects | None = None) -> Subscription:

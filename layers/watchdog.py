@@ -62,7 +62,7 @@ class WatchdogReport:
 class Watchdog:
     """Settles a queue's timers as they fall due.
 
-    Its verbs commit by themselves: they take a database and refuse a transaction. Both have an awaitable form,
+    Its verbs make their own transactions: they take a database and refuse a transaction. Both have an awaitable form,
     ``await watchdog.run.aio(db)``.
 
     Args:

@@ -1,7 +1,7 @@
 """The one `transactional` decorator and the one retry loop.
 
-Both take whatever the caller has: a database of either engine, the binding's own ``fdb.Database``, or a transaction
-that is already open and then belongs to the caller, who commits it.
+Both take a database of either engine, the binding's own ``fdb.Database``, or an open transaction. The caller commits
+an open transaction.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def is_database(tr_or_db: object) -> bool:
         return False
     if _is_snapshot(tr_or_db):
         raise TypeError(
-            "A transaction was expected, and not its snapshot: give the transaction. A call that reads by snapshot"
-            " takes it by itself."
+            "A transaction was expected, and not its snapshot: give the transaction. Calls that read by snapshot"
+            " use it anyway."
         )
     raise TypeError(
         f"A database or a transaction was expected, not {type(tr_or_db).__name__}: give what fdbqueue.open returned, or"
@@ -44,7 +44,7 @@ def is_database(tr_or_db: object) -> bool:
 
 
 def only_database(db: object, verb: str, remedy: str) -> None:
-    """Refuse a transaction where a verb commits by itself.
+    """Refuse a transaction where a verb makes its own ones.
 
     Args:
         db: what the verb was given.
@@ -63,7 +63,7 @@ def only_database(db: object, verb: str, remedy: str) -> None:
 
 
 def only_transaction(tr: object, verb: str) -> None:
-    """Refuse a database where a method is one part of the caller's transaction.
+    """Refuse a database where a method is a part of the caller's transaction.
 
     Args:
         tr: what the method was given.
@@ -73,7 +73,7 @@ def only_transaction(tr: object, verb: str) -> None:
         TypeError: `tr` is no transaction.
     """
     if is_database(tr):
-        raise TypeError(f"{verb} is a part of a transaction and takes one, not a database: it can't commit by itself.")
+        raise TypeError(f"{verb} is a part of a transaction: it takes a transaction, not a database.")
 
 
 def _is_snapshot(given: object) -> bool:

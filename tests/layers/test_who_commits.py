@@ -377,7 +377,7 @@ def test_a_part_of_a_transaction_refuses_a_database(db: Any, space: Subspace, na
     call = PARTS[name](scene)
     before = scene.rows()
 
-    with pytest.raises(TypeError, match="is a part of a transaction and takes one, not a database"):
+    with pytest.raises(TypeError, match="is a part of a transaction: it takes a transaction, not a database"):
         call(db)
     assert scene.rows() == before
     call(db.create_transaction())
