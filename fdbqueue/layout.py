@@ -214,6 +214,8 @@ class Layout:
         "level_counts",
         "marks",
         "missed",
+        "open_at",
+        "open_until",
         "pointers",
         "prefix",
         "recipients_key",
@@ -271,6 +273,10 @@ class Layout:
         """Whether the queue had subscriptions that want arrivals noted, when this process last looked for its end."""
         self.sole: str | None = None
         """The queue's sole subscription as this process knew it then: it needs none (`layers/subscribing/sole.py`)."""
+        self.open_until = 0.0
+        """Until then this process relies on the queue having no exclusive subscription (`exclusive.py`)."""
+        self.open_at = 0
+        """How many subscriptions this process had made exclusive when it looked."""
         # Behind the tail: whoever enqueues reads it together with the tail, and nobody does who needs no tail.
         self.subscribed_key: bytes = self.space.pack((True, "subscribed"))
         # Behind both, where an older version's read of the last key does not meet it.

@@ -26,8 +26,9 @@ from fdbqueue.codecs import CODEC_ERRORS, BytesCodec, Codec, V, codec_named
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.engine.transactional import attempts, is_database
+from fdbqueue.engine.transactional import attempts, is_database, only_transaction
 from fdbqueue.errors import CodecError, FormatError
+from fdbqueue.exclusive import keep_out
 from fdbqueue.items import (
     Envelope,
     Item,
@@ -187,6 +188,7 @@ class Queue(Generic[V]):
 
         Raises:
             FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
+            SubscriptionError: the queue has an exclusive subscription.
 
         *Conflicts:* with every other dequeue of the same item, of which one wins, and with an enqueue that puts an
         item before it. *Cost:* one read, two writes; one more read and write for a chunked payload.
@@ -212,6 +214,7 @@ class Queue(Generic[V]):
 
         Raises:
             FormatError, CodecError: one of them can't be read; all stay where they are.
+            SubscriptionError: as `dequeue`.
 
         *Conflicts:* as `dequeue`; not with enqueues behind the last item taken. *Cost:* one range read, two writes;
         one more read and write per chunked payload.
@@ -352,6 +355,7 @@ class Queue(Generic[V]):
             OrderError: the queue's items have another order.
             ChecksBypassed: the queue is smart, and the items come in by the plain door.
         """
+        only_transaction(tr, "Queue.next_index")
         return reserve(tr, self.layout, wanted, order or self.order_name, door=door)
 
     def item(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item[V]]:
@@ -382,6 +386,7 @@ class Queue(Generic[V]):
         *Conflicts:* none: the caller reads, or declares, that range as far as it takes items from it. *Cost:* two
         writes; one read and one write more per chunked payload.
         """
+        only_transaction(tr, "Queue.take_rows")
         items = []
         for row in found:
             item = yield from self._item(tr, row)
@@ -436,6 +441,7 @@ class Queue(Generic[V]):
             announce(tr, self.layout, [(packed, packed)], enqueued=1)
 
     def _dequeue(self, tr: Transaction, limit: int) -> Steps[list[Item[V]]]:
+        yield from keep_out(tr, self.layout)
         begin, end = self.layout.begin, self.layout.end
         if limit == 1:
             found = yield from rows(tr, begin, end, limit=1)

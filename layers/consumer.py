@@ -49,8 +49,10 @@ from functools import partial
 
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.transactional import only_database
 from fdbqueue.verbs import verb
 
+from .composing import QueueWithLeases, given_leases
 from .consuming import Run
 from .handlers import Handler
 from .leases import Leases
@@ -64,7 +66,8 @@ class Consumer:
     """Runs a handler for the items of a queue.
 
     Args:
-        source: what to lease from: `Leases`, with their policies for failures, or a `Subscription`, on its credit.
+        source: what to lease from: `Leases`, with their policy for failures, a layer that has leases, such as a
+            `PriorityQueue`, or a `Subscription`, on its credit.
         handler: called with each lease. A coroutine function is awaited. Any other function runs in a thread, and if
             it returns an awaitable, that is awaited. `Snooze` puts the item off, another exception fails the attempt.
         concurrency: how many handlers run at once.
@@ -95,7 +98,7 @@ class Consumer:
 
     def __init__(
         self,
-        source: Leases | Subscription,
+        source: Leases | QueueWithLeases | Subscription,
         handler: Handler,
         *,
         concurrency: int = 16,
@@ -115,11 +118,8 @@ class Consumer:
             positive(handler_timeout, "handler_timeout")
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name is a text, not {name!r}.")
-        if not isinstance(source, Leases | Subscription):
-            # A queue would do, until the first item is gone without an ack.
-            raise TypeError(
-                f"A consumer takes Leases, as in Consumer(Leases(queue), handler), or a Subscription, not {source!r}."
-            )
+        if not isinstance(source, Subscription):
+            source = given_leases(source, "Consumer", "or a Subscription")
         if not callable(handler):
             raise TypeError(f"A handler is called with each lease, and {handler!r} can't be.")
         self.source = source
@@ -202,6 +202,11 @@ class Consumer:
                 current.loop.call_soon_threadsafe(what, current)
 
     async def _to_the_end(self, db: Database, terms: Terms) -> ConsumerReport:
+        only_database(
+            db,
+            "A Consumer",
+            "In a transaction use Leases.lease(tr), do the work, and Leases.ack(tr, lease).",
+        )
         if self._run is not None:
             raise RuntimeError(f"{self!r} is running already; make another one.")
         self._run = current = Run(db, self.source, self.handler, terms, self.report)

@@ -42,6 +42,8 @@ class DeadLetters:
     """
 
     def __init__(self, queue: Queue, now_us: Callable[[], int]) -> None:
+        if not isinstance(queue, Queue):
+            raise TypeError(f"Dead letters are of a Queue, not of {queue!r}. Use Leases(queue).dead.")
         self._queue = queue
         self._layout = queue.layout
         self._now_us = now_us

@@ -47,6 +47,7 @@ from typing import Any, Literal
 from fdbqueue import CodecError, FormatError, Position, Queue
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.transactional import only_transaction
 from fdbqueue.verbs import verb
 
 from .comparing.index import MISSED, NEAR, deadline_key, deadline_of, deadlines_until
@@ -102,6 +103,8 @@ class Deadlines:
     """
 
     def __init__(self, smart: SmartQueue) -> None:
+        if not isinstance(smart, SmartQueue):
+            raise TypeError(f"Deadlines are of a SmartQueue, as in Deadlines(SmartQueue(queue)), not of {smart!r}.")
         self.smart = smart
         self._queue: Queue = smart.queue
         self._layout = smart.queue.layout
@@ -136,6 +139,7 @@ class Deadlines:
             lapsed_us: claims of others that were until this time, or before it, are taken over.
             ended: the claim before, whose handler has returned.
         """
+        only_transaction(tr, "Deadlines.claim_next")
         if ended is not None:
             yield from self.end(tr, ended)
         claimed = yield from self._claim(tr, lead_us=None, limit=1, until_us=until_us)
@@ -146,12 +150,14 @@ class Deadlines:
     def end(self, tr: Transaction, claim: Claim) -> Steps[None]:
         """End a claim: its handler has returned. A blind clear: another's claim of the same is another key."""
         yield from ()
+        only_transaction(tr, "Deadlines.end")
         deadline = claim.deadline
         packed = self._layout.item_key(deadline.position)[len(self._layout.prefix) :]
         tr.clear(self._claimed_key(claim.until_us, round(deadline.at * 1e6), packed))
 
     def next_us(self, tr: Transaction, *, lead_us: int | None) -> Steps[int | None]:
         """Return when there is something to do next, by snapshot; None: nothing is known of."""
+        only_transaction(tr, "Deadlines.next_us")
         times = []
         for stage in (NEAR, MISSED):
             if stage == NEAR and lead_us is None:

@@ -55,7 +55,8 @@ from fdbqueue import BulkReport, CheckReport, Position, Queue
 from fdbqueue.browse import Browser
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps
-from fdbqueue.engine.transactional import is_database
+from fdbqueue.engine.transactional import is_database, only_transaction
+from fdbqueue.exclusive import keep_out
 from fdbqueue.items import Notes
 from fdbqueue.portion import Portion
 from fdbqueue.verbs import verb
@@ -68,6 +69,7 @@ from .leasing.browsing import Kept, State, browse
 from .leasing.enqueueing import enqueue_with_notes
 from .leasing.holding import Holding, Live
 from .leasing.moves import Retry, cut
+from .leasing.policies import note_policy
 from .leasing.reclaiming import ReclaimReport, reclaim
 from .leasing.stats import LeaseStats, Looks, read_lease_stats
 from .leasing.taking import Taken, Taking, Terms
@@ -86,6 +88,9 @@ class Leases:
 
     As everywhere, a verb takes a transaction, composes and commits nothing, or a database, and then commits by
     itself, exactly once; every verb has an awaitable form, ``await leases.lease.aio(db)``.
+
+    The policy, `max_attempts` and `backoff`, belongs to this object and is not stored with the queue. Give the same
+    object to all layers, in all processes. A layer of the bare `Queue` object beside it raises a TypeError.
 
     Args:
         queue: the queue.
@@ -123,7 +128,10 @@ class Leases:
         if max_attempts is not None and max_attempts < 1:
             raise ValueError(f"max_attempts is at least 1, or None for no limit, not {max_attempts}.")
         if not isinstance(queue, Queue):
-            raise TypeError(f"Leases are of a Queue, as in Leases(Queue('orders')), not of {queue!r}.")
+            raise TypeError(
+                f"Leases are of a Queue, as in Leases(Queue('orders')), not of {queue!r}. A layer over a queue has"
+                " leases already: use those."
+            )
         self.queue = queue
         self.layout = queue.layout
         self.retry = Retry(max_attempts, backoff)
@@ -134,6 +142,8 @@ class Leases:
         """The dead letters: browse, redrive, purge."""
         self._holding = Holding(queue, self.retry)
         self._looks = Looks()
+        if max_attempts is not None or backoff is not immediately:
+            note_policy(queue, repr(self))
 
     def sparing(self, spares: Callable[[Position, bytes], bool]) -> Leases:
         """Return leases like these that do not reclaim an expired lease if `spares` is true for it. For layers."""
@@ -222,6 +232,7 @@ class Leases:
 
         Raises:
             FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
+            SubscriptionError: the queue has an exclusive subscription.
 
         *Conflicts:* with another lease or dequeue of the same item, and with what comes to stand in front of it; in a
         caller's transaction that finds nothing, with whatever comes. *Cost:* two reads in parallel, four writes; for
@@ -260,7 +271,8 @@ class Leases:
         portion = Portion(limit)
 
         def take(tr: Transaction) -> Steps[tuple[Taken, bool]]:
-            return self._taking.take(tr, dataclasses.replace(terms, limit=portion.limit), self.now_us())
+            yield from keep_out(tr, self.layout, self.now_us)
+            return (yield from self._taking.take(tr, dataclasses.replace(terms, limit=portion.limit), self.now_us()))
 
         if not is_database(tr):
             own = cast(Transaction, tr)
@@ -311,6 +323,7 @@ class Leases:
 
         *Conflicts:* as `ack`, of each. *Cost:* four writes each.
         """
+        only_transaction(tr, "Leases.ack_unchanged")
         self._holding.ack_unchanged(tr, live)
 
     @verb
@@ -480,14 +493,3 @@ class Leases:
 def this_consumer(name: str | None) -> str:
     """Return what a consumer is called: host name and process id by default."""
     return cut(f"{socket.gethostname()}:{os.getpid()}" if name is None else name, CONSUMER_BYTES)
-
-
-def leases_of(queue: Queue | Leases) -> Leases:
-    """Return leases as they are given, or those of a queue.
-
-    Raises:
-        TypeError: it is neither.
-    """
-    if isinstance(queue, Leases):
-        return queue
-    return Leases(queue)

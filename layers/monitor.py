@@ -13,7 +13,7 @@ from typing import Any
 
 from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.steps import Steps
-from fdbqueue.engine.transactional import attempts
+from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.verbs import verb
 
 from .deadlines import BATCH, Claim, Deadline, Deadlines
@@ -22,6 +22,7 @@ from .leasing.times import not_negative, positive
 from .waiting import Stop
 
 _log = logging.getLogger(__name__)
+_IN_A_TRANSACTION = "In a transaction use Deadlines.claim(tr)."
 
 
 @dataclass(slots=True)
@@ -38,6 +39,8 @@ class MonitorReport:
 
 class Monitor:
     """Looks after the deadlines of a smart queue.
+
+    Its verbs make their own transactions: they take a database and refuse a transaction.
 
     Args:
         deadlines: which.
@@ -58,6 +61,13 @@ class Monitor:
         interval: float = 60.0,
         claim_seconds: float = 60.0,
     ) -> None:
+        if not isinstance(deadlines, Deadlines):
+            raise TypeError(
+                f"A monitor looks after Deadlines, as in Monitor(Deadlines(smart), handler), not after {deadlines!r}."
+            )
+        for function in (handler, *([] if near is None else [near])):
+            if not callable(function):
+                raise TypeError(f"A monitor's handler is called with each deadline, and {function!r} can't be.")
         not_awaited(handler, "A monitor's handler")
         not_awaited(near, "A monitor's handler of near deadlines")
         self.deadlines = deadlines
@@ -80,6 +90,7 @@ class Monitor:
         *Conflicts:* with other monitors for the same deadlines, and then it looks again. *Cost:* as `Deadlines.claim`
         for those that are near; a transaction for each missed one, and one more.
         """
+        only_database(db, "Monitor.sweep", _IN_A_TRANSACTION)
         while self._near is not None and not self._stop.asked:
             warned = yield from self.deadlines.claim.steps(db, lead=(self._lead_us or 0) / 1e6)
             for deadline in warned:
@@ -106,6 +117,7 @@ class Monitor:
     @verb
     def run(self, db: Database) -> Steps[MonitorReport]:
         """Sweep whenever something is due, until `stop` is called, from another thread or from a handler."""
+        only_database(db, "Monitor.run", _IN_A_TRANSACTION)
         while not self._stop.asked:
             watch, wait_us = yield from attempts(db, self._watch)
             if watch is not None:

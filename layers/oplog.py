@@ -77,6 +77,8 @@ class OperationLog:
     """
 
     def __init__(self, name: Name, queue: Queue) -> None:
+        if not isinstance(queue, Queue):
+            raise TypeError(f"A log is of a Queue, as in OperationLog('log', leases.queue), not of {queue!r}.")
         self._space = Layout(name).space
         self._layout = queue.layout
         own, queues = self._space.key(), queue.layout.prefix

@@ -51,6 +51,7 @@ from fdbqueue.stats import read_level_counts
 from fdbqueue.verbs import verb
 
 from .backoff import Backoff, immediately
+from .composing import QueueWithLeases
 from .head import Head
 from .leases import Leases
 from .leasing.stats import LeaseStats
@@ -69,11 +70,11 @@ class PriorityStats:
     """How many are available in each level, the soonest first."""
 
 
-class PriorityQueue:
+class PriorityQueue(QueueWithLeases):
     """A queue whose items have priorities.
 
-    What is enqueued here can be leased, acked and given back by `leases`, and taken by every layer that is given
-    `queue` or `leases`. Every verb takes a transaction, in which it composes, or a database, and has an awaitable form.
+    What is enqueued here can be leased, acked and given back by `leases`, and taken by every layer that is made of
+    it. Every verb takes a transaction, in which it composes, or a database, and has an awaitable form.
 
     Args:
         queue: the queue, without an order yet.
@@ -110,7 +111,8 @@ class PriorityQueue:
     ) -> None:
         if not isinstance(queue, Queue):
             raise TypeError(
-                f"A priority queue is made of a Queue, as in PriorityQueue(Queue('jobs')), not of {queue!r}."
+                f"A priority queue is made of a Queue, as in PriorityQueue(Queue('jobs')), not of {queue!r}. It takes"
+                " max_attempts, backoff and clock itself; other layers are made of the priority queue."
             )
         if queue.order is not None:
             raise ValueError(f"{queue!r} has an order already; give the queue without one.")

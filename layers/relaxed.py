@@ -10,6 +10,9 @@ Ordering
     again and again: that it is passed over n times has probability ((K - 1) / K) ** n; there is no bound. One consumer
     alone sees items out of order too. A run of items that is taken together keeps its order.
 
+    In a queue with an order the window ends with the first item's rank. So levels stay strict: an item is taken only
+    when none of a smaller rank is there. Where each item has its own rank, as with `EarliestDeadline`, so is the order.
+
 Guarantees
     As `Leases`: at most one live lease per item, exactly once for calls that commit by themselves. Two takers conflict
     if they picked a common item, of whom one wins and the other picks again; with n takers at once that is about n / K
@@ -31,9 +34,10 @@ from typing import Any
 from fdbqueue import Item, Queue
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps
-from fdbqueue.layout import TAKEN, Layout
+from fdbqueue.layout import TAKEN, Layout, rank_of
 from fdbqueue.verbs import verb
 
+from .composing import QueueWithLeases, leases_of, strict
 from .head import Head
 from .leases import Leases
 from .staging.dequeueing import Dequeueing
@@ -42,7 +46,7 @@ WINDOW = 32
 
 
 class RelaxedHead(Head):
-    """A run of the first K items, from a random one on.
+    """A run of the first K items, from a random one on; in a queue with an order, of those with the first rank.
 
     Args:
         layout: the queue's.
@@ -62,9 +66,19 @@ class RelaxedHead(Head):
             # Right behind it: what is taken is one run, and what stood between two would be cleared with them.
             return (yield from super().first(tr, limit=limit, after=after))
         found = yield from super().first(tr, limit=max(limit, self._window))
-        runs = max(1, min(len(found), self._window) - limit + 1)
+        runs = max(1, self._among(found) - limit + 1)
         start = self._choose(runs)
         return found[start : start + limit]
+
+    def _among(self, found: Sequence[KeyValue]) -> int:
+        """Return among how many first items to pick: those of the window that have the rank of the first one."""
+        window = found[: self._window]
+        if not window or self._rank(window[0]) == self._rank(window[-1]):  # they stand by rank
+            return len(window)
+        return sum(self._rank(row) == self._rank(window[0]) for row in window)
+
+    def _rank(self, row: KeyValue) -> int | None:
+        return rank_of(self._layout.available.packed(row.key))
 
     def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:
         """Clear a run.
@@ -76,13 +90,14 @@ class RelaxedHead(Head):
         tr.clear_range(begin, last + TAKEN)
 
 
-class RelaxedQueue:
+class RelaxedQueue(QueueWithLeases):
     """A queue whose consumers pick among its first items.
 
     Its verbs take a transaction, in which they compose, or a database; every verb has an awaitable form.
 
     Args:
-        queue: the queue.
+        queue: the queue, its `Leases`, whose policy and clock it follows, or a layer that has leases, such as a
+            `PriorityQueue` without weights.
         window: among how many first items to pick: more, and fewer conflicts and less order.
 
     Raises:
@@ -96,14 +111,16 @@ class RelaxedQueue:
     True
     """
 
-    def __init__(self, queue: Queue, *, window: int = WINDOW) -> None:
-        if not isinstance(queue, Queue):
-            raise TypeError(
-                f"A relaxed queue is made of a Queue, as in RelaxedQueue(smart.queue), not of {queue!r}. Its own leases"
-                " pick among the first items."
-            )
-        self.queue = queue
-        self.leases = Leases(queue, head=RelaxedHead(queue.layout, window=window))
+    def __init__(self, queue: Queue | Leases | QueueWithLeases, *, window: int = WINDOW) -> None:
+        given = strict(leases_of(queue, "RelaxedQueue"), "RelaxedQueue", "A queue has one head: give Leases(queue).")
+        self.queue = given.queue
+        self.leases = Leases(
+            self.queue,
+            max_attempts=given.retry.max_attempts,
+            backoff=given.retry.backoff,
+            clock=given.clock,
+            head=RelaxedHead(self.queue.layout, window=window),
+        )
         """Leases of items that are picked so: lease, ack, nack and the rest."""
         self._window = window
         self._dequeueing = Dequeueing(self.leases)

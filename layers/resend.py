@@ -57,7 +57,7 @@ from fdbqueue import Position, Queue
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.engine.transactional import is_database
+from fdbqueue.engine.transactional import is_database, only_transaction
 from fdbqueue.layout import Layout, pack
 from fdbqueue.portion import Portion
 from fdbqueue.verbs import verb
@@ -69,6 +69,7 @@ from .comparing.scanning import position_of
 from .leases import Leases
 from .leasing.times import check_timeout
 from .leasing.written import commit_if_written
+from .messages import Messages
 
 __all__ = ["Copy", "Resend"]
 
@@ -78,6 +79,7 @@ UNREGISTER_ITEMS = 500
 RESET_ITEMS = 2_000
 """How many copies one transaction of a reset makes unsent again."""
 NAME_BYTES = 100
+_USE_RESEND = "Use the `resend` of a SmartQueue."
 
 
 class Resend:
@@ -107,6 +109,10 @@ class Resend:
     """
 
     def __init__(self, leases: Leases) -> None:
+        if not isinstance(leases, Leases):
+            raise TypeError(f"Recipients are of Leases, not of {leases!r}. {_USE_RESEND}")
+        if not isinstance(leases.queue.codec, Messages):
+            raise TypeError(f"Recipients get copies of Messages only, not of the items of {leases!r}. {_USE_RESEND}")
         self._queue: Queue = leases.queue
         self._layout: Layout = leases.layout
         self._copies = Copies(leases.layout)
@@ -265,6 +271,7 @@ class Resend:
         self, tr: Transaction, *, recipient: str, named: Named | None
     ) -> Steps[tuple[Position | None, bool]]:
         """Do what `confirm` does in a transaction."""
+        only_transaction(tr, "Resend.confirm_in")
         number, others = yield from self._copies.numbers(tr, recipient)
         known = self._copies.known_key(number)
         if named is None:

@@ -66,9 +66,10 @@ from .comparing.index import SmartIndex
 from .comparing.recipients import Recipients
 from .comparing.room import Room
 from .comparing.scanning import Bounds
+from .composing import QueueWithLeases, leases_of
 from .decisions import Decision, Outcome
-from .leases import Leases, leases_of
-from .leasing.times import check_timeout, positive, visible_at
+from .leases import Leases
+from .leasing.times import check_timeout, check_waits, positive, visible_at
 from .levels import PRIORITY, Levels
 from .limits import Limit
 from .messages import Messages
@@ -80,14 +81,14 @@ MAX_SCAN_BYTES = 20_000_000
 CHECK_SECONDS = 1.0
 
 
-class SmartQueue:
+class SmartQueue(QueueWithLeases):
     """A queue whose items are asked about newcomers.
 
     As everywhere, a verb takes a transaction, composes and commits nothing, or a database, and then commits by itself,
     exactly once; every verb has an awaitable form, ``await smart.enqueue.aio(db, message)``.
 
     Args:
-        queue: a queue whose codec is a `Messages`, or the `Leases` of one.
+        queue: a queue whose codec is a `Messages`, its `Leases`, or a layer that has leases, such as a `PriorityQueue`.
         limit: how many items there may be in all.
         max_items: how many queued items a newcomer may be compared with.
         max_bytes: how large they may be together.
@@ -118,7 +119,7 @@ class SmartQueue:
 
     def __init__(
         self,
-        queue: Queue | Leases,
+        queue: Queue | Leases | QueueWithLeases,
         *,
         limit: Limit | None = None,
         max_items: int = MAX_SCAN_ITEMS,
@@ -126,7 +127,9 @@ class SmartQueue:
         check_seconds: float = CHECK_SECONDS,
         debug: bool = False,
     ) -> None:
-        self.leases = leases_of(queue)
+        if isinstance(queue, SmartQueue):
+            raise TypeError(f"{queue!r} is a SmartQueue already, with its own limits: use it, or give its `leases`.")
+        self.leases = leases_of(queue, "SmartQueue")
         self.queue = self.leases.queue
         if not isinstance(self.queue.codec, Messages):
             raise TypeError(f"A smart queue's codec is a Messages, not {self.queue.codec.name!r}: Queue(…, codec=…).")
@@ -184,8 +187,8 @@ class SmartQueue:
             at: the same as a time of the clock.
             ttl: seconds after which it is removed, unless its type's `expires` ends its life sooner.
             headers: a small mapping kept beside it.
-            timeout: given a database, how many seconds to wait for room where a limit says "wait"; None: as long as
-                it takes.
+            timeout: how many seconds to wait for room where a limit says "wait"; None: as long as it takes. It needs
+                a database.
 
         If a queued item takes over its values, these terms are dropped, and the item keeps its own: its headers, its
         rank and place, its delay. An item that answers ``TakeOver(message, terms="newcomer")`` takes them.
@@ -200,6 +203,8 @@ class SmartQueue:
         asked, and with those who come and go within its limits; with nobody else. *Cost:* two rounds of parallel reads,
         of as many keys and items as it sees; a plain enqueue's writes and one for the index.
         """
+        if timeout is not None:
+            check_waits(tr)
         terms = self._terms(priority, delay, at, ttl, headers)
         check_timeout(timeout)
         new = self._newcomer(message)
@@ -229,6 +234,8 @@ class SmartQueue:
             BulkInterrupted: given a database, a message failed when others were already in.
             TypeError: `messages` is one str, bytes or mapping; no key was touched.
         """
+        if timeout is not None:
+            check_waits(tr)
         terms = self._terms(priority, delay, at, ttl, headers)
         check_timeout(timeout)
         check_values(messages)

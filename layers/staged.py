@@ -56,6 +56,7 @@ from fdbqueue import CheckReport, FormatError, Item, LeaseLost, Position, Queue
 from fdbqueue.arrivals import announce
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.transactional import only_database
 from fdbqueue.items import chunks_of, envelope
 from fdbqueue.layout import new_random
 from fdbqueue.stats import count, count_levels
@@ -63,8 +64,9 @@ from fdbqueue.tail import LastIndex, give_up_to
 from fdbqueue.verbs import verb
 
 from .combining import Combiner, Ticket, result_of
+from .composing import QueueWithLeases, leases_of
 from .lease import Held, Lease
-from .leases import Leases, leases_of
+from .leases import Leases
 from .leasing.stats import LeaseStats
 from .leasing.times import check_timeout, positive
 from .staging.remembered import Remembered
@@ -96,11 +98,13 @@ class StagedStats:
 class StagedQueue:
     """A queue for many consumers at once, in many processes, threads and tasks.
 
-    Its verbs commit by themselves and therefore take a database only. Calls of one process that are pending at the
-    same time share transactions. Every verb has an awaitable form, ``await staged.dequeue.aio(db)``.
+    Its verbs make their own transactions: they take a database and refuse a transaction. Only `stats` and `check` take
+    either. Calls of one process that are pending at the same time share transactions. Every verb has an awaitable form,
+    ``await staged.dequeue.aio(db)``.
 
     Args:
-        queue: the queue, or the `Leases` of one, with their own rules for attempts and clock.
+        queue: the queue, its `Leases`, whose policy and clock it follows, or a layer that has leases, such as a
+            `PriorityQueue`.
         consumer: who takes leases, for those who look on; host name and process id by default.
 
     >>> import fdbqueue
@@ -114,8 +118,8 @@ class StagedQueue:
     >>> db.close()
     """
 
-    def __init__(self, queue: Queue | Leases, *, consumer: str | None = None) -> None:
-        self.leases = leases_of(queue)
+    def __init__(self, queue: Queue | Leases | QueueWithLeases, *, consumer: str | None = None) -> None:
+        self.leases = leases_of(queue, "StagedQueue")
         self.queue = self.leases.queue
         self._consumer = consumer
         self._crews: dict[int, _Crews] = {}
@@ -140,6 +144,7 @@ class StagedQueue:
 
         *Conflicts:* none. *Cost:* a share of one read and one commit.
         """
+        only_database(db, "StagedQueue.enqueue", "In a transaction use Queue.enqueue(tr, value).")
         payload = self.queue.encode(value)
         argument = (envelope(payload, headers), chunks_of(payload), self.queue.rank(value, headers))
         ticket: Ticket[_Stored, Position] = Ticket(db, argument, weight=len(payload) + _OVERHEAD_BYTES)
@@ -156,18 +161,23 @@ class StagedQueue:
 
         Raises:
             FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
+            SubscriptionError: the queue has an exclusive subscription.
 
         *Conflicts:* at the first meeting with another process, when one that is alone foresaw what is not so, and with
         what changes the order in front of what falls to this process. *Cost:* alone, a share of one read and one
         commit, as the plain dequeue, and at a cluster that is asked again and again for one item the commit only; under
         contention a share of two commits and a read of all items up to its own, if they are small.
         """
+        only_database(db, "StagedQueue.dequeue", "In a transaction use Leases.lease(tr) or Queue.dequeue(tr).")
         items = cast(list[Item], (yield from self._take(db, 1, timeout, 0)))
         return items[0] if items else None
 
     @verb
     def dequeue_many(self, db: Database, *, limit: int = 100, timeout: float | None = 0.0) -> Steps[list[Item]]:
         """Take up to `limit` first items out, in order, as soon as there is at least one; otherwise as `dequeue`."""
+        only_database(
+            db, "StagedQueue.dequeue_many", "In a transaction use Leases.lease_many(tr) or Queue.dequeue_many(tr)."
+        )
         return cast(list[Item], (yield from self._take(db, limit, timeout, 0)))
 
     @verb
@@ -180,10 +190,11 @@ class StagedQueue:
             timeout: as `dequeue`.
 
         Raises:
-            FormatError, CodecError: as `dequeue`.
+            FormatError, CodecError, SubscriptionError: as `dequeue`.
 
         *Conflicts:* and *Cost:* as `dequeue`, and two more writes.
         """
+        only_database(db, "StagedQueue.lease", "In a transaction use Leases.lease(tr).")
         leases = cast(list[Lease], (yield from self._take(db, 1, timeout, positive(duration, "duration"))))
         return leases[0] if leases else None
 
@@ -192,6 +203,7 @@ class StagedQueue:
         self, db: Database, *, limit: int = 100, duration: float = 30.0, timeout: float | None = 0.0
     ) -> Steps[list[Lease]]:
         """Lease up to `limit` first items, in order, as soon as there is at least one; otherwise as `lease`."""
+        only_database(db, "StagedQueue.lease_many", "In a transaction use Leases.lease_many(tr).")
         return cast(list[Lease], (yield from self._take(db, limit, timeout, positive(duration, "duration"))))
 
     @verb
@@ -204,6 +216,7 @@ class StagedQueue:
         *Conflicts:* as `Leases.ack`. *Cost:* a share of one commit; a lease that was not taken here within the last
         seconds is also read, in parallel with the others.
         """
+        only_database(db, "StagedQueue.ack", "In a transaction use Leases.ack(tr, lease).")
         ticket: Ticket[Held, None] = Ticket(db, lease)
         result_of((yield from self._crew().acks.call(ticket)))
 

@@ -22,7 +22,7 @@ from .leases import Leases, this_consumer
 from .leasing.moves import Moves
 from .leasing.taking import Taken, Taking, Terms
 from .leasing.timers import SETTLE_LIMIT, due_timers, settle
-from .leasing.times import check_timeout, positive
+from .leasing.times import check_timeout, check_waits, positive
 from .selectors import ItemTest, Selector, Selects
 from .staging.requests import REQUEST_SECONDS
 from .subscribing.asked import check_limit
@@ -94,7 +94,7 @@ class Subscription:
             tr: a transaction, or a database.
             duration: after how many seconds it is anybody's again, unless it is extended.
             consumer: who takes it, for those who look on; host name and process id by default.
-            timeout: how many seconds to wait for an item, given a database; None: as long as it takes.
+            timeout: how many seconds to wait for an item; None: as long as it takes. It needs a database.
 
         Raises:
             SubscriptionError: it was unsubscribed, or is another's exclusively.
@@ -121,8 +121,8 @@ class Subscription:
         """Lease up to `limit` next items, in order, as far as there are some and credit lasts; otherwise as `lease`."""
         check_limit(limit, "items to lease")
         check_timeout(timeout)
-        if timeout != 0 and not is_database(tr):
-            raise ValueError("Nobody else's commit is seen in a transaction: give a database to wait.")
+        if timeout != 0:
+            check_waits(tr)
         terms = Terms(
             limit,
             positive(duration, "duration"),

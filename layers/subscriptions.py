@@ -33,7 +33,8 @@ Guarantees
     stays for others. Credit counts what is leased in the subscription's name, so that it is never below zero, and
     whatever ends a lease (ack, nack, expiry) returns it.
 
-    An exclusive subscription has one owner, and no other subscription beside it. Ownership ends some seconds after its
+    An exclusive subscription has one owner, and no other subscription beside it. Calls that take items without a
+    subscription are refused; another process may notice that up to a second late. Ownership ends some seconds after its
     owner was last heard of, judged by the clock of whoever wants it; a former owner is refused in the same transaction.
     If it has no selector either, the head of the queue is its pointer: it costs little more than plain leases, and
     producers note nothing for it (`layers/subscribing/sole.py`).
@@ -43,8 +44,8 @@ Limits
     it raises comes out of the call that looked at the item, which stays, and stops the subscription there.
     Whoever enqueues with a version of this library that knows no subscriptions is noticed, but then every subscription
     looks at the whole queue again; what such a version gives back is found only then. Subscriptions follow the order
-    of the keys, not one of `Leases(head=…)`. There are no message groups and no "no-local": items do not name their
-    producers.
+    of the keys, and refuse leases with another head. There are no message groups and no "no-local": items do not name
+    their producers.
 
 Source
     Apache Qpid, "Queue Implementation" design (subscriptions, their pointers, immediate delivery); AMQP 0-10 for
@@ -65,10 +66,12 @@ from fdbqueue import BulkReport, CheckReport, Item, Position, Queue, Subscriptio
 from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.exclusive import made_exclusive
 from fdbqueue.verbs import verb
 
+from .composing import QueueWithLeases, leases_of, strict
 from .handlers import not_awaited
-from .leases import Leases, leases_of
+from .leases import Leases
 from .leasing.times import positive, visible_at
 from .levels import with_priority
 from .selectors import ItemTest, Selector, Selects
@@ -83,6 +86,7 @@ from .subscription import Subscription
 
 __all__ = ["SubscriptionStats", "Subscriptions"]
 
+_STRICT = "Subscriptions go by the queue's order: give Leases(queue) without a head."
 SHARE = 0.05
 """Which part of the time a browser reads, unless it is told otherwise."""
 
@@ -91,7 +95,8 @@ class Subscriptions:
     """The subscriptions of one queue.
 
     Args:
-        queue: the queue, or the `Leases` of one, with their own rules for attempts and clock.
+        queue: the queue, its `Leases`, whose policy and clock it follows, or a layer that has leases, such as a
+            `SmartQueue`. Leases with a head of their own, of weights or relaxed order, are refused.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -104,8 +109,8 @@ class Subscriptions:
     (['rose', 'blood'], 'sky')
     """
 
-    def __init__(self, queue: Queue | Leases) -> None:
-        self.leases = leases_of(queue)
+    def __init__(self, queue: Queue | Leases | QueueWithLeases) -> None:
+        self.leases = strict(leases_of(queue, "Subscriptions"), "Subscriptions", _STRICT)
         self._queue = self.leases.queue
         self._layout = self.leases.layout
         self._pushing = Pushing(self.leases)
@@ -133,7 +138,7 @@ class Subscriptions:
             name: what it is called.
             selector: which items it wants, in the syntax of `fdbqueue.layers.selectors`, or as a function of their
                 headers; "" for all.
-            exclusive: whether it is to be this process' alone, and the queue's only one.
+            exclusive: whether it is to be this process' alone, and the queue's only consumer.
             ownership: after how many seconds without a call by its owner an exclusive one can be taken over; a call
                 that waits for items keeps it.
 
@@ -154,6 +159,8 @@ class Subscriptions:
         until_us = self.leases.now_us() + ownership_us if exclusive else 0
         new = Registration(selector=text, owner=owner, owned_until_us=until_us, since_us=self.leases.now_us())
         yield from self._queue.transact(tr, partial(self._subscribe, name=name, new=new))
+        if exclusive:
+            made_exclusive()
         return Subscription(self.leases, name, function=function, owner=owner, ownership_us=ownership_us, sole=new.sole)
 
     def open(self, name: str, *, function: Selects | None = None) -> Subscription:

@@ -31,16 +31,18 @@ from functools import partial
 
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import Steps
-from fdbqueue.engine.transactional import attempts
+from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.layout import LEASE
 from fdbqueue.verbs import verb
 
+from .composing import QueueWithLeases, given_leases
 from .handlers import call_back, not_awaited
 from .leases import Leases
 from .leasing.timers import Reclaimed, next_due_us
 from .waiting import Stop
 
 _log = logging.getLogger(__name__)
+_IN_A_TRANSACTION = "In a transaction use Leases.reclaim(tr)."
 
 
 @dataclass(slots=True)
@@ -60,10 +62,12 @@ class WatchdogReport:
 class Watchdog:
     """Settles a queue's timers as they fall due.
 
-    Both of its verbs have an awaitable form, ``await watchdog.run.aio(db)``.
+    Its verbs make their own transactions: they take a database and refuse a transaction. Both have an awaitable form,
+    ``await watchdog.run.aio(db)``.
 
     Args:
-        leases: whose.
+        leases: whose, or a layer that has leases, such as a `PriorityQueue`. Their policy decides what becomes of items
+            whose leases expired.
         hook: called for each expired lease, after its item was given back, with the item, its former consumer and its
             fate. What it raises is logged. No coroutine function: it is not awaited.
         interval: seconds after which it looks again, at the latest; sooner if a timer is known to be due.
@@ -83,7 +87,7 @@ class Watchdog:
 
     def __init__(
         self,
-        leases: Leases,
+        leases: Leases | QueueWithLeases,
         *,
         hook: Callable[[Reclaimed], object] | None = None,
         interval: float = 1.0,
@@ -91,10 +95,10 @@ class Watchdog:
     ) -> None:
         if interval <= 0 or batch < 1:
             raise ValueError("A watchdog looks after some time, more than 0 seconds, and settles at least one timer.")
-        if not isinstance(leases, Leases):
-            raise TypeError(f"A watchdog looks after Leases, as in Watchdog(Leases(queue)), not {leases!r}.")
+        self.leases = given_leases(leases, "Watchdog")
+        if hook is not None and not callable(hook):
+            raise TypeError(f"A watchdog's hook is called with what it reclaimed, and {hook!r} can't be.")
         not_awaited(hook, "A watchdog's hook")
-        self.leases = leases
         self.report = WatchdogReport()
         self._hook = hook
         self._interval = interval
@@ -111,6 +115,7 @@ class Watchdog:
         *Conflicts:* with acks, extensions and leases of the same items, and then it tries again. *Cost:* as
         `Leases.reclaim`.
         """
+        only_database(db, "Watchdog.sweep", _IN_A_TRANSACTION)
         more = True
         while more and not self._stop.asked:
             found = yield from self.leases.reclaim.steps(db, limit=self._batch)
@@ -125,6 +130,7 @@ class Watchdog:
 
         *Conflicts:* as `sweep`. *Cost:* as `sweep`, and a read after each to see when to come again.
         """
+        only_database(db, "Watchdog.run", _IN_A_TRANSACTION)
         while not self._stop.asked:
             yield from self.sweep.steps(db)
             seconds = yield from self._seconds_to_wait(db)

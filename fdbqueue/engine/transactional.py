@@ -1,7 +1,7 @@
 """The one `transactional` decorator and the one retry loop.
 
-Both take whatever the caller has: a database of either engine, the binding's own ``fdb.Database``, or a transaction
-that is already open and then belongs to the caller, who commits it.
+Both take a database of either engine, the binding's own ``fdb.Database``, or an open transaction. The caller commits
+an open transaction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ASYNC = "wrap the async function itself with transactional, and await its calls
 
 
 def is_database(tr_or_db: object) -> bool:
-    """Say whether `tr_or_db` makes transactions, rather than being one.
+    """Return True for a database, which makes transactions, and False for a transaction.
 
     Raises:
         TypeError: it is neither.
@@ -39,6 +39,39 @@ def is_database(tr_or_db: object) -> bool:
         f"A database or a transaction was expected, not {type(tr_or_db).__name__}: give what fdbqueue.open returned, or"
         " the transaction that your function was given."
     )
+
+
+def only_database(db: object, verb: str, remedy: str) -> None:
+    """Refuse a transaction where a verb makes its own ones.
+
+    Args:
+        db: what the verb was given.
+        verb: its name, for the message.
+        remedy: what to do in a transaction, as a sentence.
+
+    Raises:
+        TypeError: `db` is no database.
+    """
+    if hasattr(db, "create_transaction"):
+        return
+    if hasattr(db, "commit"):
+        raise TypeError(f"{verb} makes its own transactions: it takes a database, not a transaction. {remedy}")
+    given = "a transaction's snapshot" if _is_snapshot(db) else type(db).__name__
+    raise TypeError(f"{verb} takes a database, not {given}: give what fdbqueue.open returned.")
+
+
+def only_transaction(tr: object, verb: str) -> None:
+    """Refuse a database where a method is a part of the caller's transaction.
+
+    Args:
+        tr: what the method was given.
+        verb: its name, for the message.
+
+    Raises:
+        TypeError: `tr` is no transaction.
+    """
+    if is_database(tr):
+        raise TypeError(f"{verb} is a part of a transaction: it takes a transaction, not a database.")
 
 
 def _is_snapshot(given: object) -> bool:

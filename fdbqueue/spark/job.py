@@ -18,7 +18,7 @@ from msgspec import structs
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps, rows, run
-from fdbqueue.engine.transactional import attempts, transactional
+from fdbqueue.engine.transactional import attempts, only_database, transactional
 from fdbqueue.errors import JobError
 from fdbqueue.layout import Layout, Name
 from fdbqueue.spark.attempt import PartitionReport
@@ -29,6 +29,7 @@ from fdbqueue.spark.record import Header, JobRecord, JobReport, Outcome, decode,
 from fdbqueue.tail import refuse_smart
 
 Clock = Callable[[], int]
+_OUTSIDE = "Call it outside of transactions."
 MARKS_A_REMOVAL = 250
 """Marks that one transaction removes; each has up to 64 kilobytes."""
 
@@ -213,12 +214,13 @@ def job_report(db: Database, queue: Name | None, job_id: str) -> JobReport | Non
     """Return what a job did, or has done so far; None if there is none of that id.
 
     Args:
-        db: the database.
+        db: the database; a transaction is refused.
         queue: the job's queue; None for a job whose rows name their queues and that was given no other.
         job_id: the job's id.
 
     *Conflicts:* none. *Cost:* one read; two more per partition while the job is not committed.
     """
+    only_database(db, "job_report", _OUTSIDE)
     keys = JobKeys(_home(queue), job_id)
 
     def body(tr: Transaction) -> Steps[JobReport | None]:
@@ -240,6 +242,7 @@ def jobs(db: Database, queue: Name | None = None) -> Iterator[JobReport]:
 
     *Conflicts:* none. *Cost:* two reads per job, more for those that are not committed.
     """
+    only_database(db, "jobs", _OUTSIDE)
     for job_id in job_ids(db, _home(queue)):
         report = job_report(db, queue, job_id)
         if report is not None:
@@ -253,6 +256,7 @@ def forget_job(db: Database, queue: Name | None, job_id: str) -> bool:
 
     *Conflicts:* transactions of such attempts fail. *Cost:* one read, one write, and one transaction per 250 marks.
     """
+    only_database(db, "forget_job", _OUTSIDE)
     keys = JobKeys(_home(queue), job_id)
     found = False
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from numbers import Real
 
+from fdbqueue.engine.transactional import is_database
+
 LONGEST_SECONDS = 4e12
 """More than 100,000 years; microseconds stay within what is stored of them, also as a time from 1970 on."""
 
@@ -66,6 +68,17 @@ def check_timeout(timeout: float | None) -> None:
     _check_number(timeout, "timeout", " or None")
     if not timeout >= 0:
         raise ValueError(f"timeout is a number of seconds, 0 or more, or None, not {timeout}.")
+
+
+def check_waits(tr_or_db: object) -> None:
+    """Refuse to wait in a transaction.
+
+    Raises:
+        ValueError: `tr_or_db` is a transaction.
+        TypeError: it is neither a database nor a transaction.
+    """
+    if not is_database(tr_or_db):
+        raise ValueError("timeout needs a database: a transaction never sees items committed after it began.")
 
 
 def _check_number(seconds: object, name: str, besides: str = "") -> None:

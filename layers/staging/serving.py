@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from fdbqueue import CheckFailed, CodecError, FormatError, Item
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, finished, rows, started
+from fdbqueue.exclusive import keep_out
 from fdbqueue.items import NO_NOTES, Notes, chunks_of, envelope, has_notes, is_chunked, notes_of
 from fdbqueue.layout import pack
 
@@ -172,8 +173,12 @@ class Serving:
     def see(self, tr: Transaction, look: Look) -> Steps[tuple[list[KeyValue], list[KeyValue]]]:
         """Return what is due and the first items, as a look finds them.
 
+        Raises:
+            SubscriptionError: the queue has an exclusive subscription.
+
         *Cost:* none beyond the look's; two more reads, once, when it finds that there are timers.
         """
+        yield from keep_out(tr, self._layout, self._leases.now_us)
         if look.due is not None:
             due = yield from look.due
             return due, (yield from look.head)

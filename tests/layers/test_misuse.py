@@ -110,7 +110,7 @@ def test_an_index_is_no_position(db: Any, space: Subspace) -> None:
 
 @pytest.mark.parametrize("layer", [Leases, StagedQueue, SmartQueue, Subscriptions])
 def test_a_layer_stands_on_a_queue_and_not_on_its_name(layer: Any) -> None:
-    with pytest.raises(TypeError, match=r"as in Leases\(Queue\('orders'\)\), not of 'mails'"):
+    with pytest.raises(TypeError, match=r"Leases\(Queue\('orders'\)\)+, not (of )?'mails'"):
         layer("mails")
 
 
@@ -123,7 +123,7 @@ def test_a_consumer_of_a_queue_without_leases_is_refused_before_it_takes_an_item
     queue = Queue(space, codec="str")
     queue.enqueue(db, "to Ann")
 
-    with pytest.raises(TypeError, match="A consumer takes Leases"):
+    with pytest.raises(TypeError, match=r"Consumer takes Leases, .* Say what becomes of items that fail"):
         Consumer(queue, lambda lease: None).drain(db)  # type: ignore[arg-type]
 
     assert queue.stats(db).available == 1
@@ -135,7 +135,7 @@ def test_what_can_not_be_called_is_no_handler() -> None:
 
 
 def test_a_watchdog_of_a_queue_without_leases_is_refused() -> None:
-    with pytest.raises(TypeError, match="A watchdog looks after Leases"):
+    with pytest.raises(TypeError, match=r"Watchdog takes Leases, .* Say what becomes of items that fail"):
         Watchdog(Queue("mails"))  # type: ignore[arg-type]
 
 

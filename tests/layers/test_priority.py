@@ -13,7 +13,7 @@ from fdbqueue.layers.earliest import EarliestDeadline
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.levels import AmqpLevels
 from fdbqueue.layers.priority import PriorityQueue
-from fdbqueue.layers.relaxed import RelaxedQueue
+from fdbqueue.layers.relaxed import RelaxedHead
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.staging.requests import Requests
 from tests.helpers.clock import Clock
@@ -315,15 +315,17 @@ def test_a_grant_for_one_who_waits_in_front_names_the_item_with_its_level(db: An
     assert jobs.check(db).ok
 
 
-def test_a_relaxed_queue_picks_among_the_first_over_the_levels(db: Any, space: Subspace) -> None:
+def test_a_relaxed_queue_picks_among_the_first_of_the_soonest_level(db: Any, space: Subspace) -> None:
     jobs = jobs_of(space)
-    fill(jobs, db, 2, 1, 0)
-    relaxed = RelaxedQueue(jobs.queue, window=2)
+    fill(jobs, db, 2, 1, 1, 0, 0, 0)
+    last = RelaxedHead(jobs.queue.layout, window=4, choose=lambda runs: runs - 1)
+    relaxed = Leases(jobs.queue, head=last)
 
-    item = relaxed.dequeue(db)
-    assert item is not None
-    assert item.value in ([0, 2], [1, 1])
-    assert relaxed.leases.check(db).ok
+    taken = [relaxed.lease(db), *relaxed.lease_many(db, limit=3)]
+    assert [lease.value[0] for lease in taken if lease] == [0, 0, 0, 1]
+    assert [lease.value[1] for lease in taken if lease] == [5, 3, 4, 1], "picked from the end of the window, then a run"
+    assert [lease.value[0] for lease in relaxed.lease_many(db)] == [1, 2]
+    assert relaxed.check(db).ok
 
 
 def test_deadlines_are_an_order_and_nothing_more(db: Any, space: Subspace) -> None:

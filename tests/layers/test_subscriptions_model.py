@@ -183,6 +183,10 @@ class SubscriptionsMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 2))
     def lease_without_a_subscription(self, limit: int) -> None:
+        if self.now < self.owned_until:
+            with pytest.raises(SubscriptionError):
+                self.leases.lease_many(self.db, limit=limit, duration=10)
+            return
         self.settle()
         taken = self.leases.lease_many(self.db, limit=limit, duration=10)
         assert [lease.position for lease in taken] == self.available("all")[:limit]

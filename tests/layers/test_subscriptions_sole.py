@@ -11,6 +11,7 @@ import pytest
 
 from fdbqueue import Queue, SubscriptionError
 from fdbqueue.engine import Subspace
+from fdbqueue.exclusive import Changes
 from fdbqueue.layers.lease import Lease
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.subscribing.waitingline import DISPATCHER
@@ -195,10 +196,14 @@ def test_a_lease_conflicts_with_what_comes_to_stand_in_front_and_not_with_what_c
     assert conflicts(tr), "it was told that there is nothing"
 
 
-def test_plain_consumers_beside_it_take_items_once(db: Any, leases: Leases, mine: Subscription) -> None:
+def test_consumers_without_a_subscription_that_notice_it_late_take_items_once(
+    db: Any, leases: Leases, mine: Subscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(leases, db, "0", "1")
     lending, taking = db.create_transaction(), db.create_transaction()
     assert values(mine.lease_many(lending)) == ["0", "1"]
+    monkeypatch.setattr(leases.layout, "open_until", time.monotonic() + 1_000)  # as in a process that has just looked
+    monkeypatch.setattr(leases.layout, "open_at", Changes.count)
     assert leases.lease(taking) is not None
     assert not conflicts(taking)
     assert conflicts(lending)

@@ -71,7 +71,7 @@ def test_a_call_that_waits_ends_when_its_time_is_over_and_leaves_the_line(
     assert waiting(subscriptions, db) == []
     with pytest.raises(ValueError, match="timeout"):
         red.lease(db, timeout=-1)
-    with pytest.raises(ValueError, match="give a database"):
+    with pytest.raises(ValueError, match="needs a database"):
         red.lease(db.create_transaction(), timeout=1)
 
 

@@ -73,7 +73,7 @@ CALLS: dict[str, Call] = {
     "Queue.enqueue_many": lambda scene, db: scene.queue.enqueue_many(db, ["d", "e"]),
     "Queue.dequeue": lambda scene, db: scene.queue.dequeue(db),
     "Queue.dequeue_many": lambda scene, db: scene.queue.dequeue_many(db, limit=2),
-    "RelaxedQueue.dequeue": lambda scene, db: RelaxedQueue(scene.queue, window=1).dequeue(db),
+    "RelaxedQueue.dequeue": lambda scene, db: RelaxedQueue(scene.leases, window=1).dequeue(db),
     "Leases.enqueue": lambda scene, db: scene.leases.enqueue(db, "d", delay=5, ttl=1_000),
     "Leases.lease": lambda scene, db: scene.leases.lease(db),
     "Leases.lease_many": lambda scene, db: scene.leases.lease_many(db, limit=2),

@@ -1,0 +1,94 @@
+"""Exclusive subscriptions keep other consumers out.
+
+An exclusive subscription (`layers/subscriptions.py`) is to be its queue's only consumer. Calls that take items by the
+head of the queue, such as `Queue.dequeue` and `Leases.lease`, are refused as long as its owner lives.
+
+A read in each of them would cost about a tenth of their time. So a process looks once a second for each queue object,
+and again as soon as it has made a subscription exclusive itself. A refusal always follows from a read. Another process
+may therefore take items for up to a second more. Each item still goes to one consumer: the takers conflict.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+import msgspec
+
+from fdbqueue.codecs import UNREADABLE
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.transactional import attempts, is_database
+from fdbqueue.errors import SubscriptionError
+from fdbqueue.layout import Layout
+
+LOOK_SECONDS = 1.0
+"""For how long a process relies on having found no exclusive subscription."""
+
+
+class _Owned(msgspec.Struct):
+    """What matters here of a stored subscription (`layers/subscribing/records.py`)."""
+
+    owner: bytes = msgspec.field(default=b"", name="o")
+    until_us: int = msgspec.field(default=0, name="u")
+
+
+class Changes:
+    """How often this process has made subscriptions exclusive."""
+
+    count = 0
+
+
+_decode = msgspec.msgpack.Decoder(_Owned).decode
+
+
+def wall_us() -> int:
+    """Return this machine's wall clock, in microseconds."""
+    return time.time_ns() // 1000
+
+
+def made_exclusive() -> None:
+    """Let every queue of this process look again."""
+    Changes.count += 1
+
+
+def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], int] = wall_us) -> Steps[None]:
+    """Refuse a call that takes items beside an exclusive subscription.
+
+    Raises:
+        SubscriptionError: there is one, and its owner lives.
+
+    *Conflicts:* none, it reads by snapshot. *Cost:* one read a second; one a call where there is an owner, or was.
+    """
+    if layout.open_until > time.monotonic() and layout.open_at == Changes.count:
+        return
+    changes = Changes.count
+    look = partial(_look, layout=layout, now_us=now_us)
+    owned = yield from attempts(cast(Database, tr), look) if is_database(tr) else look(cast(Transaction, tr))
+    if not owned:
+        layout.open_until, layout.open_at = time.monotonic() + LOOK_SECONDS, changes
+
+
+def _look(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[bool]:
+    """Return whether there was an owner, who may come back, or is judged otherwise by another clock.
+
+    Raises:
+        SubscriptionError: it lives.
+    """
+    span = layout.subscriptions.range()
+    # One that is exclusive is the queue's only one.
+    for row in (yield from rows(tr.snapshot, span.start, span.stop, limit=1)):
+        try:
+            owned = _decode(row.value)
+        except UNREADABLE:
+            return False  # its consumers are told
+        if owned.owner and owned.until_us > now_us():
+            name = layout.subscriptions.unpack(row.key)[0]
+            raise SubscriptionError(
+                f"{layout.describe()} has the exclusive subscription {name!r}, until {owned.until_us / 1e6:.0f} or"
+                " longer: only its owner takes items. Lease by that subscription, or wait until it is closed."
+            )
+        return bool(owned.owner)
+    return False

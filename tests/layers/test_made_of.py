@@ -1,0 +1,292 @@
+"""Every layer given everything that a layer may be made of: it follows it, or names the remedy."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fdbqueue.layers
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.layers import (
+    Consumer,
+    DeadLetters,
+    Deadlines,
+    Fate,
+    Leases,
+    Messages,
+    MessageType,
+    Monitor,
+    OperationLog,
+    PriorityQueue,
+    RelaxedQueue,
+    Resend,
+    SmartQueue,
+    StagedQueue,
+    Subscription,
+    Subscriptions,
+    Watchdog,
+    exponential,
+)
+from fdbqueue.layers.head import Head
+from fdbqueue.layers.relaxed import RelaxedHead
+from fdbqueue.layers.weighted import WeightedHead
+
+MESSAGES = Messages(MessageType("job"))
+JOB = {"type": "job", "n": 1}
+
+
+def _handler(given: Any) -> None:
+    raise RuntimeError("it failed")
+
+
+def _leases(queue: Queue) -> Leases:
+    return Leases(queue, max_attempts=1)
+
+
+def _smart(queue: Queue) -> SmartQueue:
+    return SmartQueue(_leases(queue))
+
+
+def _subscription(queue: Queue) -> Subscription:
+    return Subscriptions(_leases(queue)).open("all")
+
+
+THINGS: dict[str, Callable[[Queue], Any]] = {
+    "None": lambda queue: None,
+    "a name": lambda queue: "orders",
+    "a Queue": lambda queue: queue,
+    "a Queue of texts": lambda queue: Queue(queue.layout.space, codec="str"),
+    "Leases": _leases,
+    "Leases by turns": lambda queue: Leases(queue, head=WeightedHead(queue.layout, [1, 1])),
+    "Leases in relaxed order": lambda queue: Leases(queue, head=RelaxedHead(queue.layout)),
+    "PriorityQueue": lambda queue: PriorityQueue(queue, levels=2, max_attempts=1),
+    "PriorityQueue by turns": lambda queue: PriorityQueue(queue, levels=2, weights=[1, 1], max_attempts=1),
+    "RelaxedQueue": lambda queue: RelaxedQueue(_leases(queue)),
+    "SmartQueue": _smart,
+    "StagedQueue": lambda queue: StagedQueue(_leases(queue)),
+    "Subscriptions": lambda queue: Subscriptions(_leases(queue)),
+    "Subscription": _subscription,
+    "Consumer": lambda queue: Consumer(_leases(queue), _handler),
+    "Watchdog": lambda queue: Watchdog(_leases(queue)),
+    "DeadLetters": lambda queue: _leases(queue).dead,
+    "Deadlines": lambda queue: Deadlines(_smart(queue)),
+    "Monitor": lambda queue: Monitor(Deadlines(_smart(queue)), _handler),
+    "Resend": lambda queue: _smart(queue).resend,
+    "OperationLog": lambda queue: OperationLog("log", queue),
+}
+
+MAKERS: dict[str, Callable[[Any], Any]] = {
+    "Consumer": lambda given: Consumer(given, _handler),
+    "DeadLetters": lambda given: DeadLetters(given, lambda: 0),
+    "Deadlines": Deadlines,
+    "Leases": Leases,
+    "Monitor": lambda given: Monitor(given, _handler),
+    "OperationLog": lambda given: OperationLog("log", given),
+    "PriorityQueue": lambda given: PriorityQueue(given, levels=2),
+    "RelaxedQueue": RelaxedQueue,
+    "Resend": Resend,
+    "SmartQueue": SmartQueue,
+    "StagedQueue": StagedQueue,
+    "Subscriptions": Subscriptions,
+    "Watchdog": Watchdog,
+}
+
+QUEUES = {"a Queue", "a Queue of texts"}
+STRICT = {"Leases", "PriorityQueue", "SmartQueue"}
+ANY_HEAD = {*STRICT, "Leases by turns", "Leases in relaxed order", "PriorityQueue by turns", "RelaxedQueue"}
+WORKS = {
+    "Consumer": {*ANY_HEAD, "Subscription"},
+    "DeadLetters": QUEUES,
+    "Deadlines": {"SmartQueue"},
+    "Leases": QUEUES,
+    "Monitor": {"Deadlines"},
+    "OperationLog": QUEUES,
+    "PriorityQueue": QUEUES,
+    "RelaxedQueue": {*QUEUES, *STRICT},
+    "Resend": {"Leases", "Leases by turns", "Leases in relaxed order"},
+    "SmartQueue": {"a Queue", *ANY_HEAD} - {"SmartQueue"},
+    "StagedQueue": {*QUEUES, *ANY_HEAD},
+    "Subscriptions": {*QUEUES, *STRICT},
+    "Watchdog": ANY_HEAD,
+}
+"""All that is not here is refused."""
+
+REFUSED = {
+    "Consumer": r"takes Leases, as in Consumer\(Leases\(Queue\('orders'\)\)\), or a Subscription, not ",
+    "DeadLetters": r"Use Leases\(queue\)\.dead",
+    "Deadlines": r"as in Deadlines\(SmartQueue\(queue\)\)",
+    "Leases": r"as in Leases\(Queue\('orders'\)\), not of .* A layer over a queue has leases already: use those",
+    "Monitor": r"as in Monitor\(Deadlines\(smart\), handler\)",
+    "OperationLog": r"as in OperationLog\('log', leases\.queue\)",
+    "PriorityQueue": r"as in PriorityQueue\(Queue\('jobs'\)\), .* other layers are made of the priority queue",
+    "RelaxedQueue": r"takes a Queue or its Leases|A queue has one head: give Leases\(queue\)",
+    "Resend": r"Use the `resend` of a SmartQueue",
+    "SmartQueue": r"takes a Queue or its Leases|codec is a Messages, not 'str'|is a SmartQueue already.*: use it",
+    "StagedQueue": r"takes a Queue or its Leases",
+    "Subscriptions": r"takes a Queue or its Leases|go by the queue's order: give Leases\(queue\) without a head",
+    "Watchdog": r"takes Leases, as in Watchdog\(Leases\(Queue\('orders'\)\)\), not ",
+}
+"""What the message of each says."""
+
+
+def matrix(*, works: bool) -> list[tuple[str, str]]:
+    return [(maker, thing) for maker in MAKERS for thing in THINGS if (thing in WORKS[maker]) == works]
+
+
+@pytest.fixture
+def queue(space: Subspace) -> Queue:
+    return Queue(space["queue"], codec=MESSAGES)
+
+
+def test_no_layer_is_left_out_of_the_matrix() -> None:
+    public = {name: getattr(fdbqueue.layers, name) for name in fdbqueue.layers.__all__}
+    taking = {"deadlines", "leases", "queue", "smart", "source"}
+    layers = {
+        name
+        for name, given in public.items()
+        if inspect.isclass(given) and taking & set(inspect.signature(given).parameters)
+    }
+
+    assert layers - {"Subscription"} == set(MAKERS) == set(WORKS) == set(REFUSED), "Subscriptions makes a Subscription"
+    assert layers <= {*THINGS, *MAKERS}
+
+
+@pytest.mark.parametrize(("maker", "thing"), matrix(works=False))
+def test_what_a_layer_can_not_follow_is_refused_with_the_remedy(queue: Queue, maker: str, thing: str) -> None:
+    given = THINGS[thing](queue)
+
+    with pytest.raises(TypeError) as refused:
+        MAKERS[maker](given)
+
+    assert re.search(REFUSED[maker], str(refused.value))
+    if thing in ("StagedQueue", "Subscriptions") and "takes" in REFUSED[maker]:
+        assert f"give the `leases` of this {thing}" in str(refused.value)
+
+
+@pytest.mark.parametrize(("maker", "thing"), matrix(works=True))
+def test_a_layer_follows_the_policy_the_clock_and_the_head_of_what_it_is_made_of(
+    queue: Queue, maker: str, thing: str
+) -> None:
+    given = THINGS[thing](queue)
+    made = MAKERS[maker](given)
+
+    own = getattr(made, "source", made)
+    leases = getattr(own, "leases", own)
+    if isinstance(leases, Leases) and not isinstance(given, Queue):
+        theirs = given if isinstance(given, Leases) else given.leases
+        assert leases.queue is theirs.queue
+        assert leases.retry == theirs.retry
+        assert leases.clock is theirs.clock
+        assert leases.head is theirs.head or (maker == "RelaxedQueue" and type(theirs.head) is Head)
+
+
+TAKE: dict[str, Callable[[Any, Any], Any]] = {
+    "RelaxedQueue": lambda made, db: made.leases.lease(db),
+    "SmartQueue": lambda made, db: made.leases.lease(db),
+    "StagedQueue": lambda made, db: made.lease(db),
+    "Subscriptions": lambda made, db: made.subscribe(db, "all").lease(db),
+}
+
+
+@pytest.mark.parametrize(
+    ("maker", "thing"),
+    [(maker, thing) for maker, thing in matrix(works=True) if maker in TAKE and thing in {*ANY_HEAD} & WORKS[maker]],
+)
+def test_an_item_that_fails_dies_by_the_policy_of_what_the_layer_is_made_of(
+    db: Any, queue: Queue, maker: str, thing: str
+) -> None:
+    given = THINGS[thing](queue)
+    leases = given if isinstance(given, Leases) else given.leases
+    made = MAKERS[maker](given)
+    if thing == "SmartQueue" or maker == "SmartQueue":
+        (given if thing == "SmartQueue" else made).enqueue(db, JOB)
+    else:
+        leases.queue.enqueue(db, JOB)
+
+    lease = TAKE[maker](made, db)
+
+    assert lease.value == JOB
+    fate = made.leases.nack(db, lease)
+    assert fate is (Fate.available if leases.retry.max_attempts is None else Fate.dead)
+    assert leases.check(db).ok
+
+
+@pytest.mark.parametrize("thing", [*sorted(ANY_HEAD & {"PriorityQueue", "SmartQueue", "RelaxedQueue"})])
+def test_a_consumer_of_a_kind_of_queue_fails_its_items_by_that_policy(db: Any, queue: Queue, thing: str) -> None:
+    given = THINGS[thing](queue)
+    given.leases.enqueue(db, JOB)
+
+    report = Consumer(given, _handler).drain(db)
+
+    assert (report.failed, report.dead) == (1, 1)
+
+
+def test_levels_and_turns_are_kept_by_what_stands_on_a_priority_queue(db: Any, space: Subspace) -> None:
+    jobs = PriorityQueue(Queue(space["levels"], codec=MESSAGES), levels=2)
+    smart = SmartQueue(jobs)
+    for number, priority in enumerate([1, 0, 1, 0]):
+        smart.enqueue(db, {"type": "job", "n": number}, headers={"priority": priority})
+    taken = [StagedQueue(jobs).dequeue(db), smart.dequeue(db)]
+    assert [item.value["n"] for item in taken if item] == [1, 3]
+    subscribed = Subscriptions(smart).subscribe(db, "all").lease(db)
+    assert subscribed is not None
+    assert subscribed.value["n"] == 0
+
+    turns = PriorityQueue(Queue(space["turns"], codec="str"), levels=2, weights=[1, 1])
+    turns.enqueue_many(db, ["urgent"] * 3, priority=0)
+    turns.enqueue_many(db, ["can wait"] * 3, priority=1)
+    crowd = StagedQueue(turns)
+    first_four = [crowd.dequeue(db) for _ in range(4)]
+    assert sorted(item.value for item in first_four if item) == ["can wait"] * 2 + ["urgent"] * 2
+
+
+LAYERS: list[Callable[[Any], Any]] = [StagedQueue, Subscriptions, SmartQueue, RelaxedQueue]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("policy", [{"max_attempts": 1}, {"backoff": exponential()}], ids=["attempts", "backoff"])
+def test_a_layer_of_the_bare_queue_beside_leases_with_a_policy_is_refused(
+    queue: Queue, layer: Any, policy: dict[str, Any]
+) -> None:
+    leases = Leases(queue, **policy)
+
+    with pytest.raises(TypeError, match=rf"would not follow that policy.*: {layer.__name__}\(leases\)"):
+        layer(queue)
+
+    assert layer(leases).leases.retry == leases.retry
+    layer(Queue(queue.layout.space, codec=MESSAGES))  # another object, of which nothing is known
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_leases_with_a_policy_beside_a_layer_of_the_bare_queue_are_refused(queue: Queue, layer: Any) -> None:
+    layer(queue)
+    Leases(queue).dead  # noqa: B018 - leases without a policy take nothing from anybody
+
+    with pytest.raises(TypeError, match=rf"{layer.__name__}\(.* would not follow it. Make the leases first"):
+        Leases(queue, max_attempts=1)
+
+
+def test_the_queue_of_a_priority_queue_with_a_policy_is_refused_in_its_place() -> None:
+    jobs = PriorityQueue(Queue("jobs"), max_attempts=3)
+
+    with pytest.raises(TypeError, match=r"max_attempts=3.*would not follow that policy"):
+        StagedQueue(jobs.queue)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda smart: Monitor(Deadlines(smart), None),  # type: ignore[arg-type]
+        lambda smart: Monitor(Deadlines(smart), _handler, near="soon"),  # type: ignore[arg-type]
+        lambda smart: Watchdog(smart, hook="restart"),  # type: ignore[arg-type]
+        lambda smart: Consumer(smart, "handle"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_can_not_be_called_is_no_callback(queue: Queue, make: Callable[[SmartQueue], Any]) -> None:
+    with pytest.raises(TypeError, match=r"and .* can't be"):
+        make(_smart(queue))

@@ -1,0 +1,394 @@
+"""Every public verb: given a transaction it composes, or it refuses it before any key is touched."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import pytest
+
+import fdbqueue
+import fdbqueue.layers
+import fdbqueue.spark
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.transactional import only_database
+from fdbqueue.layers import (
+    Consumer,
+    Deadlines,
+    Lease,
+    Leases,
+    Monitor,
+    OperationLog,
+    PriorityQueue,
+    RelaxedQueue,
+    SmartQueue,
+    StagedQueue,
+    Subscription,
+    Subscriptions,
+    Watchdog,
+)
+from fdbqueue.layers.deadlines import Claim, Deadline
+from fdbqueue.layers.leasing.holding import Live
+from fdbqueue.layers.messages import Messages, MessageType
+from fdbqueue.verbs import Verb
+
+
+class Scene:
+    """Queues with items in every state, made as a test asks for them."""
+
+    def __init__(self, db: Any, space: Subspace) -> None:
+        self.db = db
+        self.space = space
+
+    @cached_property
+    def queue(self) -> Queue:
+        queue = Queue(self.space["queue"], codec="str")
+        queue.enqueue_many(self.db, ["a", "b", "c", "d"])
+        return queue
+
+    @cached_property
+    def leases(self) -> Leases:
+        leases = Leases(self.queue, max_attempts=1)
+        failed = leases.lease(self.db)
+        assert failed is not None
+        leases.nack(self.db, failed)
+        return leases
+
+    @cached_property
+    def lease(self) -> Lease:
+        lease = self.leases.lease(self.db, duration=600)
+        assert lease is not None
+        return lease
+
+    @cached_property
+    def staged(self) -> StagedQueue:
+        return StagedQueue(self.leases)
+
+    @cached_property
+    def jobs(self) -> PriorityQueue:
+        jobs = PriorityQueue(Queue(self.space["jobs"], codec="str"), levels=3)
+        jobs.enqueue_many(self.db, ["x", "y"], priority=1)
+        return jobs
+
+    @cached_property
+    def relaxed(self) -> RelaxedQueue:
+        queue = Queue(self.space["relaxed"], codec="str")
+        queue.enqueue(self.db, "x")
+        return RelaxedQueue(queue)
+
+    @cached_property
+    def subscriptions(self) -> Subscriptions:
+        queue = Queue(self.space["subscriptions"], codec="str")
+        queue.enqueue_many(self.db, ["x", "y"])
+        return Subscriptions(queue)
+
+    @cached_property
+    def subscription(self) -> Subscription:
+        return self.subscriptions.subscribe(self.db, "all")
+
+    @cached_property
+    def subscribed_lease(self) -> Lease:
+        lease = self.subscription.lease(self.db, duration=600)
+        assert lease is not None
+        return lease
+
+    @cached_property
+    def smart(self) -> SmartQueue:
+        call = MessageType("call", deadline=0.001)
+        smart = SmartQueue(Queue(self.space["smart"], codec=Messages(call)))
+        smart.resend.register(self.db, "B")
+        for number in range(3):
+            smart.enqueue(self.db, {"type": "call", "n": number})
+        smart.resend.fetch(self.db, "B")
+        return smart
+
+    @cached_property
+    def deadlines(self) -> Deadlines:
+        return Deadlines(self.smart)
+
+    @cached_property
+    def log(self) -> OperationLog:
+        log = OperationLog(self.space["log"], self.queue)
+        self.queue.enqueue(log.of(self.db), "logged")
+        return log
+
+    def rows(self) -> list[tuple[bytes, bytes]]:
+        return [(row.key, row.value) for row in self.db.get_range_startswith(self.space.key())]
+
+
+class Call:
+    """A call that lacks its first argument."""
+
+    def __init__(self, verb: Any, *args: Any, **terms: Any) -> None:
+        self.verb = verb
+        self._args = args
+        self._terms = terms
+
+    def __call__(self, tr: Any) -> Any:
+        result = self.verb(tr, *self._args, **self._terms)
+        if inspect.iscoroutine(result):
+            return asyncio.run(result)
+        return list(result) if isinstance(result, Iterator) else result
+
+    def awaited(self, tr: Any) -> Any:
+        return asyncio.run(self.verb.aio(tr, *self._args, **self._terms))
+
+    def waiting(self) -> Call:
+        return Call(self.verb, *self._args, **{**self._terms, "timeout": 5.0})
+
+    def forms(self) -> list[Callable[[Any], Any]]:
+        return [self, self.awaited] if hasattr(self.verb, "aio") else [self]
+
+
+def driven(method: Callable[..., Any], *args: Any, **terms: Any) -> Call:
+    """Return the call of a method that returns steps, or what they would return."""
+
+    def call(tr: Any) -> Any:
+        result = method(tr, *args, **terms)
+        return run(result) if inspect.isgenerator(result) else result
+
+    return Call(call)
+
+
+def _nothing(tr: Any) -> Steps[None]:
+    yield from ()
+
+
+def _row(scene: Scene) -> Any:
+    [row] = scene.db.get_range(scene.queue.layout.begin, scene.queue.layout.end, limit=1)
+    return row
+
+
+def _consumer(scene: Scene) -> Consumer:
+    return Consumer(scene.leases, lambda lease: pytest.fail("a handler ran"))
+
+
+def _monitor(scene: Scene) -> Monitor:
+    return Monitor(scene.deadlines, lambda deadline: pytest.fail("a handler ran"))
+
+
+def _claim(scene: Scene) -> Claim:
+    [item] = scene.smart.queue.browse(scene.db, limit=1)
+    return Claim(Deadline(item.position, 0.0, True, None, "available"), 1)
+
+
+ITEM = {"type": "call", "n": 9}
+
+DATABASE_ONLY: dict[str, Callable[[Scene], Call]] = {
+    "Consumer.drain": lambda s: Call(_consumer(s).drain),
+    "Consumer.run": lambda s: Call(_consumer(s).run),
+    "Monitor.run": lambda s: Call(_monitor(s).run),
+    "Monitor.sweep": lambda s: Call(_monitor(s).sweep),
+    "StagedQueue.ack": lambda s: Call(s.staged.ack, s.lease),
+    "StagedQueue.dequeue": lambda s: Call(s.staged.dequeue, timeout=None),
+    "StagedQueue.dequeue_many": lambda s: Call(s.staged.dequeue_many),
+    "StagedQueue.enqueue": lambda s: Call(s.staged.enqueue, "new"),
+    "StagedQueue.lease": lambda s: Call(s.staged.lease, timeout=5),
+    "StagedQueue.lease_many": lambda s: Call(s.staged.lease_many),
+    "Watchdog.run": lambda s: Call(Watchdog(s.leases).run),
+    "Watchdog.sweep": lambda s: Call(Watchdog(s.leases).sweep),
+    "forget_job": lambda s: Call(fdbqueue.spark.forget_job, s.queue.layout.space, "flights"),
+    "job_report": lambda s: Call(fdbqueue.spark.job_report, s.queue.layout.space, "flights"),
+    "jobs": lambda s: Call(fdbqueue.spark.jobs, s.queue.layout.space),
+}
+"""Those that make their own transactions; their first parameter is called `db`."""
+
+EITHER: dict[str, Callable[[Scene], Call]] = {
+    "DeadLetters.browse": lambda s: Call(s.leases.dead.browse),
+    "DeadLetters.purge": lambda s: Call(s.leases.dead.purge),
+    "DeadLetters.redrive": lambda s: Call(s.leases.dead.redrive),
+    "Deadlines.claim": lambda s: Call(s.deadlines.claim),
+    "Leases.ack": lambda s: Call(s.leases.ack, s.lease),
+    "Leases.ack_many": lambda s: Call(s.leases.ack_many, [s.lease]),
+    "Leases.browse": lambda s: Call(s.leases.browse, state="leased"),
+    "Leases.check": lambda s: Call(s.leases.check),
+    "Leases.enqueue": lambda s: Call(s.leases.enqueue, "new", delay=60),
+    "Leases.enqueue_many": lambda s: Call(s.leases.enqueue_many, ["new", "newer"], ttl=60),
+    "Leases.extend": lambda s: Call(s.leases.extend, s.lease),
+    "Leases.extend_many": lambda s: Call(s.leases.extend_many, [s.lease]),
+    "Leases.lease": lambda s: Call(s.leases.lease),
+    "Leases.lease_many": lambda s: Call(s.leases.lease_many),
+    "Leases.nack": lambda s: Call(s.leases.nack, s.lease),
+    "Leases.nack_many": lambda s: Call(s.leases.nack_many, [s.lease]),
+    "Leases.reclaim": lambda s: Call(s.leases.reclaim),
+    "Leases.snooze": lambda s: Call(s.leases.snooze, s.lease, delay=60),
+    "Leases.snooze_many": lambda s: Call(s.leases.snooze_many, [s.lease], delay=60),
+    "Leases.stats": lambda s: Call(s.leases.stats),
+    "OperationLog.forget": lambda s: Call(s.log.forget),
+    "OperationLog.of": lambda s: Call(s.log.of),
+    "OperationLog.records": lambda s: Call(s.log.records),
+    "PriorityQueue.browse": lambda s: Call(s.jobs.browse, level=1),
+    "PriorityQueue.check": lambda s: Call(s.jobs.check),
+    "PriorityQueue.dequeue": lambda s: Call(s.jobs.dequeue),
+    "PriorityQueue.dequeue_many": lambda s: Call(s.jobs.dequeue_many),
+    "PriorityQueue.enqueue": lambda s: Call(s.jobs.enqueue, "new", priority=0),
+    "PriorityQueue.enqueue_many": lambda s: Call(s.jobs.enqueue_many, ["new"], priority=0),
+    "PriorityQueue.first_item": lambda s: Call(s.jobs.first_item),
+    "PriorityQueue.next_item": lambda s: Call(s.jobs.next_item, fdbqueue.Position(0, b"", rank=0)),
+    "PriorityQueue.stats": lambda s: Call(s.jobs.stats),
+    "Queue.browse": lambda s: Call(s.queue.browse),
+    "Queue.check": lambda s: Call(s.queue.check),
+    "Queue.clear": lambda s: Call(s.queue.clear),
+    "Queue.dequeue": lambda s: Call(s.queue.dequeue),
+    "Queue.dequeue_many": lambda s: Call(s.queue.dequeue_many),
+    "Queue.enqueue": lambda s: Call(s.queue.enqueue, "new"),
+    "Queue.enqueue_many": lambda s: Call(s.queue.enqueue_many, ["new"]),
+    "Queue.is_empty": lambda s: Call(s.queue.is_empty),
+    "Queue.peek": lambda s: Call(s.queue.peek),
+    "Queue.read": lambda s: driven(s.queue.read, _nothing),
+    "Queue.stats": lambda s: Call(s.queue.stats),
+    "Queue.transact": lambda s: driven(s.queue.transact, _nothing),
+    "RelaxedQueue.dequeue": lambda s: Call(s.relaxed.dequeue),
+    "RelaxedQueue.dequeue_many": lambda s: Call(s.relaxed.dequeue_many),
+    "Resend.confirm": lambda s: Call(s.smart.resend.confirm, "B"),
+    "Resend.fetch": lambda s: Call(s.smart.resend.fetch, "B"),
+    "Resend.recipients": lambda s: Call(s.smart.resend.recipients),
+    "Resend.register": lambda s: Call(s.smart.resend.register, "C"),
+    "Resend.reset": lambda s: Call(s.smart.resend.reset, "B"),
+    "Resend.unregister": lambda s: Call(s.smart.resend.unregister, "B"),
+    "SmartQueue.check": lambda s: Call(s.smart.check),
+    "SmartQueue.dequeue": lambda s: Call(s.smart.dequeue),
+    "SmartQueue.dequeue_many": lambda s: Call(s.smart.dequeue_many),
+    "SmartQueue.enqueue": lambda s: Call(s.smart.enqueue, ITEM),
+    "SmartQueue.enqueue_many": lambda s: Call(s.smart.enqueue_many, [ITEM]),
+    "SmartQueue.stats": lambda s: Call(s.smart.stats),
+    "StagedQueue.check": lambda s: Call(s.staged.check),
+    "StagedQueue.stats": lambda s: Call(s.staged.stats),
+    "Subscription.ack": lambda s: Call(s.subscription.ack, s.subscribed_lease),
+    "Subscription.close": lambda s: Call(s.subscription.close),
+    "Subscription.credit": lambda s: Call(s.subscription.credit),
+    "Subscription.grant": lambda s: Call(s.subscription.grant, items=1),
+    "Subscription.lease": lambda s: Call(s.subscription.lease),
+    "Subscription.lease_many": lambda s: Call(s.subscription.lease_many),
+    "Subscription.renew": lambda s: Call(s.subscription.renew),
+    "Subscription.resume": lambda s: Call(s.subscription.resume),
+    "Subscription.suspend": lambda s: Call(s.subscription.suspend),
+    "Subscriptions.browse": lambda s: Call(s.subscriptions.browse, share=1),
+    "Subscriptions.check": lambda s: Call(s.subscriptions.check),
+    "Subscriptions.enqueue": lambda s: Call(s.subscriptions.enqueue, "new"),
+    "Subscriptions.stats": lambda s: Call(s.subscriptions.stats),
+    "Subscriptions.subscribe": lambda s: Call(s.subscriptions.subscribe, "some", selector="kg > 1"),
+    "Subscriptions.unsubscribe": lambda s: Call(s.subscriptions.unsubscribe, s.subscription.name),
+}
+"""Those that take a transaction or a database; their first parameter is called `tr`."""
+
+PARTS: dict[str, Callable[[Scene], Call]] = {
+    "Deadlines.claim_next": lambda s: driven(s.deadlines.claim_next, until_us=1, lapsed_us=0, ended=None),
+    "Deadlines.end": lambda s: driven(s.deadlines.end, _claim(s)),
+    "Deadlines.next_us": lambda s: driven(s.deadlines.next_us, lead_us=None),
+    "Leases.ack_unchanged": lambda s: Call(s.leases.ack_unchanged, list[Live]()),
+    "Queue.next_index": lambda s: driven(s.queue.next_index, 1),
+    "Queue.take_rows": lambda s: driven(s.queue.take_rows, [_row(s)]),
+    "Resend.confirm_in": lambda s: driven(s.smart.resend.confirm_in, recipient="B"),
+}
+"""Steps of a transaction, for layers."""
+
+READS_OF_LAYERS = {"Queue.item", "Queue.look_at"}
+"""They open what a layer has read, and read the chunks of large items at most."""
+
+
+def public_verbs() -> dict[str, list[str]]:
+    """Return every public verb, with the names of its parameters."""
+    found: dict[str, list[str]] = {}
+    for module in (fdbqueue, fdbqueue.layers, fdbqueue.spark):
+        names = [name for name in module.__all__ if module is not fdbqueue.spark or name in vars(module)]
+        for name in names:
+            given = getattr(module, name)
+            if inspect.isfunction(given):
+                found[name] = list(inspect.signature(given).parameters)
+            elif inspect.isclass(given):
+                for attribute in dir(given):
+                    method = inspect.getattr_static(given, attribute)
+                    if not attribute.startswith("_") and (isinstance(method, Verb) or inspect.isfunction(method)):
+                        found[f"{name}.{attribute}"] = list(inspect.signature(method).parameters)[1:]
+    return {name: parameters for name, parameters in found.items() if parameters[:1] in (["tr"], ["db"])}
+
+
+def test_no_public_verb_is_left_out() -> None:
+    found = public_verbs()
+
+    assert set(found) == {*DATABASE_ONLY, *EITHER, *PARTS, *READS_OF_LAYERS}
+    assert {name for name, parameters in found.items() if parameters[0] == "db"} == set(DATABASE_ONLY)
+
+
+@pytest.mark.parametrize("name", DATABASE_ONLY)
+def test_a_verb_that_makes_its_own_transactions_refuses_one_before_any_key_is_touched(
+    db: Any, space: Subspace, name: str
+) -> None:
+    scene = Scene(db, space)
+    call = DATABASE_ONLY[name](scene)
+    before = scene.rows()
+
+    for form in call.forms():
+        tr = db.create_transaction()
+        with pytest.raises(TypeError, match=r"makes its own transactions: it takes a database, not a transaction\. \w"):
+            form(tr)
+        assert tr.get_approximate_size().wait() == db.create_transaction().get_approximate_size().wait()
+        tr.commit().wait()
+        for given, named in ((tr.snapshot, "a transaction's snapshot"), (None, "NoneType"), ("memory:", "str")):
+            with pytest.raises(TypeError, match=f"takes a database, not {named}: give what fdbqueue.open returned"):
+                form(given)
+    assert scene.rows() == before
+
+
+@pytest.mark.parametrize("name", EITHER)
+def test_a_verb_composes_in_a_transaction_and_refuses_what_is_none(db: Any, space: Subspace, name: str) -> None:
+    scene = Scene(db, space)
+    call = EITHER[name](scene)
+    before = scene.rows()
+
+    for form in call.forms():
+        form(db.create_transaction())
+        for given, expected in (
+            (db.create_transaction().snapshot, "A transaction was expected, and not its snapshot"),
+            (None, "A database or a transaction was expected, not NoneType"),
+            ("memory:", "A database or a transaction was expected, not str"),
+        ):
+            with pytest.raises(TypeError, match=expected):
+                form(given)
+    assert scene.rows() == before
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, (first, *others) in public_verbs().items() if first == "tr" and "timeout" in others]
+)
+def test_a_verb_that_takes_either_does_not_wait_in_a_transaction(db: Any, space: Subspace, name: str) -> None:
+    scene = Scene(db, space)
+    call = EITHER[name](scene)
+    before = scene.rows()
+    for form in call.waiting().forms():
+        tr = db.create_transaction()
+        with pytest.raises(ValueError, match="timeout needs a database: a transaction never sees"):
+            form(tr)
+        tr.commit().wait()
+    assert scene.rows() == before
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_of_a_transaction_refuses_a_database(db: Any, space: Subspace, name: str) -> None:
+    scene = Scene(db, space)
+    call = PARTS[name](scene)
+    before = scene.rows()
+
+    with pytest.raises(TypeError, match="is a part of a transaction: it takes a transaction, not a database"):
+        call(db)
+    assert scene.rows() == before
+    call(db.create_transaction())
+
+
+@pytest.mark.engines("cluster")
+def test_the_bindings_own_objects_are_told_apart(db: Any) -> None:
+    import fdb
+
+    tr = db.create_transaction()
+    assert isinstance(tr, fdb.Transaction)
+    only_database(tr.db, "Watchdog.sweep", "Never mind.")
+    with pytest.raises(TypeError, match="not a transaction"):
+        only_database(tr, "Watchdog.sweep", "Never mind.")
+    with pytest.raises(TypeError, match="a transaction's snapshot"):
+        only_database(tr.snapshot, "Watchdog.sweep", "Never mind.")
