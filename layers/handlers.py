@@ -147,7 +147,7 @@ def call_back(function: Callable[[Any], object], argument: Any) -> None:
     """Call a function that is not awaited.
 
     Raises:
-        TypeError: it returned a coroutine, of which nothing has run.
+        TypeError: it returned a coroutine, which has not run.
     """
     result = function(argument)
     if inspect.iscoroutine(result):
@@ -156,5 +156,5 @@ def call_back(function: Callable[[Any], object], argument: Any) -> None:
 
 
 def is_async(handler: Handler) -> bool:
-    """Say whether a handler is to be awaited."""
+    """Return whether a handler is a coroutine function."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
