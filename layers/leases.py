@@ -69,7 +69,7 @@ from .leasing.enqueueing import enqueue_with_notes
 from .leasing.holding import Holding, Live
 from .leasing.moves import Retry, cut
 from .leasing.reclaiming import ReclaimReport, reclaim
-from .leasing.stats import LeaseStats, read_lease_stats
+from .leasing.stats import LeaseStats, Looks, read_lease_stats
 from .leasing.taking import Taken, Taking, Terms
 from .leasing.timercheck import check_timers
 from .leasing.times import not_negative, positive, visible_at
@@ -133,6 +133,7 @@ class Leases:
         self.dead = DeadLetters(queue, self.now_us)
         """The dead letters: browse, redrive, purge."""
         self._holding = Holding(queue, self.retry)
+        self._looks = Looks()
 
     def sparing(self, spares: Callable[[Position, bytes], bool]) -> Leases:
         """Return leases like these that do not reclaim an expired lease if `spares` is true for it. For layers."""
@@ -447,7 +448,14 @@ class Leases:
 
         *Conflicts:* none, it reads by snapshot. *Cost:* three reads in parallel; it does not grow with the queue.
         """
-        return (yield from self.queue.read(tr, partial(read_lease_stats, layout=self.layout, now_us=self.now_us())))
+        read = partial(
+            read_lease_stats,
+            layout=self.layout,
+            now_us=self.now_us(),
+            looks=self._looks,
+            remember=is_database(tr),
+        )
+        return (yield from self.queue.read(tr, read))
 
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Read everything that the queue owns and compare: what `Queue.check` does, and timers.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
@@ -24,11 +25,13 @@ from .leasing.timers import SETTLE_LIMIT, due_timers, settle
 from .leasing.times import check_timeout, positive
 from .selectors import ItemTest, Selector, Selects
 from .staging.requests import REQUEST_SECONDS
+from .subscribing.asked import check_limit
 from .subscribing.awaiting import Awaiting
 from .subscribing.credit import Credit, credit_left
 from .subscribing.pointing import Habit, Pointing
 from .subscribing.records import Registration, pack_record, read_registration
 from .subscribing.sole import SoleHead
+from .subscribing.stats import SubscriptionStats, read_one
 from .subscribing.waitingline import WaitingLine
 
 T = TypeVar("T")
@@ -116,8 +119,7 @@ class Subscription:
         timeout: float | None = 0.0,
     ) -> Steps[list[Lease]]:
         """Lease up to `limit` next items, in order, as far as there are some and credit lasts; otherwise as `lease`."""
-        if limit < 1:
-            raise ValueError(f"limit is how many items to lease, at least 1, not {limit}.")
+        check_limit(limit, "items to lease")
         check_timeout(timeout)
         if timeout != 0 and not is_database(tr):
             raise ValueError("Nobody else's commit is seen in a transaction: give a database to wait.")
@@ -205,6 +207,21 @@ class Subscription:
         *Conflicts:* none, it reads by snapshot. *Cost:* two reads; the second grows with what consumers have.
         """
         return (yield from self.leases.queue.read(tr, self._credit_now))
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[SubscriptionStats]:
+        """Return the stats of this subscription.
+
+        Raises:
+            SubscriptionError: it was unsubscribed.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* two reads in parallel; one grows with what its consumers have.
+        """
+        read = partial(read_one, layout=self._layout, now_us=self.leases.now_us(), name=self.name)
+        found = yield from self.leases.queue.read(tr, read)
+        if found is None:
+            raise self._unsubscribed()
+        return found
 
     @property
     def ownership(self) -> float:
@@ -319,5 +336,8 @@ class Subscription:
 
     def _registration(self, stored: Any) -> Registration:
         if not stored.present():
-            raise SubscriptionError(f"{self!r} was unsubscribed. Subscribe again.")
+            raise self._unsubscribed()
         return read_registration(self._layout, self.name, bytes(stored))
+
+    def _unsubscribed(self) -> SubscriptionError:
+        return SubscriptionError(f"{self!r} was unsubscribed. Subscribe again.")

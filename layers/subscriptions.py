@@ -56,7 +56,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -73,36 +72,19 @@ from .leases import Leases, leases_of
 from .leasing.times import positive, visible_at
 from .levels import with_priority
 from .selectors import ItemTest, Selector, Selects
+from .subscribing.asked import check_limit, check_name
 from .subscribing.check import check_subscriptions
 from .subscribing.pushing import Delivery, Pushing
 from .subscribing.records import NO_LOOK, Pointer, Registration, pack_record, read_registration
 from .subscribing.spans import everything
+from .subscribing.stats import SubscriptionStats, count_registrations, read_page
 from .subscribing.waitingline import DISPATCHER, WaitingLine
 from .subscription import Subscription
 
-NAME_BYTES = 200
+__all__ = ["SubscriptionStats", "Subscriptions"]
+
 SHARE = 0.05
 """Which part of the time a browser reads, unless it is told otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionStats:
-    """What is known of one subscription."""
-
-    name: str
-    selector: str | None
-    """Its condition, "" for none; None: a function."""
-    suspended: bool
-    credit: int | None
-    """How many items its consumers may have at once; None: any number."""
-    credit_bytes: int | None
-    """How many bytes."""
-    held: int
-    """How many they have."""
-    held_bytes: int
-    """Bytes of those."""
-    exclusive: bool
-    """Whether somebody owns it now."""
 
 
 class Subscriptions:
@@ -159,11 +141,11 @@ class Subscriptions:
             SelectorError: the selector is none; line and column say where.
             SubscriptionError: there is an exclusive one, whose owner lives; or this is to be, and there are others.
 
-        *Conflicts:* with other changes of subscriptions, and with leases of the same one. *Cost:* one range read, which
-        grows with the number of subscriptions; four writes. A new selector for an old one: as `unsubscribe`.
+        *Conflicts:* with leases of the same one, with other changes of it and of the first two subscriptions by name,
+        and with any change if there are fewer than two. *Cost:* two reads in parallel, which do not grow with the
+        number of subscriptions, and four writes. A new selector for an old one: as `unsubscribe`.
         """
-        if not 1 <= len(name.encode()) <= NAME_BYTES:
-            raise ValueError(f"The name of a subscription has 1 to {NAME_BYTES} bytes, not {len(name.encode())}.")
+        check_name(name)
         text = Selector(selector).text if isinstance(selector, str) else None
         function = None if isinstance(selector, str) else selector
         not_awaited(function, "A selector")
@@ -181,6 +163,7 @@ class Subscriptions:
             name: what it is called.
             function: its selector, if that is a function.
         """
+        check_name(name)
         not_awaited(function, "A selector")
         return Subscription(self.leases, name, function=function, owner=b"", ownership_us=0)
 
@@ -190,9 +173,10 @@ class Subscriptions:
 
         Who waits for its items is woken by that, and told.
 
-        *Conflicts:* as `subscribe`, and with whoever begins or ends to wait for its items. *Cost:* two range reads,
-        which grow with the number of subscriptions and of all who wait; four writes, and one for each who is woken.
+        *Conflicts:* as `subscribe`, and with calls that begin or end to wait for its items. *Cost:* three reads, of
+        which one grows with the number of all calls that wait; four writes, and one for each call that is woken.
         """
+        check_name(name)
         return (yield from self._queue.transact(tr, partial(self._unsubscribe, name=name)))
 
     @verb
@@ -279,12 +263,37 @@ class Subscriptions:
         return (yield from self.leases.enqueue_many.steps(tr, values, delay=delay, at=at, ttl=ttl, headers=headers))
 
     @verb
-    def stats(self, tr: Transaction | Database) -> Steps[list[SubscriptionStats]]:
-        """Return what is known of each subscription, by name.
+    def stats(
+        self, tr: Transaction | Database, *, after: str | None = None, limit: int | None = None
+    ) -> Steps[list[SubscriptionStats]]:
+        """Return the stats of each subscription, by name. `Subscription.stats` returns those of one.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* one range read, and one for each.
+        Args:
+            tr: a transaction, or a database.
+            after: only subscriptions behind this name, to read them in pages.
+            limit: how many at most; None: all.
+
+        Raises:
+            TypeError, ValueError: `after` is no name, or the limit is less than 1.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* two range reads, which grow with the number of these
+        subscriptions and of the items that their consumers have.
         """
-        return (yield from self._queue.read(tr, self._stats))
+        if after is not None:
+            check_name(after)
+        if limit is not None:
+            check_limit(limit, "subscriptions to tell of")
+        page = partial(read_page, layout=self._layout, now_us=self.leases.now_us(), after=after, limit=limit or 0)
+        return (yield from self._queue.read(tr, page))
+
+    @verb
+    def count(self, tr: Transaction | Database, *, limit: int = 1_000) -> Steps[int]:
+        """Return how many subscriptions there are; at most `limit` are counted.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one range read of up to `limit` rows.
+        """
+        check_limit(limit, "subscriptions to count")
+        return (yield from self._queue.read(tr, partial(count_registrations, layout=self._layout, limit=limit)))
 
     def browse(
         self,
@@ -330,7 +339,7 @@ class Subscriptions:
 
     def _subscribe(self, tr: Transaction, name: str, new: Registration) -> Steps[None]:
         layout, now_us = self._layout, self.leases.now_us()
-        registered = yield from self._registered(tr)
+        registered = yield from self._registered(tr, name)
         for other, registration in registered.items():
             if registration.owner and registration.owned_until_us > now_us:
                 raise SubscriptionError(
@@ -372,7 +381,7 @@ class Subscriptions:
 
     def _unsubscribe(self, tr: Transaction, name: str) -> Steps[bool]:
         layout = self._layout
-        registered = yield from self._registered(tr)
+        registered = yield from self._registered(tr, name)
         if name not in registered:
             return False
         tr.clear(layout.subscriptions.pack((name,)))
@@ -384,34 +393,21 @@ class Subscriptions:
             tr.clear(layout.subscribed_key)
         return True
 
-    def _registered(self, tr: Transaction) -> Steps[dict[str, Registration]]:
-        """Read all registrations; plainly, so that two who register at the same time see each other."""
-        span = self._layout.subscriptions.range()
-        found = {}
-        for row in (yield from rows(tr, span.start, span.stop)):
-            name = self._layout.subscriptions.unpack(row.key)[0]
-            found[name] = read_registration(self._layout, name, row.value)
-        return found
+    def _registered(self, tr: Transaction, name: str) -> Steps[dict[str, Registration]]:
+        """Read a subscription, and the first two of all, by name.
 
-    def _stats(self, tr: Transaction) -> Steps[list[SubscriptionStats]]:
-        now_us = self.leases.now_us()
-        span = self._layout.subscriptions.range()
-        found = []
-        for row in (yield from rows(tr.snapshot, span.start, span.stop)):
-            name = self._layout.subscriptions.unpack(row.key)[0]
-            registration = read_registration(self._layout, name, row.value)
-            span = self._layout.held[name].range()
-            held = yield from rows(tr.snapshot, span.start, span.stop)
-            found.append(
-                SubscriptionStats(
-                    name,
-                    registration.selector,
-                    registration.suspended,
-                    registration.credit,
-                    registration.credit_bytes,
-                    len(held),
-                    sum(int.from_bytes(one.value, "little") for one in held),
-                    exclusive=bool(registration.owner) and registration.owned_until_us > now_us,
-                )
-            )
-        return found
+        That is enough to know whether another is exclusive, and whether there is another at all: an exclusive one has
+        no other beside it, so that it is among the first two. Plain reads: if there is only one, the whole range is
+        read, and a call that registers another conflicts. If there are two, a call that removes one of them does.
+        """
+        layout = self._layout
+        span = layout.subscriptions.range()
+        own_key = layout.subscriptions.pack((name,))
+        own = tr.get(own_key)
+        first = yield from rows(tr, span.start, span.stop, limit=2)
+        found = {row.key: row.value for row in first}
+        stored = yield own
+        if stored.present():
+            found[own_key] = bytes(stored)
+        names = {key: layout.subscriptions.unpack(key)[0] for key in found}
+        return {names[key]: read_registration(layout, names[key], value) for key, value in found.items()}

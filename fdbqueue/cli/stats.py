@@ -16,15 +16,16 @@ from fdbqueue.layers.subscriptions import Subscriptions
 def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     """Print how many items there are in each state, how many came and went, how old the first one is, and who waits.
 
-    Of a queue with an order, its name and how many items of each level are available.
+    Of a queue with an order, its name and how many items of each level are available. Up to 1,000 subscriptions are
+    counted.
     """
     with opened(url) as db:
         staged = StagedQueue(queue_of(queue)).stats(db)
         order = order_stats(db, queue_of(queue))
-        subscribed = Subscriptions(queue_of(queue)).stats(db)
+        subscribed = Subscriptions(queue_of(queue)).count(db)
     found = {**asdict(staged.items), "requests": staged.requests, "wanted": staged.wanted, **order}
     if subscribed:
-        found["subscriptions"] = len(subscribed)
+        found["subscriptions"] = subscribed
     if wants_table(as_json):
         levels = found.pop("levels", {})
         print_pairs(queue, {**found, **{f"level {rank}": there for rank, there in levels.items()}})

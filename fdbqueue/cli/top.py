@@ -26,7 +26,7 @@ COLUMNS = {
     **{state: state for state in ("available", "leased", "delayed", "dead", "overdue")},
     "in/s": "enqueued_per_s",
     "out/s": "dequeued_per_s",
-    "age s": "oldest_age_s",
+    "age s": "oldest_age_at_least_s",
     "wait": "requests",
 }
 
@@ -41,7 +41,10 @@ def top(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what queues hold, how fast items come and go, and how many processes wait, again and again, until Ctrl-C."""
+    """Show what queues hold, how fast items come and go, and how many processes wait, again and again, until Ctrl-C.
+
+    Of an item that notes no time the age is what it is at least: since the first look that counted it.
+    """
     looks = itertools.count() if count is None else range(count)
     with opened(url) as db:
         watched = {name: StagedQueue(queue_of(name)) for name in queues}

@@ -24,7 +24,7 @@ from fdbqueue.engine.errors import NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSAC
 from fdbqueue.errors import JobError
 from fdbqueue.spark.appender import Appender, Part
 from fdbqueue.spark.backlog import MEMORY_BYTES, Backlog
-from fdbqueue.spark.digests import Multiset
+from fdbqueue.spark.digests import Met, Multiset
 from fdbqueue.spark.partition import Guard, JobIsCommitted, Log, NotMine
 from fdbqueue.spark.rows import Rows
 
@@ -59,8 +59,24 @@ class PartitionReport:
     """How often it wrote rows again, after a commit that failed or the loss of its partition to another attempt."""
     seconds: float
     """From the first row to the last commit."""
+    digest: int = 0
+    """Of all rows of the input, in any order."""
     stopped: bool = False
-    """Whether it ended early, because the job was committed already."""
+    """Whether it found the job committed. It wrote nothing from then on, and only counted its rows."""
+    held: Held | None = None
+    """Where its rows are that are not in the queue yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an attempt keeps aside until all rows of its job were met (`held.py`)."""
+
+    token: bytes
+    """The attempt's own."""
+    skipped: int
+    """Values with the digests of rows that are in."""
+    batches: int
+    """Batches of rows that are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +140,28 @@ class Attempt:
         self._too_old = 0
         self._begun = self._stopped = False
         self._started = 0.0
-        self._rows = self._skipped = self._bytes = self._transactions = self._conflicts = self._retries = 0
+        self._met = Met()
+        self._skipped = self._transactions = self._conflicts = self._retries = 0
 
-    def add(self, rows: Rows, size_bytes: int = 0) -> bool:
-        """Take more of the input; return whether there is use for more.
+    def add(self, rows: Rows, size_bytes: int = 0) -> None:
+        """Take more of the input. Once the job is committed, rows are counted only.
 
         Raises:
             JobError: the job was forgotten. FDBError: one that no retry helps.
         """
+        self._met.add(rows.digests, size_bytes)
         if not self._stopped:
-            self._rows += len(rows)
-            self._bytes += size_bytes
             self._run(lambda: self._take(rows))
-        return not self._stopped
+
+    def skip(self, digests: list[bytes]) -> None:
+        """Take more of the input: rows that were found in the queue before, by their digests.
+
+        Raises:
+            JobError: one of them is not in the queue.
+        """
+        self._met.add(digests)
+        if not self._stopped:
+            self._run(lambda: self._take_off(digests))
 
     def finish(self) -> PartitionReport:
         """Write what is left, at the end of the input.
@@ -148,13 +173,14 @@ class Attempt:
             self._run(self._finish)
         return PartitionReport(
             self._partition,
-            self._rows,
+            self._met.rows,
             self._skipped,
-            self._bytes,
+            self._met.size_bytes,
             self._transactions,
             self._conflicts,
             self._retries,
             time.monotonic() - self._started if self._started else 0.0,
+            self._met.digest,
             self._stopped,
         )
 
@@ -178,11 +204,20 @@ class Attempt:
         self._backlog.append(self._not_in(rows))
         self._write_backlog(rest=False)
 
+    def _take_off(self, digests: list[bytes]) -> None:
+        missing = self._ahead.unmatched(digests)
+        if missing:
+            raise JobError(
+                f"Partition {self._partition} had {len(missing):,} rows in the queue a moment ago, and no mark says so"
+                " now: the job's keys were changed by something else. Nothing new was written by this attempt."
+            )
+        self._skipped += len(digests)
+
     def _finish(self) -> None:
         while True:
             self._write_backlog(rest=True)
             if self._ahead:
-                raise self._rows_differ()
+                raise rows_differ(self._partition, ahead=len(self._ahead), rows=self._met.rows)
             if not self._sent:
                 break
             self._settle()
@@ -307,11 +342,13 @@ class Attempt:
             self._patience = self._db.create_transaction()
         self._patience.on_error(code).wait()
 
-    def _rows_differ(self) -> JobError:
-        return JobError(
-            f"Partition {self._partition} has {len(self._ahead):,} rows in the queue, from an earlier attempt, that"
-            f" are not among this attempt's {self._rows:,}. The rows differ between attempts, as those of random or"
-            " time-dependent expressions do, or the job was submitted again with other data or another partitioning."
-            f" Nothing new was written by this attempt ({self._backlog.rows:,} rows held back). checkpoint() the"
-            " DataFrame first, and enqueue that, under a new job id."
-        )
+
+def rows_differ(partition: int, *, ahead: int, rows: int) -> JobError:
+    """Return the error of an attempt whose input lacks rows that are in the queue."""
+    return JobError(
+        f"Partition {partition} has {ahead:,} rows in the queue, from an earlier attempt, that are not among this"
+        f" attempt's {rows:,}. The rows differ between attempts, as those of random or time-dependent expressions do,"
+        " or the job was submitted again with other data or another partitioning. Nothing new was written by this"
+        " attempt. Submit the job with the rows and the partitioning that it had; checkpoint() a DataFrame whose rows"
+        " change, and enqueue it, as other data, under a new job id."
+    )

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
@@ -12,9 +17,9 @@ import fdbqueue
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.errors import JobError
+from fdbqueue.errors import ChecksBypassed, JobError
 from fdbqueue.layout import Layout, Name
-from fdbqueue.spark.job import forget_job, job_report, read_record, remove_marks
+from fdbqueue.spark.job import forget_job, job_report, read_record
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.options import AT_LEAST_ONCE, EXACTLY_ONCE, Options, parse
 from fdbqueue.spark.record import Header, JobRecord, JobReport
@@ -22,6 +27,7 @@ from fdbqueue.spark.schema import header_of
 from fdbqueue.spark.source import NAME, FdbQueueDataSource
 
 DEFAULT_PARTITIONS = 8
+_REFUSALS = {kind.__name__: kind for kind in (JobError, ChecksBypassed)}
 
 
 def register(spark: SparkSession) -> None:
@@ -29,7 +35,12 @@ def register(spark: SparkSession) -> None:
 
     The library must be installed where the executors run. Executors take their Python from ``PYSPARK_PYTHON``, and
     without it from the PATH, not from the driver's environment.
+
+    Raises:
+        TypeError: `spark` is no session.
     """
+    if not hasattr(spark, "dataSource"):
+        raise TypeError(f"register takes a SparkSession, not {type(spark).__name__}.")
     spark.dataSource.register(FdbQueueDataSource)
 
 
@@ -51,7 +62,8 @@ def enqueue_dataframe(
     """Enqueue the rows of `df`, exactly once however often tasks, executors and drivers fail.
 
     If it fails, or the driver dies, call it again with the same arguments: rows that are in are not written again.
-    Once it has returned, calling it again returns the same report and does nothing.
+    Once it has returned, calling it again with the same rows enqueues nothing, and the report says
+    ``already_committed``. Other rows under the same id are refused.
 
     The rows are partitioned by a hash of their own contents, so a row is in the same partition whenever the job is
     submitted, however `df` is partitioned by then. That costs a shuffle; the format ``fdbqueue`` by itself has none.
@@ -73,14 +85,21 @@ def enqueue_dataframe(
         batch_rows: rows in one transaction, at most.
 
     Raises:
-        ValueError: an argument or the schema can't be. JobError: a job of that id was submitted before with others.
+        TypeError: an argument has a type that it can't have. ValueError: a value that it can't have, or the schema.
+        JobError: a job of that id was submitted before with other arguments or other rows.
+        ChecksBypassed: the queue is smart, and `smart` is missing.
         Whatever Spark raises for a failed job; its message has that of the task, which says what to do.
 
     *Conflicts:* none with other writers of the queue. *Cost:* per transaction of up to 4,000 rows three reads, and one
     write and 16 bytes more than the rows themselves.
     """
+    if not hasattr(df, "sparkSession"):
+        raise TypeError(
+            f"enqueue_dataframe takes a DataFrame of Spark, not {type(df).__module__}.{type(df).__name__}. Make one by"
+            " spark.createDataFrame."
+        )
     register(df.sparkSession)
-    given = {
+    given: dict[str, Any] = {
         "url": url,
         "queue": queue if isinstance(queue, str) else None,
         "queueKey": None if queue is None or isinstance(queue, str) else Layout(queue).prefix.hex(),
@@ -94,6 +113,9 @@ def enqueue_dataframe(
         "smart": smart,
         "batchRows": None if batch_rows is None else str(batch_rows),
     }
+    wrong = [name for name, value in given.items() if not isinstance(value, str | None)]
+    if wrong:
+        raise TypeError("; ".join(f"{name} is a str, not {given[name]!r}" for name in wrong) + ".")
     options = parse({name: value for name, value in given.items() if value is not None})
     keys = JobKeys(options.home(), options.job_id or "")
     with fdbqueue.open(options.url) as db:
@@ -103,13 +125,10 @@ def enqueue_dataframe(
     given["partitions"] = str(_partitions(options, before))
     options = parse({name: value for name, value in given.items() if value is not None})
     header = header_of(options, df.schema)
-    done = before is not None and _is_done(keys.job_id, before, header)
-    if not done:
-        writer = _repartitioned(df, header).write.format(NAME).mode("append")
+    writer = _repartitioned(df, header).write.format(NAME).mode("append")
+    with _refusals():
         writer.options(**{name: value for name, value in given.items() if value is not None}).save()
     with fdbqueue.open(options.url) as db:
-        if done:
-            remove_marks(db, keys)  # its driver may have died when it was committed, and before they were gone
         report = _report(db, options)
         if job_id is None:
             forget_job(db, options.home().space, report.job_id)
@@ -120,13 +139,6 @@ def _partitions(options: Options, before: JobRecord | None) -> int:
     if options.partitions is not None:
         return options.partitions
     return (before.header.partitions if before else None) or DEFAULT_PARTITIONS
-
-
-def _is_done(job_id: str, record: JobRecord, header: Header) -> bool:
-    if record.outcome is None:
-        return False
-    record.header.expect(job_id, header)
-    return True
 
 
 def _repartitioned(df: DataFrame, header: Header) -> DataFrame:
@@ -141,6 +153,18 @@ def _hashable(name: str, kind: t.DataType) -> Column:
     if "map<" not in kind.simpleString():
         return column
     return f.to_json(f.struct(column), {"timeZone": "UTC", "ignoreNullFields": "true"})
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Raise an error of this library's as what it is, when Spark reports it from another process."""
+    try:
+        yield
+    except PySparkException as error:
+        refused = re.search(rf"^\s*fdbqueue\.errors\.({'|'.join(_REFUSALS)}): (.+)$", str(error), re.MULTILINE)
+        if refused is None:
+            raise
+        raise _REFUSALS[refused[1]](refused[2]) from error
 
 
 def _report(db: Database, options: Options) -> JobReport:

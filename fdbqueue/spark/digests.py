@@ -1,11 +1,12 @@
-"""Digests of rows, and which of them are in the queue but were not met yet.
+"""Digests of rows: which of them are in the queue but were not met yet, and one digest for many rows.
 
-Spark promises a retried task the same *set* of rows, not the same order, so a row is known by what it is.
+Spark promises a retried task the same *set* of rows. It does not promise their order, so a row is known by its digest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 
 from fdbqueue.errors import FormatError
@@ -17,6 +18,37 @@ _BUCKET_BYTES = 2
 def digests_of(rows: Iterable[bytes]) -> list[bytes]:
     """Return the digest of each row: equal for equal rows, and for no others, in any process."""
     return [blake2b(row, digest_size=DIGEST_BYTES).digest() for row in rows]
+
+
+@dataclass(slots=True)
+class Met:
+    """The rows of an input so far: how many, how large, and one digest of them all.
+
+    The digest is the sum of the rows' digests modulo 2**128. It is the same for the same rows in any order and in any
+    partitions, and equal rows count as often as they occur.
+
+    >>> once, again = Met(), Met()
+    >>> once.add(digests_of([b"a", b"b", b"a"]))
+    >>> for rows in [b"a"], [b"b", b"a"]:
+    ...     again.add(digests_of(rows))
+    >>> once == again
+    True
+    """
+
+    rows: int = 0
+    size_bytes: int = 0
+    digest: int = 0
+
+    def add(self, digests: Sequence[bytes], size_bytes: int = 0) -> None:
+        """Add rows by their digests."""
+        self.rows += len(digests)
+        self.size_bytes += size_bytes
+        self.digest = added(self.digest, sum(map(int.from_bytes, digests)))
+
+
+def added(*digests: int) -> int:
+    """Return the digest of all rows of several inputs."""
+    return sum(digests) % (1 << 8 * DIGEST_BYTES)
 
 
 class Multiset:

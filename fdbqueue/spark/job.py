@@ -11,7 +11,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+from msgspec import structs
 
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.selector import KeySelector
@@ -20,9 +22,11 @@ from fdbqueue.engine.transactional import attempts, transactional
 from fdbqueue.errors import JobError
 from fdbqueue.layout import Layout, Name
 from fdbqueue.spark.attempt import PartitionReport
+from fdbqueue.spark.digests import DIGEST_BYTES, added
 from fdbqueue.spark.keys import JOBS_WITHOUT_A_QUEUE, JobKeys, job_ids
 from fdbqueue.spark.partition import Counted, counted, owner_attempts
 from fdbqueue.spark.record import Header, JobRecord, JobReport, Outcome, decode, encode
+from fdbqueue.tail import refuse_smart
 
 Clock = Callable[[], int]
 MARKS_A_REMOVAL = 250
@@ -34,50 +38,78 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-def begin_job(db: Database, keys: JobKeys, header: Header, *, clock: Clock = now_us) -> tuple[bytes, JobRecord]:
+class Begun(NamedTuple):
+    """A job as a submission of it finds it."""
+
+    stored: bytes
+    """Its record, as it is stored."""
+    record: JobRecord
+    """What that says."""
+    resumed: bool
+    """Whether rows of an earlier submission are in, and the job is not committed."""
+
+    @property
+    def committed(self) -> bool:
+        """Whether the job is done: the submission's rows are only compared."""
+        return self.record.outcome is not None
+
+
+def begin_job(db: Database, keys: JobKeys, header: Header, *, clock: Clock = now_us) -> Begun:
     """Write the job's record, or compare it with the one that is there.
 
-    Returns:
-        The record as it is stored, and what it says: whether the job is committed already, for instance.
+    Rows of a committed job are compared as a whole, so that its number of partitions may differ.
 
     Raises:
-        JobError: the job began with another header.
+        JobError: the job began with another header. ChecksBypassed: its queue is smart, and the job is not.
 
     *Conflicts:* with another that begins the same job; one of them finds the other's record. *Cost:* one read, one
-    write.
+    write; for a job that began before, one key read per partition.
     """
     fresh = JobRecord(header=header, started_us=clock())
 
-    def body(tr: Transaction) -> Steps[tuple[bytes, JobRecord]]:
+    def body(tr: Transaction) -> Steps[Begun]:
         value = yield tr.get(keys.record)
         if value.present():
             stored = bytes(value)
-            return stored, decode(keys.job_id, stored)
+            counts = yield from rows(tr.snapshot, *keys.counts_range())
+            record = decode(keys.job_id, stored)
+            return Begun(stored, record, record.outcome is None and any(counted(row.value).rows for row in counts))
+        yield from refuse_bypass(tr, keys.layout, header)
         tr.set(keys.record, encode(fresh))
-        return encode(fresh), fresh
+        return Begun(encode(fresh), fresh, resumed=False)
 
-    stored, record = run(attempts(db, body))
-    record.header.expect(keys.job_id, header)
-    return stored, record
+    begun = run(attempts(db, body))
+    was = begun.record.header
+    was.expect(keys.job_id, structs.replace(header, partitions=was.partitions) if begun.committed else header)
+    return begun
 
 
 def commit_job(db: Database, keys: JobKeys, reports: Iterable[PartitionReport], *, clock: Clock = now_us) -> JobReport:
     """Make the job's record the fence that stops late attempts, and keep its report there; then remove its marks.
 
+    If the job is committed already, the rows are compared with those that it had.
+
     Raises:
-        JobError: what is in is not what the last attempts had: rows differed between attempts, or partitions did.
+        JobError: what is in is not what the last attempts had: rows differed between attempts, or partitions did. Or
+            the job was committed with other rows.
 
     *Conflicts:* transactions of late attempts fail. *Cost:* two keys read per partition, one write; then one
     transaction per 250 marks removed.
     """
     by_partition = {report.partition: report for report in reports}
+    own: Outcome | None = None
 
     def body(tr: Transaction) -> Steps[JobRecord]:
+        nonlocal own
         value = yield tr.get(keys.record)
         if not value.present():
             raise JobError(f"The record of job {keys.job_id!r} is gone: the queue was cleared, or the job forgotten.")
         record = decode(keys.job_id, bytes(value))
         if record.outcome is not None:
+            if record.outcome != own:  # else this is the second try of a commit whose first one took effect
+                _compare(keys.job_id, record.outcome, by_partition)
+                record = structs.replace(record, outcome=structs.replace(record.outcome, already_committed=True))
+                tr.set(keys.record, encode(record))
             return record
         # Not by snapshot: a late transaction that adds rows makes this commit fail, or fails itself.
         counts = yield from rows(tr, *keys.counts_range())
@@ -87,11 +119,8 @@ def commit_job(db: Database, keys: JobKeys, reports: Iterable[PartitionReport], 
         if problem:
             raise JobError(f"Job {keys.job_id!r} is not committed: {problem}")
         tried = sum(owner_attempts(row.value) for row in owners)
-        record = JobRecord(
-            header=record.header,
-            started_us=record.started_us,
-            outcome=_outcome(by_partition, found, max(tried, len(by_partition)), clock()),
-        )
+        own = _outcome(by_partition, found, max(tried, len(by_partition)), clock())
+        record = structs.replace(record, outcome=own)
         tr.set(keys.record, encode(record))
         return record
 
@@ -130,6 +159,18 @@ def check_report(db: Database, keys: JobKeys, header: Header) -> None:
     run(attempts(db, lambda tr: _refuse_other_delivery(tr, keys, header)))
 
 
+def refuse_bypass(tr: Transaction, layout: Layout, header: Header) -> Steps[None]:
+    """Refuse rows that would pass a smart queue's checks by, before any task runs.
+
+    Tasks find out by themselves, with each transaction. That is how rows which name their queues are refused.
+
+    Raises:
+        ChecksBypassed: the queue is smart, and the job has no `smart`.
+    """
+    if header.smart is None:
+        yield from refuse_smart(tr, layout)
+
+
 def _refuse_other_delivery(tr: Transaction, keys: JobKeys, header: Header) -> Steps[None]:
     value = yield tr.get(keys.record)
     if value.present() and decode(keys.job_id, bytes(value)).header.delivery != header.delivery:
@@ -143,8 +184,8 @@ def remove_marks(db: Database, keys: JobKeys) -> None:
         newest = keys.number_of(last) if keys.mark(partition, 0) <= last else 0
         for first in range(1, newest + 1, MARKS_A_REMOVAL):
             begin, end = keys.mark(partition, first), keys.mark(partition, first + MARKS_A_REMOVAL)
-            _clear(db, begin, end)
-    _clear(db, keys.begin, keys.end)
+            clear(db, begin, end)
+    clear(db, keys.begin, keys.end)
 
 
 def _partitions(tr: Transaction, keys: JobKeys) -> Steps[list[int]]:
@@ -157,7 +198,8 @@ def _last_mark(tr: Transaction, *, keys: JobKeys, partition: int) -> Steps[bytes
 
 
 @transactional
-def _clear(tr: Any, begin: bytes, end: bytes) -> None:
+def clear(tr: Any, begin: bytes, end: bytes) -> None:
+    """Remove the keys of a range."""
     tr.clear_range(begin, end)
 
 
@@ -261,6 +303,25 @@ def _outcome(reports: dict[int, PartitionReport], counts: dict[int, Counted], tr
         transactions=sum(found.transactions for found in counts.values()),
         conflicts=sum(report.conflicts for report in reports.values()),
         retries=sum(report.retries for report in reports.values()),
+        digest=added(*(report.digest for report in reports.values())).to_bytes(DIGEST_BYTES, "big"),
+    )
+
+
+def _compare(job_id: str, outcome: Outcome, reports: dict[int, PartitionReport]) -> None:
+    """Compare the rows of a submission with those of the job, which is committed.
+
+    Raises:
+        JobError: they are others.
+    """
+    again = _outcome(reports, {}, 0, 0)
+    # A record of an earlier version has no digest: there the number of rows has to do.
+    if again.rows == outcome.rows and outcome.digest in (b"", again.digest):
+        return
+    what = f"{again.rows:,}" if again.rows != outcome.rows else f"{again.rows:,} others, in part or all"
+    raise JobError(
+        f"Job {job_id!r} is committed, with {outcome.rows:,} rows, and was submitted again with {what}. Nothing was"
+        " enqueued. Submit other rows under a job id of their own. To enqueue all of them under this id, whether they"
+        " are in or not, call fdbqueue.spark.forget_job first."
     )
 
 
@@ -287,4 +348,5 @@ def _report(job_id: str, record: JobRecord, counts: dict[int, Counted], tried: i
         outcome.transactions,
         outcome.conflicts,
         outcome.retries,
+        outcome.already_committed,
     )

@@ -7,6 +7,8 @@
 | ``("job", id, "rows", partition)`` | how many rows of the partition are in the queue, and how many transactions wrote
   them: twice 8 bytes, little-endian, by one atomic add |
 | ``("job", id, "mark", partition, n)`` | the digests of the rows that one transaction wrote, 16 bytes each |
+| ``("job", id, "held", submission, attempt, kind, n, chunk)`` | of a job that is submitted again: ``new`` rows that are
+  not in the queue yet, and the digests of those that are, ``skipped`` (`held.py`) |
 
 All but the record go once the job is committed.
 """
@@ -29,21 +31,25 @@ class JobKeys:
     """The keys of one job.
 
     Raises:
-        ValueError: the job id is empty or too long.
+        TypeError: the job id is no str. ValueError: it is empty or too long.
     """
 
-    __slots__ = ("_counts", "_marks", "_owners", "begin", "end", "job_id", "record")
+    __slots__ = ("_counts", "_held", "_marks", "_owners", "begin", "end", "job_id", "layout", "record")
 
     def __init__(self, layout: Layout, job_id: str) -> None:
+        if not isinstance(job_id, str):
+            raise TypeError(f"A job id is a str, not {type(job_id).__name__}: {job_id!r}.")
         size_bytes = len(job_id.encode())
         if not 0 < size_bytes <= MAX_JOB_ID_BYTES:
             raise ValueError(f"A job id has 1 to {MAX_JOB_ID_BYTES:,} bytes; {job_id[:40]!r} has {size_bytes:,}.")
         space = layout.jobs[job_id]
         self.job_id = job_id
+        self.layout = layout
         self.record: bytes = space.key()
         self._owners = space["owner"]
         self._counts = space["rows"]
         self._marks = space["mark"]
+        self._held = space["held"]
         beneath = space.range()
         self.begin: bytes = beneath.start
         """The first of the keys that go when the job is committed, and the end of them."""
@@ -73,6 +79,16 @@ class JobKeys:
         """Return the end of the keys of a partition's marks."""
         end: bytes = self._marks[partition].range().stop
         return end
+
+    def held(self, submission: bytes, token: bytes, kind: str, number: int, chunk: int) -> bytes:
+        """Return the key of a piece of what an attempt keeps aside."""
+        key: bytes = self._held.pack((submission, token, kind, number, chunk))
+        return key
+
+    def held_range(self, submission: bytes, *rest: bytes | str | int) -> tuple[bytes, bytes]:
+        """Return the begin and end of what a submission keeps aside, or of a part of it."""
+        span = self._held.range((submission, *rest))
+        return span.start, span.stop
 
     def partition_of(self, key: bytes) -> int:
         """Return the partition in the key of an owner or a count."""

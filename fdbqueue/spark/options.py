@@ -12,9 +12,10 @@
 | ``headersColumn`` | a column with the headers of each row, a map from string |
 | ``jobId`` | what the job is known by; required unless ``delivery`` is ``atLeastOnce`` |
 | ``delivery`` | ``exactlyOnce`` (default) or ``atLeastOnce`` |
-| ``partitions`` | how many partitions the DataFrame has; a job that has more, or another number when it is submitted
-  again, is refused |
-| ``smart`` | ``module:function``; gives a queue's subspace its `SmartQueue`, and each row is compared (`checked.py`) |
+| ``partitions`` | how many partitions the DataFrame has; a job that has more is refused, and a failed one that is
+  submitted again with another number |
+| ``smart`` | ``module:function``; gives a queue's subspace its `SmartQueue`, and each row is compared (`checked.py`);
+  required if the queue is smart |
 | ``batchRows`` | rows in one transaction, at most; default 4,000 |
 """
 

@@ -176,19 +176,27 @@ class PartitionLog:
         self._known = number
 
     def _check_record(self, value: Any) -> None:
-        stored = bytes(value) if value.present() else None
-        if stored == self._record:
-            return
-        job_id = self._keys.job_id
-        if stored is None:
-            raise JobError(
-                f"The record of job {job_id!r} is gone while partition {self._partition} of it is written: the queue"
-                " was cleared or the job forgotten, or this is another machine's file. A file: URL serves Spark on one"
-                " machine only."
-            )
-        if decode(job_id, stored).outcome is not None:
-            raise JobIsCommitted
-        raise JobError(f"Job {job_id!r} was forgotten and begun anew while an attempt of its first life still ran.")
+        check_record(self._keys, self._partition, self._record, value)
+
+
+def check_record(keys: JobKeys, partition: int, expected: bytes, value: Any) -> None:
+    """Check that a job still runs, by its record as it was read.
+
+    Raises:
+        JobIsCommitted: it is done. JobError: it was forgotten.
+    """
+    stored = bytes(value) if value.present() else None
+    if stored == expected:
+        return
+    job_id = keys.job_id
+    if stored is None:
+        raise JobError(
+            f"The record of job {job_id!r} is gone while partition {partition} of it is written: the queue was cleared"
+            " or the job forgotten, or this is another machine's file. A file: URL serves Spark on one machine only."
+        )
+    if decode(job_id, stored).outcome is not None:
+        raise JobIsCommitted
+    raise JobError(f"Job {job_id!r} was forgotten and begun anew while an attempt of its first life still ran.")
 
 
 class NoLog:

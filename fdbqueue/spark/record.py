@@ -63,6 +63,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     transactions: int = 0
     conflicts: int = 0
     retries: int = 0
+    digest: bytes = b""
+    """Of all rows, in any order (`digests.Met`); empty: not known."""
+    already_committed: bool = False
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +106,8 @@ class JobReport:
     not known. 0 until the job is committed."""
     retries: int
     """How often rows were written again, after such and other failed commits; as `conflicts`, which it includes."""
+    already_committed: bool = False
+    """Whether the job was committed when it was last submitted. That submission had the same rows and wrote none."""
 
 
 def encode(record: JobRecord) -> bytes:

@@ -6,9 +6,11 @@ partition; `commit` again on the driver's side, in another process than `writer`
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 import pyarrow as pa
@@ -18,12 +20,15 @@ from pyspark.sql.types import StructType
 
 import fdbqueue
 from fdbqueue.engine.api import Database
+from fdbqueue.engine.steps import run
+from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
 from fdbqueue.spark import checked
 from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.attempt import COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED, Attempt, PartitionReport
 from fdbqueue.spark.columns import Columns
-from fdbqueue.spark.job import begin_job, check_report, commit_job, now_us, report_job
+from fdbqueue.spark.held import Counter, Holder, drop, release
+from fdbqueue.spark.job import Begun, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.options import Options, parse, refuse_overwrite
 from fdbqueue.spark.partition import Log, NoLog, PartitionLog
@@ -61,6 +66,7 @@ class FdbQueueDataSource(DataSource):
         Raises:
             ValueError: an option, the schema or the mode can't be.
             JobError: the job was submitted before, and differs now.
+            ChecksBypassed: the queue is smart, and the option ``smart`` is missing.
         """
         if overwrite:
             refuse_overwrite()
@@ -85,32 +91,32 @@ class FdbQueueWriter(DataSourceArrowWriter):
         self._header = header
         self._columns = columns
         self._started_us = now_us()
-        self._record = b""
-        self._committed = False
-        if options.exactly_once:
-            with fdbqueue.open(options.url) as db:
-                self._record, record = begin_job(db, self._keys(), header)
-            self._committed = record.outcome is not None
-        elif options.job_id is not None:
-            with fdbqueue.open(options.url) as db:
+        self._submission = os.urandom(16)
+        self._begun: Begun | None = None
+        if options.smart is not None:
+            checked.CheckedAppender(options.home(), options.smart)  # raises if it is not there, before the job begins
+        with fdbqueue.open(options.url) as db:
+            if options.exactly_once:
+                self._begun = begin_job(db, self._keys(), header)
+                return
+            run(attempts(db, lambda tr: refuse_bypass(tr, options.home(), header)))
+            if options.job_id is not None:
                 check_report(db, self._keys(), header)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionWritten:
         """Write one partition; Spark may call it again for the same one, and twice at the same time."""
         partition = _partition()
-        if self._committed:
-            return PartitionWritten(PartitionReport(partition, 0, 0, 0, 0, 0, 0, 0.0, stopped=True))
+        columns = Columns(self._options, self._columns)
+        committed = self._begun is not None and self._begun.committed
         expected = self._header.partitions
-        if expected is not None and partition >= expected:
+        if expected is not None and partition >= expected and not committed:
             raise JobError(
                 f"Job {self._options.job_id!r} is to have {expected} partitions, but there is a number {partition},"
                 " counted from 0. Repartition the DataFrame, or correct the option partitions."
             )
-        columns = Columns(self._options, self._columns)
-        with fdbqueue.open(self._options.url) as db, closing(self._attempt(db, partition)) as attempt:
+        with fdbqueue.open(self._options.url) as db, closing(self._taking(db, partition)) as attempt:
             for batch in iterator:
-                if not attempt.add(*columns.rows(batch)):
-                    break
+                attempt.add(*columns.rows(batch))
             return PartitionWritten(attempt.finish())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -119,21 +125,35 @@ class FdbQueueWriter(DataSourceArrowWriter):
             return
         reports = [message.report for message in messages if isinstance(message, PartitionWritten)]
         with fdbqueue.open(self._options.url) as db:
-            if self._options.exactly_once:
+            if self._begun is not None:
+                if self._begun.resumed:
+                    attempt_at = partial(self._attempt, db)
+                    reports = release(db, self._keys(), self._begun.stored, self._submission, reports, attempt_at)
                 commit_job(db, self._keys(), reports)
             else:
                 report_job(db, self._keys(), self._header, self._started_us, reports)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete nothing: other tasks may still write, and what is in stays in for the next run of the job."""
+        """Drop what tasks kept aside. What is in the queue stays there for the next submission of the job."""
+        if self._begun is not None and self._begun.resumed:
+            with fdbqueue.open(self._options.url) as db:
+                drop(db, self._keys(), self._submission)
 
     def at(self, point: str) -> None:
         """Do nothing; called in `write` at each point where tests make a task fail."""
 
+    def _taking(self, db: Database, partition: int) -> Attempt | Holder | Counter:
+        begun = self._begun
+        if begun is not None and begun.committed:
+            return Counter(partition)
+        if begun is None or not begun.resumed:
+            return self._attempt(db, partition)
+        return Holder(db, self._keys(), partition, begun.stored, self._submission)
+
     def _attempt(self, db: Database, partition: int) -> Attempt:
         log: Log = NoLog()
-        if self._options.exactly_once:
-            log = PartitionLog(db, self._keys(), partition, self._record)
+        if self._begun is not None:
+            log = PartitionLog(db, self._keys(), partition, self._begun.stored)
         options = self._options
         if options.smart is None:
             appender = Appender(options.home())

@@ -3,7 +3,7 @@
 A call can be cancelled or interrupted at any moment, also while its commit is under way. It then keeps nothing: it
 leaves the line, and what it took, or was granted, goes back to its place. Each look notes what it takes before it
 commits. A cancelled look runs to its end in a thread, which then gives everything back. An interruption (Ctrl-C) can
-also end a look in the middle, so that nobody knows whether its commit took effect or still will. The transaction that
+also end a look in the middle. It is then unknown whether its commit took effect, or still will. The transaction that
 gives everything back writes a conflict on a key that every look reads: the look has committed before, or never will.
 """
 
@@ -57,7 +57,7 @@ class _Look:
     stamp: Future[Any] | None = None
     """The versionstamp under which it registered."""
     alarms: list[Future[Any]] = field(default_factory=list)
-    """What to wait for before there is anything to do."""
+    """The call waits for one of these futures before it looks again."""
     seconds: float = 0.0
     """For how long at most."""
     is_last: bool = False
@@ -73,13 +73,13 @@ class Awaiting:
 
     Args:
         leases: of the queue.
-        line: of those who wait for items of the queue's subscriptions.
-        terms: what it wants.
+        line: the waiting line of the queue's subscriptions.
+        terms: how many items, and on which terms.
         take: takes items of its subscription, if there are some.
         timeout: for how many seconds to wait; 0: not at all; None: as long as it takes.
         on_retry: called with the error before a transaction that takes is repeated.
         every: after how many seconds it looks again at the latest.
-        sole: whether all who wait want whatever is first, so that the first in line looks for itself only.
+        sole: whether all waiting calls want the first item, so that the first in line looks for itself only.
     """
 
     def __init__(
@@ -111,14 +111,14 @@ class Awaiting:
         self._looked = False
         """Whether it has looked for items since it stands in the line, or renewed its stand."""
         self._tried = _Look()
-        """The last look as it was before its commit: what may have been taken, and registered."""
+        """The last look as it was before its commit: it may have taken these items, and have registered."""
         self._working = self._in_doubt = self._gone = False
         """Whether a look is under way; whether it is unknown if its commit took effect; whether the caller has gone."""
 
     def steps(self, db: Database) -> Steps[list[Lease]]:
         """Return items as soon as there are some; [] when the time is over.
 
-        A call that is cancelled leaves the line, and what it took or was granted goes back to its place.
+        A call that is cancelled leaves the line, and its items go back to their places.
         """
         work: Steps[_Look] | None = None
         try:
@@ -185,11 +185,11 @@ class Awaiting:
                 alarm.cancel()
 
     def _look(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
-        """Collect what was granted, or take, or register; or dispatch, if it is the first in line, or wait."""
+        """Collect granted items, or take, or register; or dispatch, if it is the first in line, or wait."""
         look = self._tried = _Look(request=self._request)
         request, renewed = self._request, False
         if request is not None:
-            # Plain reads: who grants to this one, or wakes it, at the same time conflicts with it.
+            # Plain reads: a transaction that grants to this call, or wakes it, at the same time conflicts with it.
             granted, own = tr.get(self._grant_key), tr.get(request.key)
             value = yield granted
             if value.present():
@@ -226,7 +226,7 @@ class Awaiting:
         return look, (yield from self._stand(tr, look, request))
 
     def _stand(self, tr: Transaction, look: _Look, request: Request) -> Steps[bool]:
-        """Do what is to be done in the line; say whether anything was written, else what to wait for is set."""
+        """Act in the line; return whether anything was written. If nothing was, set the alarms."""
         now_us = self._leases.now_us()
         in_front = yield from self._line.in_front_of(tr, request.key)
         if in_front is not None and in_front.wish.expires_at_us <= now_us:
@@ -245,16 +245,16 @@ class Awaiting:
         return False
 
     def _stand_behind(self, tr: Transaction, look: _Look, request: Request) -> Steps[bool]:
-        """Wait for the one in front, if there is one who lives; say whether.
+        """Wait for the call in front, if there is one that lives; return whether there is.
 
-        What arrives is the business of the first in line, so that one who is woken because the one in front has renewed
-        its stand need not look for items.
+        Only the first in line looks at arrivals. A call that is woken because the call in front has renewed its stand
+        does not look for items.
         """
         now_us = self._leases.now_us()
         in_front = yield from self._line.in_front_of(tr, request.key)
         if in_front is None or in_front.wish.expires_at_us <= now_us:
             return False
-        # Whoever is first may be dead; the next in line then is the first to see that its time is over.
+        # The first in line may be dead. The next in line is then the first to see that its time is over.
         seconds = (in_front.wish.expires_at_us - now_us) / 1e6 + 0.001
         look.seconds = min(self._until_renewal(request), seconds)
         look.alarms += [tr.watch(in_front.key), tr.watch(request.key)]
@@ -275,7 +275,7 @@ class Awaiting:
         yield tr.commit()
 
     def _stand_aside(self, tr: Transaction, look: _Look, request: Request | None) -> Steps[bool]:
-        """Wait for credit, or to be resumed, and not in the line: there an item would be kept for one who can't."""
+        """Wait for credit, or to be resumed, outside of the line: in it an item would wait for this call."""
         if request is not None:
             self._line.remove(tr, request.key)
             look.request = None
@@ -290,7 +290,7 @@ class Awaiting:
         return False
 
     def _next_due(self, tr: Transaction) -> Steps[float]:
-        """Return in how many seconds something comes back by itself."""
+        """Return in how many seconds the next timer falls due."""
         now_us = self._leases.now_us()
         due_us = yield from next_due_us(tr, self._layout, now_us)
         return REQUEST_SECONDS if due_us is None else max(0.0, (due_us - now_us) / 1e6)
@@ -339,7 +339,7 @@ class Awaiting:
             return (yield from self._leases.queue.read(db, partial(self._line.find, wish=wish)))
 
     def _leave(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
-        """Leave the line; collect what was granted at that moment."""
+        """Leave the line; collect the items that were granted at that moment."""
         look = self._tried = _Look(is_last=True)
         if self._request is None:
             return look, False
@@ -347,10 +347,10 @@ class Awaiting:
         return look, True
 
     def _give_up(self, db: Database) -> Steps[None]:
-        """Leave the line for good; give back at once what was taken or granted, whether it can be read or not."""
+        """Leave the line for good; give back at once all items taken or granted, whether they can be read or not."""
         if self._request is None and not self._tried.leases and not self._in_doubt:
             return
-        # Whatever goes wrong: the caller has something else to tell. Its stand in the line expires, and its leases.
+        # The caller is told another error already. If this fails, its stand in the line and its leases expire.
         with contextlib.suppress(Exception):
             yield from self._leases.queue.transact(db, self._undo)
 
@@ -368,7 +368,7 @@ class Awaiting:
                 yield from self._leases.snooze.steps(tr, lease, delay=0)
 
     def _step_out(self, tr: Transaction, request: Request) -> Steps[list[LeaseHandle]]:
-        """Leave the line; return what was granted. If it was woken for an item, that is left to those behind."""
+        """Leave the line; return granted leases. If it was woken for an item, the calls behind it get that item."""
         granted, own = tr.get(self._grant_key), tr.get(request.key)
         value = yield granted
         woken = not (yield own).present()

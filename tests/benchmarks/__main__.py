@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     from tests.benchmarks.preface import preface
 
     with page.writing(given.out):
-        preface(given.out)
+        preface()
         _run(chosen)
     return 0
 

@@ -96,8 +96,9 @@ def load_all(db: Any, crowd: Crowd) -> int:
 
 
 def related(db: Any, question: str) -> None:
-    """A newcomer that is related to 10 of very many, against a plain enqueue into the same queue."""
+    """A newcomer that is related to 10 of very many, against a plain enqueue into a plain queue beside it."""
     smart = keyed(RELATED_SPACE)
+    plain = keyed(SPACE["plain"][os.urandom(4)]).queue
 
     def newcomer() -> None:
         outcome = smart.enqueue(db, message(next(_keys)))
@@ -107,7 +108,7 @@ def related(db: Any, question: str) -> None:
     compare(
         f"{question} (a third of the rate wanted)",
         [
-            Contestant("plain enqueue", lambda: in_turn(CALLS, lambda: smart.queue.enqueue(db, message(-1)))),
+            Contestant("plain enqueue", lambda: in_turn(CALLS, lambda: plain.enqueue(db, message(-1)))),
             Contestant(f"smart enqueue, related to {RELATED}", lambda: in_turn(CALLS, newcomer), wanted=1 / 3),
         ],
     )

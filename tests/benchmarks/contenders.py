@@ -25,6 +25,9 @@ from tests.benchmarks.processes import cpu_seconds, running
 
 SPACE = Subspace(("fdbqueue bench", "side by side", os.environ.get("FDBQUEUE_BENCH_RUN", "alone")))
 
+PROCESSES = 4
+"""Over so many processes consumers are spread."""
+
 
 class Contender(Protocol):
     """A queue, opened in this process, for any number of its threads."""
@@ -62,7 +65,7 @@ class Stand:
     kind: str
     """Module and class."""
     where: str
-    processes: int = 4
+    processes: int = PROCESSES
     """Over how many processes its consumers may be spread."""
     server: tuple[str, ...] = ()
     """What the server's processes have in their command lines, or are children of such; empty: there is no server."""
@@ -207,9 +210,9 @@ class Line:
         self.here: Contender = stand.open()
         self._crowd: Crowd | None = None
 
-    def consume(self, consumers: int, seconds: float) -> Sample:
-        """Let so many consumers take items out, one each at a time."""
-        members = min(consumers, self.stand.processes)
+    def consume(self, consumers: int, seconds: float, *, processes: int) -> Sample:
+        """Let so many consumers take items out, one each at a time, as threads over so many processes."""
+        members = min(consumers, processes)
         if self._crowd is None:
             self._crowd = Crowd(self.stand, self.stand.processes, opener=Stand.open)
         crowd = self._crowd

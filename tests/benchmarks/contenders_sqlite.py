@@ -53,7 +53,7 @@ class _OnSQLite(OneForAllThreads):
 
 
 class PersistQueue(_OnSQLite):
-    """persist-queue's SQLiteQueue, for the threads of one process."""
+    """persist-queue's SQLiteQueue, for the threads of one process: two processes can read and delete the same row."""
 
     INSERT = "INSERT INTO queue_default (data, timestamp) VALUES (?, ?)"
 

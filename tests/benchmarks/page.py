@@ -54,7 +54,10 @@ class Page(io.TextIOBase):
         self.write(f"![{question.replace('[', '(').replace(']', ')')}]({CHARTS}/{name}.svg)\n\n")
 
     def save(self) -> None:
-        """Write the page into its folder."""
+        """Write the page into its folder; charts there that it does not show are those of an earlier run, and go."""
+        for chart in (self.folder / CHARTS).glob("*.svg"):
+            if chart.stem not in self._charts:
+                chart.unlink()
         text = re.sub(r"\n{3,}", "\n\n", "".join(self._text)).strip() + "\n"
         (self.folder / NAME).write_text(text)
 

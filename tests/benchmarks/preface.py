@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from tests.benchmarks.harness import ROUNDS, SIZE, SWEEP_ROUNDS, cluster_url_if_any, say, seed
 from tests.benchmarks.machine import cluster_facts, facts
-from tests.benchmarks.page import NAME
 
 NOT_SHOWN = """\
 # Benchmarks
@@ -24,9 +22,11 @@ Written by `make bench`; not edited by hand.
   everything are not seen.
 - **What the peers were made for.** They have other guarantees: Redis' LPOP and a deleted row of PostgreSQL are gone
   with a consumer that dies; SQLite's queues have no order across calls in one transaction with other data; Huey and
-  litequeue keep more about an item than we do. Each was driven by its own public calls, with its defaults, but for
-  durability, which is equal: when a call returns, its commit is on disk (an fsync per commit in SQLite,
-  `synchronous_commit=on` in PostgreSQL, `appendfsync always` in Redis; FoundationDB knows nothing else).
+  litequeue keep more about an item than we do. Each was driven by its own public calls, with its defaults.
+
+  Three things are the same for all contestants of a table. Durability: when a call returns, its commit is on disk (an
+  fsync per commit in SQLite, `synchronous_commit=on` in PostgreSQL, `appendfsync always` in Redis; FoundationDB knows
+  nothing else). The callers: as many threads in as many processes. The queue's length when a round begins.
 - **Failures.** Nothing is killed here, but in the Spark load that says so.
 - **Conflicts where there are none by design.** SQLite's waits for its one writer and PostgreSQL's skipped rows are no
   conflicts; the column counts transactions that failed with 1020 and were repeated.
@@ -35,16 +35,9 @@ CPU per item is that of the calling processes; the server's, next to it, is that
 Medians and P99 of calls are over all rounds; the rate is the median of the rounds', with the lowest beside it."""
 
 
-ALSO = {"spark_scale": "ten million rows by Spark", "embedded": "the embedded engine by itself, later and elsewhere"}
-"""What is run by hand into a folder beneath the page's."""
-
-
-def preface(folder: Path) -> None:
-    """Print it, for a page in `folder`."""
+def preface() -> None:
+    """Print it."""
     say(NOT_SHOWN)
-    also = [f"[{what}]({name}/{NAME})" for name, what in ALSO.items() if (folder / name / NAME).exists()]
-    if also:
-        say(f"\nRun by hand, with pages of their own: {', '.join(also)}.")
     say("\n## Where it ran\n\n| | |\n|---|---|")
     url = cluster_url_if_any()
     for name, value in facts() + (cluster_facts(url) if url else []):

@@ -95,11 +95,6 @@ MUTANTS = (
         (("attempt >= self.max_attempts", "attempt + 1 >= self.max_attempts"),),
     ),
     Mutant(
-        "an item whose life is over becomes a dead letter",
-        "layers/leasing/moves.py",
-        (("if retry.is_last(notes.attempt) and not is_over(notes, now_us):", "if retry.is_last(notes.attempt):"),),
-    ),
-    Mutant(
         "the chunks of an item that is gone stay",
         "layers/leasing/moves.py",
         (("            self._tr.clear_range(*self._layout.chunk_range_of(packed))\n", "            pass\n"),),

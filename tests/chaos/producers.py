@@ -166,10 +166,8 @@ class Loader(Producer):
 
         def act() -> dict[str, Any]:
             job = Job(self.db, self.queue.layout.space, name, partitions=PARTITIONS)
-            if job.committed:
-                return {"attempts": 0}
             parts = [self.dice.sample(part, len(part)) for part in (values[n::PARTITIONS] for n in range(PARTITIONS))]
-            reports = [job.run(part, n, batch_rows=25) for n, part in enumerate(parts)]
+            reports = [job.task(part, n) for n, part in enumerate(parts)]
             return {"attempts": job.commit(*reports).attempts}
 
         self.call("job", asked, act)

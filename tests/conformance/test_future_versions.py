@@ -198,15 +198,44 @@ def test_own_writes_are_read_without_the_version(db: Any, space: Subspace) -> No
 
 
 def test_a_watch_waits_for_the_version(db: Any, space: Subspace) -> None:
-    failed, tr = at_future_version(db, NEVER), at_future_version(db, SOON)
-    too_early, watch = failed.watch(space["a"]), tr.watch(space["a"])
+    tr = at_future_version(db, SOON)
+    watch = tr.watch(space["a"])
     commit = tr.commit()
     commit_until(commit.is_ready, db, space["c"])
     commit.wait()
     assert not watch.is_ready()
     db[space["a"]] = b"1"
     watch.wait()
-    assert code_of(too_early.wait) == 1009
+
+
+def test_a_watch_of_the_value_that_its_transaction_writes_waits_for_the_next_one(db: Any, space: Subspace) -> None:
+    db[space["a"]] = b"same"
+    tr = at_future_version(db, SOON)
+    watch = tr.watch(space["a"])
+    tr[space["a"]] = b"same"
+    commit = tr.commit()
+    commit_until(commit.is_ready, db, space["c"])
+    commit.wait()
+    assert not watch.is_ready()
+    db[space["a"]] = b"other"
+    watch.wait()
+
+
+def test_a_watch_whose_version_does_not_come_fails_and_its_transaction_commits(db: Any, space: Subspace) -> None:
+    tr = at_future_version(db, NEVER)
+    watch = tr.watch(space["a"])
+    tr[space["b"]] = b"1"
+    tr.commit().wait()
+    assert code_of(watch.wait) == 1009
+    assert db[space["b"]] == b"1"
+
+
+def test_conflict_ranges_alone_do_not_wait_for_the_version(db: Any, space: Subspace) -> None:
+    tr = at_future_version(db, NEVER)
+    tr.add_read_conflict_key(space["a"])
+    tr[space["b"]] = b"1"
+    tr.commit().wait()
+    assert db[space["b"]] == b"1"
 
 
 def test_tasks_wait_together_and_block_no_event_loop(db: Any, space: Subspace) -> None:

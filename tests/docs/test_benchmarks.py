@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.benchmarks import page
+from tests.benchmarks import bench_scale_consumers, page
+from tests.benchmarks.contenders import Stand
 from tests.benchmarks.harness import Contestant, Entrant, Sample, compare, for_seconds, heading, sweep
+from tests.benchmarks.side_by_side import Group
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -53,6 +57,79 @@ def test_the_command_writes_a_page_with_a_table_and_a_chart_for_each_question(re
     )
     assert len(rows) == 4
     assert "fdbqueue" in texts_of(charts_of(tmp_path)[-1])
+
+
+def test_a_page_leaves_no_chart_of_an_earlier_one(tmp_path: Path) -> None:
+    for question in ("then", "now"):
+        with page.writing(tmp_path):
+            compare(question, [Contestant("one", lambda: Sample(1, 1.0))])
+    assert len(charts_of(tmp_path)) == 1
+    assert [path.name for path in tmp_path.glob("charts/*")] == ["now.svg"]
+
+
+def test_there_is_one_page_of_figures(repository: Path) -> None:
+    folder = repository / "docs" / "benchmarks"
+    assert [path.relative_to(folder).as_posix() for path in folder.glob("**/*.md")] == ["README.md"]
+    charts_of(folder)
+
+
+def test_all_that_are_compared_are_driven_over_as_many_processes_with_the_same_fill(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driven: list[tuple[str, int, int, int]] = []
+    filled: dict[str, int] = {}
+
+    class Driven:
+        def __init__(self, name: str, most: int, taken: int) -> None:
+            self.stand = Stand(name, "", "", processes=most)
+            self.here = self
+            self._taken = taken
+
+        def fill(self, amount: int, value: bytes) -> None:
+            filled[self.stand.name] = amount
+
+        def clear(self) -> None:
+            pass
+
+        def consume(self, consumers: int, seconds: float, *, processes: int) -> Sample:
+            driven.append((self.stand.name, processes, consumers, filled[self.stand.name]))
+            return Sample(self._taken, 1.0)
+
+    lines: Any = [Driven("ours", 4, 9_000), Driven("theirs", 4, 100), Driven("one process only", 1, 10)]
+    groups = contextlib.nullcontext([Group("embedded", lines)])
+    monkeypatch.setattr(bench_scale_consumers, "groups", lambda *, staged: groups)
+    monkeypatch.setattr(bench_scale_consumers, "CONSUMERS", (1, 8))
+    bench_scale_consumers.main()
+
+    printed = capsys.readouterr().out
+    assert "embedded, threads over 4 processes" in printed
+    assert "embedded, threads of one process" in printed
+    assert {(name, over) for name, over, *_ in driven} == {
+        ("ours", 4),
+        ("theirs", 4),
+        *((line.stand.name, 1) for line in lines),
+    }
+    for over in (4, 1):
+        fills = [fill for name, processes, _, fill in driven if processes == over and name == "theirs"]
+        assert fills == [36_000] * len(fills), "as much as the others, of whom one took 9,000"
+
+
+@pytest.mark.parametrize("name", ["PersistQueue", "LiteQueue", "Huey"])
+def test_a_queue_on_sqlite_waits_for_the_disk(name: str, tmp_path: Path) -> None:
+    from tests.benchmarks import contenders_sqlite
+
+    contender = getattr(contenders_sqlite, name)(str(tmp_path))
+    connections: dict[str, Any] = {
+        "PersistQueue": lambda: (contender._queue._putter, contender._queue._getter),
+        "LiteQueue": lambda: (contender._local.queue.conn,),
+        "Huey": lambda: (contender._storage.conn,),
+    }
+    contender.enqueue(b"x")
+    for connection in connections[name]():
+        assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        assert connection.execute("PRAGMA synchronous").fetchone()[0] >= 2
+    assert contender.dequeue() == b"x"
+    contender.close()
 
 
 def test_a_benchmark_by_itself_prints_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:

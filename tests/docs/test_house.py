@@ -122,3 +122,22 @@ def test_lmdb_is_imported_by_the_embedded_engine_only(repository: Path) -> None:
 def test_spark_is_imported_by_fdbqueue_spark_and_the_demo_only(repository: Path) -> None:
     allowed = ("fdbqueue/spark/", "fdbqueue/cli/demo/load_spark.py")
     assert all(file.startswith(allowed) for file in importers(repository, "pyspark"))
+
+
+def draws_in_callbacks(source: str) -> list[int]:
+    """The lines of functions within functions that draw: when and how often they run may depend on an engine."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    outer = [node for node in ast.walk(ast.parse(source)) if isinstance(node, functions)]
+    inner = {child for node in outer for child in ast.walk(node) if isinstance(child, functions) and child != node}
+    return sorted(
+        call.lineno
+        for function in inner
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "draw"
+    )
+
+
+def test_no_test_draws_its_data_in_a_callback(repository: Path) -> None:
+    assert draws_in_callbacks("def test(data):\n    def later():\n        data.draw(x)\n    data.draw(y)") == [3]
+    found = {path.name: draws_in_callbacks(path.read_text()) for path in repository.glob("tests/**/test_*.py")}
+    assert {name: lines for name, lines in found.items() if lines} == {}

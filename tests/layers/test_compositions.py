@@ -11,7 +11,8 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers.decisions import Decision
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.subscriptions import NAME_BYTES, Subscriptions
+from fdbqueue.layers.subscribing.asked import NAME_BYTES
+from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layout import APPENDED_BYTES, MAX_KEY_BYTES
 from tests.helpers.smart import ORDER, Confirmation, Note, Order, Progress, contents, smart_queue
 

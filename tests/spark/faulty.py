@@ -32,6 +32,8 @@ class Plan(msgspec.Struct, frozen=True):
     """How many attempts of each partition it happens to."""
     partitions: tuple[int, ...] | None = None
     """To which partitions; None: all."""
+    in_commit: bool = False
+    """Whether it happens where the job is committed, and not in a task."""
     folder: str | None = None
     """Where each attempt writes down in which order it met the rows."""
 
@@ -61,11 +63,16 @@ class FaultyWriter(FdbQueueWriter):
 
     def at(self, point: str) -> None:
         plan, context = self._plan, TaskContext.get()
-        assert context is not None
-        self._passed += point == plan.point
-        if point != plan.point or self._passed != plan.passing or context.attemptNumber() >= plan.attempts:
+        if plan.in_commit != (context is None):
             return
-        if plan.partitions is None or context.partitionId() in plan.partitions:
+        self._passed += point == plan.point
+        if point != plan.point or self._passed != plan.passing:
+            return
+        if context is None:
+            _fail(plan.how)
+        elif context.attemptNumber() >= plan.attempts:
+            return
+        elif plan.partitions is None or context.partitionId() in plan.partitions:
             _fail(plan.how)
 
     def _noted(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from queue import Queue as Channel
@@ -14,6 +15,7 @@ from fdbqueue.layout import Name
 from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.attempt import At, Attempt, PartitionReport
 from fdbqueue.spark.digests import digests_of
+from fdbqueue.spark.held import Counter, Holder, release
 from fdbqueue.spark.job import begin_job, commit_job
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.partition import PartitionLog
@@ -49,8 +51,10 @@ class Job:
         self.queue = Queue(queue)
         self.keys = JobKeys(self.queue.layout, job_id)
         self.header = header(partitions)
-        self.record, begun = begin_job(db, self.keys, self.header)
-        self.committed = begun.outcome is not None
+        self.submission = os.urandom(16)
+        self.begun = begin_job(db, self.keys, self.header)
+        self.record = self.begun.stored
+        self.committed = self.begun.committed
         """Whether it was, before this run of it: then it is to write nothing."""
 
     def attempt(
@@ -76,14 +80,27 @@ class Job:
 
     def run(self, values: Sequence[bytes], partition: int = 0, **how: Any) -> PartitionReport:
         """Make a whole attempt with `values` as its input."""
-        attempt = self.attempt(partition, **how)
+        return self._fed(self.attempt(partition, **how), values)
+
+    def task(self, values: Sequence[bytes], partition: int = 0, *, db: Any = None) -> PartitionReport:
+        """Do what a task of the sink does with `values` as its input, whatever an earlier submission left."""
+        if self.committed:
+            return self._fed(Counter(partition), values)
+        if not self.begun.resumed:
+            return self.run(values, partition, db=db)
+        return self._fed(Holder(db or self.db, self.keys, partition, self.record, self.submission), values)
+
+    def _fed(self, attempt: Attempt | Holder | Counter, values: Sequence[bytes]) -> PartitionReport:
         for start in range(0, len(values), 25):
             attempt.add(rows(values[start : start + 25]))
         return attempt.finish()
 
     def commit(self, *reports: PartitionReport) -> JobReport:
-        """Commit the job."""
-        return commit_job(self.db, self.keys, reports)
+        """Commit the job, as the sink does when all tasks have ended well."""
+        done = list(reports)
+        if self.begun.resumed:
+            done = release(self.db, self.keys, self.record, self.submission, reports, self.attempt)
+        return commit_job(self.db, self.keys, done)
 
     def values(self) -> list[bytes]:
         """Return what is in the queue, sorted."""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from fdbqueue import CheckFailed, CodecError
+from fdbqueue import CheckFailed, ChecksBypassed, CodecError
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import JobError
 from fdbqueue.items import envelope
 from fdbqueue.layout import Layout
+from fdbqueue.spark import job_report
 from fdbqueue.spark.attempt import Attempt
 from fdbqueue.spark.checked import COMMITS_IN_FLIGHT, CheckedAppender
 from fdbqueue.spark.digests import digests_of
@@ -115,6 +116,18 @@ def test_large_rows_and_headers_go_through(db: Any, space: Subspace) -> None:
     assert (item.value, item.headers) == (message, {"who": "me"})
 
 
+def test_rows_without_the_option_are_refused_by_a_smart_queue(db: Any, space: Subspace) -> None:
+    job = Job(db, space)  # begun before the queue was smart
+    prices(space).enqueue(db, {"type": "note", "n": 1})
+    with pytest.raises(ChecksBypassed, match="option smart"):
+        job.run([b"row"])
+    with pytest.raises(ChecksBypassed, match="option smart"):
+        Job(db, space, "another job")
+    assert job_report(db, space, "another job") is None
+    assert len(list(prices(space).queue.browse(db))) == 1
+    assert prices(space).check(db).ok
+
+
 def test_what_the_option_names_has_to_be_there() -> None:
     base = {"url": "file:x", "queue": "q", "jobId": "j"}
     with pytest.raises(ValueError, match="codec=json"):
@@ -123,6 +136,39 @@ def test_what_the_option_names_has_to_be_there() -> None:
     for name in ("tests.spark.shop:nothing", "no.such.module:x", "tests.spark.shop:NOT_A_FUNCTION"):
         with pytest.raises(ValueError, match="option smart"):
             CheckedAppender(Layout("q"), name)
+
+
+@pytest.mark.spark
+@pytest.mark.engines("file")
+@pytest.mark.parametrize("delivery", ["exactlyOnce", "atLeastOnce"])
+def test_a_dataframe_without_the_option_is_refused_by_a_smart_queue(
+    spark: SparkSession, db: Any, url: str, queue_name: str, delivery: str
+) -> None:
+    from pyspark.errors import PySparkException
+
+    from fdbqueue.spark import enqueue_dataframe
+
+    smart = prices(Subspace((queue_name,)))
+    smart.enqueue(db, {"type": "note", "n": 1})
+    frame = spark.createDataFrame([("note", 2, queue_name)], "type string, n int, target string")
+    known = {"url": url, "codec": "json", "delivery": delivery, "jobId": "job"}
+    with pytest.raises(ChecksBypassed, match=r"^The queue .* is smart.*option smart"):
+        enqueue_dataframe(
+            frame.drop("target"), url=url, queue=queue_name, job_id="job", codec="json", delivery=delivery
+        )
+    for df, options in (
+        (frame.drop("target"), {"queue": queue_name}),
+        (frame, {"queue": f"{queue_name} other", "queueColumn": "target"}),
+    ):
+        with pytest.raises(PySparkException, match=r"ChecksBypassed: The queue .* is smart.*option smart"):
+            df.write.format("fdbqueue").mode("append").options(**known, **options).save()
+    assert job_report(db, queue_name, "job") is None
+    assert [item.value["n"] for item in smart.queue.browse(db)] == [1]
+    report = enqueue_dataframe(
+        frame.drop("target"), url=url, queue=queue_name, job_id="job", codec="json", delivery=delivery, smart=SMART
+    )
+    assert report.rows == 1
+    assert smart.check(db).ok
 
 
 @pytest.mark.spark

@@ -62,6 +62,23 @@ def test_a_job_that_failed_leaves_its_rows_and_submitting_it_again_adds_the_othe
     _check(db, queue_name, expected, attempts=before.attempts + 4)
 
 
+def test_a_submission_killed_while_it_commits_is_completed_by_the_next(
+    numbers: DataFrame, expected: list[bytes], db: Any, url: str, queue_name: str
+) -> None:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    for plan in (
+        Plan("raise", "rows written", attempts=4, partitions=(2,)),
+        Plan("kill", "committed", passing=3, in_commit=True),
+    ):
+        with pytest.raises((PySparkException, Py4JJavaError)):
+            write(numbers, url, queue_name, plan, partitions="4")
+        assert 0 < Queue(queue_name).stats(db).available < len(expected)
+    write(numbers, url, queue_name, Plan("raise", "nowhere"), partitions="4")
+    _check(db, queue_name, expected, attempts=8)
+
+
 def _check(db: Any, queue_name: str, expected: list[bytes], *, attempts: int) -> None:
     queue = Queue(queue_name)
     assert sorted(item.value for item in queue.browse(db)) == expected

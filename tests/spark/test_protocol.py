@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -200,7 +201,7 @@ def test_a_late_attempt_stops_when_the_job_is_committed(job: Job) -> None:
     late = job.attempt()
     late.add(rows(VALUES[:30]))
     job.commit(job.run(VALUES))
-    assert not late.add(rows(VALUES[30:]))
+    late.add(rows(VALUES[30:]))
     assert late.finish().stopped
     assert job.values() == sorted(VALUES)
 
@@ -242,7 +243,7 @@ def test_an_attempt_of_a_job_begun_anew_does_not_write_into_it(job: Job) -> None
     forget_job(job.db, job.queue.layout.space, "job")
     begin_job(job.db, job.keys, job.header, clock=lambda: 7)
     with pytest.raises(JobError, match="begun anew"):
-        attempt.finish() if attempt.add(rows(VALUES[10:])) else None
+        attempt.add(rows(VALUES[10:]))
 
 
 def test_a_cleared_queue_forgets_its_jobs(job: Job) -> None:
@@ -287,7 +288,8 @@ def test_a_commit_notices_that_a_later_attempt_had_more_rows(job: Job) -> None:
 
 def test_committing_twice_gives_the_same_report(job: Job) -> None:
     report = job.run(VALUES)
-    assert job.commit(report) == job.commit(report)
+    first = job.commit(report)
+    assert job.commit(report) == replace(first, already_committed=True)
 
 
 def test_a_committed_job_leaves_its_record_only(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,6 +374,10 @@ def test_who_forgets_a_job_by_a_commit_of_unknown_outcome_is_told_that_it_was_th
 
 
 def test_a_job_id_is_neither_empty_nor_endless(job: Job) -> None:
+    wrong: Any
+    for wrong in (None, 5, b"job"):
+        with pytest.raises(TypeError, match="A job id is a str, not"):
+            JobKeys(job.queue.layout, wrong)
     for bad in ("", "x" * 1001):
         with pytest.raises(ValueError, match="1 to 1,000 bytes"):
             JobKeys(job.queue.layout, bad)

@@ -42,8 +42,7 @@ def attempt_of(job: Job, chance: Random, values: list[bytes], fault_share: float
         with closing(attempt):
             for piece in pieces:
                 at("input")
-                if not attempt.add(rows(piece)):
-                    break
+                attempt.add(rows(piece))
             return attempt.finish()
 
     return Actor(play)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from pyspark.errors import PySparkException
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.errors import JobError
-from fdbqueue.spark import enqueue_dataframe, job_report, jobs
+from fdbqueue.spark import enqueue_dataframe, job_report, jobs, register
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.options import parse
 
@@ -45,12 +46,80 @@ def test_a_dataframe_is_appended_and_reported(
     assert report.seconds > 0
 
 
-def test_a_committed_job_submitted_again_writes_nothing(
+def test_a_committed_job_submitted_again_writes_nothing_however_it_is_partitioned(
     numbers: DataFrame, expected: list[bytes], db: Any, url: str, queue_name: str
 ) -> None:
-    for _ in range(2):
-        write(numbers, url=url, queue=queue_name, jobId="job")
+    for df, partitions in (numbers, 4), (numbers, 4), (numbers.coalesce(1), 1), (numbers.repartition(7), 7):
+        write(df, url=url, queue=queue_name, jobId="job", partitions=str(partitions))
     assert Queue(queue_name).stats(db).enqueued == len(expected)
+    report = job_report(db, queue_name, "job")
+    assert report is not None
+    assert (report.already_committed, report.rows, report.partitions) == (True, len(expected), 4)
+
+
+def test_other_rows_under_the_id_of_a_committed_job_are_refused(
+    numbers: DataFrame, expected: list[bytes], db: Any, url: str, queue_name: str
+) -> None:
+    from pyspark.sql import functions as f
+
+    write(numbers, url=url, queue=queue_name, jobId="job")
+    other = numbers.select(
+        f.when(f.col("value") == f.lit(b"row 7 of 2"), f.lit(b"new")).otherwise(f.col("value")).alias("value")
+    )
+    for df, told in (other, "2,000 others, in part or all"), (numbers.limit(500), "500"), (numbers.limit(0), "0"):
+        with pytest.raises(PySparkException, match=rf"with 2,000 rows, and was submitted again with {told}.*Nothing"):
+            write(df, url=url, queue=queue_name, jobId="job")
+        with pytest.raises(
+            JobError, match=rf"^Job 'job' is committed.* again with {told}.*id of their own.*forget_job"
+        ):
+            enqueue_dataframe(df, url=url, queue=queue_name, job_id="job")
+    assert sorted(contents(db, queue_name)) == expected
+    report = job_report(db, queue_name, "job")
+    assert report is not None
+    assert not report.already_committed
+    write(other, url=url, queue=queue_name, jobId="another job")
+    assert Queue(queue_name).stats(db).enqueued == 4000
+
+
+@pytest.mark.parametrize("by_one_call", [False, True])
+def test_other_rows_under_the_id_of_a_failed_job_are_refused_before_one_is_enqueued(
+    numbers: DataFrame, expected: list[bytes], db: Any, url: str, queue_name: str, by_one_call: bool
+) -> None:
+    from pyspark.sql import functions as f
+
+    def submit(df: DataFrame) -> None:
+        if by_one_call:
+            enqueue_dataframe(df, url=url, queue=queue_name, job_id="job", batch_rows=50, partitions=4)
+        else:
+            write(df, url=url, queue=queue_name, jobId="job", batchRows="50", partitions="4")
+
+    value = f.col("value")
+    # Nothing is in of the partition that fails: its first batch has the row that can't be.
+    with pytest.raises(PySparkException, match="nulls"):
+        submit(numbers.select(f.when(~value.endswith(f.lit(b" of 2")), value).alias("value")))
+    before = sorted(contents(db, queue_name))
+    assert 0 < len(before) < len(expected)
+    with pytest.raises((JobError, PySparkException), match=r"rows in the queue.*Nothing new was written"):
+        submit(numbers.select(f.concat(f.lit(b"other "), value).alias("value")))
+    assert sorted(contents(db, queue_name)) == before
+    submit(numbers)
+    assert sorted(contents(db, queue_name)) == expected
+
+
+def test_a_failed_job_that_is_partitioned_otherwise_is_refused_before_one_row_is_enqueued(
+    numbers: DataFrame, expected: list[bytes], db: Any, url: str, queue_name: str
+) -> None:
+    from pyspark.sql import functions as f
+
+    broken = numbers.select(f.when(f.col("value") != f.lit(b"row 77 of 2"), f.col("value")).alias("value"))
+    with pytest.raises(PySparkException, match="nulls"):
+        write(broken, url=url, queue=queue_name, jobId="job", batchRows="50")
+    before = sorted(contents(db, queue_name))
+    with pytest.raises(PySparkException, match="Nothing new was written"):
+        write(numbers.repartition(7), url=url, queue=queue_name, jobId="job")
+    assert sorted(contents(db, queue_name)) == before
+    write(numbers, url=url, queue=queue_name, jobId="job")
+    assert sorted(contents(db, queue_name)) == expected
 
 
 def test_at_least_once_needs_no_job_and_leaves_no_trace(numbers: DataFrame, db: Any, url: str, queue_name: str) -> None:
@@ -208,10 +277,13 @@ def test_enqueue_dataframe_returns_its_report_and_runs_a_job_once(
 ) -> None:
     report = enqueue_dataframe(numbers, url=url, queue=queue_name, job_id="job", partitions=3)
     assert (report.rows, report.partitions, report.committed) == (2000, 3, True)
-    assert enqueue_dataframe(numbers, url=url, queue=queue_name, job_id="job") == report
+    assert not report.already_committed
+    again = replace(report, already_committed=True)
+    assert enqueue_dataframe(numbers, url=url, queue=queue_name, job_id="job") == again
+    assert enqueue_dataframe(numbers.coalesce(1), url=url, queue=queue_name, job_id="job", partitions=2) == again
     assert sorted(contents(db, queue_name)) == expected
-    with pytest.raises(JobError, match="partitions was 3 and is now 2"):
-        enqueue_dataframe(numbers, url=url, queue=queue_name, job_id="job", partitions=2)
+    with pytest.raises(JobError, match=r"^Job 'job' was submitted before, and differs now: codec was bytes and is now"):
+        enqueue_dataframe(numbers, url=url, queue=queue_name, job_id="job", codec="msgpack", value_column="value")
 
 
 def test_marks_that_a_driver_left_when_it_died_go_when_its_job_is_submitted_again(
@@ -274,6 +346,44 @@ def test_enqueue_dataframe_at_least_once_leaves_no_job(numbers: DataFrame, db: A
     assert not list(jobs(db, queue_name))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"url": 5}, "url is a str, not 5"),
+        ({"job_id": b"job"}, "jobId is a str, not b'job'"),
+        ({"codec": str, "value_column": ["value"]}, r"codec is a str.*; valueColumn is a str, not \['value'\]"),
+        ({"delivery": 1}, "delivery is a str"),
+        ({"smart": len}, "smart is a str"),
+        ({"queue": 5}, "A queue is named by"),
+    ],
+    ids=str,
+)
+def test_enqueue_dataframe_refuses_arguments_of_a_wrong_type(
+    numbers: DataFrame, db: Any, url: str, queue_name: str, wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        enqueue_dataframe(numbers, **{"url": url, "queue": queue_name, "job_id": "job", **wrong})
+    assert not list(jobs(db, queue_name))
+
+
+@pytest.mark.parametrize("wrong", [None, "rows", [b"row"]], ids=str)
+def test_what_is_no_dataframe_is_refused(wrong: Any, url: str) -> None:
+    with pytest.raises(TypeError, match=r"takes a DataFrame of Spark, not builtins\..*createDataFrame"):
+        enqueue_dataframe(wrong, url=url, queue="q", job_id="job")
+    with pytest.raises(TypeError, match="takes a SparkSession"):
+        register(wrong)
+
+
+def test_a_smart_queue_that_is_not_there_is_refused_before_its_job_begins(
+    spark: SparkSession, db: Any, url: str, queue_name: str
+) -> None:
+    df = spark.createDataFrame([("note", 1)], "type string, n int")
+    for name in ("nothing", "no.such.module:prices", "tests.spark.shop:NOT_A_FUNCTION"):
+        with pytest.raises(PySparkException, match="option smart"):
+            enqueue_dataframe(df, url=url, queue=queue_name, job_id="job", codec="json", smart=name)
+    assert not list(jobs(db, queue_name))
+
+
 def test_enqueue_dataframe_refuses_before_it_asks_spark(numbers: DataFrame, url: str, queue_name: str) -> None:
     with pytest.raises(ValueError, match="jobId is missing"):
         enqueue_dataframe(numbers, url=url, queue=queue_name)
@@ -282,7 +392,12 @@ def test_enqueue_dataframe_refuses_before_it_asks_spark(numbers: DataFrame, url:
 
 
 def test_an_empty_dataframe_is_a_job_too(numbers: DataFrame, db: Any, url: str, queue_name: str) -> None:
-    assert enqueue_dataframe(numbers.limit(0), url=url, queue=queue_name, job_id="job").rows == 0
+    for again in (False, True):
+        report = enqueue_dataframe(numbers.limit(0), url=url, queue=queue_name, job_id="job")
+        assert (report.rows, report.committed, report.already_committed) == (0, True, again)
+    assert Queue(queue_name).is_empty(db)
+    with pytest.raises(JobError, match="is committed, with 0 rows, and was submitted again with 2,000"):
+        enqueue_dataframe(numbers, url=url, queue=queue_name, job_id="job")
     assert Queue(queue_name).is_empty(db)
 
 

@@ -1,4 +1,4 @@
-"""A speculative copy: two attempts at one partition at the same time, each in a process of its own."""
+"""Two at the same time, each in a process of its own: a speculative copy of a task, and another driver's submission."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql.types import BinaryType, StructType
 
 from fdbqueue import Queue
-from fdbqueue.spark import source
+from fdbqueue.errors import JobError
+from fdbqueue.spark import job_report, source
 from fdbqueue.spark.attempt import PartitionReport
 from fdbqueue.spark.source import FdbQueueDataSource, FdbQueueWriter
 from tests.helpers.processes import Processes, kill_9
@@ -26,18 +27,35 @@ def attempt(writer: FdbQueueWriter, seed: int | None, start: Any, done: Any) -> 
     """Write the partition, in the order that `seed` gives, as a worker of Spark does."""
     source._partition = lambda: 0
     values = VALUES if seed is None else random.Random(seed).sample(VALUES, k=len(VALUES))
-
-    def batches() -> Iterator[Any]:
-        for first in range(0, len(values), 200):
-            yield pa.record_batch({"value": values[first : first + 200]})
-
     start.wait()
-    done.put(writer.write(batches()))
+    done.put(writer.write(batches(values)))
+
+
+def batches(values: list[bytes]) -> Iterator[Any]:
+    for first in range(0, len(values), 200):
+        yield pa.record_batch({"value": values[first : first + 200]})
+
+
+def submit(options: dict[str, str], values: list[bytes], start: Any, done: Any) -> None:
+    """Submit the job as a driver and its one task do."""
+    source._partition = lambda: 0
+    start.wait()
+    try:
+        writer = FdbQueueDataSource(options).writer(SCHEMA, overwrite=False)
+        writer.commit([writer.write(batches(values))])
+    except JobError as error:
+        done.put((values, str(error)))
+    else:
+        done.put((values, None))
 
 
 @pytest.fixture
-def writer(url: str, queue_name: str) -> FdbQueueWriter:
-    options = {"url": url, "queue": queue_name, "jobId": "job", "partitions": "1", "batchRows": "100"}
+def options(url: str, queue_name: str) -> dict[str, str]:
+    return {"url": url, "queue": queue_name, "jobId": "job", "partitions": "1", "batchRows": "100"}
+
+
+@pytest.fixture
+def writer(options: dict[str, str]) -> FdbQueueWriter:
     return FdbQueueDataSource(options).writer(SCHEMA, overwrite=False)
 
 
@@ -72,4 +90,25 @@ def test_a_copy_goes_on_when_the_other_is_killed(
     kill_9(doomed)
     writer.commit([done.get(timeout=60)])
     assert sorted(item.value for item in queue.browse(db)) == sorted(VALUES)
+    queue.clear(db)
+
+
+@pytest.mark.parametrize("others", [VALUES, [b"other %d" % number for number in range(3_000)]], ids=["same", "other"])
+def test_two_drivers_that_submit_a_job_at_once_put_each_row_in_once_or_one_is_refused(
+    db: Any, queue_name: str, options: dict[str, str], processes: Processes, others: list[bytes]
+) -> None:
+    start, done = processes.event(), processes.queue()
+    for values in VALUES, others:
+        processes.start(submit, options, values, start, done)
+    start.set()
+    ended = [done.get(timeout=60), done.get(timeout=60)]
+    won = [values for values, error in ended if error is None]
+    assert won == [VALUES, VALUES] if others == VALUES else len(won) <= 1
+    queue = Queue(queue_name)
+    if won:
+        assert sorted(item.value for item in queue.browse(db)) == sorted(won[0])
+    report = job_report(db, queue_name, "job")
+    assert report is not None
+    assert report.committed == bool(won)
+    assert queue.check(db).ok
     queue.clear(db)

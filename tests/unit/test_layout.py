@@ -15,7 +15,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers.comparing.admitting import BESIDE_BYTES
 from fdbqueue.layers.comparing.index import deadline_parts
-from fdbqueue.layers.subscriptions import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
+from fdbqueue.layers.subscribing.asked import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
 from fdbqueue.layout import APPENDED_BYTES, DELAY, LEASE, MAX_KEY_BYTES, TTL, Layout, Name, Position, pack
 from fdbqueue.spark.keys import MAX_JOB_ID_BYTES, JobKeys
 

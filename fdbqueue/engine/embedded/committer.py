@@ -29,7 +29,7 @@ from fdbqueue.engine.embedded.logrows import Commit as LogCommit
 from fdbqueue.engine.embedded.neighbours import Neighbours
 from fdbqueue.engine.embedded.request import IO_ERROR, CommitRequest, Faults
 from fdbqueue.engine.embedded.written import Written, conflicting, conflicts, encode
-from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FUTURE_VERSION, NOT_COMMITTED, TRANSACTION_TOO_OLD
+from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD
 from fdbqueue.errors import StorageError
 
 log = logging.getLogger(__name__)
@@ -443,8 +443,6 @@ class Committer:
             return 0
         recent = self._recent
         reads = request.reads()
-        if since > recent.last_version:
-            return FUTURE_VERSION if reads else 0
         if not recent.reaches(txn, since):
             return TRANSACTION_TOO_OLD
         if not reads:

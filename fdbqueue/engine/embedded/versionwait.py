@@ -98,7 +98,7 @@ class VersionWait(Pending[None]):
             try:
                 read.answer()
             except FDBError as error:
-                if error.code != CANCELLED:
+                if error.code != CANCELLED and not read.may_fail:
                     return error.code
             except StorageError:
                 return 0  # the commit meets that error, too
@@ -106,15 +106,20 @@ class VersionWait(Pending[None]):
 
 
 class LateRead(Pending[None]):
-    """A read that waits for its version, and how to make it."""
+    """A read that waits for its version, and how to make it.
 
-    __slots__ = ("_answer", "_read", "_tr", "_wait")
+    Attributes:
+        may_fail: Whether the transaction can commit if the read fails.
+    """
+
+    __slots__ = ("_answer", "_read", "_tr", "_wait", "may_fail")
 
     def __init__(self, tr: Reading, read: Callable[..., Any], *args: Any) -> None:
         super().__init__()
         self._tr = weakref.ref(tr)  # dropping the transaction ends the read
         self._read = (read, args)
         self._answer: Any = None
+        self.may_fail = False
         self._wait = wait = _wait_of(tr)
         wait.reads.append(self)
         wait.on_ready(lambda wait: self.settle(error=wait._error))
@@ -205,6 +210,10 @@ class LateValue(_LateString, Value):
     def __init__(self, late: LateRead) -> None:
         super().__init__(None)
         self._late = late
+
+    def let_fail(self) -> None:
+        """Let the transaction commit if the read fails."""
+        self._late.may_fail = True
 
 
 class LateKey(_LateString, Key):

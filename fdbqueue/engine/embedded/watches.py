@@ -62,6 +62,7 @@ class Watch(Pending[None]):
         self.key = key
         self.value: bytes | None = read._value
         if isinstance(read, LateValue):
+            read.let_fail()
             read.on_ready(self.read_late)
 
     def settle(self, value: None = None, error: int = 0) -> bool:
@@ -80,6 +81,8 @@ class Watch(Pending[None]):
 
     def written(self, *value: bytes | None) -> None:
         """Note that its own transaction wrote the key; nothing given is a value that is not known before the commit."""
+        if isinstance(self._read, LateValue) and self._read.under_way():
+            return  # it is compared when the watch starts
         if not value or value[0] != self.value:
             self.settle()
 

@@ -1,0 +1,234 @@
+"""Jobs that are submitted again.
+
+Committed: each task counts its rows, and the commit compares them with the job's (`job.py`).
+
+Failed, with some rows in: which rows it had in all is not known, but those that are in must be among the rows
+of the next one. A partition without any row in can't tell. So no task of such a submission writes to the queue. Each
+compares its rows with its partition's marks, and stores those that are not in under a key of its own. When all tasks
+have ended well, `release` hands what they stored to an ordinary attempt per partition. A task that finds other rows
+fails, and then no row of the submission reaches the queue.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+
+from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.transactional import attempts
+from fdbqueue.errors import JobError
+from fdbqueue.items import CHUNK_BYTES
+from fdbqueue.spark.attempt import BATCH_BYTES, BATCH_ROWS, Attempt, Held, PartitionReport, rows_differ
+from fdbqueue.spark.backlog import Backlog
+from fdbqueue.spark.digests import DIGEST_BYTES, Met, Multiset
+from fdbqueue.spark.job import clear
+from fdbqueue.spark.keys import JobKeys
+from fdbqueue.spark.partition import JobIsCommitted, check_record, counted
+from fdbqueue.spark.rows import Rows, pack, unpack
+
+_TOKEN_BYTES = 16
+_DIGESTS_A_VALUE = 4_000
+"""So that a value stays under FoundationDB's limit of 100,000 bytes."""
+_MARKS_A_READ = 16
+
+
+class Counter:
+    """One attempt at one partition of a job that is committed: counts the rows, which the commit compares."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+        self._met = Met()
+
+    def add(self, rows: Rows, size_bytes: int = 0) -> None:
+        """Take more of the input."""
+        self._met.add(rows.digests, size_bytes)
+
+    def finish(self) -> PartitionReport:
+        """Return what was counted."""
+        met = self._met
+        return PartitionReport(
+            self._partition, met.rows, met.rows, met.size_bytes, 0, 0, 0, 0.0, digest=met.digest, stopped=True
+        )
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Holder:
+    """One attempt at one partition: compares its rows with those that are in, and stores the others aside.
+
+    Args:
+        db: the database.
+        keys: the job's.
+        partition: its number.
+        record: the job's record as it stands while the job runs.
+        submission: names what this submission of the job stores.
+    """
+
+    def __init__(self, db: Database, keys: JobKeys, partition: int, record: bytes, submission: bytes) -> None:
+        self._db = db
+        self._keys = keys
+        self._partition = partition
+        self._record = record
+        self._submission = submission
+        self._token = os.urandom(_TOKEN_BYTES)
+        self._started = time.monotonic()
+        self._ahead = Multiset()
+        self._met = Met()
+        self._skipped: list[bytes] = []
+        self._backlog = Backlog()
+        self._in = self._values = self._batches = 0
+        self._stopped = False
+        for digests in _marks(db, keys, partition):
+            self._ahead.add(digests)
+
+    def add(self, rows: Rows, size_bytes: int = 0) -> None:
+        """Take more of the input. Once the job is committed, rows are counted only.
+
+        Raises:
+            JobError: the job was forgotten.
+        """
+        self._met.add(rows.digests, size_bytes)
+        if self._stopped:
+            return
+        new = self._ahead.unmatched(rows.digests)
+        self._in += len(rows) - len(new)
+        if len(new) < len(rows):
+            found = set(new)
+            self._skipped += [one for place, one in enumerate(rows.digests) if place not in found]
+        self._backlog.append(rows.pick(new))
+        self._store(rest=False)
+
+    def finish(self) -> PartitionReport:
+        """Store what is left, at the end of the input.
+
+        Raises:
+            JobError: rows that an earlier attempt wrote are not in this one's input, or the job was forgotten.
+        """
+        if not self._stopped:
+            if self._ahead:
+                raise rows_differ(self._partition, ahead=len(self._ahead), rows=self._met.rows)
+            self._store(rest=True)
+        met = self._met
+        seconds = time.monotonic() - self._started
+        held = None if self._stopped else Held(self._token, self._values, self._batches)
+        return PartitionReport(
+            self._partition, met.rows, self._in, met.size_bytes, 0, 0, 0, seconds, met.digest, self._stopped, held
+        )
+
+    def close(self) -> None:
+        """Let go of what is in memory or in a file, finished or not."""
+        self._backlog.close()
+
+    def _store(self, *, rest: bool) -> None:
+        try:
+            while len(self._skipped) >= (1 if rest else _DIGESTS_A_VALUE):
+                taken, self._skipped = self._skipped[:_DIGESTS_A_VALUE], self._skipped[_DIGESTS_A_VALUE:]
+                self._set("skipped", self._values, b"".join(taken))
+                self._values += 1
+            while batch := self._backlog.take(rows=BATCH_ROWS, size_bytes=BATCH_BYTES, rest=rest):
+                self._set("new", self._batches, pack(batch))
+                self._batches += 1
+        except JobIsCommitted:
+            self._stopped = True
+
+    def _set(self, kind: str, number: int, value: bytes) -> None:
+        def body(tr: Transaction) -> Steps[None]:
+            check_record(self._keys, self._partition, self._record, (yield tr.get(self._keys.record)))
+            for start in range(0, len(value), CHUNK_BYTES):
+                key = self._keys.held(self._submission, self._token, kind, number, start)
+                tr.set(key, value[start : start + CHUNK_BYTES])
+
+        run(attempts(self._db, body))
+
+
+def release(
+    db: Database,
+    keys: JobKeys,
+    record: bytes,
+    submission: bytes,
+    reports: Sequence[PartitionReport],
+    attempt_at: Callable[[int], Attempt],
+) -> list[PartitionReport]:
+    """Write to the queue what the tasks of a submission stored, and return the reports of doing so.
+
+    Args:
+        db: the database.
+        keys: the job's.
+        record: the job's record as it stands while the job runs.
+        submission: names what the tasks stored.
+        reports: the tasks' own.
+        attempt_at: makes an attempt at a partition.
+
+    Raises:
+        JobError: rows of an earlier run are in a partition that this submission does not have.
+    """
+    counts = run(attempts(db, lambda tr: rows(tr.snapshot, *keys.counts_range())))
+    there = {keys.partition_of(row.key) for row in counts if counted(row.value).rows}
+    foreign = sorted(there - {report.partition for report in reports})
+    if foreign and not any(report.stopped for report in reports):
+        raise JobError(
+            f"Job {keys.job_id!r} was submitted again in {len(reports)} partitions, and its partitions {foreign} have"
+            " rows in the queue from an earlier run. Nothing new was written. Submit it in as many partitions as it had"
+            " then; the option partitions says how many."
+        )
+    read = partial(_value, db, keys, record, submission)
+    return [
+        report if report.held is None else _released(report, report.held, partial(read, report), attempt_at)
+        for report in reports
+    ]
+
+
+def _released(
+    report: PartitionReport, held: Held, read: Callable[[str, int], bytes], attempt_at: Callable[[int], Attempt]
+) -> PartitionReport:
+    with closing(attempt_at(report.partition)) as attempt:
+        try:
+            for number in range(held.skipped):
+                digests = read("skipped", number)
+                attempt.skip([digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)])
+            for number in range(held.batches):
+                attempt.add(unpack(read("new", number)))
+        except JobIsCommitted:  # by another driver, which had these rows too or has others: the commit compares them
+            return replace(report, stopped=True)
+        return replace(attempt.finish(), size_bytes=report.size_bytes)
+
+
+def drop(db: Database, keys: JobKeys, submission: bytes) -> None:
+    """Remove what the tasks of a submission stored. The job's commit removes what tasks store after this."""
+    clear(db, *keys.held_range(submission))
+
+
+def _value(
+    db: Database, keys: JobKeys, record: bytes, submission: bytes, report: PartitionReport, kind: str, number: int
+) -> bytes:
+    token = report.held.token if report.held else b""
+
+    def body(tr: Transaction) -> Steps[list[KeyValue]]:
+        stored = tr.get(keys.record)
+        found = yield from rows(tr.snapshot, *keys.held_range(submission, token, kind, number))
+        check_record(keys, report.partition, record, (yield stored))
+        return found
+
+    chunks = run(attempts(db, body))
+    if not chunks:
+        raise JobError(f"Rows of job {keys.job_id!r} that were kept aside are gone. Submit the job again.")
+    return b"".join(row.value for row in chunks)
+
+
+def _marks(db: Database, keys: JobKeys, partition: int) -> Iterator[bytes]:
+    """Yield the marks of a partition that are there; others may still come, which `release` will notice."""
+    known, end = 0, keys.marks_end(partition)
+    while True:
+        begin = keys.mark(partition, known + 1)
+        found = run(attempts(db, lambda tr, begin=begin: rows(tr.snapshot, begin, end, limit=_MARKS_A_READ)))  # type: ignore[misc]
+        for row in found:
+            yield row.value
+        if len(found) < _MARKS_A_READ:
+            return
+        known = keys.number_of(found[-1].key)
