@@ -83,7 +83,7 @@ class SelectorError(FdbQueueError, ValueError):
 
 
 class CheckFailed(FdbQueueError):
-    """A function of a message type raised, did not return in time, or returned what has no meaning.
+    """A function of a message type raised, did not return in time, or returned nonsense.
 
     It is the check of a queued item, which may also have changed what it may not; or the key, expires, deadline or
     confirms of a type. Nothing was written, and all items stand as they were: mend the function.

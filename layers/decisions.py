@@ -26,7 +26,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """An item's answer: the newcomer is left out, and this message stands in the item's place.
+    """An item's answer: leave the newcomer out, and store this message in the item's place.
 
     It is `Decision.ignore` for items that can't be changed, or are to be replaced.
 
@@ -54,8 +54,8 @@ Answer: TypeAlias = Decision | TakeOver
 class Asked:
     """What a check may know of the item that it is asked about, beside its message.
 
-    Whether the item is the last in the queue is not here, since the answer costs reads and conflicts: a check that has
-    a parameter `last` gets it as a bool. It is True if no item of the queue stands behind, whatever its type and state.
+    A check with a parameter `last` also gets a bool: True if its item is the last one of the queue, among all types and
+    states. That is not here, since it costs three reads, and a conflict with later enqueues if it is True.
     """
 
     state: Literal["available", "leased", "delayed"]

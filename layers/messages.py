@@ -84,8 +84,8 @@ def keyed(*names: str) -> Sees:
 class MessageType:
     """A type of messages, and its rules.
 
-    Its functions are called with a time limit. If one raises, does not return, or returns what has no meaning, the call
-    that needed it raises `CheckFailed`, and nothing is written.
+    Its functions are called with a time limit. If one raises, does not return, or returns nonsense, the call raises
+    `CheckFailed`, and nothing is written.
 
     Raises:
         TypeError: a rule is not what it should be, or a function of it would have to be awaited.
@@ -272,7 +272,7 @@ class Messages:
             if name not in self.types:
                 raise ValueError(f"The type {given.name!r} sees the type {name!r}, which is not registered.")
         if given.key is None and (given.sees.same_key or given.key_limit is not None):
-            raise ValueError(f"The type {given.name!r} has no key, by which it could see, or be limited.")
+            raise ValueError(f"The type {given.name!r} sees, or is limited, by a key, but has none. Give it key=….")
         for limit in (given.limit, given.key_limit):
             if limit is not None and limit.most > MOST_COUNTED:
                 raise ValueError(

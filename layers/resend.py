@@ -1,8 +1,8 @@
 """Resend control: copies are fetched, and an item is gone when its recipients have confirmed it.
 
 Challenge
-    A message that was fetched may be lost on its way. Waiting for a confirmation before the next one is fetched costs a
-    round trip each; keeping what is not confirmed yet, and starting again from there when something failed, does not.
+    A message that was fetched may be lost on its way. To wait for its confirmation before the next fetch costs a round
+    trip each. It costs none to keep messages until they are confirmed, and to send them again after a failure.
 
 Keys
     Beside each item, for every recipient that is registered when it is enqueued (behind the queue's own tuple):
@@ -62,7 +62,7 @@ from fdbqueue.layout import Layout, pack
 from fdbqueue.portion import Portion
 from fdbqueue.verbs import verb
 
-from .comparing.copies import SEVERAL, Copies, Copy, Named, named_by
+from .comparing.copies import SEVERAL, Copies, Copy, Named, check_recipient, named_by
 from .comparing.fetching import Fetched, Fetching
 from .comparing.recipients import MOST_RECIPIENTS
 from .comparing.scanning import position_of
@@ -123,26 +123,28 @@ class Resend:
 
     @verb
     def register(self, tr: Transaction | Database, recipient: str) -> Steps[None]:
-        """Let a recipient have a copy of every item that is enqueued from now on; again does nothing.
+        """Register a recipient: it gets a copy of every item that is enqueued from now on. Again it does nothing.
 
         Raises:
             ValueError: the name is empty or over 100 bytes, or there are 32 recipients.
 
         *Conflicts:* with every smart enqueue under way, which then knows of it. *Cost:* one read, one write.
         """
+        check_recipient(recipient)
         if not 0 < len(recipient.encode()) <= NAME_BYTES:
             raise ValueError(f"A recipient's name has from 1 to {NAME_BYTES} bytes, not {len(recipient.encode())}.")
         yield from self._queue.transact(tr, partial(self._register, recipient=recipient))
 
     @verb
     def unregister(self, tr: Transaction | Database, recipient: str) -> Steps[int]:
-        """Let a recipient be none any more; return how many items were left for it to confirm and are gone by that.
+        """Unregister a recipient. Return how many items only it had still to confirm: they are removed.
 
         Given a database, in transactions of 500 items each, from the oldest on; until the last it is registered.
 
         *Conflicts:* as `register`, and with confirmations of the same items. *Cost:* reads and clears its copies; more
         for those that nobody else has to confirm.
         """
+        check_recipient(recipient)
         gone = 0
         while True:
             body = partial(self._unregister, recipient=recipient)
@@ -153,7 +155,7 @@ class Resend:
 
     @verb
     def recipients(self, tr: Transaction | Database) -> Steps[list[str]]:
-        """Return the names of those who are registered. *Conflicts:* with registrations. *Cost:* one read."""
+        """Return the names of all recipients. *Conflicts:* with registrations. *Cost:* one read."""
         registry = yield from self._queue.read(tr, self._copies.recipients.read)
         return sorted(registry.numbers)
 
@@ -173,9 +175,9 @@ class Resend:
             ValueError: it is not registered, or a transaction was to wait. FormatError, CodecError: the item can't be
                 read; the cursor stays. CheckFailed: its type's predicate is at fault; the cursor stays.
 
-        *Conflicts:* with another fetch of the same recipient, and with whoever takes that item or puts one before it;
-        not with other recipients. *Cost:* six reads in three rounds, two writes; for each due timer, up to 64, one read
-        and about four writes. While it waits, seven watches.
+        *Conflicts:* with another fetch of the same recipient, and with a transaction that takes that item or puts one
+        before it; not with other recipients. *Cost:* six reads in three rounds, two writes; for each due timer, up to
+        64, one read and about four writes. While it waits, six watches.
         """
         copies = yield from self.fetch_many.steps(tr, recipient, limit=1, timeout=timeout)
         return copies[0] if copies else None
@@ -191,8 +193,8 @@ class Resend:
         Args, errors, *Conflicts* and *Cost:* as `fetch`, of each item; one that can't be read ends the list before it,
         and is raised when it comes first.
         """
-        if limit < 1:
-            raise ValueError(f"limit is how many copies to fetch, at least 1, not {limit}.")
+        if not isinstance(cast(object, limit), int) or limit < 1:
+            raise ValueError(f"limit is how many copies to fetch, an integer from 1 on, not {limit!r}.")
         check_timeout(timeout)
         if not is_database(tr):
             if timeout != 0:
@@ -240,9 +242,9 @@ class Resend:
             ValueError: the recipient is not registered; it has fetched several copies, and this names none; or that is
                 no name of a copy. TypeError: it is neither a copy nor a position.
 
-        *Conflicts:* with another confirmation, or a reset, of the same recipient; with another recipient's of the same
-        item, so that of the last two one sees that it is the last. Without a name, also with its fetches. *Cost:* four
-        reads, and one each for others.
+        *Conflicts:* with a reset and with another confirmation by the same recipient; with another recipient's
+        confirmation of the same item. Without a name, also with fetches of the same recipient. *Cost:* four reads, and
+        one for each other recipient.
         """
         named = named_by(copy, position)
         return (yield from self._queue.transact(tr, partial(self.confirm_in, recipient=recipient, named=named)))
@@ -372,7 +374,7 @@ class Resend:
         return len(again), ends[-1] + b"\x00" if len(found) == RESET_ITEMS else b""
 
     def _is_wanted(self, tr: Transaction, packed: bytes, numbers: list[int]) -> Steps[bool]:
-        """Say whether one of these recipients has still to confirm an item."""
+        """Return True if one of these recipients has still to confirm an item."""
         reads = [tr.get(self._copies.key(self._layout.copies, number, packed)) for number in numbers]
         wanted = False
         for read in reads:

@@ -2,7 +2,7 @@
 
 Challenge
     A report of progress is outdated by the next one, a confirmation neutralizes what it confirms, a repeated alarm is
-    no news. Whoever sorts that out behind the queue does it too late, or for a state that the queue is not in any more.
+    no news. A consumer that sorts this out does so too late, or for a state that the queue has left.
 
 Keys
     A smart item is an item like any other. Beside it (behind the queue's own tuple):
@@ -28,11 +28,12 @@ Guarantees
 Limits
     A type that sees everything conflicts with every enqueue and every dequeue; see `MessageType.sees`.
 
-    The first smart enqueue that appends makes the queue a smart one, until it is cleared. From then on all other ways
-    to enqueue raise `ChecksBypassed`: those of `Queue`, `Leases`, `PriorityQueue`, `StagedQueue`, `Subscriptions`, the
-    command line, and Spark without its option ``smart``. All ways to take items out, and to move them, stay open.
-    A process with an older version does not look whether a queue is smart. What it appends, and what was appended
-    before or at the same time, has no entry in the index: only types that see everything meet it, and `check` tells.
+    The first smart enqueue that appends an item makes the queue a smart one, until it is cleared. From then on all
+    other enqueues raise `ChecksBypassed`: those of `Queue`, `Leases`, `PriorityQueue`, `StagedQueue`, `Subscriptions`,
+    the command line, and Spark without its option ``smart``. All verbs that take items, or move them, work as ever. A
+    process with an older version of the library does not refuse. Its plain items, and those enqueued before or at the
+    same time as the first smart one, have no entry in the index: only types that see everything meet them, and `check`
+    tells of them.
 
     A redriven dead letter comes back without being compared. A leased item is asked only if its check takes `asked`,
     and can't take over values; if it is deleted, its holder's ack raises `LeaseLost`. A check's own time is limited,
@@ -47,6 +48,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
+from numbers import Real
 from typing import Any, cast
 
 from fdbqueue import CheckReport, Item, Queue, QueueFull
@@ -134,8 +136,11 @@ class SmartQueue(QueueWithLeases):
         if not isinstance(self.queue.codec, Messages):
             raise TypeError(f"A smart queue's codec is a Messages, not {self.queue.codec.name!r}: Queue(…, codec=…).")
         self.messages = self.queue.codec
-        if max_items < 1 or max_bytes < 1 or check_seconds <= 0:
-            raise ValueError("max_items, max_bytes and check_seconds are bounds, each more than 0.")
+        if limit is not None and not isinstance(cast(object, limit), Limit):
+            raise TypeError(f"limit is a Limit, as in Limit(100), not {limit!r}.")
+        for name, bound in (("max_items", max_items), ("max_bytes", max_bytes), ("check_seconds", check_seconds)):
+            if not isinstance(cast(object, bound), Real) or not bound > 0:
+                raise ValueError(f"{name} is a bound, a number over 0, not {bound!r}.")
         self._given: dict[str, Any] = {
             "limit": limit,
             "max_items": max_items,

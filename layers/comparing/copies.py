@@ -59,8 +59,9 @@ class Copies:
         """Return a recipient's number, and those of the others.
 
         Raises:
-            ValueError: it is not registered.
+            TypeError: its name is no str. ValueError: it is not registered.
         """
+        check_recipient(recipient)
         registry = yield from self.recipients.read(tr)
         number = registry.numbers.get(recipient)
         if number is None:
@@ -97,8 +98,8 @@ class Copies:
             tr.set(self.known_key(number), noted)
 
     def remove(self, tr: Transaction, packed: bytes, counter: str) -> Steps[bool]:
-        """Let an item be gone, from wherever it stands; a leased one's holder finds its lease lost."""
-        # Plain reads: of whoever moves or takes the item at the same time, and this, one fails.
+        """Remove an item from its place, whatever its state. The holder of a leased one finds its lease lost."""
+        # Plain reads: a transaction that moves or takes the item at the same time conflicts with this one.
         for item in (yield from locate(tr, self._layout, [packed])):
             moves = Moves(tr, self._layout)
             moves.leave(item.state, packed, notes_of(item.stored))
@@ -106,6 +107,16 @@ class Copies:
             moves.finish()
             return True
         return False
+
+
+def check_recipient(name: object) -> None:
+    """Refuse what is no recipient's name.
+
+    Raises:
+        TypeError: it is no str.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"A recipient's name is a str, not {name!r}.")
 
 
 def named_by(copy: object, position: object) -> Named | None:

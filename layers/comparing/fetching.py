@@ -61,7 +61,7 @@ class Fetching:
     """Fetches copies of one queue's items.
 
     Args:
-        leases: of the queue, with its clock and the rules for what falls due.
+        leases: of the queue, with its clock and its rules for due timers.
     """
 
     __slots__ = ("_copies", "_layout", "_leases", "_predicate", "_queue")
@@ -74,10 +74,10 @@ class Fetching:
         self._predicate = Predicate(leases.queue)
 
     def fetch(self, tr: Transaction, recipient: str, limit: int, *, strict: bool) -> Steps[tuple[Fetched, bool]]:
-        """Settle what is due, then fetch; say also whether anything was written.
+        """Settle due timers, then fetch. Return also True if anything was written.
 
         Args:
-            strict: whether to come again, rather than to fetch while more timers are due.
+            strict: whether to ask for another transaction if more timers are due, and to fetch only then.
         """
         now_us = self._leases.now_us()
         due = started(due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT))
@@ -103,7 +103,7 @@ class Fetching:
         if haul.copies:
             yield from self._copies.note_fetched(tr, number, haul.copies, (yield from known))
         written = bool(moves.any or haul.expired or haul.copies)
-        # What was settled or removed is committed first, and then it comes again for the rest, or for the error.
+        # Commit the moves and removals first. The next transaction fetches the rest, or raises the error.
         return Fetched(haul.copies, again=strict and written and not haul.copies and not haul.all_seen), written
 
     def _first_unsent(self, tr: Transaction, number: int, haul: _Haul) -> Steps[None]:
@@ -115,7 +115,7 @@ class Fetching:
         prefix = self._copies.prefix(self._layout.unsent, number)
         begin, end = prefix, strinc(prefix)
         while not haul.is_full:
-            # By snapshot, with a conflict up to what is fetched: what is enqueued behind it disturbs nobody.
+            # By snapshot, with a conflict up to the last copy: an enqueue behind it does not conflict.
             found = yield from rows(tr.snapshot, begin, end, limit=WINDOW)
             at = 0
             while at < len(found) and not haul.is_full:

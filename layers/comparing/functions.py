@@ -1,7 +1,7 @@
 """The functions of message types: `key`, `expires`, `deadline` and `confirms`.
 
-They are the user's code, called where a message is enqueued or taken. They get the care that a check gets: a time
-limit, and an error that names the function and its type, for what they raise and for results that have no meaning.
+They are the user's code, called where a message is enqueued or taken. They are treated as checks are: they have a time
+limit. If one raises, or returns nonsense, the error names it and its type.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Time(NamedTuple):
     """Whether they count from the enqueue on; else it is a time of the clock."""
 
     def at_us(self, now_us: int) -> int:
-        """Return the time of the clock for what is enqueued now; 0: never."""
+        """Return the time of the clock, for a message that is enqueued now; 0: never."""
         return now_us + self.us if self.is_duration and self.us else self.us
 
 
@@ -72,7 +72,7 @@ class Functions:
         """Return what a type says of a message.
 
         Raises:
-            CheckFailed: one of its functions raised, did not return in time, or returned what has no meaning.
+            CheckFailed: one of its functions raised, did not return in time, or returned nonsense.
         """
         if own.key is None and not callable(own.expires) and not callable(own.deadline):
             return Given(None, _duration(own.expires), _duration(own.deadline))

@@ -375,12 +375,6 @@ def test_many_items_whose_life_is_over_are_removed_over_several_transactions(
     assert counting.commits == 3
 
 
-@pytest.mark.parametrize("limit", [0, -1])
-def test_as_many_as_none_are_not_fetched(db: Any, smart: SmartQueue, limit: int) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        smart.resend.fetch_many(db, "B", limit=limit)
-
-
 def test_a_transaction_does_not_wait(db: Any, smart: SmartQueue) -> None:
     for timeout in (1.0, None):
         with pytest.raises(ValueError, match="needs a database"):
@@ -518,3 +512,25 @@ def test_a_copy_is_an_item_and_says_so(db: Any, smart: SmartQueue) -> None:
     copy = fetch(smart, db)
     assert (copy.headers, copy.value["n"]) == ({"a": 1}, 1)
     assert copy.name in repr(copy)
+
+
+@pytest.mark.parametrize("wrong", [None, 7, b"B", ["B"]])
+def test_a_recipients_name_is_a_str(db: Any, smart: SmartQueue, wrong: Any) -> None:
+    calls: tuple[Callable[[Any, Any], object], ...] = (
+        smart.resend.register,
+        smart.resend.unregister,
+        smart.resend.fetch,
+        smart.resend.fetch_many,
+        smart.resend.confirm,
+        smart.resend.reset,
+    )
+    for call in calls:
+        with pytest.raises(TypeError, match="A recipient's name is a str"):
+            call(db, wrong)
+    assert smart.resend.recipients(db) == ["B"]
+
+
+@pytest.mark.parametrize("limit", [0, -1, None, "3", 1.5])
+def test_how_many_copies_to_fetch_is_an_integer_from_1_on(db: Any, smart: SmartQueue, limit: Any) -> None:
+    with pytest.raises(ValueError, match="an integer from 1 on"):
+        smart.resend.fetch_many(db, "B", limit=limit)

@@ -191,6 +191,15 @@ def test_a_registry_is_made_of_types_and_a_check_takes_two_or_three() -> None:
         SmartQueue(Queue("q", codec=Messages(MessageType("x", check=lambda: Decision.ignore))))
 
 
+@pytest.mark.parametrize("bound", [None, "3", 0, -1, [1]])
+@pytest.mark.parametrize("name", ["max_items", "max_bytes", "check_seconds"])
+def test_the_bounds_of_a_smart_queue_are_numbers(name: str, bound: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} is a bound"):
+        smart_queue("q", **{name: bound})
+    with pytest.raises(TypeError, match=r"limit is a Limit, as in Limit\(100\)"):
+        smart_queue("q", limit=3)
+
+
 @pytest.mark.parametrize("most", [1.5, 3.0, True, "3", None])
 def test_a_limit_is_a_whole_number(most: Any) -> None:
     with pytest.raises(TypeError, match="whole number"):
