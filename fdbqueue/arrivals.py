@@ -1,6 +1,6 @@
 """Arrivals: what became available, told to those who keep a pointer into the queue.
 
-Who remembers how far it has looked (`layers/subscriptions.py`) must learn of items that come to stand behind that
+Who remembers how far it has looked (`layers/subscriptions`) must learn of items that come to stand behind that
 point: they are given back, fall due, have a smaller rank, or a slow producer brings them. Once a queue has such
 readers, every transaction that makes items available also notes where, in the order of commits::
 
@@ -8,7 +8,7 @@ readers, every transaction that makes items available also notes where, in the o
 
 A note is a blind write under a key of its own, so that nobody conflicts. Who does not know of the readers yet, since
 it read the queue before they came, notes nothing; it is found out: what is enqueued is counted, and what is enqueued
-and noted is counted too. A sole subscription (`layers/subscribing/sole.py`) reads at the head, and wants nothing noted.
+and noted is counted too. A sole subscription (`layers/subscriptions`) reads at the head, and wants nothing noted.
 """
 
 from __future__ import annotations

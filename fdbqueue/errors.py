@@ -50,7 +50,7 @@ class OrderError(FdbQueueError):
 class ChecksBypassed(FdbQueueError):
     """Something was to be enqueued into a smart queue as it is, past the checks of its items; nothing was written.
 
-    Enqueue it by `fdbqueue.layers.smart.SmartQueue`.
+    Enqueue it by `fdbqueue.layers.SmartQueue`.
     """
 
 

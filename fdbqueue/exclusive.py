@@ -1,6 +1,6 @@
 """Exclusive subscriptions keep other consumers out.
 
-An exclusive subscription (`layers/subscriptions.py`) is to be its queue's only consumer. Calls that take items by the
+An exclusive subscription (`layers/subscriptions`) is to be its queue's only consumer. Calls that take items by the
 head of the queue, such as `Queue.dequeue` and `Leases.lease`, are refused as long as its owner lives.
 
 A read in each of them would cost about a tenth of their time. So a process looks once a second for each queue object,
@@ -29,7 +29,7 @@ LOOK_SECONDS = 1.0
 
 
 class _Owned(msgspec.Struct):
-    """What matters here of a stored subscription (`layers/subscribing/records.py`)."""
+    """What matters here of a stored subscription (`layers/subscriptions`)."""
 
     owner: bytes = msgspec.field(default=b"", name="o")
     until_us: int = msgspec.field(default=0, name="u")

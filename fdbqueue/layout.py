@@ -10,43 +10,43 @@ only who enqueues needs to know. (docs/adr/0060)
 | key (a tuple behind the queue's) | value | written by |
 | --- | --- | --- |
 | ``(index, random)`` | item envelope (`items.py`) | enqueue |
-| ``("lease", index, random)`` | the envelope of an item that is leased | `layers/leases.py` |
-| ``("delay", index, random)`` | of one that waits for its time | `layers/leases.py` |
-| ``("dead", index, random)`` | of a dead letter | `layers/leases.py` |
+| ``("lease", index, random)`` | the envelope of an item that is leased | `layers/leases` |
+| ``("delay", index, random)`` | of one that waits for its time | `layers/leases` |
+| ``("dead", index, random)`` | of a dead letter | `layers/leases` |
 | ``("timer", at_us, index, random, kind)`` | empty; when its lease, its delay or its life ends | `layers` |
 | ``("chunk", index, random, n)`` | the n-th piece of a payload over 90,000 bytes | enqueue |
 | ``(True,)`` | by `byte_max`: indices up to it are not given again, and the queue's order (`tail.py`) | `layers` |
 | ``("level", rank)`` | 8 bytes as a count: available items of a rank below 256 (`stats.py`) | whoever moves items |
 | ``("count", name)`` | 8 bytes, little-endian, by atomic adds | everything that changes an item's state |
-| ``("request", versionstamp)`` | who waits for how many items, and until when | `layers/staging/requests.py` |
-| ``("grant", client)`` | the leases that others took for a request | `layers/staging/requests.py` |
-| ``(True, "subscribed")`` | there are subscriptions: empty, or the name of the sole one | `layers/subscriptions.py` |
-| ``(True, "type")`` | "smart" of a smart queue: an enqueue has to pass its checks (`tail.py`) | `layers/smart.py` |
-| ``("subscription", name)`` | what it selects, its credit, whose it is | `layers/subscriptions.py` |
-| ``("pointer", name)`` | what it has yet to look at | `layers/subscriptions.py` |
-| ``("held", name, index, random)`` | bytes of an item that its consumers have | `layers/subscriptions.py` |
-| ``("returned", name)`` | counts the transactions in which some left their hands | `layers/subscriptions.py` |
+| ``("request", versionstamp)`` | who waits for how many items, and until when | `layers/staged` |
+| ``("grant", client)`` | the leases that others took for a request | `layers/staged` |
+| ``(True, "subscribed")`` | there are subscriptions: empty, or the name of the sole one | `layers/subscriptions` |
+| ``(True, "type")`` | "smart" of a smart queue: an enqueue has to pass its checks (`tail.py`) | `layers/smart` |
+| ``("subscription", name)`` | what it selects, its credit, whose it is | `layers/subscriptions` |
+| ``("pointer", name)`` | what it has yet to look at | `layers/subscriptions` |
+| ``("held", name, index, random)`` | bytes of an item that its consumers have | `layers/subscriptions` |
+| ``("returned", name)`` | counts the transactions in which some left their hands | `layers/subscriptions` |
 | ``("arrival", versionstamp, first, last)`` | empty; items became available there | `arrivals.py` |
 | ``("arriving", index, random)`` | never written: conflict ranges only | `arrivals.py` |
-| ``("waiting", versionstamp)`` | a consumer of a subscription waits, until when | `layers/subscribing/waitingline.py` |
-| ``("waiting", name)`` | never written: conflict ranges only | `layers/subscribing/waitingline.py` |
-| ``("served",)`` | the subscription that an enqueue delivered to last | `layers/subscribing/pushing.py` |
-| ``("trimmed",)`` | the version up to which arrivals may be missing, by `byte_max` | `layers/subscriptions.py` |
-| ``("trimming",)`` | 8 bytes: when somebody last looked which of them may go | `layers/subscriptions.py` |
+| ``("waiting", versionstamp)`` | a consumer of a subscription waits, until when | `layers/subscriptions` |
+| ``("waiting", name)`` | never written: conflict ranges only | `layers/subscriptions` |
+| ``("served",)`` | the subscription that an enqueue delivered to last | `layers/subscriptions` |
+| ``("trimmed",)`` | the version up to which arrivals may be missing, by `byte_max` | `layers/subscriptions` |
+| ``("trimming",)`` | 8 bytes: when somebody last looked which of them may go | `layers/subscriptions` |
 | ``("once", client, slot)`` | mark of the last transaction of that slot (`once.py`) | calls that commit by themselves |
-| ``("smart", type, key, index, random)`` | empty; an item of this type and relation key is there | `layers/smart.py` |
+| ``("smart", type, key, index, random)`` | empty; an item of this type and relation key is there | `layers/smart` |
 | ``("deadline", stage, at_us, index, random)`` | empty; when it should be gone; a stage is "near" or "missed" | same |
 | ``("missed", until_us, at_us, index, random)`` | empty; a missed deadline while its handler runs | same |
 | ``("alarm",)`` | 8 bytes, by atomic adds: changes with each deadline that is set; watched | same |
-| ``("recipients",)`` | names and numbers of those who fetch copies | `layers/resend.py` |
-| ``("copy", number, index, random)`` | empty; an item that the recipient has still to confirm | `layers/resend.py` |
-| ``("unsent", number, index, random)`` | empty; one that it has still to fetch | `layers/resend.py` |
+| ``("recipients",)`` | names and numbers of those who fetch copies | `layers/smart` |
+| ``("copy", number, index, random)`` | empty; an item that the recipient has still to confirm | `layers/smart` |
+| ``("unsent", number, index, random)`` | empty; one that it has still to fetch | `layers/smart` |
 | ``("fetched", number)`` | what the recipient has fetched and not confirmed: one position, or "several" | same |
 | ``("resent",)`` | 8 bytes, by atomic adds: changes when copies are to be fetched again; watched | same |
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
 | ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
 
-An operation log stands apart from its queue, in a subspace of its own: ``(log, versionstamp)`` (`layers/oplog.py`).
+An operation log stands apart from its queue, in a subspace of its own: ``(log, versionstamp)`` (`layers/oplog`).
 
 >>> layout = Layout("orders")
 >>> position = Position(7, b"random")
@@ -272,7 +272,7 @@ class Layout:
         self.subscribed = False
         """Whether the queue had subscriptions that want arrivals noted, when this process last looked for its end."""
         self.sole: str | None = None
-        """The queue's sole subscription as this process knew it then: it needs none (`layers/subscribing/sole.py`)."""
+        """The queue's sole subscription as this process knew it then: it needs none (`layers/subscriptions`)."""
         self.open_until = 0.0
         """Until then this process relies on the queue having no exclusive subscription (`exclusive.py`)."""
         self.open_at = 0

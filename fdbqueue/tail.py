@@ -14,7 +14,7 @@ rank. The tail says there also which order it is, so that a queue has one order 
 | 0xff index (8, big-endian) name of the order | with an order |
 
 Behind the tail stands ``(True, "type")`` if a queue is smart: then each enqueue has to pass the checks of its items
-(`layers/smart.py`). An enqueue finds this key with the reads that it makes anyway, so that no door passes them by.
+(`layers/smart`). An enqueue finds this key with the reads that it makes anyway, so that no door passes them by.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def bypassed(layout: Layout) -> ChecksBypassed:
     """Return the error of an enqueue that would pass a smart queue's checks by."""
     return ChecksBypassed(
         f"The queue {layout.describe()} is smart: what is enqueued as it is would bypass its checks, limits and index."
-        " Enqueue by fdbqueue.layers.smart.SmartQueue(...).enqueue or enqueue_many, and from Spark with the option"
+        " Enqueue by fdbqueue.layers.SmartQueue(...).enqueue or enqueue_many, and from Spark with the option"
         " smart. Dequeue, lease and browse are as ever."
     )
 

@@ -1,30 +1,22 @@
-"""Layers: recipes that stand on the queue, each in one module.
+"""Layers: recipes on top of the queue, each in a folder.
 
-The public classes are here too, so one import is enough. Their modules are loaded when they are first used:
+The public classes are here too, so one import is enough. Their modules are loaded when you first use them:
 
 >>> from fdbqueue.layers import Consumer, Leases, StagedQueue
 
 =================  ====================================================================================
-`leases`           lend an item for a time; it comes back when its consumer dies
-`consumer`         run a handler for each leased item
-`backoff`          how long a failed item waits for its next attempt
-`deadletters`      items that failed too often: browse, redrive, purge
-`watchdog`         give expired leases back when no consumer runs
-`staged`           many consumers at one head, which wait without polling
-`relaxed`          many consumers that can do without strict order
-`priority`         levels of urgency
-`earliest`         earliest deadline first
-`subscriptions`    named consumers with conditions (`selectors`) and credit
+`leases`           lend an item for a time: ack, nack, back-off, delays, dead letters
+`consumer`         run a handler for each leased item; `Watchdog` gives expired leases back
+`staged`           many consumers at one head, which wait without polling; `RelaxedQueue` gives up strict order
+`priority`         levels of urgency, and earliest deadline first
+`subscriptions`    named consumers with selectors and credit
 `smart`            compare a new item with the queued ones, in the enqueueing transaction
-`messages`         types of smart items, with `decisions` and `limits`
-`monitor`          report items that miss their deadline
-`resend`           keep items until every recipient has confirmed its copy
-`oplog`            log what was done to a queue
+`oplog`            log every change to a queue
 =================  ====================================================================================
 
-A layer keeps all its keys under the queue's own subspace. A layer that is too large for a file has a folder of parts,
-which users need not know: `leasing` for `leases`, `staging` for `staged`, `subscribing` for `subscriptions`,
-`selecting` for `selectors`, `comparing` for `smart`.
+A layer keeps all its keys under the queue's own subspace. Each layer is a folder: its ``__init__`` has the recipe and
+the public names, and a name that begins with an underscore is internal. `common` has parts that several layers use.
+Imports go one way: leases <- common <- staged <- priority, smart, subscriptions <- consumer.
 
 The folder is at the top of the repository. ``fdbqueue/layers`` is a symbolic link to it, and `fdbqueue.layers` is its
 only import name.
@@ -36,71 +28,71 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .backoff import constant, exponential, immediately
-    from .consumer import Consumer
-    from .deadletters import DeadLetters
-    from .deadlines import Deadlines
-    from .decisions import Decision, Outcome, TakeOver
-    from .earliest import EarliestDeadline
-    from .handlers import ACKED, Snooze
-    from .lease import Fate, Lease, LeaseHandle
-    from .leases import Leases
-    from .levels import AmqpLevels, Levels
-    from .limits import Limit
-    from .messages import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed, types
-    from .monitor import Monitor
+    from .consumer import ACKED, Consumer, ConsumerReport, Snooze, Watchdog
+    from .leases import DeadLetters, Fate, Lease, LeaseHandle, Leases, constant, exponential, immediately
     from .oplog import OperationLog
-    from .priority import PriorityQueue
-    from .relaxed import RelaxedQueue
-    from .resend import Resend
-    from .running.terms import ConsumerReport
-    from .selectors import Selector
-    from .smart import SmartQueue
-    from .staged import StagedQueue
-    from .subscription import Subscription
-    from .subscriptions import Subscriptions
-    from .watchdog import Watchdog
+    from .priority import AmqpLevels, EarliestDeadline, Levels, PriorityQueue
+    from .smart import (
+        EVERYTHING,
+        NOTHING,
+        OWN_KEY,
+        OWN_TYPE,
+        Deadlines,
+        Decision,
+        Limit,
+        Messages,
+        MessageType,
+        Monitor,
+        Outcome,
+        Resend,
+        SmartQueue,
+        TakeOver,
+        keyed,
+        types,
+    )
+    from .staged import RelaxedQueue, StagedQueue
+    from .subscriptions import Selector, Subscription, Subscriptions
 
-_MODULES = {
-    "ACKED": "handlers",
-    "AmqpLevels": "levels",
+_ROOMS = {
+    "ACKED": "consumer",
+    "AmqpLevels": "priority",
     "Consumer": "consumer",
-    "ConsumerReport": "running.terms",
-    "DeadLetters": "deadletters",
-    "Deadlines": "deadlines",
-    "Decision": "decisions",
-    "EVERYTHING": "messages",
-    "EarliestDeadline": "earliest",
-    "Fate": "lease",
-    "Lease": "lease",
-    "LeaseHandle": "lease",
+    "ConsumerReport": "consumer",
+    "DeadLetters": "leases",
+    "Deadlines": "smart",
+    "Decision": "smart",
+    "EVERYTHING": "smart",
+    "EarliestDeadline": "priority",
+    "Fate": "leases",
+    "Lease": "leases",
+    "LeaseHandle": "leases",
     "Leases": "leases",
-    "Levels": "levels",
-    "Limit": "limits",
-    "MessageType": "messages",
-    "Messages": "messages",
-    "Monitor": "monitor",
-    "NOTHING": "messages",
-    "OWN_KEY": "messages",
-    "OWN_TYPE": "messages",
+    "Levels": "priority",
+    "Limit": "smart",
+    "MessageType": "smart",
+    "Messages": "smart",
+    "Monitor": "smart",
+    "NOTHING": "smart",
+    "OWN_KEY": "smart",
+    "OWN_TYPE": "smart",
     "OperationLog": "oplog",
-    "Outcome": "decisions",
+    "Outcome": "smart",
     "PriorityQueue": "priority",
-    "RelaxedQueue": "relaxed",
-    "Resend": "resend",
-    "Selector": "selectors",
+    "RelaxedQueue": "staged",
+    "Resend": "smart",
+    "Selector": "subscriptions",
     "SmartQueue": "smart",
-    "Snooze": "handlers",
+    "Snooze": "consumer",
     "StagedQueue": "staged",
-    "Subscription": "subscription",
+    "Subscription": "subscriptions",
     "Subscriptions": "subscriptions",
-    "TakeOver": "decisions",
-    "Watchdog": "watchdog",
-    "constant": "backoff",
-    "exponential": "backoff",
-    "immediately": "backoff",
-    "keyed": "messages",
-    "types": "messages",
+    "TakeOver": "smart",
+    "Watchdog": "consumer",
+    "constant": "leases",
+    "exponential": "leases",
+    "immediately": "leases",
+    "keyed": "smart",
+    "types": "smart",
 }
 
 __all__ = [
@@ -147,13 +139,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
+    room = _ROOMS.get(name)
+    if room is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f".{module}", __name__), name)
+    found = getattr(importlib.import_module(f".{room}", __name__), name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    return sorted({*globals(), *_ROOMS})

@@ -12,8 +12,8 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, position, queue_of
 from fdbqueue.cli.output import items_table, line, print_shown, wants_table, write_lines
 from fdbqueue.items import Item
-from fdbqueue.layers.leasing.browsing import Kept
-from fdbqueue.layers.leasing.browsing import browse as browse_kept
+from fdbqueue.layers.leases import Kept
+from fdbqueue.layers.leases._browsing import browse as browse_kept
 
 SCREENFUL = 20
 

@@ -16,9 +16,9 @@ from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, rows, run
-from fdbqueue.layers.comparing.strays import check_beside
+from fdbqueue.layers.smart._orphans import check_beside
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.subscribing.check import check_subscriptions
+from fdbqueue.layers.subscriptions._check import check_subscriptions
 from fdbqueue.layout import Layout
 
 LOOKED_AT = (

@@ -14,8 +14,7 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, place, queue_of
 from fdbqueue.cli.output import headers_shown, rank_of, to_copy, wants_table, write_lines, writing
 from fdbqueue.cli.values import encode_json, to_json
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leasing.browsing import Kept
+from fdbqueue.layers.leases import Kept, Leases
 
 SCREENFUL = 20
 

@@ -20,8 +20,7 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.errors import leaves_in_doubt
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.errors import FdbQueueError, LeaseLost
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.portion import Portion
 
 BATCH_ITEMS = 500

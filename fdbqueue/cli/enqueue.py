@@ -21,8 +21,8 @@ from fdbqueue.cli.terms import At, Delay, HeadersText, Terms, Ttl, terms_of
 from fdbqueue.cli.values import parse
 from fdbqueue.engine import FDBError
 from fdbqueue.errors import FdbQueueError
+from fdbqueue.layers.common._levels import PRIORITY
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.levels import PRIORITY
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.queue import Queue
 

@@ -12,7 +12,7 @@ import typer
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.input import InputFailed, groups_of_lines
 from fdbqueue.errors import LeaseLost
-from fdbqueue.layers.lease import Held, LeaseHandle
+from fdbqueue.layers.leases import Held, LeaseHandle
 from fdbqueue.layout import Position
 
 H = TypeVar("H", bound=Held)

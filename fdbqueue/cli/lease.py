@@ -29,8 +29,7 @@ from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.api import Database
 from fdbqueue.errors import FdbQueueError
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.subscriptions import Subscriptions
 
 

@@ -19,8 +19,7 @@ from fdbqueue.cli.values import encode_json
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE
 from fdbqueue.errors import FdbQueueError, LeaseLost
-from fdbqueue.layers.lease import Fate, LeaseHandle
-from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leases import Fate, LeaseHandle, Leases
 
 BUNDLE_ITEMS = 100
 """So many are given back in one transaction: they are written anew, with up to 100,000 bytes each."""

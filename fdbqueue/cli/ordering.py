@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fdbqueue.engine.steps import run
-from fdbqueue.layers.levels import Levels, levels_named
+from fdbqueue.layers.common._levels import Levels, levels_named
 from fdbqueue.queue import Queue
 from fdbqueue.stats import read_level_counts
 from fdbqueue.tail import read_tail

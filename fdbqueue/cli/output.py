@@ -20,8 +20,7 @@ from fdbqueue.cli.input import is_terminal
 from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.items import Item
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leasing.browsing import Kept
+from fdbqueue.layers.leases import Kept, Lease
 from fdbqueue.layout import Position
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
 from fdbqueue.cli.output import items_table, line, print_shown, wants_table, write_lines
 from fdbqueue.items import Item
-from fdbqueue.layers.leasing.browsing import Kept, browse
+from fdbqueue.layers.leases._browsing import Kept, browse
 
 
 def peek(

@@ -14,7 +14,7 @@ from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.values import from_json
 from fdbqueue.errors import CodecError, ItemTooLarge
 from fdbqueue.items import envelope
-from fdbqueue.layers.leasing.times import not_negative, positive, visible_at
+from fdbqueue.layers.leases._times import not_negative, positive, visible_at
 
 SHORTEST_SECONDS = 1e-6
 

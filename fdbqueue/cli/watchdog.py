@@ -19,9 +19,8 @@ from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leasing.timers import Reclaimed
-from fdbqueue.layers.watchdog import Watchdog
+from fdbqueue.layers.consumer import Watchdog
+from fdbqueue.layers.leases import Leases, Reclaimed
 
 HOOK_SECONDS = 60.0
 PATIENCE_SECONDS = 10.0

@@ -10,8 +10,7 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.consumer import Consumer
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leases import Lease, Leases
 from tests.benchmarks.contended import CountingDatabase
 from tests.benchmarks.harness import Contestant, Sample, cluster_url, compare, heading
 from tests.benchmarks.peers import bare_sets

@@ -18,10 +18,10 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
+from fdbqueue.layers.common._levels import Levels
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.levels import Levels
 from fdbqueue.layers.priority import PriorityQueue
-from fdbqueue.layers.staging.dequeueing import Dequeueing
+from fdbqueue.layers.staged._dequeueing import Dequeueing
 from tests.benchmarks.harness import (
     ROUNDS,
     SIZE,

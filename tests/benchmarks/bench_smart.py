@@ -16,9 +16,8 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.items import parse
-from fdbqueue.layers.decisions import Answer, Decision, TakeOver
-from fdbqueue.layers.messages import EVERYTHING, NOTHING, OWN_KEY, Messages, MessageType
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.smart import EVERYTHING, NOTHING, OWN_KEY, Messages, MessageType, SmartQueue
+from fdbqueue.layers.smart._decisions import Answer, Decision, TakeOver
 from tests.benchmarks.crowd import Crowd
 from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, in_threads, in_turn, say
 

@@ -15,11 +15,10 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.subscribing.waitingline import WaitingLine
-from fdbqueue.layers.subscription import Subscription
-from fdbqueue.layers.subscriptions import SHARE, Subscriptions
+from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.layers.subscriptions import Subscription
+from fdbqueue.layers.subscriptions._subscriptions import SHARE, Subscriptions
+from fdbqueue.layers.subscriptions._waiters import WaitingLine
 from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, in_turn, say
 from tests.benchmarks.idling import WAITING, idle, watch_and_read
 

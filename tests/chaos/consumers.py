@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from fdbqueue.layers.common._handlers import ACKED, Snooze
 from fdbqueue.layers.consumer import Consumer
-from fdbqueue.layers.handlers import ACKED, Snooze
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.subscription import Subscription
+from fdbqueue.layers.leases import Lease
+from fdbqueue.layers.subscriptions import Subscription
 from tests.chaos.hand import DURATION_S, Hand, Tools
 from tests.chaos.history import OK, told_claims, told_items, told_leases
 from tests.chaos.kinds import Kind

@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 from fdbqueue import BulkInterrupted, LeaseLost, Queue, SubscriptionError
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.oplog import calling
+from fdbqueue.layers.oplog._oplog import calling
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.subscription import Subscription
-from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from tests.chaos.faults import ChaosClock
 from tests.chaos.history import OK, REFUSED, History
 from tests.chaos.kinds import Kind

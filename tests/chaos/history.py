@@ -17,8 +17,8 @@ from typing import Any
 
 from fdbqueue import Item
 from fdbqueue.items import envelope
-from fdbqueue.layers.lease import Held, Lease
-from fdbqueue.layers.oprecords import digest
+from fdbqueue.layers.leases import Held, Lease
+from fdbqueue.layers.oplog._records import digest
 from tests.chaos.kinds import encoded
 
 KILLED = "killed"

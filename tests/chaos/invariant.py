@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fdbqueue.layers.oprecords import Record
+from fdbqueue.layers.oplog import Record
 from tests.chaos.claims import Claims
 from tests.chaos.kinds import Kind
 from tests.chaos.replay import Replay, Step

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from fdbqueue.layers.deadlines import Deadlines
-from fdbqueue.layers.leasing.browsing import State
-from fdbqueue.layers.watchdog import Watchdog
+from fdbqueue.layers.consumer import Watchdog
+from fdbqueue.layers.leases import State
+from fdbqueue.layers.smart import Deadlines
 from tests.chaos.hand import Hand
 from tests.chaos.kinds import Kind
 from tests.chaos.owners import reset

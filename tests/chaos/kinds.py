@@ -8,13 +8,12 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.decisions import Decision, TakeOver
-from fdbqueue.layers.head import Head
-from fdbqueue.layers.levels import PRIORITY, Levels
-from fdbqueue.layers.messages import Messages, MessageType, keyed
+from fdbqueue.layers.common._levels import PRIORITY, Levels
+from fdbqueue.layers.leases import Head
 from fdbqueue.layers.oplog import OperationLog
-from fdbqueue.layers.relaxed import RelaxedHead
-from fdbqueue.layers.weighted import WeightedHead
+from fdbqueue.layers.priority import WeightedHead
+from fdbqueue.layers.smart import Decision, Messages, MessageType, TakeOver, keyed
+from fdbqueue.layers.staged import RelaxedHead
 
 LEVELS = Levels(4)
 WEIGHTS = (4, 3, 2, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fdbqueue import Position
-from fdbqueue.layers.oprecords import Record
+from fdbqueue.layers.oplog import Record
 from fdbqueue.layout import DELAY, LEASE, TTL
 from tests.chaos.claims import WAITS, Claims
 from tests.chaos.replay import Standing, Step

@@ -22,7 +22,7 @@ class Mutant:
 MUTANTS = (
     Mutant(
         "a lease does not conflict with who takes the same items",
-        "layers/head.py",
+        "layers/leases/_head.py",
         (
             (
                 '        tr.add_read_conflict_range(self._layout.begin, taken[-1].key + b"\\x00")\n        tr.clear',
@@ -32,12 +32,12 @@ MUTANTS = (
     ),
     Mutant(
         "a lease's token is not looked at",
-        "layers/leasing/holding.py",
+        "layers/leases/_holding.py",
         (("if notes is None or notes.token != lease.token:", "if notes is None:"),),
     ),
     Mutant(
         "acks read the leased item by snapshot",
-        "layers/leasing/holding.py",
+        "layers/leases/_holding.py",
         (
             ("reader = tr if keeps else tr.snapshot", "reader = tr.snapshot"),
             ("                tr.add_read_conflict_key(leased.key(packed))\n", "                pass\n"),
@@ -45,7 +45,7 @@ MUTANTS = (
     ),
     Mutant(
         "an ack without a read does not conflict with who takes the lease away",
-        "layers/leasing/holding.py",
+        "layers/leases/_holding.py",
         (("            tr.add_read_conflict_key(self._layout.leased.key(one.packed))\n", ""),),
     ),
     Mutant(
@@ -76,32 +76,32 @@ MUTANTS = (
     ),
     Mutant(
         "the timer of a lease is forgotten",
-        "layers/leasing/moves.py",
+        "layers/leases/_transitions.py",
         (('        self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, LEASE), b"")\n', ""),),
     ),
     Mutant(
         "timers are settled a minute early",
-        "layers/leasing/timers.py",
+        "layers/leases/_timers.py",
         (("*layout.timers_until(now_us), limit=limit", "*layout.timers_until(now_us + 60_000_000), limit=limit"),),
     ),
     Mutant(
         "dead letters that leave are not counted",
-        "layers/leasing/moves.py",
+        "layers/leases/_transitions.py",
         (('        self.tally("dead", -1)\n', ""),),
     ),
     Mutant(
         "an item dies one attempt too early",
-        "layers/leasing/moves.py",
+        "layers/leases/_transitions.py",
         (("attempt >= self.max_attempts", "attempt + 1 >= self.max_attempts"),),
     ),
     Mutant(
         "the chunks of an item that is gone stay",
-        "layers/leasing/moves.py",
+        "layers/leases/_transitions.py",
         (("            self._tr.clear_range(*self._layout.chunk_range_of(packed))\n", "            pass\n"),),
     ),
     Mutant(
         "who is granted leases does not look whether they are still its own",
-        "layers/staging/serving.py",
+        "layers/staged/_delivery.py",
         (
             (
                 "if notes is None or notes.token != lease.token:\n                continue\n            before",
@@ -115,22 +115,22 @@ MUTANTS = (
     ),
     Mutant(
         "who claims its items does not look at what happens to those in front",
-        "layers/staging/serving.py",
+        "layers/staged/_delivery.py",
         (("            tr.add_read_conflict_range(begin, row.key)\n", ""),),
     ),
     Mutant(
         "who claims its items does not look at what happens to the requests in front",
-        "layers/staging/requests.py",
+        "layers/staged/_requests.py",
         (('            tr.add_read_conflict_key(one.key + b"\\x00")\n', "            pass\n"),),
     ),
     Mutant(
         "an item whose delay is over also stays among those delayed",
-        "layers/leasing/moves.py",
+        "layers/leases/_transitions.py",
         (("        self._tr.clear(self._layout.delayed.key(packed))\n", ""),),
     ),
     Mutant(
         "nobody is woken",
-        "layers/staging/turns.py",
+        "layers/staged/_head_coordinator.py",
         (
             (
                 "watches += [tr.watch(self._leases.layout.count_key(name)) for name in _WATCHED]",
@@ -140,25 +140,25 @@ MUTANTS = (
     ),
     Mutant(
         "a smart decision does not conflict with reports that come at the same time",
-        "layers/comparing/scanning.py",
+        "layers/smart/_scanning.py",
         (("            self._tr.add_read_conflict_range(span.begin, end)\n", ""),),
         Kind.smart,
     ),
     Mutant(
         "what a subscription's consumers have is not taken off its credit",
-        "layers/subscribing/credit.py",
+        "layers/subscriptions/_credit.py",
         (("max(0, items - len(held))", "max(0, items)"),),
         Kind.subscriptions,
     ),
     Mutant(
         "an item that has left a subscription's consumers still counts as theirs",
-        "layers/leasing/moves.py",
+        "layers/leases/_transitions.py",
         (("            self._tr.clear(self._layout.held_key(notes.subscription, packed))\n", "            pass\n"),),
         Kind.subscriptions,
     ),
     Mutant(
         "subscriptions are not told of what comes back",
-        "layers/leasing/moves.py",
+        "layers/leases/_transitions.py",
         (
             (
                 "            spans = [(packed, packed) for packed in self.arrived]\n",
@@ -169,43 +169,43 @@ MUTANTS = (
     ),
     Mutant(
         "items that leave a level are not counted",
-        "layers/leasing/moves.py",
+        "layers/leases/_transitions.py",
         (("        count_levels(self._tr, self._layout, self._levels)\n", ""),),
         Kind.priority,
     ),
     Mutant(
         "a lease by turns does not conflict with who takes the same items",
-        "layers/weighted.py",
+        "layers/priority/_weighted.py",
         (('            tr.add_read_conflict_range(begin, run[-1].key + b"\\x00")\n', ""),),
         Kind.weights,
     ),
     Mutant(
         "a lease in relaxed order does not conflict with who takes the same items",
-        "layers/relaxed.py",
+        "layers/staged/_relaxed.py",
         (('        tr.add_read_conflict_range(begin, last + b"\\x00")\n', ""),),
         Kind.relaxed,
     ),
     Mutant(
         "a turn's items are taken from the end of their level",
-        "layers/weighted.py",
+        "layers/priority/_weighted.py",
         (("rows(tr.snapshot, *own, limit=limit)", "rows(tr.snapshot, *own, limit=limit, reverse=True)"),),
         Kind.weights,
     ),
     Mutant(
         "a former owner of an exclusive subscription is not refused",
-        "layers/subscription.py",
+        "layers/subscriptions/_subscription.py",
         (("if registration.owner != self._owner:", "if registration.owner is None:"),),
         Kind.exclusive,
     ),
     Mutant(
         "a lease by the owner does not conflict with a takeover",
-        "layers/subscribing/sole.py",
+        "layers/subscriptions/_exclusive_all.py",
         (("        self.fence(tr)\n        if registration is None", "        if registration is None"),),
         Kind.exclusive,
     ),
     Mutant(
         "a delivery to the owner does not conflict with what comes to stand in front",
-        "layers/subscribing/sole.py",
+        "layers/subscriptions/_exclusive_all.py",
         (
             (
                 "        tr.add_read_conflict_range(self._layout.begin, self._layout.available.key(packed))\n",
@@ -233,7 +233,7 @@ MUTANTS = (
     ),
     Mutant(
         "a claim of a missed deadline does not conflict with another of the same",
-        "layers/deadlines.py",
+        "layers/smart/_deadlines.py",
         (
             (
                 "            tr.add_read_conflict_key(row.key)\n            at_us, packed = deadline_of(",

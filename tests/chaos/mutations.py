@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.chaos.mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
-UNTOUCHED = Mutant("(nothing: the library as it is)", "layers/head.py", ())
+UNTOUCHED = Mutant("(nothing: the library as it is)", "layers/leases/_head.py", ())
 
 
 def mutated(source: str, mutant: Mutant) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fdbqueue.layers.subscription import Subscription
-from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from tests.chaos.kinds import EXCLUSIVE, EXCLUSIVE_CREDIT, OWNERSHIP_S
 
 

@@ -11,8 +11,8 @@ import msgspec
 
 from fdbqueue import Position
 from fdbqueue.items import Notes
-from fdbqueue.layers.oprecords import Change, Record, digest, place_of
-from fdbqueue.layers.staging.requests import Wish
+from fdbqueue.layers.oplog._records import Change, Record, digest, place_of
+from fdbqueue.layers.staged._requests import Wish
 from fdbqueue.layout import Layout
 from fdbqueue.tail import Tail
 

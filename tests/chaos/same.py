@@ -7,13 +7,10 @@ from typing import Any
 
 from fdbqueue import LeaseLost
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leasing.browsing import State
+from fdbqueue.layers.leases import Lease, Leases, State
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.subscription import Subscription
-from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from tests.chaos.kinds import CREDIT, Kind, queue_of, some_headers
 from tests.helpers.clock import Clock
 

@@ -11,18 +11,13 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
-from fdbqueue.layers.deadlines import Deadlines
-from fdbqueue.layers.head import Head
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leasing import moves
-from fdbqueue.layers.oplog import OperationLog, calling
-from fdbqueue.layers.relaxed import RelaxedHead
-from fdbqueue.layers.smart import SmartQueue
-from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staging import turns
-from fdbqueue.layers.staging.requests import Requests
+from fdbqueue.layers.leases import Head, Leases, _transitions
+from fdbqueue.layers.oplog._oplog import OperationLog, calling
+from fdbqueue.layers.priority._weighted import WeightedHead, wheel
+from fdbqueue.layers.smart import Deadlines, SmartQueue
+from fdbqueue.layers.staged import RelaxedHead, StagedQueue, _head_coordinator
+from fdbqueue.layers.staged._requests import Requests
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layers.weighted import WeightedHead, wheel
 from fdbqueue.layout import LEASE, pack
 from fdbqueue.stats import count
 from tests.chaos.history import KILLED, OK, Told, told_claims, told_leases, value_of
@@ -184,7 +179,7 @@ def test_an_item_that_is_passed_over_is_found(scene: Scene) -> None:
 def test_an_item_may_be_passed_over_that_falls_to_a_request_in_front_and_no_other(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, wanted: int
 ) -> None:
-    monkeypatch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))
+    monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
     for name in "abc":
         scene.enqueue(name)
     register(scene.db, scene.queue, scene.clock, wanted=wanted)
@@ -387,7 +382,7 @@ def test_an_item_that_dies_though_its_life_was_over_is_found(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, wrong: bool
 ) -> None:
     if wrong:
-        monkeypatch.setattr(moves, "is_over", lambda notes, now_us: False)
+        monkeypatch.setattr(_transitions, "is_over", lambda notes, now_us: False)
     leases = scene.leases = Leases(scene.queue, max_attempts=6, clock=scene.clock)
     scene.enqueue("a", ttl=50)
     for attempt in range(6):

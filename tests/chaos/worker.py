@@ -16,13 +16,10 @@ import pytest
 import fdbqueue
 from fdbqueue import ClusterError, batches
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.backoff import constant, immediately
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leasing import enqueueing
+from fdbqueue.layers.leases import Leases, _enqueueing, constant, immediately
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.subscription import Subscription
-from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from tests.chaos.consumers import Taker
 from tests.chaos.faults import ChaosClock, ChaosDatabase, Odds
 from tests.chaos.hand import Hand, Tools
@@ -67,7 +64,7 @@ def play(part: Part) -> None:
         hurry(patch)
         # Loads of many batches, so that some of each fail.
         patch.setattr(batches, "BATCH_ITEMS", 100)
-        patch.setattr(enqueueing, "BATCH_ITEMS", 100)
+        patch.setattr(_enqueueing, "BATCH_ITEMS", 100)
         if part.buggify:
             buggify()
         db = _opened(part)

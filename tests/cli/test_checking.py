@@ -12,9 +12,8 @@ import fdbqueue
 from fdbqueue.cli import errors
 from fdbqueue.cli.check import JOBS, MESSAGES
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.comparing import strays
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.smart import SmartQueue, _orphans
 from fdbqueue.layers.staged import StagedQueue
 from tests.cli.conftest import Run
 from tests.cli.test_leasing import lines
@@ -139,7 +138,7 @@ def test_what_only_moved_while_the_check_read_is_nothing_wrong(
     run: Run, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = [["It moved.", "It is a stray."], ["It is a stray.", "It has come."]]
-    monkeypatch.setattr(strays, "_problems", lambda tr, layout: looks.pop(0))
+    monkeypatch.setattr(_orphans, "_problems", lambda tr, layout: looks.pop(0))
 
     assert problems(run, name) == "It is a stray."
     assert not looks

@@ -20,7 +20,7 @@ from fdbqueue.cli.stopping import StopSignals
 from fdbqueue.codecs import JsonCodec
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.messages import MessageType
+from fdbqueue.layers.smart import MessageType
 from tests.cli.conftest import Run
 from tests.helpers.days import Days
 from tests.helpers.faults import Fault, FaultyDatabase

@@ -20,11 +20,9 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.handles import with_those_held
 from fdbqueue.cli.watchdog import _run
 from fdbqueue.engine import FDBError
-from fdbqueue.layers.deadletters import DeadLetters
-from fdbqueue.layers.lease import LeaseHandle
-from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.consumer import Watchdog
+from fdbqueue.layers.leases import DeadLetters, LeaseHandle, Leases
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.watchdog import Watchdog
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
 from tests.helpers.staging import wait_until

@@ -10,8 +10,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue.cli import errors
-from fdbqueue.layers.earliest import EarliestDeadline
 from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.priority import EarliestDeadline
 from tests.cli.conftest import Run
 from tests.cli.test_leasing import lines
 from tests.cli.test_terminal import on_terminal

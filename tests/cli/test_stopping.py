@@ -63,7 +63,7 @@ def test_a_command_in_a_thread_leaves_signals_to_the_main_one() -> None:
 def test_who_interrupts_what_has_begun_is_told_that_it_has(command: str) -> None:
     script = (
         "import fdbqueue.cli, sys, contextlib\n"
-        "from fdbqueue.layers.deadletters import DeadLetters\n"
+        "from fdbqueue.layers.leases._dead_letters import DeadLetters\n"
         "from fdbqueue.queue import Queue\n"
         "def interrupted(*_, **__): raise KeyboardInterrupt\n"
         f"DeadLetters.{command} = interrupted\n"

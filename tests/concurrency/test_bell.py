@@ -14,9 +14,9 @@ from unittest.mock import patch
 
 import pytest
 
-from fdbqueue.engine.embedded import bell, changes
-from fdbqueue.engine.embedded.bell import Bell
-from fdbqueue.engine.embedded.store import Store
+from fdbqueue.engine.embedded.store.notify import changes, notifier
+from fdbqueue.engine.embedded.store.notify.notifier import Bell
+from fdbqueue.engine.embedded.store.store import Store
 from tests.helpers.processes import Processes
 from tests.helpers.stores import opened, put
 
@@ -25,8 +25,8 @@ FOREVER = 3600.0
 
 @pytest.fixture
 def never_looks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bell, "LONGEST_SLEEP", FOREVER)
-    monkeypatch.setattr(bell, "DEAF_SLEEP", FOREVER)
+    monkeypatch.setattr(notifier, "LONGEST_SLEEP", FOREVER)
+    monkeypatch.setattr(notifier, "DEAF_SLEEP", FOREVER)
 
 
 def heard(store: Store, key: bytes = b"a") -> threading.Event:
@@ -92,9 +92,9 @@ def for_other_files_only() -> Any:
 def test_where_the_bell_cannot_be_heard_who_watches_looks_by_itself(
     tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch, system: Callable[[], Any]
 ) -> None:
-    monkeypatch.setattr(bell, "_libc", system())
+    monkeypatch.setattr(notifier, "_libc", system())
     descriptors = len(os.listdir("/dev/fd"))
-    ear = bell.Ear(str(tmp_path), bytearray(1))
+    ear = notifier.Ear(str(tmp_path), bytearray(1))
     assert len(os.listdir("/dev/fd")) == descriptors, "nothing is left open"
     ear.close()
     with opened(tmp_path) as store:

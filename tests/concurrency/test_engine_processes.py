@@ -22,9 +22,9 @@ import pytest
 import fdbqueue
 from fdbqueue import aio
 from fdbqueue.engine import FDBError
-from fdbqueue.engine.embedded import commits
-from fdbqueue.engine.embedded import request as requests
-from fdbqueue.engine.embedded.store import Store
+from fdbqueue.engine.embedded.client import commits
+from fdbqueue.engine.embedded.store.commit import request as requests
+from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
 from tests.helpers.processes import Processes
 from tests.helpers.stores import commit, contents, opened, put, sets, store_of, view

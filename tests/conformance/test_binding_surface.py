@@ -15,11 +15,11 @@ import fdb.fdboptions
 import pytest
 
 from fdbqueue.engine import StreamingMode, Subspace, api
-from fdbqueue.engine.embedded import futures, ranges, transaction, values, views
-from fdbqueue.engine.embedded.commits import Commit
-from fdbqueue.engine.embedded.database import Database
-from fdbqueue.engine.embedded.options import DatabaseOptions, TransactionOptions
-from fdbqueue.engine.embedded.watches import Watch
+from fdbqueue.engine.embedded.client import futures, ranges, transaction, values, views
+from fdbqueue.engine.embedded.client.commits import Commit
+from fdbqueue.engine.embedded.client.database import Database
+from fdbqueue.engine.embedded.client.options import DatabaseOptions, TransactionOptions
+from fdbqueue.engine.embedded.client.watches import Watch
 
 CLASSES: dict[str, type] = {
     "Database": Database,

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from fdbqueue.engine import FDBError
-from fdbqueue.engine.embedded.layout import WINDOW_SECONDS
-from fdbqueue.engine.embedded.store import CommitRequest, Snapshot, Store
+from fdbqueue.engine.embedded.store.disk.layout import WINDOW_SECONDS
+from fdbqueue.engine.embedded.store.store import CommitRequest, Snapshot, Store
 from tests.helpers.stores import commit, opened, put, view
 
 LONG = "FDBQUEUE_CHURN_SECONDS" in os.environ

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.engine.embedded import committer, written
-from fdbqueue.engine.embedded.store import CommitRequest, Store
+from fdbqueue.engine.embedded.store.commit import committer
+from fdbqueue.engine.embedded.store.log import write_set
+from fdbqueue.engine.embedded.store.store import CommitRequest, Store
 from tests.helpers.processes import Processes, kill_9
 from tests.helpers.stores import commit, contents, opened, put, sets, view
 
@@ -150,7 +151,7 @@ def die(path: str, point: str, commits: int) -> None:
 
     def encode_and_die(*parts: Any) -> bytes:
         death.strike("applied")
-        return written.encode(*parts)
+        return write_set.encode(*parts)
 
     vars(committer)["encode"] = encode_and_die
     store = Store.open(path, {"durability": "relaxed"})

@@ -21,10 +21,10 @@ from typing import Any
 import lmdb
 import pytest
 
-from fdbqueue.engine.embedded import redo
-from fdbqueue.engine.embedded.disk import Durable
-from fdbqueue.engine.embedded.request import Rows
-from fdbqueue.engine.embedded.store import CommitRequest, Store
+from fdbqueue.engine.embedded.store.commit.request import Rows
+from fdbqueue.engine.embedded.store.disk import redo
+from fdbqueue.engine.embedded.store.disk.disk import Durable
+from fdbqueue.engine.embedded.store.store import CommitRequest, Store
 from fdbqueue.errors import StorageError
 from tests.helpers.stores import MovableClock, commit, contents, opened, put, sets, view
 

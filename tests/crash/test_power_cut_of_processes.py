@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from fdbqueue.engine.embedded.store import Store
+from fdbqueue.engine.embedded.store.store import Store
 from tests.helpers.disks import make_disk, mounted
 from tests.helpers.processes import Processes, kill_9
 from tests.helpers.stores import MovableClock, commit, contents, opened, put, sets, view

@@ -55,7 +55,7 @@ def test_a_project_with_its_own_layers_module_is_left_alone(tmp_path: Path) -> N
     code = "import layers; from fdbqueue.layers import Leases, StagedQueue; print(layers.MINE, Leases.__module__)"
     ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
 
-    assert ran.stdout.split() == ["True", "fdbqueue.layers.leases"]
+    assert ran.stdout.split() == ["True", "fdbqueue.layers.leases._leases"]
 
 
 def test_importing_the_library_loads_no_layer_no_spark_no_command_line_and_no_client_library() -> None:
@@ -67,7 +67,7 @@ def test_importing_the_library_loads_no_layer_no_spark_no_command_line_and_no_cl
 
 
 def test_everything_can_be_imported_with_warnings_as_errors() -> None:
-    code = "import fdbqueue, fdbqueue.layers.subscriptions, fdbqueue.cli; import no_such_module"
+    code = "import fdbqueue, fdbqueue.layers.subscriptions._subscriptions, fdbqueue.cli; import no_such_module"
     failed = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
 
     assert failed.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_module'"

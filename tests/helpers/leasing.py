@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layout import Position
 
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import Position
-from fdbqueue.layers.decisions import Answer, Asked, Decision
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.messages import EVERYTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.smart import EVERYTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, SmartQueue, keyed
+from fdbqueue.layers.smart._decisions import Answer, Asked, Decision
 from fdbqueue.tail import SMART
 from tests.helpers.clock import Clock
 

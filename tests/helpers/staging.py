@@ -13,9 +13,8 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staging import requests, turns
-from fdbqueue.layers.staging.requests import REQUEST_SECONDS, Requests, Wish
+from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _requests
+from fdbqueue.layers.staged._requests import REQUEST_SECONDS, Requests, Wish
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 
@@ -27,7 +26,7 @@ _HURRY = {"GRANT_SECONDS": GRANT_S, "REQUEST_SECONDS": 2 * GRANT_S, "TAKEOVER_SE
 def hurry(patch: pytest.MonkeyPatch) -> None:
     """Let requests and grants expire soon."""
     for name, seconds in _HURRY.items():
-        for module in (requests, turns):
+        for module in (_requests, _head_coordinator):
             if hasattr(module, name):
                 patch.setattr(module, name, seconds)
 

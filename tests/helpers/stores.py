@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fdbqueue.engine.embedded.clock import Clock
-from fdbqueue.engine.embedded.store import CommitRequest, Snapshot, Store
+from fdbqueue.engine.embedded.store.clock import Clock
+from fdbqueue.engine.embedded.store.store import CommitRequest, Snapshot, Store
 
 Row = tuple[bytes, bytes]
 

@@ -8,11 +8,9 @@ from typing import Any
 
 from fdbqueue import Position
 from fdbqueue.engine.steps import run
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.subscribing.waitingline import WaitingLine
-from fdbqueue.layers.subscription import Subscription
-from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.layers.subscriptions import Subscription, Subscriptions
+from fdbqueue.layers.subscriptions._waiters import WaitingLine
 
 
 def values(taken: list[Lease]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue.layers.backoff import constant, exponential, immediately
+from fdbqueue.layers.leases import constant, exponential, immediately
 
 
 def test_immediately_and_constant_do_not_depend_on_the_attempt() -> None:

@@ -13,8 +13,8 @@ import pytest
 from fdbqueue import CodecError, LeaseLost, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.engine.steps import run
-from fdbqueue.layers import combining
-from fdbqueue.layers.combining import Line, Ticket
+from fdbqueue.layers.common import _batcher
+from fdbqueue.layers.common._batcher import Line, Ticket
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.held import HeldDatabase
@@ -228,16 +228,16 @@ def test_many_threads_and_tasks_at_once_lose_and_double_nothing(db: Any, queue: 
 def test_those_who_were_served_together_elsewhere_are_waited_for_and_only_for_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(combining, "GATHER_SECONDS", 20.0)
-    monkeypatch.setattr(combining, "LONGEST_GATHER_SECONDS", 20.0)
+    monkeypatch.setattr(_batcher, "GATHER_SECONDS", 20.0)
+    monkeypatch.setattr(_batcher, "LONGEST_GATHER_SECONDS", 20.0)
     line: Line[int, int] = Line()
     line.join(Ticket(object(), 1))  # type: ignore[arg-type]
-    monkeypatch.setattr(combining, "ANNOUNCED_SECONDS", 0.0)
+    monkeypatch.setattr(_batcher, "ANNOUNCED_SECONDS", 0.0)
     line.announce(2)
     began = time.monotonic()
     run(line.gather())
     assert time.monotonic() - began < 10
-    monkeypatch.setattr(combining, "ANNOUNCED_SECONDS", 20.0)
+    monkeypatch.setattr(_batcher, "ANNOUNCED_SECONDS", 20.0)
     line.announce(2)
     with ThreadPoolExecutor(1) as pool:
         gathering = pool.submit(run, line.gather())

@@ -8,11 +8,11 @@ import pytest
 
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.decisions import Decision
 from fdbqueue.layers.priority import PriorityQueue
+from fdbqueue.layers.smart import Decision
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.subscribing.asked import NAME_BYTES
 from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscriptions._arguments import NAME_BYTES
 from fdbqueue.layout import APPENDED_BYTES, MAX_KEY_BYTES
 from tests.helpers.smart import ORDER, Confirmation, Note, Order, Progress, contents, smart_queue
 

@@ -16,11 +16,10 @@ import pytest
 import fdbqueue
 from fdbqueue import CodecError, Queue
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.layers import consuming, waiting
-from fdbqueue.layers.consumer import Consumer
-from fdbqueue.layers.handlers import ACKED, Snooze
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.common import _waiting
+from fdbqueue.layers.common._handlers import ACKED, Snooze
+from fdbqueue.layers.consumer import Consumer, _run
+from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.held import HeldDatabase
 from tests.helpers.processes import Processes
@@ -282,7 +281,7 @@ def test_what_a_handler_raises_is_logged(db: Any, leases: Leases, caplog: pytest
 def test_a_database_that_does_not_answer_keeps_no_consumer_from_ending(
     db: Any, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consuming, "GIVE_BACK_SECONDS", 0.01)
+    monkeypatch.setattr(_run, "GIVE_BACK_SECONDS", 0.01)
     leases.enqueue(db, b"x")
     held = HeldDatabase(db)
     held.release()
@@ -301,7 +300,7 @@ def test_a_database_that_does_not_answer_keeps_no_consumer_from_ending(
 
 def wait_for_items_until_nothing_answers(url: str, space: bytes) -> None:
     """Run a consumer that waits for its first item when its database falls silent, and is stopped then."""
-    waiting.FINISH_SECONDS = 0.01
+    _waiting.FINISH_SECONDS = 0.01
     db = fdbqueue.open(url)
     held = HeldDatabase(db)
     held.release()

@@ -11,10 +11,9 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.layers.common._handlers import in_context
 from fdbqueue.layers.consumer import Consumer
-from fdbqueue.layers.handlers import in_context
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leases import Lease, Leases
 
 request: contextvars.ContextVar[str] = contextvars.ContextVar("request", default="nothing")
 

@@ -11,8 +11,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.consumer import Consumer
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leases import Lease, Leases
 from tests.helpers.faults import Fault, FaultyDatabase
 
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]

@@ -11,13 +11,10 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import consuming
-from fdbqueue.layers.consumer import Consumer
-from fdbqueue.layers.handlers import ACKED
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.subscription import Subscription
-from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.common._handlers import ACKED
+from fdbqueue.layers.consumer import Consumer, _run
+from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.consuming import consumer_threads, logged, until
 from tests.helpers.staging import wait_until
@@ -261,7 +258,7 @@ def test_a_lease_is_not_extended_for_a_handler_that_blocks_the_loop_beyond_its_t
 def test_a_coroutine_that_will_not_be_cancelled_keeps_no_consumer_from_ending(
     db: Any, leases: Leases, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ends: bool
 ) -> None:
-    monkeypatch.setattr(consuming, "GIVE_BACK_SECONDS", 0.2)
+    monkeypatch.setattr(_run, "GIVE_BACK_SECONDS", 0.2)
     leases.enqueue(db, "a")
 
     async def main() -> None:

@@ -16,8 +16,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.consumer import Consumer
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leases import Lease, Leases
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

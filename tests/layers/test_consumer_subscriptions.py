@@ -10,12 +10,11 @@ import pytest
 
 from fdbqueue import Queue, SubscriptionError
 from fdbqueue.engine import Subspace
+from fdbqueue.layers.common._waiting import Promise
 from fdbqueue.layers.consumer import Consumer
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.subscribing.records import read_registration
+from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layers.waiting import Promise
+from fdbqueue.layers.subscriptions._records import read_registration
 from tests.helpers.clock import Clock
 from tests.helpers.subscribing import fill, of_color, until_waiting
 

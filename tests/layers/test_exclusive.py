@@ -111,7 +111,9 @@ def test_another_process_notices_it_after_a_second(
     others = Queue(queue.layout.space, codec=queue.codec)
     assert others.dequeue(db) is not None
     with monkeypatch.context() as patched:
-        patched.setattr("fdbqueue.layers.subscriptions.made_exclusive", lambda: None)  # as if it were not this process
+        patched.setattr(
+            "fdbqueue.layers.subscriptions._subscriptions.made_exclusive", lambda: None
+        )  # as if it were not this process
         mine = Subscriptions(leases).subscribe(db, "mine", exclusive=True)
 
     assert others.dequeue(db) is not None

@@ -18,11 +18,9 @@ from fdbqueue.engine import FDBError
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.items import NO_NOTES, envelope
-from fdbqueue.layers.lease import LeaseHandle
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staging import alone, serving
-from fdbqueue.layers.staging.serving import Got, Serving
+from fdbqueue.layers.leases import LeaseHandle, Leases
+from fdbqueue.layers.staged import StagedQueue, _delivery, _uncontended
+from fdbqueue.layers.staged._delivery import Got, Serving
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, When
 from tests.helpers.held import HeldDatabase
@@ -68,7 +66,7 @@ class _Watched(ReadingTransaction):
 
 @pytest.fixture(autouse=True)
 def _worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alone, "WORTH_SECONDS", 0.0)  # however soon an engine answers
+    monkeypatch.setattr(_uncontended, "WORTH_SECONDS", 0.0)  # however soon an engine answers
 
 
 @pytest.fixture
@@ -119,7 +117,7 @@ def test_who_is_alone_reads_ahead_and_then_takes_without_a_read(
 def test_an_engine_that_answers_at_once_is_read(
     watching: Watching, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alone, "WORTH_SECONDS", 1_000.0)
+    monkeypatch.setattr(_uncontended, "WORTH_SECONDS", 1_000.0)
     queue.enqueue_many(watching.wrapped, list("abcdef"))
     staged = StagedQueue(leases)
     for text in "abcdef":
@@ -317,7 +315,7 @@ def test_large_items_and_some_with_notes_are_read_when_it_is_their_turn(
 def test_who_comes_seldom_reads_one_item_each_time(
     watching: Watching, staged: StagedQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alone, "RECENT_SECONDS", -1.0)  # whatever it knows is too old
+    monkeypatch.setattr(_uncontended, "RECENT_SECONDS", -1.0)  # whatever it knows is too old
     for text in ("3", "4", "5"):
         watching.reads = 0
         assert value(staged.dequeue(watching)) == text
@@ -327,7 +325,7 @@ def test_who_comes_seldom_reads_one_item_each_time(
 def test_a_queue_without_timers_any_more_is_foreseen_again(
     watching: Watching, leases: Leases, staged: StagedQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "TRY_AGAIN_LOOKS", 3)
+    monkeypatch.setattr(_delivery, "TRY_AGAIN_LOOKS", 3)
     lease = leases.lease(watching.wrapped)
     assert lease is not None
     reads = []
@@ -344,7 +342,7 @@ def test_a_queue_without_timers_any_more_is_foreseen_again(
 def test_after_something_unforeseen_it_looks_for_some_time(
     watching: Watching, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alone, "PAUSE_CALLS", 3)
+    monkeypatch.setattr(_uncontended, "PAUSE_CALLS", 3)
     staged = StagedQueue(leases)
     queue.enqueue_many(watching.wrapped, [f"{number:02}" for number in range(40)])
     reads = []

@@ -10,10 +10,9 @@ import pytest
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.items import INLINE_BYTES
-from fdbqueue.layers.lease import Fate, Lease, LeaseHandle
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leasing.taking import EXPIRED_LIMIT
-from fdbqueue.layers.leasing.timers import SETTLE_LIMIT
+from fdbqueue.layers.leases import Fate, Lease, LeaseHandle, Leases
+from fdbqueue.layers.leases._taking import EXPIRED_LIMIT
+from fdbqueue.layers.leases._timers import SETTLE_LIMIT
 from tests.helpers.clock import Clock
 from tests.helpers.leasing import fill, lease_of
 

@@ -9,9 +9,8 @@ import pytest
 from fdbqueue import BulkInterrupted, CodecError, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.items import INLINE_BYTES
-from fdbqueue.layers.deadletters import BATCH_ITEMS
-from fdbqueue.layers.lease import Fate
-from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leases import Fate, Leases
+from fdbqueue.layers.leases._dead_letters import BATCH_ITEMS
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layout import pack
 from tests.helpers.clock import Clock

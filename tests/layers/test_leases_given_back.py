@@ -9,10 +9,8 @@ import pytest
 
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.backoff import constant
-from fdbqueue.layers.lease import Fate
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leasing.times import LONGEST_SECONDS
+from fdbqueue.layers.leases import Fate, Leases, constant
+from fdbqueue.layers.leases._times import LONGEST_SECONDS
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.leasing import fill, lease_of

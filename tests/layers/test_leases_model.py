@@ -24,13 +24,10 @@ from hypothesis.stateful import (
 )
 
 from fdbqueue import LeaseLost, Order, Position, Queue
-from fdbqueue.layers.backoff import Backoff, constant, immediately
-from fdbqueue.layers.earliest import EarliestDeadline
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.levels import AmqpLevels, Levels
-from fdbqueue.layers.relaxed import RelaxedHead
-from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.common._levels import AmqpLevels, Levels
+from fdbqueue.layers.leases import Backoff, Lease, Leases, constant, immediately
+from fdbqueue.layers.priority import EarliestDeadline
+from fdbqueue.layers.staged import RelaxedHead, StagedQueue
 
 MAX_ATTEMPTS = 3
 STATES = ("available", "leased", "delayed", "dead")

@@ -32,9 +32,9 @@ from fdbqueue.layers import (
     Watchdog,
     exponential,
 )
-from fdbqueue.layers.head import Head
-from fdbqueue.layers.relaxed import RelaxedHead
-from fdbqueue.layers.weighted import WeightedHead
+from fdbqueue.layers.leases import Head
+from fdbqueue.layers.priority import WeightedHead
+from fdbqueue.layers.staged import RelaxedHead
 
 MESSAGES = Messages(MessageType("job"))
 JOB = {"type": "job", "n": 1}

@@ -12,16 +12,12 @@ import pytest
 
 from fdbqueue import Item, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.consumer import Consumer
-from fdbqueue.layers.decisions import Decision
+from fdbqueue.layers.consumer import Consumer, Watchdog
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.limits import Limit
-from fdbqueue.layers.messages import Messages
 from fdbqueue.layers.priority import PriorityQueue
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.smart import Decision, Limit, Messages, SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layers.watchdog import Watchdog
 from tests.helpers.smart import ORDER, PROGRESS, Progress
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fdbqueue import FormatError, Queue
 from fdbqueue.engine import FDBError, Subspace, transactional
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.oplog import OperationLog, calling
-from fdbqueue.layers.oprecords import unpack_record
+from fdbqueue.layers.oplog._oplog import OperationLog, calling
+from fdbqueue.layers.oplog._records import unpack_record
 from fdbqueue.layers.staged import StagedQueue
 from tests.chaos.replay import Replay
 from tests.helpers.faults import Fault, FaultyDatabase

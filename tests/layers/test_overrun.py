@@ -13,8 +13,8 @@ from typing import cast
 
 import pytest
 
-from fdbqueue.layers.comparing import overrun
-from fdbqueue.layers.comparing.overrun import Overrun, TimeLimit, within
+from fdbqueue.layers.smart import _time_limit
+from fdbqueue.layers.smart._time_limit import Overrun, TimeLimit, within
 
 
 def wait_busily(done: threading.Event) -> None:
@@ -55,7 +55,7 @@ def raised_late(at: int | None, monkeypatch: pytest.MonkeyPatch) -> tuple[int, T
         limit._lock = cast(threading.Lock, gate)
         watched.append(limit)
 
-    monkeypatch.setattr(overrun, "_lookout", lambda: SimpleNamespace(watch=watch))
+    monkeypatch.setattr(_time_limit, "_lookout", lambda: SimpleNamespace(watch=watch))
     steps = 0
 
     def step(frame: FrameType, event: str, argument: object) -> None:

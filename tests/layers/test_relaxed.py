@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leasing.browsing import State
-from fdbqueue.layers.relaxed import RelaxedHead, RelaxedQueue
-from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.leases import Leases, State
+from fdbqueue.layers.staged import RelaxedHead, RelaxedQueue, StagedQueue
 from tests.helpers.clock import Clock
 from tests.helpers.staging import register
 

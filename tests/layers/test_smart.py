@@ -13,12 +13,20 @@ import pytest
 from fdbqueue import BulkInterrupted, CodecError, ItemTooLarge, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.items import INLINE_BYTES
-from fdbqueue.layers.comparing import batches, scanning
-from fdbqueue.layers.decisions import Answer, Asked, Decision, TakeOver
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.limits import Limit
-from fdbqueue.layers.messages import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, Sees, keyed, types
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.smart import Limit, SmartQueue, _batches, _scanning
+from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, TakeOver
+from fdbqueue.layers.smart._messages import (
+    EVERYTHING,
+    NOTHING,
+    OWN_KEY,
+    OWN_TYPE,
+    Messages,
+    MessageType,
+    Sees,
+    keyed,
+    types,
+)
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, When
 from tests.helpers.smart import (
@@ -76,7 +84,7 @@ def test_items_are_asked_in_queue_order_and_the_first_that_cares_decides(db: Any
 def test_items_of_all_states_are_asked_in_queue_order_however_many_windows_they_fill(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, sees: Sees
 ) -> None:
-    monkeypatch.setattr(scanning, "WINDOW", 2)
+    monkeypatch.setattr(_scanning, "WINDOW", 2)
     met: list[int] = []
 
     def check(queued: dict[str, Any], new: dict[str, Any], asked: Asked) -> Decision:
@@ -265,14 +273,14 @@ def test_enqueue_many_says_which_are_in_when_a_check_fails_in_the_middle_of_a_ba
 
 def test_enqueue_many_puts_about_a_megabyte_into_a_transaction(db: Any, smart: SmartQueue) -> None:
     counting = FaultyDatabase(db, lambda: None)
-    smart.enqueue_many(counting, [Order(n, "x" * (batches.BATCH_BYTES // 3)) for n in range(4)])
+    smart.enqueue_many(counting, [Order(n, "x" * (_batches.BATCH_BYTES // 3)) for n in range(4)])
     assert counting.commits == 2
 
 
 def test_enqueue_many_halves_what_is_too_large_for_one_transaction(
     db: Any, smart: SmartQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "BATCH_BYTES", 1 << 30)
+    monkeypatch.setattr(_batches, "BATCH_BYTES", 1 << 30)
     smart.enqueue_many(db, [Order(n, "x" * 3_000_000) for n in range(4)])
     assert [order.number for order in contents(smart, db)] == [0, 1, 2, 3]
 

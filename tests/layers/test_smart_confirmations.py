@@ -14,14 +14,11 @@ import pytest
 
 from fdbqueue import CheckFailed, CodecError, Position, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.comparing import fetching
-from fdbqueue.layers.decisions import Decision, TakeOver
+from fdbqueue.layers.common._levels import Levels
+from fdbqueue.layers.common._waiting import alarmed
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.levels import Levels
-from fdbqueue.layers.messages import NOTHING, OWN_KEY, Messages, MessageType
-from fdbqueue.layers.resend import Copy
-from fdbqueue.layers.smart import SmartQueue
-from fdbqueue.layers.waiting import alarmed
+from fdbqueue.layers.smart import NOTHING, OWN_KEY, Decision, Messages, MessageType, SmartQueue, TakeOver, _fetching
+from fdbqueue.layers.smart._resend import Copy
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase
@@ -367,7 +364,7 @@ def test_more_timers_than_one_transaction_settles_are_settled_before_the_first_c
 def test_many_items_whose_life_is_over_are_removed_over_several_transactions(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "EXPIRED_LIMIT", 3)
+    monkeypatch.setattr(_fetching, "EXPIRED_LIMIT", 3)
     smart = registered(smart_queue(space, MessageType("frame", sees=NOTHING, expires=lambda data: data["n"] < 7)), db)
     smart.enqueue_many(db, [frame(n) for n in range(9)])
     counting = FaultyDatabase(db, lambda: None)
@@ -405,7 +402,7 @@ class Waiting:
             self._waits.set()
             return alarmed(alarms, seconds)
 
-        monkeypatch.setattr(fetching, "alarmed", waits)
+        monkeypatch.setattr(_fetching, "alarmed", waits)
 
     def begin(self, smart: SmartQueue, db: Any) -> Future[Copy | None]:
         """Return when it waits."""
@@ -494,7 +491,7 @@ def test_a_fetch_can_be_awaited_and_cancelled(db: Any, smart: SmartQueue, monkey
             waits.set()
             return alarmed(alarms, seconds)
 
-        monkeypatch.setattr(fetching, "alarmed", tell)
+        monkeypatch.setattr(_fetching, "alarmed", tell)
         task = asyncio.create_task(smart.resend.fetch.aio(db, "B", timeout=WAIT))
         await waits.wait()
         task.cancel()

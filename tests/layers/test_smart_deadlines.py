@@ -12,11 +12,8 @@ from typing import Any
 import pytest
 
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.deadlines import Deadline, Deadlines
-from fdbqueue.layers.decisions import TakeOver
-from fdbqueue.layers.messages import MessageType
-from fdbqueue.layers.monitor import Monitor
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.smart import MessageType, Monitor, SmartQueue, TakeOver
+from fdbqueue.layers.smart._deadlines import Deadline, Deadlines
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import Fault, FaultyDatabase

@@ -11,11 +11,10 @@ import pytest
 from fdbqueue import BulkInterrupted, ChecksBypassed, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
+from fdbqueue.layers.common._levels import Levels
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.levels import Levels
-from fdbqueue.layers.messages import OWN_KEY, OWN_TYPE, Messages, MessageType
 from fdbqueue.layers.priority import PriorityQueue
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.smart import OWN_KEY, OWN_TYPE, Messages, MessageType, SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.tail import refuse_smart

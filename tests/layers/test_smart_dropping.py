@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.layers.common._levels import Levels
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.levels import Levels
-from fdbqueue.layers.limits import Limit
-from fdbqueue.layers.messages import NOTHING, Messages, MessageType
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.smart import NOTHING, Limit, Messages, MessageType, SmartQueue
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 

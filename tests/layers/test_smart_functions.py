@@ -16,13 +16,10 @@ import pytest
 from fdbqueue import CheckFailed, CodecError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.consumer import Consumer
-from fdbqueue.layers.decisions import Answer, Decision, TakeOver
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.limits import Limit
-from fdbqueue.layers.messages import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType
-from fdbqueue.layers.relaxed import RelaxedQueue
-from fdbqueue.layers.smart import SmartQueue
-from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.smart import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Limit, Messages, MessageType, SmartQueue
+from fdbqueue.layers.smart._decisions import Answer, Decision, TakeOver
+from fdbqueue.layers.staged import RelaxedQueue, StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.smart import contents, enqueue_unchecked, rows_of, smart_queue

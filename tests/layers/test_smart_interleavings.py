@@ -10,11 +10,8 @@ import pytest
 
 from fdbqueue import FdbQueueError
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.comparing.scanning import RANGE_READ_ITEMS
-from fdbqueue.layers.decisions import Decision, TakeOver
-from fdbqueue.layers.limits import Limit
-from fdbqueue.layers.messages import NOTHING, OWN_KEY, MessageType
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.smart import NOTHING, OWN_KEY, Decision, Limit, MessageType, SmartQueue, TakeOver
+from fdbqueue.layers.smart._scanning import RANGE_READ_ITEMS
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.smart import (

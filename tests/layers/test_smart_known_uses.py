@@ -14,11 +14,9 @@ import msgspec
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.decisions import Answer, Asked, Decision, TakeOver
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.limits import Limit
-from fdbqueue.layers.messages import NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.smart import NOTHING, OWN_KEY, OWN_TYPE, Limit, Messages, MessageType, SmartQueue, keyed
+from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, TakeOver
 from tests.helpers.clock import Clock
 
 

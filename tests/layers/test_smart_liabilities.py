@@ -15,10 +15,9 @@ import pytest
 from fdbqueue import CheckFailed, CodecError, FormatError, ItemTooLarge, Queue, ScanTooLarge
 from fdbqueue.engine import Subspace
 from fdbqueue.items import INLINE_BYTES, MAX_ITEM_BYTES
-from fdbqueue.layers.decisions import Asked, Decision, TakeOver
-from fdbqueue.layers.earliest import EarliestDeadline
-from fdbqueue.layers.messages import NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, types
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.priority import EarliestDeadline
+from fdbqueue.layers.smart import NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, SmartQueue, types
+from fdbqueue.layers.smart._decisions import Asked, Decision, TakeOver
 from tests.helpers.clock import Clock
 from tests.helpers.smart import contents, enqueue_unchecked, rows_of, smart_queue
 

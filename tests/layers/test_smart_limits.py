@@ -11,12 +11,10 @@ import pytest
 
 from fdbqueue import QueueFull
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.comparing.room import WATCHED_ENTRIES
-from fdbqueue.layers.decisions import Decision
-from fdbqueue.layers.leasing.timers import SETTLE_LIMIT
-from fdbqueue.layers.limits import Limit
-from fdbqueue.layers.messages import EVERYTHING, NOTHING, OWN_KEY, MessageType, Sees, types
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.leases._timers import SETTLE_LIMIT
+from fdbqueue.layers.smart import Decision, Limit, SmartQueue
+from fdbqueue.layers.smart._capacity import WATCHED_ENTRIES
+from fdbqueue.layers.smart._messages import EVERYTHING, NOTHING, OWN_KEY, MessageType, Sees, types
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import contents, enqueue_unchecked, rows_of, smart_queue

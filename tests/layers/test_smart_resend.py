@@ -15,10 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fdbqueue import FormatError, Position
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.layers.decisions import Decision, TakeOver
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.messages import NOTHING, MessageType
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.smart import NOTHING, Decision, MessageType, SmartQueue, TakeOver
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import Fault, FaultyDatabase
@@ -87,7 +85,7 @@ def test_a_reset_resends_from_the_oldest(db: Any, smart: SmartQueue) -> None:
 
 
 def test_a_large_reset_takes_several_transactions(db: Any, smart: SmartQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdbqueue.layers.resend.RESET_ITEMS", 3)
+    monkeypatch.setattr("fdbqueue.layers.smart._resend.RESET_ITEMS", 3)
     smart.enqueue_many(db, [frame(n) for n in range(8)])
     assert len(list(fetched(smart, db))) == 8
     assert smart.resend.reset(db, "B") == 8
@@ -132,7 +130,7 @@ def test_who_is_unregistered_leaves_nothing_that_waits_for_it(db: Any, smart: Sm
 def test_who_has_much_to_confirm_is_unregistered_in_several_transactions(
     db: Any, smart: SmartQueue, monkeypatch: pytest.MonkeyPatch, composed: bool
 ) -> None:
-    monkeypatch.setattr("fdbqueue.layers.resend.UNREGISTER_ITEMS", 2)
+    monkeypatch.setattr("fdbqueue.layers.smart._resend.UNREGISTER_ITEMS", 2)
     smart.resend.register(db, "C")
     smart.enqueue_many(db, [frame(n) for n in range(5)])
     for copy in smart.resend.fetch_many(db, "B", limit=3):

@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 
 from fdbqueue import LeaseLost, Position, QueueFull
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.layers.decisions import Answer, Asked, Decision, Outcome, TakeOver
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.limits import Limit
-from fdbqueue.layers.messages import EVERYTHING, OWN_KEY, OWN_TYPE, MessageType, Sees, keyed
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.leases import Lease
+from fdbqueue.layers.smart import Limit, SmartQueue
+from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Outcome, TakeOver
+from fdbqueue.layers.smart._messages import EVERYTHING, OWN_KEY, OWN_TYPE, MessageType, Sees, keyed
 from tests.helpers.clock import Clock
 from tests.helpers.smart import smart_queue
 

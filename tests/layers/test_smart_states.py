@@ -10,12 +10,11 @@ import pytest
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace, transactional
 from fdbqueue.engine.steps import run
-from fdbqueue.layers.decisions import Answer, Decision, TakeOver
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.messages import Messages, MessageType
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.smart import Messages, MessageType, SmartQueue
+from fdbqueue.layers.smart._decisions import Answer, Decision, TakeOver
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staging.serving import Serving, Share
+from fdbqueue.layers.staged._delivery import Serving, Share
 from tests.helpers.clock import Clock
 from tests.helpers.smart import (
     ORDER,

@@ -10,14 +10,11 @@ import pytest
 
 from fdbqueue import CheckFailed, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.deadlines import Deadlines
-from fdbqueue.layers.decisions import Answer, Asked, Decision, Outcome, TakeOver
+from fdbqueue.layers.common._levels import AmqpLevels, Levels
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.levels import AmqpLevels, Levels
-from fdbqueue.layers.limits import Limit
-from fdbqueue.layers.messages import EVERYTHING, NOTHING, OWN_KEY, Messages, MessageType
 from fdbqueue.layers.priority import PriorityQueue
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.smart import EVERYTHING, NOTHING, OWN_KEY, Deadlines, Limit, Messages, MessageType, SmartQueue
+from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Outcome, TakeOver
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.smart import contents, enqueue_unchecked, smart_queue
@@ -363,7 +360,7 @@ def test_queues_without_such_a_check_do_not_look_for_the_last_one(
     def never(*arguments: Any) -> None:
         raise AssertionError("looked for")
 
-    monkeypatch.setattr("fdbqueue.layers.comparing.admitting.last_of", never)
+    monkeypatch.setattr("fdbqueue.layers.smart._admitting.last_of", never)
     smart = smart_queue(space, MessageType("x", check=lambda queued, new, asked: Decision.queue))
     smart.enqueue(db, {"type": "x"})
     enqueue_unchecked(smart, db, {"type": "x"})

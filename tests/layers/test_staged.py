@@ -12,9 +12,8 @@ import pytest
 
 from fdbqueue import CodecError, Queue
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staging import turns
-from fdbqueue.layers.staging.requests import GRANT_SECONDS, REQUEST_SECONDS
+from fdbqueue.layers.staged import StagedQueue, _head_coordinator
+from fdbqueue.layers.staged._requests import GRANT_SECONDS, REQUEST_SECONDS
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.held import HeldDatabase
@@ -100,7 +99,7 @@ def test_who_loses_the_race_for_an_item_registers_and_gets_the_next(db: Any, que
 def test_nobody_overtakes_a_request_and_one_that_sleeps_is_passed_over(
     db: Any, queue: Queue, staged: StagedQueue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.01)
+    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
     granted = register(db, queue, clock)
     put(queue, db, "a", "b")
     assert value(staged.dequeue(db, timeout=20)) == "b"
@@ -297,15 +296,15 @@ def test_a_request_whose_process_slept_for_too_long_is_removed_and_registered_an
 def test_old_grants_that_nobody_collected_are_swept_by_newcomers(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.01)
-    monkeypatch.setattr("fdbqueue.layers.staging.turns.os.urandom", lambda size: b"\x00" * size)
+    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
+    monkeypatch.setattr("fdbqueue.layers.staged._head_coordinator.os.urandom", lambda size: b"\x00" * size)
     granted = register(db, queue, clock)
     put(queue, db, "a", "b")
     assert value(StagedQueue(leases).dequeue(db, timeout=20)) == "b"
     assert granted in left_behind(queue, db)
     clock.now += GRANT_SECONDS + REQUEST_SECONDS + 1
     assert value(StagedQueue(leases).dequeue(db)) == "a"
-    monkeypatch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))  # whoever comes registers at once
+    monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))  # whoever comes registers at once
     assert StagedQueue(leases).dequeue(db, timeout=0.2) is None
     assert left_behind(queue, db) == []
 

@@ -8,8 +8,7 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staging import turns
+from fdbqueue.layers.staged import StagedQueue, _head_coordinator
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.staging import register, value
@@ -96,7 +95,7 @@ def test_an_attempt_after_an_unknown_outcome_has_its_own_version_though_another_
     staged.ack(faulty, lease)
     [crew] = staged._crew()._turns[faulty].values()
     crew._swept = True
-    monkeypatch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))  # it registers
+    monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))  # it registers
     failing.append(("before", 1021))
     assert value(staged.lease(faulty, timeout=20)) == "b"
     assert not failing

@@ -12,17 +12,14 @@ from msgspec.structs import replace
 from fdbqueue import CodecError, Position, Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.items import NO_NOTES
-from fdbqueue.layers.lease import LeaseHandle
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leasing.moves import Moves
-from fdbqueue.layers.relaxed import RelaxedQueue
-from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staging import turns
-from fdbqueue.layers.staging.requests import REQUEST_SECONDS, Request, Requests
-from fdbqueue.layers.staging.serving import Serving, Share
-from fdbqueue.layers.staging.versions import PAUSE_CALLS, OwnVersion
+from fdbqueue.layers.leases import LeaseHandle, Leases
+from fdbqueue.layers.leases._transitions import Moves
+from fdbqueue.layers.priority import WeightedHead
+from fdbqueue.layers.staged import RelaxedQueue, StagedQueue, _head_coordinator
+from fdbqueue.layers.staged._delivery import Serving, Share
+from fdbqueue.layers.staged._requests import REQUEST_SECONDS, Request, Requests
+from fdbqueue.layers.staged._versions import PAUSE_CALLS, OwnVersion
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layers.weighted import WeightedHead
 from fdbqueue.layout import pack
 from fdbqueue.stats import count
 from tests.helpers.clock import Clock
@@ -37,8 +34,8 @@ CLAIM = 1
 @pytest.fixture(autouse=True)
 def _registers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let everybody register at once, and nobody be thought to be stuck."""
-    monkeypatch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))
-    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 1_000.0)
+    monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
+    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 1_000.0)
 
 
 def values(queue: Queue, db: Any) -> list[Any]:
@@ -287,7 +284,7 @@ def test_a_request_in_front_that_is_stuck_is_given_what_falls_to_it_and_no_more(
     queue.enqueue_many(db, ["a", "b", "c", "d", "e"])
     staged, other = StagedQueue(leases), StagedQueue(leases)
     assert value(staged.dequeue(db)) == "c"
-    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.0)
+    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.0)
     assert value(other.dequeue(db)) == "d"  # it sees that one for the first time
     assert leases.stats(db).leased == 0
     assert value(staged.dequeue(db)) == "e"
@@ -306,7 +303,7 @@ def test_all_in_front_that_are_stuck_are_served_together(
     staged, counting = StagedQueue(leases), FaultyDatabase(db, lambda: None)
     assert value(staged.dequeue(counting)) == "d"
     register(db, queue, clock)  # which has not stood there for long
-    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.0)
+    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.0)
     assert value(staged.dequeue(counting)) == "f"
     assert counting.commits == 2 + 3
     assert [kept.value for kept in leases.browse(db, state="leased")] == list("aabccc")
@@ -317,7 +314,7 @@ def test_all_in_front_that_are_stuck_are_served_together(
 def test_an_item_in_front_whose_life_is_over_falls_to_nobody(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.01)
+    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
     register(db, queue, clock)
     leases.enqueue(db, "short", ttl=1)
     queue.enqueue_many(db, ["a", "b"])
@@ -342,7 +339,7 @@ def test_what_falls_to_one_far_from_the_head_is_waited_for(
     queue.enqueue_many(db, ["a", "b", "c"])
     staged = StagedQueue(leases)
     with monkeypatch.context() as patch:
-        patch.setattr(turns, "REACH_ITEMS", 2)
+        patch.setattr(_head_coordinator, "REACH_ITEMS", 2)
         assert staged.dequeue(db, timeout=0.01) is None
     assert value(staged.dequeue(db)) == "c"
 

@@ -17,11 +17,9 @@ from hypothesis import strategies as st
 from fdbqueue import Item, Position, Queue
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.steps import run
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staging import turns
-from fdbqueue.layers.staging.requests import Request, Requests
+from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.layers.staged import StagedQueue, _head_coordinator
+from fdbqueue.layers.staged._requests import Request, Requests
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
 from tests.helpers.staging import left_behind
@@ -138,9 +136,11 @@ class _Observed(FaultyTransaction):
 @given(seed=st.integers(0, 1 << 32), registers=st.booleans())
 def test_every_claim_takes_what_falls_to_its_request(db: Any, seed: int, registers: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turns, "TAKEOVER_SECONDS", 0.0)  # who stands still inside another's commit is served by others
+        patch.setattr(
+            _head_coordinator, "TAKEOVER_SECONDS", 0.0
+        )  # who stands still inside another's commit is served by others
         if registers:
-            patch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))
+            patch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
         world = World(db, Random(seed))
         world.enqueue()
         for _ in range(12):

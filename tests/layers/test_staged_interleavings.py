@@ -11,13 +11,11 @@ from msgspec.structs import replace
 
 from fdbqueue import Queue
 from fdbqueue.engine.steps import run
-from fdbqueue.layers.lease import LeaseHandle
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leasing.timers import SETTLE_LIMIT
-from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staging import turns
-from fdbqueue.layers.staging.requests import REQUEST_SECONDS, Request, Requests, Wish
-from fdbqueue.layers.staging.serving import Serving, Share
+from fdbqueue.layers.leases import LeaseHandle, Leases
+from fdbqueue.layers.leases._timers import SETTLE_LIMIT
+from fdbqueue.layers.staged import StagedQueue, _head_coordinator
+from fdbqueue.layers.staged._delivery import Serving, Share
+from fdbqueue.layers.staged._requests import REQUEST_SECONDS, Request, Requests, Wish
 from fdbqueue.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
@@ -57,7 +55,7 @@ class _Unanswered(FaultyTransaction):
 def test_a_request_that_is_withdrawn_while_it_is_granted_gets_nothing(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.01)
+    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
     register(db, queue, clock)
     queue.enqueue_many(db, ["a", "b"])
     [sleeping] = left_behind(queue, db)
@@ -71,7 +69,7 @@ def test_a_request_that_is_withdrawn_while_it_is_granted_gets_nothing(
 def test_an_item_that_comes_back_in_front_is_the_first_requests(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.01)
+    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
     queue.enqueue_many(db, ["a", "b", "c"])
     lease = leases.lease(db)
     assert lease is not None
@@ -84,8 +82,8 @@ def test_an_item_that_comes_back_in_front_is_the_first_requests(
 def test_a_request_that_is_granted_before_its_registration_is_known_leaves_no_second_one(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))  # it registers at once
-    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 0.01)
+    monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))  # it registers at once
+    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
     queue.enqueue_many(db, ["a", "b"])
     helped: list[Any] = []
 
@@ -159,7 +157,7 @@ def test_a_registration_that_came_through_without_an_answer_is_found_among_all(d
 def test_who_waits_for_long_renews_its_request(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 1_000.0)  # nobody is thought to be stuck
+    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 1_000.0)  # nobody is thought to be stuck
     requests = Requests(queue.layout)
     register(db, queue, clock, lives=1_000.0)
     counting = FaultyDatabase(db, lambda: None)
@@ -204,7 +202,7 @@ def test_timers_that_nobody_here_can_settle_hold_nobody_up(db: Any, queue: Queue
 def test_when_the_one_in_front_goes_the_next_one_watches_in_its_place(
     db: Any, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 1_000.0)  # nobody looks by the clock
+    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 1_000.0)  # nobody looks by the clock
     first, second = StagedQueue(leases), StagedQueue(leases)
     counting = FaultyDatabase(db, lambda: None)
     with ThreadPoolExecutor(2) as pool:

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from fdbqueue import Item, Queue, StorageError
+from fdbqueue.layers.common._waiting import Promise
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.staged import MOST_TERMS, StagedQueue
-from fdbqueue.layers.staging.turns import Turns
-from fdbqueue.layers.waiting import Promise
+from fdbqueue.layers.staged._head_coordinator import Turns
+from fdbqueue.layers.staged._staged import MOST_TERMS, StagedQueue
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.interrupting import interrupted_at_each_line
 from tests.helpers.staging import has_requests, value, wait_until
 
-LINE = ("layers/combining.py", "layers/waiting.py", "layers/staging/turns.py")
+LINE = ("layers/common/_batcher.py", "layers/common/_waiting.py", "layers/staged/_head_coordinator.py")
 
 
 def in_time(call: Callable[[], Any]) -> Any:

@@ -9,13 +9,11 @@ import pytest
 
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine.steps import run
-from fdbqueue.layers.lease import Lease, LeaseHandle
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staging import remembered, turns, versions
-from fdbqueue.layers.staging.remembered import Remembered
-from fdbqueue.layers.staging.serving import Serving
-from fdbqueue.layers.staging.versions import RecentVersion
+from fdbqueue.layers.leases import Lease, LeaseHandle, Leases
+from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _recent_leases, _versions
+from fdbqueue.layers.staged._delivery import Serving
+from fdbqueue.layers.staged._recent_leases import Remembered
+from fdbqueue.layers.staged._versions import RecentVersion
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.reading import Reading
@@ -37,7 +35,7 @@ def granted_lease(
     duration: float,
 ) -> tuple[StagedQueue, Lease]:
     """Let one wait behind somebody who sleeps, and another come and serve both."""
-    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 1_000.0)
+    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 1_000.0)
     db = counting.wrapped
     waiting = StagedQueue(leases)
     register(db, queue, clock)
@@ -60,7 +58,7 @@ def own_left_behind(queue: Queue, db: Any) -> list[bytes]:
 def test_who_comes_serves_those_who_stand_there_in_one_transaction_of_its_own(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "TAKEOVER_SECONDS", 1_000.0)  # nobody is thought to be stuck
+    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 1_000.0)  # nobody is thought to be stuck
     register(db, queue, clock, wanted=2)
     queue.enqueue_many(db, ["a", "b", "c"])
     counting = FaultyDatabase(db, lambda: None)
@@ -81,7 +79,7 @@ def test_who_comes_and_finds_only_enough_for_those_in_front_gets_nothing_and_ser
 def test_who_finds_as_many_requests_as_it_looks_at_stands_behind_those_it_does_not_see(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "REQUESTS_AT_ONCE", 2)
+    monkeypatch.setattr(_head_coordinator, "REQUESTS_AT_ONCE", 2)
     for _ in range(3):
         register(db, queue, clock)
     queue.enqueue_many(db, ["a", "b", "c", "d"])
@@ -155,7 +153,7 @@ def test_an_ack_of_a_lease_that_was_taken_some_time_ago_reads(
     queue.enqueue(db, "a")
     staged = StagedQueue(leases)
     lease = take(staged, db)
-    monkeypatch.setattr(remembered, "REMEMBER_SECONDS", -1.0)
+    monkeypatch.setattr(_recent_leases, "REMEMBER_SECONDS", -1.0)
     reading = Reading(db)
     staged.ack(reading, lease)
     assert reading.reads > 0
@@ -226,7 +224,7 @@ def test_a_recent_version_is_used_once_and_an_old_one_never(monkeypatch: pytest.
     recent.note(7)
     assert [recent.take(), recent.take()] == [7, 0]
     recent.note(8)
-    monkeypatch.setattr(versions, "RECENT_SECONDS", -1.0)
+    monkeypatch.setattr(_versions, "RECENT_SECONDS", -1.0)
     assert recent.take() == 0
 
 
@@ -277,7 +275,9 @@ def test_a_first_registration_whose_outcome_was_unknown_is_tried_again_at_a_vers
     staged = StagedQueue(leases)
     faulty = FaultyDatabase.failing_at(db, {1}, ("before", 1021))
     assert take(staged, faulty).value == "a"  # from now on it knows a version
-    monkeypatch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))  # and now it registers, which it never did
+    monkeypatch.setattr(
+        _head_coordinator, "AFTERMATH_SECONDS", float("inf")
+    )  # and now it registers, which it never did
     assert take(staged, faulty, timeout=20).value == "b"
 
 

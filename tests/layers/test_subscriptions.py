@@ -12,12 +12,10 @@ from fdbqueue import FormatError, Position, Queue, SelectorError, SubscriptionEr
 from fdbqueue.browse import pages
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import Steps
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.subscribing import check
-from fdbqueue.layers.subscribing.records import VERSION, Registration, pack_record
-from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscriptions import Subscriptions, _check
+from fdbqueue.layers.subscriptions._records import VERSION, Registration, pack_record
 from fdbqueue.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.subscribing import fill, of_color, values
@@ -428,7 +426,7 @@ def test_the_check_tells_of_nothing_that_only_moved_while_it_looked(
             red.ack(db, lease)
         return pages(tr, begin, end)
 
-    monkeypatch.setattr(check, "pages", acking)
+    monkeypatch.setattr(_check, "pages", acking)
     assert subscriptions.check(db).problems == ()
     assert acked
 
@@ -473,7 +471,7 @@ def test_an_owner_that_waits_keeps_its_subscription(
             subscriptions.leases.enqueue(db, "x", headers={"n": 1})
         yield from ()
 
-    monkeypatch.setattr("fdbqueue.layers.subscribing.awaiting.alarmed", rest)
+    monkeypatch.setattr("fdbqueue.layers.subscriptions._awaiting.alarmed", rest)
     lease = own.lease(db, timeout=100)
     assert lease is not None
     assert lease.value == "x"

@@ -13,10 +13,9 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.layers import waiting as layer_of_waiting
-from fdbqueue.layers.subscribing.awaiting import Awaiting
-from fdbqueue.layers.subscription import Subscription
-from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.common import _waiting as layer_of_waiting
+from fdbqueue.layers.subscriptions import Subscription, Subscriptions
+from fdbqueue.layers.subscriptions._awaiting import Awaiting
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.held import HeldDatabase
@@ -26,7 +25,12 @@ from tests.helpers.subscribing import started, until_waiting, waiting
 
 LONG: dict[str, Any] = {"duration": 600.0, "timeout": 100.0}
 CREDIT = 3
-CALL = ("layers/subscription.py", "layers/subscribing/awaiting.py", "layers/waiting.py", "layers/leasing/written.py")
+CALL = (
+    "layers/subscriptions/_subscription.py",
+    "layers/subscriptions/_awaiting.py",
+    "layers/common/_waiting.py",
+    "layers/leases/_commit_if_written.py",
+)
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leasing.timers import SETTLE_LIMIT
-from fdbqueue.layers.subscribing.credit import Credit
-from fdbqueue.layers.subscribing.pointing import LAG_SECONDS
+from fdbqueue.layers.leases._timers import SETTLE_LIMIT
 from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscriptions._credit import Credit
+from fdbqueue.layers.subscriptions._cursor import LAG_SECONDS
 from tests.helpers.clock import Clock
 from tests.helpers.subscribing import fill, of_color, values
 

@@ -12,10 +12,10 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.subscribing.awaiting import Awaiting
-from fdbqueue.layers.subscribing.pointing import Habit
-from fdbqueue.layers.subscribing.waitingline import WaitingLine
 from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscriptions._awaiting import Awaiting
+from fdbqueue.layers.subscriptions._cursor import Habit
+from fdbqueue.layers.subscriptions._waiters import WaitingLine
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import of_color, stand_in_line, standing, started, waiting
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.subscribing.waitingline import WaitingLine
 from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscriptions._waiters import WaitingLine
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
 

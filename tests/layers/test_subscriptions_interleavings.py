@@ -9,8 +9,7 @@ import pytest
 from fdbqueue import SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.subscription import Subscription
-from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import fill, of_color, values

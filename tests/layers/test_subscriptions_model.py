@@ -19,11 +19,9 @@ from hypothesis.stateful import (
 )
 
 from fdbqueue import LeaseLost, Position, Queue, SubscriptionError
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.subscription import Subscription
-from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 
 WANTS = {"all": "", "even": "n = 0 OR n = 2", "two": "n = 2", "none": "n > 7"}
 SELECTED = {"all": {0, 1, 2}, "even": {0, 2}, "two": {2}, "none": set()}

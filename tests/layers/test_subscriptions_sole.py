@@ -12,11 +12,9 @@ import pytest
 from fdbqueue import Queue, SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.exclusive import Changes
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.subscribing.waitingline import DISPATCHER
-from fdbqueue.layers.subscription import Subscription
-from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.layers.subscriptions import Subscription, Subscriptions
+from fdbqueue.layers.subscriptions._waiters import DISPATCHER
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import stand_in_line, standing, values

@@ -9,8 +9,8 @@ import pytest
 
 from fdbqueue import CodecError, Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.layers.common._levels import AmqpLevels
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.levels import AmqpLevels
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock

@@ -10,8 +10,8 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.subscribing.pointing import LAG_SECONDS, TRIM_SECONDS, Habit, Pointing
 from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscriptions._cursor import LAG_SECONDS, TRIM_SECONDS, Habit, Pointing
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import fill, of_color, values

@@ -14,11 +14,11 @@ import fdbqueue
 from fdbqueue import CodecError, Queue, SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
+from fdbqueue.layers.common._waiting import Promise
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.subscribing.waitingline import WaitingLine
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layers.waiting import Promise
+from fdbqueue.layers.subscriptions._waiters import WaitingLine
 from fdbqueue.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts

@@ -14,12 +14,8 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.layers.lease import Lease
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leasing.browsing import State
-from fdbqueue.layers.relaxed import RelaxedQueue
-from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staging import turns
+from fdbqueue.layers.leases import Lease, Leases, State
+from fdbqueue.layers.staged import RelaxedQueue, StagedQueue, _head_coordinator
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, When
 from tests.helpers.staging import left_behind
@@ -124,7 +120,7 @@ def test_a_call_that_times_out_at_any_commit_is_told_and_has_taken_effect_once_o
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, name: str, company: str
 ) -> None:
     if company == "among others":
-        monkeypatch.setattr(turns, "AFTERMATH_SECONDS", float("inf"))
+        monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
     call = CALLS[name]
     untouched, _ = outcome(db, space, lambda scene, db: None, None)
     done, commits = outcome(db, space, call, None)

@@ -14,11 +14,9 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run_async
-from fdbqueue.layers.lease import Fate
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leasing.timers import Reclaimed
-from fdbqueue.layers.waiting import Stop
-from fdbqueue.layers.watchdog import Watchdog
+from fdbqueue.layers.common._waiting import Stop
+from fdbqueue.layers.consumer import Watchdog
+from fdbqueue.layers.leases import Fate, Leases, Reclaimed
 from tests.helpers.clock import Clock
 
 

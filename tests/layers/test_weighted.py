@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.layers.common._levels import Levels
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.levels import Levels
 from fdbqueue.layers.priority import PriorityQueue
+from fdbqueue.layers.priority._weighted import WeightedHead, wheel
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.weighted import WeightedHead, wheel
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 

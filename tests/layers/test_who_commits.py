@@ -32,9 +32,9 @@ from fdbqueue.layers import (
     Subscriptions,
     Watchdog,
 )
-from fdbqueue.layers.deadlines import Claim, Deadline
-from fdbqueue.layers.leasing.holding import Live
-from fdbqueue.layers.messages import Messages, MessageType
+from fdbqueue.layers.leases._holding import Live
+from fdbqueue.layers.smart import Messages, MessageType
+from fdbqueue.layers.smart._deadlines import Claim, Deadline
 from fdbqueue.verbs import Verb
 
 

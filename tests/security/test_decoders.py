@@ -29,12 +29,10 @@ from fdbqueue.items import (
     size_of,
     with_notes,
 )
-from fdbqueue.layers.lease import Lease, LeaseHandle
-from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leasing.browsing import State
-from fdbqueue.layers.oprecords import Change, pack_record, unpack_record
+from fdbqueue.layers.leases import Lease, LeaseHandle, Leases, State
+from fdbqueue.layers.oplog._records import Change, pack_record, unpack_record
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staging.requests import Requests, Wish
+from fdbqueue.layers.staged._requests import Requests, Wish
 from fdbqueue.layout import Layout, Place, pack
 from fdbqueue.spark.record import Header, JobRecord, Outcome
 from fdbqueue.spark.record import decode as decode_job

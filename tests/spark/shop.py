@@ -6,9 +6,8 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.decisions import Answer, Decision, TakeOver
-from fdbqueue.layers.messages import NOTHING, OWN_KEY, Messages, MessageType
-from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.smart import NOTHING, OWN_KEY, Messages, MessageType, SmartQueue
+from fdbqueue.layers.smart._decisions import Answer, Decision, TakeOver
 
 NOT_A_FUNCTION = 7
 

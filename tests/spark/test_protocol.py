@@ -14,7 +14,7 @@ from fdbqueue.arrivals import arrivals_since, span_of
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.errors import JobError, OrderError
 from fdbqueue.items import INLINE_BYTES, envelope
-from fdbqueue.layers.earliest import EarliestDeadline
+from fdbqueue.layers.priority import EarliestDeadline
 from fdbqueue.layout import pack
 from fdbqueue.spark import forget_job, job_report, jobs
 from fdbqueue.spark.digests import digests_of

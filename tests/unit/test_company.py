@@ -12,10 +12,10 @@ from typing import cast
 
 import pytest
 
-from fdbqueue.engine.embedded import company, neighbours
-from fdbqueue.engine.embedded.company import Company, Gathering, Turns
-from fdbqueue.engine.embedded.neighbours import Neighbours
-from fdbqueue.engine.embedded.request import CommitRequest
+from fdbqueue.engine.embedded.store.commit import commit_scheduler, process_scheduler
+from fdbqueue.engine.embedded.store.commit.commit_scheduler import Company, Gathering, Turns
+from fdbqueue.engine.embedded.store.commit.process_scheduler import Neighbours
+from fdbqueue.engine.embedded.store.commit.request import CommitRequest
 
 FOREVER = 1e6
 START = 10**9
@@ -40,9 +40,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(neighbours, "time", clock)
-    monkeypatch.setattr(company, "monotonic", clock.monotonic)
-    monkeypatch.setattr(company, "LONGEST_LINE", FOREVER)
+    monkeypatch.setattr(process_scheduler, "time", clock)
+    monkeypatch.setattr(commit_scheduler, "monotonic", clock.monotonic)
+    monkeypatch.setattr(commit_scheduler, "LONGEST_LINE", FOREVER)
     return clock
 
 
@@ -54,13 +54,15 @@ def test_a_process_keeps_its_turn_however_often_it_commits(
 ) -> None:
     mine, theirs = two(tmp_path, monkeypatch)
     mine.wait()
-    for _ in range(neighbours.TURN_NS // neighbours.QUIET_NS):
-        clock.now += neighbours.QUIET_NS - 1
+    for _ in range(process_scheduler.TURN_NS // process_scheduler.QUIET_NS):
+        clock.now += process_scheduler.QUIET_NS - 1
         mine.wait()
     theirs.wait()
-    assert clock.now == START + neighbours.TURN_NS
+    assert clock.now == START + process_scheduler.TURN_NS
     mine.wait()
-    assert clock.now == START + neighbours.TURN_NS + neighbours.QUIET_NS, "theirs was lost, as they did not commit"
+    assert clock.now == START + process_scheduler.TURN_NS + process_scheduler.QUIET_NS, (
+        "theirs was lost, as they did not commit"
+    )
 
 
 def test_a_process_that_has_nothing_to_commit_loses_its_turn(
@@ -71,7 +73,7 @@ def test_a_process_that_has_nothing_to_commit_loses_its_turn(
     clock.now += 100_000
     mine.wait()
     theirs.wait()
-    assert clock.now == START + 100_000 + neighbours.QUIET_NS
+    assert clock.now == START + 100_000 + process_scheduler.QUIET_NS
 
 
 def test_a_process_that_goes_on_is_looked_after_more_and_more_rarely(
@@ -89,7 +91,7 @@ def test_a_process_that_goes_on_is_looked_after_more_and_more_rarely(
     mine.wait()
     monkeypatch.setattr(clock, "sleep", partial(sleep, goes_on=True))
     theirs.wait()
-    quiet, turn = neighbours.QUIET_NS, neighbours.TURN_NS
+    quiet, turn = process_scheduler.QUIET_NS, process_scheduler.TURN_NS
     assert slept == [quiet, 2 * quiet, 4 * quiet, turn - 7 * quiet]
 
     monkeypatch.setattr(clock, "sleep", partial(sleep, goes_on=False))
@@ -128,12 +130,12 @@ def test_whoever_gets_a_turn_and_commits_nothing_more_leaves_nobody_asleep(clock
     other = sleeping(turns, second, pending)
     finish(turns, first, second)
 
-    clock.now += round(company.TURN_SECONDS * 1e9) + 1
+    clock.now += round(commit_scheduler.TURN_SECONDS * 1e9) + 1
     over.set()
     joined(one)
     asleep = [other, holder]
     while asleep:
-        clock.now += round(company.QUIET_SECONDS * 1e9) + 1
+        clock.now += round(commit_scheduler.QUIET_SECONDS * 1e9) + 1
         asleep.remove(first_to_end(asleep))  # whichever of them looks out
 
 
@@ -141,12 +143,12 @@ def test_whoever_has_a_turn_that_is_over_keeps_it_until_it_sleeps(clock: Clock) 
     turns, first = Turns(), CommitRequest()
     turns.sleep(CommitRequest(), [], threading.Lock())
     one = sleeping(turns, first)
-    clock.now += round(company.TURN_SECONDS * 1e9) - 1
+    clock.now += round(commit_scheduler.TURN_SECONDS * 1e9) - 1
     turns.sleep(CommitRequest(), [], threading.Lock())
     clock.now += 2
     finish(turns, first)
     assert turns._holder == threading.get_ident(), "two who are awake would wait for the interpreter in turns"
-    clock.now += round(company.QUIET_SECONDS * 1e9)
+    clock.now += round(commit_scheduler.QUIET_SECONDS * 1e9)
     joined(one)
 
 
@@ -159,7 +161,7 @@ def test_a_request_that_is_done_before_its_thread_lies_down_is_not_slept_over(cl
 
 def test_a_thread_that_goes_on_is_looked_after_more_and_more_rarely(clock: Clock) -> None:
     turns = Turns()
-    quiet, longest = company.QUIET_SECONDS, company.LONGEST_TRUST
+    quiet, longest = commit_scheduler.QUIET_SECONDS, commit_scheduler.LONGEST_TRUST
     assert looks(turns, clock, goes_on_for=5) == pytest.approx([quiet, 2 * quiet, 4 * quiet, longest, longest])
     assert looks(turns, clock, goes_on_for=1) == pytest.approx([quiet]), "it is known that it may go away"
 
@@ -167,7 +169,7 @@ def test_a_thread_that_goes_on_is_looked_after_more_and_more_rarely(clock: Clock
 def test_who_sleeps_looks_out_in_the_place_of_one_whose_turn_it_is(clock: Clock) -> None:
     turns = Turns()
     turns._deputy = 1
-    assert looks(turns, clock, goes_on_for=1, holder=1) == pytest.approx([company.QUIET_SECONDS])
+    assert looks(turns, clock, goes_on_for=1, holder=1) == pytest.approx([commit_scheduler.QUIET_SECONDS])
     assert turns._deputy == threading.get_ident(), "so the other one need not wake anybody for it"
 
 
@@ -195,7 +197,7 @@ def looks(turns: Turns, clock: Clock, *, goes_on_for: int, holder: int = 1) -> l
 @pytest.fixture
 def led(monkeypatch: pytest.MonkeyPatch) -> threading.Lock:
     """Have somebody lead, so that everybody else sleeps until woken."""
-    monkeypatch.setattr(company, "LONGEST_SLEEP", FOREVER)
+    monkeypatch.setattr(commit_scheduler, "LONGEST_SLEEP", FOREVER)
     lead = threading.Lock()
     lead.acquire()
     return lead

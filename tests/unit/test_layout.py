@@ -13,9 +13,9 @@ from fdbqueue import Queue
 from fdbqueue.arrivals import announce
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
-from fdbqueue.layers.comparing.admitting import BESIDE_BYTES
-from fdbqueue.layers.comparing.index import deadline_parts
-from fdbqueue.layers.subscribing.asked import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
+from fdbqueue.layers.smart._admitting import BESIDE_BYTES
+from fdbqueue.layers.smart._index import deadline_parts
+from fdbqueue.layers.subscriptions._arguments import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
 from fdbqueue.layout import APPENDED_BYTES, DELAY, LEASE, MAX_KEY_BYTES, TTL, Layout, Name, Position, pack
 from fdbqueue.spark.keys import MAX_JOB_ID_BYTES, JobKeys
 

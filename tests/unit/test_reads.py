@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.engine.embedded.reads import Reader
+from fdbqueue.engine.embedded.client.ryw_iterator import Reader
 
 
 @pytest.mark.parametrize("reverse", [False, True])

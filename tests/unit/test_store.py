@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fdbqueue.engine import FDBError
-from fdbqueue.engine.embedded.store import CommitRequest, Store
+from fdbqueue.engine.embedded.store.store import CommitRequest, Store
 from fdbqueue.errors import StorageError, UrlError
 from tests.helpers.stores import MovableClock, clear, commit, contents, opened, put, sets, view
 

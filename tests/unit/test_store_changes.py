@@ -10,13 +10,13 @@ from unittest.mock import patch
 import pytest
 
 import fdbqueue
-from fdbqueue.engine.embedded.bell import Bell
-from fdbqueue.engine.embedded.changes import Changes
-from fdbqueue.engine.embedded.logrows import Commit
-from fdbqueue.engine.embedded.snapshot import Snapshot
-from fdbqueue.engine.embedded.store import Store
-from fdbqueue.engine.embedded.watches import Outstanding
-from fdbqueue.engine.embedded.written import encode
+from fdbqueue.engine.embedded.client.watches import Outstanding
+from fdbqueue.engine.embedded.store.log.log_rows import Commit
+from fdbqueue.engine.embedded.store.log.write_set import encode
+from fdbqueue.engine.embedded.store.notify.changes import Changes
+from fdbqueue.engine.embedded.store.notify.notifier import Bell
+from fdbqueue.engine.embedded.store.snapshot import Snapshot
+from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
 from tests.helpers.stores import store_of
 

@@ -14,10 +14,10 @@ import lmdb
 import pytest
 
 import fdbqueue
-from fdbqueue.engine.embedded import memory
-from fdbqueue.engine.embedded.committer import Committer
-from fdbqueue.engine.embedded.request import CommitRequest
-from fdbqueue.engine.embedded.store import Store
+from fdbqueue.engine.embedded.store.commit.committer import Committer
+from fdbqueue.engine.embedded.store.commit.request import CommitRequest
+from fdbqueue.engine.embedded.store.disk import memory
+from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
 from tests.helpers.interrupting import interrupted_at_each_line
 from tests.helpers.stores import contents, opened, put, sets, view

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue.engine.embedded import commitlog, committer, logrows
-from fdbqueue.engine.embedded.store import CommitRequest, Snapshot, Store
-from fdbqueue.engine.embedded.written import Range, Written, decode, encode
+from fdbqueue.engine.embedded.store.commit import committer
+from fdbqueue.engine.embedded.store.log import commit_log, log_rows
+from fdbqueue.engine.embedded.store.log.write_set import Range, Written, decode, encode
+from fdbqueue.engine.embedded.store.store import CommitRequest, Snapshot, Store
 from tests.helpers.stores import MovableClock, commit, opened, put, sets, view
 
 # Few keys, some of which are others' prefixes, so that ranges touch, nest and meet in every way.
@@ -44,7 +45,7 @@ _plans = st.builds(
 
 
 _BLOCKS = [(1, 1 << 20), (1, 1), (250, 300), (1 << 20, 1 << 20)]
-_TAILS = [0, 100, 200, logrows.TAIL_BYTES]
+_TAILS = [0, 100, 200, log_rows.TAIL_BYTES]
 
 
 def _as_ranges(keys: list[bytes], ranges: list[Range]) -> list[Range]:
@@ -59,7 +60,7 @@ def _meet(reads: list[Range], writes: list[Range]) -> bool:
     batches=st.lists(st.tuples(st.booleans(), st.lists(_plans, min_size=1, max_size=3)), max_size=12),
     block=st.sampled_from(_BLOCKS),
     tail=st.sampled_from(_TAILS),
-    few=st.sampled_from([0, commitlog.FEW]),
+    few=st.sampled_from([0, commit_log.FEW]),
 )
 def test_a_commit_fails_if_and_only_if_somebody_wrote_what_it_read(
     batches: list[tuple[bool, list[Plan]]],
@@ -71,10 +72,10 @@ def test_a_commit_fails_if_and_only_if_somebody_wrote_what_it_read(
     # Blocks of one commit and of all, remembered or read again, from rows of one commit, of a few, and from the tail,
     # committed here and by a second committer, with a memory of its own, that stands for another process: every way in
     # which the log is looked at comes up.
-    monkeypatch.setattr(logrows, "TAIL_BYTES", tail)
-    monkeypatch.setattr(commitlog, "BLOCK_BYTES", block[0])
-    monkeypatch.setattr(commitlog, "CACHE_BYTES", block[1])
-    monkeypatch.setattr(commitlog, "FEW", few)
+    monkeypatch.setattr(log_rows, "TAIL_BYTES", tail)
+    monkeypatch.setattr(commit_log, "BLOCK_BYTES", block[0])
+    monkeypatch.setattr(commit_log, "CACHE_BYTES", block[1])
+    monkeypatch.setattr(commit_log, "FEW", few)
     with opened() as store:
         other = committer.Committer(store)
         versions = [put(store).version]
@@ -172,15 +173,15 @@ def test_a_conflict_with_another_process_commit_is_found_in_the_log(store: Store
     assert commit(store, sets((b"z", b""), snapshot_version=version, read_keys=[b"x"])).error == 1020
 
 
-@pytest.mark.parametrize("few", [0, commitlog.FEW])
-@pytest.mark.parametrize("block", [1, commitlog.BLOCK_BYTES])
+@pytest.mark.parametrize("few", [0, commit_log.FEW])
+@pytest.mark.parametrize("block", [1, commit_log.BLOCK_BYTES])
 @pytest.mark.parametrize("tail", _TAILS)
 def test_commits_of_another_process_are_told_apart_though_they_come_in_runs(
     store: Store, tail: int, block: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logrows, "TAIL_BYTES", tail)
-    monkeypatch.setattr(commitlog, "BLOCK_BYTES", block)
-    monkeypatch.setattr(commitlog, "FEW", few)
+    monkeypatch.setattr(log_rows, "TAIL_BYTES", tail)
+    monkeypatch.setattr(commit_log, "BLOCK_BYTES", block)
+    monkeypatch.setattr(commit_log, "FEW", few)
     other = committer.Committer(store)
     versions: list[int] = []
     for number in range(12):
@@ -232,8 +233,8 @@ def test_a_fresh_snapshot_of_an_old_state_may_commit(
     clock: MovableClock, store: Store, tail: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committer, "FORGET_EVERY", 1)
-    monkeypatch.setattr(commitlog, "BLOCK_BYTES", 1)
-    monkeypatch.setattr(logrows, "TAIL_BYTES", tail)
+    monkeypatch.setattr(commit_log, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(log_rows, "TAIL_BYTES", tail)
     put(store, (b"x", b""))
     for _ in range(5):
         clock.ahead += 60
@@ -248,8 +249,8 @@ def test_a_version_from_before_the_log_is_too_old_and_one_to_come_conflicts_with
     clock: MovableClock, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committer, "FORGET_EVERY", 1)
-    monkeypatch.setattr(commitlog, "BLOCK_BYTES", 1)
-    monkeypatch.setattr(logrows, "TAIL_BYTES", 0)
+    monkeypatch.setattr(commit_log, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(log_rows, "TAIL_BYTES", 0)
     old = put(store, (b"x", b"")).version
     for _ in range(4):
         clock.ahead += 7

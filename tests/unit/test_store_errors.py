@@ -14,8 +14,8 @@ from typing import Any
 import lmdb
 import pytest
 
-from fdbqueue.engine.embedded import datafile, files
-from fdbqueue.engine.embedded.store import Store
+from fdbqueue.engine.embedded.store.disk import data_file, files
+from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
 from tests.helpers.processes import Processes
 from tests.helpers.stores import clearing, commit, contents, opened, put, sets, view
@@ -140,7 +140,7 @@ def test_a_file_whose_last_pages_were_freed_before_they_were_written_is_whole(fo
         put(store, (b"b", b""))
         value_and_its_end(100)
         rows = contents(store)
-    newest = datafile._newest(fd := os.open(folder / "data.mdb", os.O_RDONLY))
+    newest = data_file._newest(fd := os.open(folder / "data.mdb", os.O_RDONLY))
     os.close(fd)
     assert newest is not None
     assert os.stat(folder / "data.mdb").st_size < (newest.last_page - 16) * newest.page_size, "or it tests nothing"

@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 import pytest
 
-from fdbqueue.engine.embedded import committer as committing
-from fdbqueue.engine.embedded.commitlog import RecentCommits
-from fdbqueue.engine.embedded.request import CommitRequest
-from fdbqueue.engine.embedded.store import Store
+from fdbqueue.engine.embedded.store.commit import committer as committing
+from fdbqueue.engine.embedded.store.commit.request import CommitRequest
+from fdbqueue.engine.embedded.store.log.commit_log import RecentCommits
+from fdbqueue.engine.embedded.store.store import Store
 from tests.helpers.stores import commit, contents, opened, put, sets, view
 
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue.engine.embedded import logrows
-from fdbqueue.engine.embedded.layout import REBOOT_VERSIONS
-from fdbqueue.engine.embedded.store import Store
-from fdbqueue.engine.embedded.written import decode, encode
+from fdbqueue.engine.embedded.store.disk.layout import REBOOT_VERSIONS
+from fdbqueue.engine.embedded.store.log import log_rows
+from fdbqueue.engine.embedded.store.log.write_set import decode, encode
+from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
 from tests.helpers.processes import Processes
 from tests.helpers.stores import MovableClock, commit, contents, opened, put, sets, view
 
-_TAILS = [0, 60, 200, logrows.TAIL_BYTES]
+_TAILS = [0, 60, 200, log_rows.TAIL_BYTES]
 
 
 @given(
@@ -27,7 +27,7 @@ _TAILS = [0, 60, 200, logrows.TAIL_BYTES]
 def test_every_commit_is_in_the_log_once_and_in_order(
     sizes: list[int], tail: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logrows, "TAIL_BYTES", tail)
+    monkeypatch.setattr(log_rows, "TAIL_BYTES", tail)
     with opened() as store:
         before = store.last_version()
         made = [_commit_of(store, number, size) for number, size in enumerate(sizes)]
@@ -44,11 +44,11 @@ def _commit_of(store: Store, number: int, size: int) -> tuple[int, list[bytes]]:
     return put(store, *((key, b"") for key in keys)).version, keys
 
 
-@pytest.mark.parametrize("tail", [60, logrows.TAIL_BYTES])
+@pytest.mark.parametrize("tail", [60, log_rows.TAIL_BYTES])
 def test_what_another_process_writes_into_the_log_is_known(
     tmp_path: Path, processes: Processes, tail: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logrows, "TAIL_BYTES", tail)
+    monkeypatch.setattr(log_rows, "TAIL_BYTES", tail)
     with opened(tmp_path) as store:
         for _ in range(5):
             with view(store) as snapshot:
@@ -59,7 +59,7 @@ def test_what_another_process_writes_into_the_log_is_known(
 
 
 def write_some(folder: Path, tail: int) -> None:
-    logrows.TAIL_BYTES = tail  # type: ignore[misc]
+    log_rows.TAIL_BYTES = tail  # type: ignore[misc]
     with opened(folder) as store:
         for number in range(5):
             put(store, (b"theirs/%02d" % number, b""))
@@ -68,11 +68,11 @@ def write_some(folder: Path, tail: int) -> None:
 def test_nobody_hears_of_other_processes_commits_who_watches_nothing(
     tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[logrows.Commit] = []
+    told: list[log_rows.Commit] = []
     with opened(tmp_path) as store:
         monkeypatch.setattr(store, "published", told.extend)
         put(store, (b"mine", b""))
-        processes.run(write_some, tmp_path, logrows.TAIL_BYTES)
+        processes.run(write_some, tmp_path, log_rows.TAIL_BYTES)
         put(store, (b"mine", b""))
         assert not told, "what would be kept here, and decoded, grows with their commits"
 
@@ -88,7 +88,7 @@ def test_small_commits_stand_in_the_tail_and_become_a_row_now_and_then() -> None
 
 @pytest.mark.parametrize("tail", _TAILS)
 def test_rows_that_nobody_needs_go(tail: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logrows, "TAIL_BYTES", tail)
+    monkeypatch.setattr(log_rows, "TAIL_BYTES", tail)
     clock = MovableClock()
     with opened(clock=clock) as store:
         for _ in range(200):
@@ -103,8 +103,8 @@ def test_rows_that_nobody_needs_go(tail: int, monkeypatch: pytest.MonkeyPatch) -
 def test_after_a_boot_what_was_read_before_it_is_too_old_whatever_the_log_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logrows, "TAIL_BYTES", 0)
-    monkeypatch.setattr(logrows, "WINDOW_US", logrows.WINDOW_US + 2 * REBOOT_VERSIONS)  # no row goes for its age
+    monkeypatch.setattr(log_rows, "TAIL_BYTES", 0)
+    monkeypatch.setattr(log_rows, "WINDOW_US", log_rows.WINDOW_US + 2 * REBOOT_VERSIONS)  # no row goes for its age
     with opened(tmp_path, MovableClock(b"one")) as store:
         version = put(store, (b"a", b"")).version
         put(store, (b"a", b""))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue.engine.embedded.store import CommitRequest
+from fdbqueue.engine.embedded.store.store import CommitRequest
 from tests.helpers.stores import Row, clear, commit, contents, opened, put, view
 
 # Lengths around every place where a key is cut: LMDB's own limit, the pointers at 500, the levels of 492 behind them.

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.engine.embedded import disk
-from fdbqueue.engine.embedded import guard as guarding
-from fdbqueue.engine.embedded.guard import Guard
-from fdbqueue.engine.embedded.holders import is_stopped
-from fdbqueue.engine.embedded.janitor import Janitor
-from fdbqueue.engine.embedded.redo import Labels
-from fdbqueue.engine.embedded.store import Store
+from fdbqueue.engine.embedded.store.disk import disk
+from fdbqueue.engine.embedded.store.disk import folder_lock as guarding
+from fdbqueue.engine.embedded.store.disk.folder_lock import Guard
+from fdbqueue.engine.embedded.store.disk.lock_owners import is_stopped
+from fdbqueue.engine.embedded.store.disk.redo import Labels
+from fdbqueue.engine.embedded.store.snapshot_reaper import Janitor
+from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
 from tests.helpers.processes import Processes
 from tests.helpers.stores import MovableClock, contents, opened, put, sets

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue.engine.embedded.request import CommitRequest, Rows
-from fdbqueue.engine.embedded.writes import MANY, Writes
+from fdbqueue.engine.embedded.client.write_buffer import MANY, Writes
+from fdbqueue.engine.embedded.store.commit.request import CommitRequest, Rows
 from tests.helpers.stores import commit, contents, opened
 
 SET, ADD, STAMPED_KEY, STAMPED_VALUE = 0, 2, 14, 15

@@ -1,19 +1,20 @@
-"""The embedded engine: FoundationDB's transactions over LMDB, with no server, for one machine's processes.
+"""The embedded engine: FoundationDB's transactions over LMDB, without a server, for the processes of one machine.
 
-*Below*, `store` keeps ordered keys durably and checks conflicts at commit. *Above*, a `Transaction` reads over its own
-writes and answers as a cluster would through the official binding at API version 730. General layout of that side::
+`store` keeps ordered keys durably and checks conflicts at commit. `client` has the transactions on top: they read their
+own writes and answer as a cluster does through the official binding at API version 730. The client uses the store, and
+the store knows no client. General layout of the client::
 
-    Database           where transactions come from                       database.py, options.py, optiontable.py
-      Transaction      states, the commit, what special keys tell         transaction.py, special.py
-        Writing        sets, clears, atomic operations, conflict ranges   writing.py
-          Writes       what was written so far, in order                  writes.py, stacks.py, atomics.py
-        Reading        what reads see, and the conflicts that they add    reading.py, views.py
-          Reader       ranges and selectors over own writes               reads.py, lookahead.py, segments.py
-          pages        what a storage server would answer                 pages.py, intervals.py
-      futures          values, rows, commits, pauses, watches             futures.py, values.py, ranges.py, commits.py,
-                                                                          pauses.py, watches.py
+    Database             creates transactions                            database.py, options.py, option_table.py
+      Transaction        states, the commit, special keys                transaction.py, special_keys.py
+        WriteApi         sets, clears, atomic operations                 write_api.py
+          WriteBuffer    the writes so far, in order                     write_buffer.py, stacks.py
+        ReadApi          reads, and the conflicts that they add          read_api.py, views.py
+          RywIterator    ranges and selectors over own writes            ryw_iterator.py, lookahead.py, segments.py
+          pages          rows as a storage server returns them           pages.py, intervals.py
+      futures            values, rows, commits, pauses, watches          futures.py, values.py, ranges.py, commits.py,
+                                                                         version_wait.py, pauses.py, watches.py
 """
 
-from fdbqueue.engine.embedded.database import Database, open_file, open_memory
+from fdbqueue.engine.embedded.client.database import Database, open_file, open_memory
 
 __all__ = ["Database", "open_file", "open_memory"]

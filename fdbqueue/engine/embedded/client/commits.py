@@ -1,0 +1,247 @@
+"""A commit: what it hands to the store, and its future."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from fdbqueue.engine.embedded.client.futures import Future, call
+from fdbqueue.engine.embedded.client.intervals import Intervals, Range
+from fdbqueue.engine.embedded.client.stacks import Mutation, emit
+from fdbqueue.engine.embedded.store.in_flight import CANCELLED, waits
+from fdbqueue.engine.embedded.store.store import CommitRequest
+from fdbqueue.engine.errors import FDBError
+
+if TYPE_CHECKING:
+    from fdbqueue.engine.embedded.client.transaction import Transaction
+    from fdbqueue.engine.embedded.client.values import PendingKey
+    from fdbqueue.engine.embedded.client.version_wait import VersionWait
+    from fdbqueue.engine.embedded.client.watches import Watch
+    from fdbqueue.engine.embedded.store.store import Store
+
+NOTHING_TO_STAMP: Final = 2021
+NO_VERSION: Final = 2020
+TOO_LARGE: Final = 2101
+READ_ONLY: Final = 2023
+
+_lock = threading.Lock()
+
+
+class Commit(Future[None]):
+    """The future of a commit.
+
+    It holds no reference to its transaction, so that dropping that one frees it at once; what has to happen at
+    the end (versionstamp, watches) it takes along.
+    """
+
+    # What most commits leave as it is: making one is on the way of every transaction.
+    _callbacks: tuple[Callable[[Any], object], ...] = ()
+    _done = False
+    _error = 0
+    _stamps: Sequence[PendingKey] = ()
+    _watches: Sequence[Watch] = ()
+    _request: CommitRequest | None = None
+    _go_on: Callable[[], None] | None = None  # as long as reads wait for their version
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __repr__(self) -> str:
+        state = "pending" if not self._done else f"error {self._error}" if self._error else "done"
+        return f"<Commit {state}>"
+
+    def begin_after(self, wait: VersionWait, tr: Transaction) -> None:
+        """Hand the writes in when the version has come that reads wait for."""
+
+        def go_on(_: object = None) -> None:
+            wait.block_until_ready()
+            with tr._lock:
+                if self._request is None and not self._done:
+                    tr._hand_in(self)
+            self._go_on = None
+
+        self._go_on = go_on
+        wait.on_ready(go_on)
+
+    def begin(self, tr: Transaction) -> None:
+        """Hand the transaction's writes to the store."""
+        if tr._stamps:
+            self._stamps = tr._stamps
+        if tr._watches:
+            self._watches, tr._watches = tr._watches, []
+        if tr._writes.empty:
+            self._end(0)
+            return
+        request = self._request = _request(tr)
+        if request is None:
+            self._end(READ_ONLY if tr._settings.read_only else TOO_LARGE)
+            return
+        self._store.submit(request)
+        if self._stamps or self._watches or self._callbacks:
+            self._store.on_done(request, self._finished)
+
+    def _finished(self, request: CommitRequest) -> None:
+        """Take over the store's result, once."""
+        self._end(request.error or 0)
+
+    def _end(self, error: int) -> None:
+        with _lock:
+            if self._done:
+                return
+            self._error = error
+            self._done = True
+        if self._stamps or self._watches or self._callbacks:
+            self._tell(error)
+
+    def _tell(self, error: int) -> None:
+        """Tell all who wait for the end."""
+        request = self._request
+        for stamp in self._stamps:
+            if error:
+                stamp.settle(error=NO_VERSION)
+            elif request is None:
+                stamp.settle(error=NOTHING_TO_STAMP)
+            else:
+                stamp.settle(request.version.to_bytes(8, "big") + request.batch.to_bytes(2, "big"))
+        for watch in self._watches:
+            if error:
+                watch.abandon(error)
+            else:
+                watch.activate()
+        self._call_back()
+
+    def fail(self, error: int) -> None:
+        """Give the future up with `error`, whatever becomes of the commit."""
+        with _lock:
+            if self._done:
+                return
+            self._error = error
+            self._done = True
+        self._call_back()
+
+    def _call_back(self) -> None:
+        callbacks, self._callbacks = self._callbacks, ()
+        for callback in callbacks:
+            call(callback, self)
+
+    @property
+    def versioned(self) -> bool:
+        """Whether the commit itself took a read version, if the transaction had none."""
+        return self._request is not None
+
+    def version(self, before: int) -> int:
+        """Return the version that was committed at, -1 for a commit of nothing, `before` if it did not succeed."""
+        request = self._request
+        if request is None:
+            return -1 if self._done and not self._error else before
+        return request.version if request.done and not request.error else before
+
+    def stamped(self) -> tuple[bytes, ...]:
+        """Return the keys that a successful commit made from versionstamps."""
+        request = self._request
+        return request.stamped if request is not None and request.done and not request.error else ()
+
+    def conflicting(self) -> list[Range]:
+        """Return the read ranges that the commit failed on, if the transaction asked to know."""
+        return list(self._request.conflicting) if self._request is not None and self._request.done else []
+
+    def wait(self) -> None:
+        if (go_on := self._go_on) is not None:
+            go_on()
+        request = self._request
+        if not self._done and request is not None:
+            self._store.wait(request)
+            waits.count += 1
+            self._end(request.error or 0)
+        if self._error:
+            raise FDBError(self._error)
+
+    def is_ready(self) -> bool:
+        request = self._request
+        if not self._done and request is not None and request.done:
+            self._finished(request)
+        return self._done
+
+    def block_until_ready(self) -> None:
+        if (go_on := self._go_on) is not None:
+            go_on()
+        request = self._request
+        if not self._done and request is not None:
+            self._store.wait(request)
+            waits.count += 1
+            self._finished(request)
+
+    def on_ready(self, callback: Callable[[Any], object]) -> None:
+        with _lock:
+            waiting = not self._done
+            if waiting:
+                self._callbacks = (*self._callbacks, callback)
+        if not waiting:
+            call(callback, self)
+        elif self._request is not None:
+            self._store.on_done(self._request, self._finished)
+
+    def cancel(self) -> None:
+        self.fail(CANCELLED)
+
+
+def _request(tr: Transaction) -> CommitRequest | None:
+    """Return what the store is to commit; None if the transaction may not write, or not as much."""
+    writes, settings, snap = tr._writes, tr._settings, tr._snap
+    if settings.read_only or _too_large(tr, settings.size_limit):
+        return None
+    read_keys: list[bytes] | None
+    if settings.report_conflicts:  # in the form that a cluster would report: ranges, as wide as they touch
+        read_keys, read_ranges = None, list(tr._read_conflicts())
+    else:
+        read_keys, read_ranges = tr._conflict_keys(), tr._conflict_ranges
+    mutations, rows = writes.in_rows()
+    # A cluster's client lets commits conflict with themselves, so that writes alone can be too old, unless told not to.
+    ageless = (settings.risky or not tr._version) and not (read_keys or read_ranges)
+    return CommitRequest(
+        None if ageless else tr._version,
+        read_ranges,
+        writes.conflict_ranges(mutations) if writes.hushed or writes.conflicts.begins else None,
+        mutations,
+        settings.report_conflicts,
+        read_keys,
+        writes.conflict_keys(),
+        None if snap is None or ageless else snap.opened_at,
+        rows,
+    )
+
+
+def _too_large(tr: Transaction, limit: int) -> bool:
+    if tr._settings.ryw_disabled:
+        return tr._unseen_size > limit
+    return 2 * tr._size > limit and _size(tr) > limit
+
+
+def _size(tr: Transaction) -> int:
+    """Return how large the commit is by FoundationDB's count, which cuts cleared ranges at the keys written in them."""
+    writes = tr._writes
+    written: list[Mutation] = list(writes.early)
+    cleared = Intervals(writes.clears)
+    for key, point in writes.points.items():
+        if point is None:
+            cleared.add(key, key + b"\0")
+    for key in writes.ordered():
+        point = writes.points[key]
+        if point is not None:
+            cleared.remove(key, key + b"\0")
+            emit(key, point, written)
+    size = sum(44 + len(key) + len(param) for _, key, param in written)
+    size += sum(44 + len(begin) + len(end) for begin, end in cleared)
+    for ranges in (tr._read_conflicts(), tr._write_conflicts_so_far()):
+        size += sum(24 + len(begin) + len(end) for begin, end in ranges)
+    return size
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,266 @@
+"""The embedded database: where transactions come from, and reads and writes that are a transaction each."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from fdbqueue.engine.embedded.client.option_table import (
+    DEFAULT_FOR,
+    MAX_WATCHES,
+    MOST,
+    SNAPSHOT_RYW,
+    USE_CONFIG_DATABASE,
+)
+from fdbqueue.engine.embedded.client.options import DatabaseOptions, Settings, Unsupported, number
+from fdbqueue.engine.embedded.client.ranges import KeyValue
+from fdbqueue.engine.embedded.client.transaction import Transaction
+from fdbqueue.engine.embedded.client.watches import Outstanding
+from fdbqueue.engine.embedded.client.write_api import add_operations
+from fdbqueue.engine.embedded.store.store import Store
+from fdbqueue.engine.errors import FDBError
+from fdbqueue.engine.streaming import StreamingMode
+from fdbqueue.errors import StorageError
+
+T = TypeVar("T")
+
+
+class Database:
+    """An embedded database: a folder that any number of processes share, or one in memory.
+
+    It opens its store when it is first used, again after a fork, in the process that unpickled it, and when it is used
+    after it was closed, unless it was in memory. Reads and writes straight on it are transactions of their own,
+    repeated until they commit.
+    """
+
+    def __init__(self, path: str | None, options: Mapping[str, str]) -> None:
+        self._path = path
+        self._url_options = dict(options)
+        self._settings = Settings()
+        self._outstanding = Outstanding()
+        self._opened: Store | None = None
+        self._gone = False
+        self._new_locks()
+        _databases.add(self)
+
+    def _new_locks(self) -> None:
+        """Make the locks, at the beginning and in a forked child, where another thread may have held the old ones."""
+        self._lock = threading.Lock()
+        self._outstanding.lock = threading.RLock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as where the database is. One in memory lives on only as long as the process that made it."""
+        path, options = self._path, self._url_options
+        if path is None:
+            path, options = self._store().path, {**options, "durability": "relaxed"}
+        return _unpickled, (path, options, self._settings, self._outstanding.limit)
+
+    def __repr__(self) -> str:
+        query = "&".join(f"{name}={value}" for name, value in self._url_options.items())
+        where = "memory:" if self._path is None else f"file:{self._path}"
+        return f"<Database {where}{'?' + query if query else ''}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database for this process. What is still being committed is finished first.
+
+        One in memory is gone then: using it raises StorageError.
+        """
+        with self._lock:
+            store, self._opened = self._opened, None
+            self._gone = self._path is None
+        if store is not None:
+            store.close()
+
+    def _store(self) -> Store:
+        store = self._opened
+        if store is None:
+            with self._lock:
+                store = self._opened
+                if self._gone:
+                    raise StorageError("The database in memory was closed, and what it held is gone. Open another one.")
+                if store is None:
+                    store = self._opened = Store.open(self._path, self._url_options)
+        return store
+
+    # -- transactions --------------------------------------------------------------------------------------------
+
+    @property
+    def commits_in_flight(self) -> int:
+        """How many commits one thread should have under way, where it writes as much as it can.
+
+        Those that are pending together are made in one step, which pays as long as they wait for the disk.
+        """
+        return 8 if self._store().options.durable else 2
+
+    @property
+    def options(self) -> DatabaseOptions:
+        return DatabaseOptions(self)
+
+    def _set_option(self, code: int, param: bytes | None) -> None:
+        """Set an option. One that is refused fails all that is asked of the database from then on."""
+        if code == USE_CONFIG_DATABASE:
+            raise Unsupported("use_config_database")
+        if self._settings.error:
+            return
+        settings = self._settings.copy()  # transactions that are under way keep those that they began with
+        if code in DEFAULT_FOR or code in SNAPSHOT_RYW:
+            settings.try_set(DEFAULT_FOR.get(code) or SNAPSHOT_RYW[code], param)
+        elif code in MOST:
+            try:
+                value = number(param, 0, MOST[code])
+            except FDBError as error:
+                settings.refuse(error.code)
+            else:
+                if code == MAX_WATCHES:
+                    self._outstanding.limit = value
+        self._settings = settings
+
+    def create_transaction(self) -> Transaction:
+        """Return a new transaction."""
+        return Transaction(self)
+
+    def get_client_status(self) -> Any:
+        """Raise `Unsupported`: there is no connection that has a status."""
+        raise Unsupported("get_client_status")
+
+    def open_tenant(self, name: Any) -> Any:
+        """Raise `Unsupported`: the embedded engine has no tenants."""
+        raise Unsupported("open_tenant")
+
+    def _run(self, body: Callable[[Transaction], T]) -> T:
+        """Run `body` in transactions until one commits."""
+        tr = self.create_transaction()
+        while True:
+            try:
+                result = body(tr)
+                tr.commit().wait()
+                return result
+            except FDBError as error:
+                tr.on_error(error).wait()
+
+    # -- reads ---------------------------------------------------------------------------------------------------
+
+    def get(self, key: Any) -> Any:
+        """Read the value of `key`; None if it has none."""
+        return self._run(lambda tr: tr[key].value)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.get_range(key.start, key.stop, reverse=(key.step == -1))
+        return self.get(key)
+
+    def get_key(self, key_selector: Any) -> Any:
+        """Return the key that a selector names."""
+        return self._run(lambda tr: tr.get_key(key_selector).value)
+
+    def get_range(
+        self,
+        begin: Any,
+        end: Any,
+        limit: int = 0,
+        reverse: bool = False,
+        streaming_mode: int = StreamingMode.want_all,
+    ) -> list[KeyValue]:
+        """Read the rows of a range, all in one transaction."""
+        return self._run(lambda tr: tr.get_range(begin, end, limit, reverse, streaming_mode).to_list())
+
+    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> list[KeyValue]:
+        """Read the rows whose keys start with `prefix`, all in one transaction."""
+        return self._run(lambda tr: tr.get_range_startswith(prefix, *args, **kwargs).to_list())
+
+    # -- writes --------------------------------------------------------------------------------------------------
+
+    def set(self, key: Any, value: Any) -> None:
+        """Set `key` to `value`."""
+        self._run(lambda tr: tr.set(key, value))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set(key, value)
+
+    def clear(self, key: Any) -> None:
+        """Clear `key`."""
+        self.__delitem__(key)
+
+    def clear_range(self, begin: Any, end: Any) -> None:
+        """Clear the keys from `begin` to `end`, which is left out."""
+        self._run(lambda tr: tr.clear_range(begin, end))
+
+    def __delitem__(self, key_or_slice: Any) -> None:
+        self._run(lambda tr: tr.__delitem__(key_or_slice))
+
+    def clear_range_startswith(self, prefix: Any) -> None:
+        """Clear the keys that start with `prefix`."""
+        self._run(lambda tr: tr.clear_range_startswith(prefix))
+
+    def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
+        self._run(lambda tr: tr._atomic_operation(opcode, key, param))
+
+    # -- watches -------------------------------------------------------------------------------------------------
+
+    def get_and_watch(self, key: Any) -> tuple[Any, Any]:
+        """Return the value of `key` and a future that becomes ready when it changes."""
+        return self._run(lambda tr: (tr.get(key), tr.watch(key)))
+
+    def set_and_watch(self, key: Any, value: Any) -> Any:
+        """Set `key` to `value` and return a future that becomes ready when it changes again."""
+
+        def body(tr: Transaction) -> Any:
+            tr.set(key, value)
+            return tr.watch(key)
+
+        return self._run(body)
+
+    def clear_and_watch(self, key: Any) -> Any:
+        """Clear `key` and return a future that becomes ready when it changes again."""
+
+        def body(tr: Transaction) -> Any:
+            del tr[key]
+            return tr.watch(key)
+
+        return self._run(body)
+
+
+add_operations(Database)
+
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for db in list(_databases):
+        db._new_locks()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _unpickled(path: str, options: Mapping[str, str], settings: Settings, most_watches: int) -> Database:
+    db = Database(path, options)
+    db._settings = settings
+    db._outstanding.limit = most_watches
+    return db
+
+
+def open_file(path: str, *, options: Mapping[str, str]) -> Database:
+    """Open the database in the folder `path`, which is made if it is missing."""
+    db = Database(os.path.abspath(path), options)
+    db._store()
+    return db
+
+
+def open_memory(*, options: Mapping[str, str]) -> Database:
+    """Open a database of this process and its children, gone when it is closed."""
+    db = Database(None, options)
+    db._store()
+    return db

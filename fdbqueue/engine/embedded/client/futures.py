@@ -1,0 +1,277 @@
+"""Futures with the binding's faces: reads are there when they are made, the others settle later.
+
+The embedded engine reads at once, so that the future of a read only hands over a value or an error. What really
+waits (a commit, a watch, the pause of `on_error`) derives from `Pending`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from fdbqueue.engine.embedded.store.disk import forks
+from fdbqueue.engine.embedded.store.in_flight import CANCELLED, Source, cancelled, waits
+from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FDBError
+
+T = TypeVar("T")
+
+
+class Future(Generic[T]):
+    """What the futures have in common: those of the binding plus asyncio's protocol, by four primitives.
+
+    A kind of future says how to wait (`wait`, `block_until_ready`), whether it `is_ready`, whom to call (`on_ready`)
+    and how to give it up (`cancel`).
+    """
+
+    __slots__ = ("__weakref__",)
+
+    def wait(self) -> Any:
+        raise NotImplementedError
+
+    def is_ready(self) -> bool:
+        raise NotImplementedError
+
+    def block_until_ready(self) -> None:
+        raise NotImplementedError
+
+    def on_ready(self, callback: Callable[[Any], object]) -> None:
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        raise NotImplementedError
+
+    @staticmethod
+    def wait_for_any(*futures: Future[Any]) -> int:
+        """Wait until one of the futures is ready, and return its index."""
+        if not futures:
+            raise ValueError("wait_for_any requires at least one future")
+        ready = threading.Event()
+        first: list[int] = []
+
+        def note(index: int) -> Callable[[Any], None]:
+            def callback(_: Any) -> None:
+                first.append(index)
+                ready.set()
+
+            return callback
+
+        for index, future in enumerate(futures):
+            future.on_ready(note(index))
+            if ready.is_set():
+                break
+        ready.wait()
+        return first[0]
+
+    def done(self) -> bool:
+        return self.is_ready()
+
+    def result(self) -> Any:
+        if not self.is_ready():
+            raise asyncio.InvalidStateError("Future result not available")
+        return self.wait()
+
+    def exception(self) -> BaseException | None:
+        if not self.is_ready():
+            raise asyncio.InvalidStateError("Future result not available")
+        try:
+            self.wait()
+        except FDBError as error:
+            return error
+        return None
+
+    def cancelled(self) -> bool:
+        return self.is_ready() and getattr(self.exception(), "code", 0) == CANCELLED
+
+    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
+        """Call `fn` with this future from the running event loop once it is ready."""
+        loop = asyncio.get_running_loop()
+        self.on_ready(lambda future: loop.call_soon_threadsafe(fn, future))
+
+    def remove_done_callback(self, fn: Callable[[Any], object]) -> int:
+        raise NotImplementedError
+
+
+def call(callback: Callable[[Any], object], future: Any) -> None:
+    """Call a user's callback; what it raises is printed and dropped, as the binding does."""
+    try:
+        callback(future)
+    except Exception:  # noqa: BLE001  a callback is foreign code, and nobody is there to catch what it raises
+        sys.stderr.write("Discarding uncaught exception from user FDB callback:\n")
+        traceback.print_exc(file=sys.stderr)
+
+
+class Ready(Future[T]):
+    """A future whose value or error is known already."""
+
+    __slots__ = ("_error", "_value")
+
+    def __init__(self, value: T | None = None, error: int = 0) -> None:
+        self._value = value
+        self._error = error
+
+    def __repr__(self) -> str:
+        what = repr(FDBError(self._error)) if self._error else repr(self._value)
+        return f"<{type(self).__name__} {what}>"
+
+    def wait(self) -> T:
+        if self._error:
+            raise FDBError(self._error)
+        return self._value  # type: ignore[return-value]
+
+    def is_ready(self) -> bool:
+        return True
+
+    def block_until_ready(self) -> None:
+        pass
+
+    def on_ready(self, callback: Callable[[Any], object]) -> None:
+        call(callback, self)
+
+    def cancel(self) -> None:
+        pass
+
+
+class Asked(Ready[T]):
+    """What had to be asked for, unless it has no `source`: see `lateness`."""
+
+    __slots__ = ("_asked_at", "_source")
+
+    def __init__(self, value: T | None = None, source: Source | None = None, error: int = 0) -> None:
+        self._value = value
+        self._error = error
+        self._source = source
+        self._asked_at = waits.count
+
+    def wait(self) -> T:
+        if self._error:
+            raise FDBError(self._error)
+        source = self._source
+        if source is not None:
+            if source.cut_at == self._asked_at:
+                raise FDBError(source.error)
+            self._come()
+        return self._value  # type: ignore[return-value]
+
+    def is_ready(self) -> bool:
+        self.block_until_ready()
+        return True
+
+    def block_until_ready(self) -> None:
+        if self._source is not None and self._source.cut_at != self._asked_at:
+            self._come()
+
+    def _come(self) -> None:
+        """Note that somebody has waited."""
+        waits.count += 1
+        self._source = None
+
+    def on_ready(self, callback: Callable[[Any], object]) -> None:
+        self.block_until_ready()
+        call(callback, self)
+
+    def cancel(self) -> None:
+        self._source = cancelled(self._source, self._asked_at)
+
+
+class FutureVoid(Ready[None]):
+    """Says that something has happened."""
+
+    __slots__ = ()
+
+
+class FutureInt64(Asked[int]):
+    """A number: of those, only a read version takes a trip, and what is read at it takes another."""
+
+    __slots__ = ()
+
+    def _come(self) -> None:
+        self._source = None
+
+
+class FutureKeyArray(Ready[list[bytes]]):
+    """Some keys."""
+
+    __slots__ = ()
+
+
+class Pending(Future[T]):
+    """A future that another thread may settle, once; later settlements are ignored.
+
+    A forked child has a copy that no thread of its own settles. There it fails with 1021 as soon as it is looked at.
+    """
+
+    __slots__ = ("_callbacks", "_error", "_generation", "_lock", "_settled", "_value")
+
+    def __init__(self) -> None:
+        self._generation = forks.generation
+        self._lock = threading.Condition(threading.Lock())
+        self._settled = False
+        self._error = 0
+        self._value: T | None = None
+        self._callbacks: list[Callable[[Any], object]] = []
+
+    def __repr__(self) -> str:
+        state = "pending" if not self._settled else f"error {self._error}" if self._error else "ready"
+        return f"<{type(self).__name__} {state}>"
+
+    def settle(self, value: T | None = None, error: int = 0) -> bool:
+        """Make the future ready, wake all who wait and run the callbacks; return whether this was the first call."""
+        self._adopt()
+        with self._lock:
+            if self._settled:
+                return False
+            self._value, self._error = value, error
+            self._settled = True
+            callbacks, self._callbacks = self._callbacks, []
+            self._lock.notify_all()
+        for callback in callbacks:
+            call(callback, self)
+        return True
+
+    def _adopt(self) -> bool:
+        """Make a forked child's copy usable there; return whether it was such a copy, not yet made usable."""
+        if self._generation == forks.generation:
+            return False
+        # Another thread of the parent may have had the lock, and the callbacks are for threads and loops of the parent.
+        self._lock = threading.Condition(threading.Lock())
+        self._callbacks = []
+        self._generation = forks.generation
+        return True
+
+    def _leave_parent(self) -> None:
+        """End a forked child's copy."""
+        if self._adopt():
+            self.settle(error=COMMIT_UNKNOWN_RESULT)
+
+    def wait(self) -> Any:
+        if not self._settled:
+            self.block_until_ready()
+        if self._error:
+            raise FDBError(self._error)
+        return self._value
+
+    def is_ready(self) -> bool:
+        self._leave_parent()
+        return self._settled
+
+    def block_until_ready(self) -> None:
+        self._leave_parent()
+        with self._lock:
+            while not self._settled:
+                self._lock.wait()
+        waits.count += 1
+
+    def on_ready(self, callback: Callable[[Any], object]) -> None:
+        self._leave_parent()
+        with self._lock:
+            if not self._settled:
+                self._callbacks.append(callback)
+                return
+        call(callback, self)
+
+    def cancel(self) -> None:
+        self.settle(error=CANCELLED)

@@ -1,0 +1,92 @@
+"""How much of the snapshot to ask for, so that a range can be filled in spite of what the transaction has cleared."""
+
+from __future__ import annotations
+
+from fdbqueue.engine.embedded.client import pages
+from fdbqueue.engine.embedded.client.pages import Limits
+from fdbqueue.engine.embedded.client.segments import EMPTY, UNKNOWN, Position
+
+
+def requested(limits: Limits, extra: int, offset: int, requests: int) -> Limits:
+    """Return what to ask of the snapshot so that `limits` can be filled in spite of what the writes take away."""
+    asked = limits.copy()
+    asked.least = max(1 + extra, offset)
+    if asked.rows != pages.UNLIMITED:
+        asked.rows = max(max(1, asked.rows) + extra, offset)
+    if asked.size == 0:
+        asked.size = pages.UNLIMITED
+        if asked.rows == pages.UNLIMITED:
+            asked.rows = max(max(1, asked.rows) + extra, offset)
+    elif asked.size != pages.UNLIMITED:
+        asked.size = min(asked.size << min(requests, 20), pages.REPLY_BYTES)
+    return asked
+
+
+def skip_ahead(at: Position, until: Position, steps: int) -> int:
+    """Move to the last unknown segment before the next range known to be empty; count the single empty keys passed."""
+    begin, end = at.begin, at.end
+    single = 0
+    while not at.same(until) and steps > 0:
+        steps -= 1
+        if at.unreadable or at.kind == EMPTY:
+            if at.unreadable or end != begin + b"\0":
+                break
+            single += 1
+        else:
+            begin = end
+        at.next()
+        end = at.end
+    while at.unreadable or at.kind != UNKNOWN:
+        at.back()
+    return single
+
+
+def skip_behind(at: Position, until: Position, steps: int) -> int:
+    """Do as `skip_ahead` does, towards the front."""
+    begin, end = at.begin, at.end
+    single = 0
+    while not at.same(until) and steps > 0:
+        steps -= 1
+        if at.unreadable or at.kind == EMPTY:
+            if at.unreadable or end != begin + b"\0":
+                break
+            single += 1
+        else:
+            end = begin
+        at.back()
+        begin = at.begin
+    while at.unreadable or at.kind != UNKNOWN:
+        at.next()
+    return single
+
+
+def count_ahead(at: Position, top: bytes, most: int) -> int:
+    """Count the single keys known to be empty before the next wider empty range."""
+    begin, end = at.begin, at.end
+    single = 0
+    while single < most and end < top:
+        if at.unreadable or at.kind == EMPTY:
+            if at.unreadable or end != begin + b"\0":
+                break
+            single += 1
+        else:
+            begin = end
+        at.next()
+        end = at.end
+    return max(single, 0)
+
+
+def count_behind(at: Position, most: int) -> int:
+    """Do as `count_ahead` does, towards the front."""
+    begin, end = at.begin, at.end
+    single = 0
+    while single < most and begin:
+        if at.unreadable or at.kind == EMPTY:
+            if at.unreadable or end != begin + b"\0":
+                break
+            single += 1
+        else:
+            end = begin
+        at.back()
+        begin = at.begin
+    return max(single, 0)

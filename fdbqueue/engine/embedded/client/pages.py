@@ -1,0 +1,305 @@
+"""What a cluster's storage servers would answer: rows between two selectors, no more than asked for.
+
+This is the level beneath the transaction's own writes. A page ends where a cluster's page ends, since a transaction
+that stops reading there conflicts on what it has got and on nothing behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from fdbqueue.engine.embedded.client.segments import LAST
+
+if TYPE_CHECKING:
+    from fdbqueue.engine.embedded.store.store import Snapshot
+
+Row = tuple[bytes, bytes]
+
+UNLIMITED: Final = -1
+REPLY_BYTES: Final = 80_000
+FIRST_ROWS: Final = 32
+ROW_OVERHEAD: Final = 24
+"""What a row costs of a reply's bytes, beyond its key and value."""
+BEYOND: Final = b"\xff\xfe"
+"""Where the keys begin that are counted and never handed out (`beyond`)."""
+
+
+@dataclass(slots=True)
+class Selector:
+    """A key selector in the form "the `offset`-th key from the first one at or behind `key`"."""
+
+    key: bytes
+    offset: int
+
+    @property
+    def plain(self) -> bool:
+        """Say whether this names the first key at or behind `key`."""
+        return self.offset == 1
+
+    def copy(self) -> Selector:
+        return Selector(self.key, self.offset)
+
+
+@dataclass(slots=True)
+class Limits:
+    """How much to read: rows and bytes, but `least` rows however large they are."""
+
+    rows: int = UNLIMITED
+    size: int = UNLIMITED
+    least: int = 1
+
+    def copy(self) -> Limits:
+        return Limits(self.rows, self.size, self.least)
+
+    @property
+    def reached(self) -> bool:
+        return self.rows == 0 or (self.size == 0 and self.least == 0)
+
+    @property
+    def satisfied(self) -> bool:
+        return self.size != UNLIMITED and self.least == 0
+
+    def count(self, number: int, size: int) -> None:
+        """Count `number` rows that were read, of `size` bytes in all by a reply's count."""
+        self.least = max(0, self.least - number)
+        if self.rows > 0:
+            self.rows -= number
+        if self.size > 0:
+            self.size = max(0, self.size - size + (ROW_OVERHEAD - 8) * number)
+
+    def take_most(self, rows: list[Row]) -> int:
+        """Count rows until the limits are reached; return how many that took."""
+        for number, (key, value) in enumerate(rows, 1):
+            self.take(key, value)
+            if self.reached:
+                return number
+        return len(rows)
+
+    def take(self, key: bytes, value: bytes) -> None:
+        """Count one row."""
+        if self.least:
+            self.least -= 1
+        if self.rows > 0:
+            self.rows -= 1
+        if self.size > 0:
+            self.size = max(0, self.size - 8 - len(key) - len(value))
+
+
+@dataclass(slots=True)
+class Page:
+    """Rows in the order of reading, and what they tell about what is around them."""
+
+    rows: list[Row]
+    more: bool = False
+    to_begin: bool = False
+    through_end: bool = False
+
+    def conflict(self, begin: Selector, end: Selector, reverse: bool, top: bytes) -> Row:
+        """Return the range whose change could change this page, which was read between `begin` and `end`."""
+        low, high = (begin.key, end.key) if begin.key < end.key else (end.key, begin.key)
+        if self.more and begin.key < end.key:
+            if not reverse and end.offset > 0:
+                high = low
+            elif reverse and begin.offset <= 1:
+                low = high
+        if self.to_begin and begin.offset <= 0:
+            low = b""
+        if self.through_end and end.offset > 0:
+            high = top
+        if self.rows:
+            first, last = self.rows[0][0], self.rows[-1][0]
+            if reverse:
+                low = min(low, last)
+                if end.offset > 0 and high <= first:
+                    high = first + b"\0"
+            else:
+                if begin.offset <= 0:
+                    low = min(low, first)
+                if high <= last:
+                    high = last + b"\0"
+        return low, high
+
+    def direct_conflict(self, begin: Selector, end: Selector, reverse: bool) -> Row:
+        """Return the same for a page that was read without looking at the transaction's own writes."""
+        rows = self.rows
+        if self.to_begin:
+            low = b""
+        elif not rows or (begin.offset > 0 and (not reverse or not self.more or begin.offset > 1)):
+            low = begin.key
+        else:
+            low = rows[-1][0] if reverse else rows[0][0]
+        if end.offset > begin.offset:
+            low = min(low, end.key)
+        if self.through_end:
+            high = LAST
+        elif not rows or (end.offset <= 1 and (reverse or not self.more or end.offset <= 0)):
+            high = end.key
+        else:
+            high = (rows[0][0] if reverse else rows[-1][0]) + b"\0"
+        if begin.offset < end.offset:
+            high = max(high, begin.key)
+        return low, high
+
+
+def resolve(snap: Snapshot, selector: Selector) -> tuple[bytes, int]:
+    """Return the key that `selector` names in the snapshot, and how many keys short of it the database ended.
+
+    Behind the last key a cluster has many of its own; `beyond` stands in for them.
+    """
+    offset = selector.offset
+    if offset > 0:
+        if offset == 1:
+            return selector.key, 0
+        rows = snap.rows(selector.key, LAST, offset)
+        short = offset - len(rows)
+        return (beyond(short), short) if short else (rows[-1][0], 0)
+    distance = 1 - offset
+    rows = snap.rows(b"", selector.key, distance, True)
+    return (rows[-1][0], 0) if len(rows) == distance else (b"", len(rows) - distance)
+
+
+def beyond(number: int) -> bytes:
+    """Return the `number`-th key, from 1, of those that a cluster has for itself behind everybody else's."""
+    return BEYOND + number.to_bytes(4, "big")
+
+
+def locate(snap: Snapshot, selector: Selector) -> bytes:
+    """Return the key of the row that `selector` names, or one behind all others."""
+    if selector.offset != 1:
+        return resolve(snap, selector)[0]
+    rows = snap.rows(selector.key, LAST, 1)
+    return rows[0][0] if rows else beyond(1)
+
+
+def read(snap: Snapshot, begin: Selector, end: Selector, limits: Limits, reverse: bool) -> Page:
+    """Read the rows between two selectors, from the front or from the back."""
+    page = Page([])
+    if begin.key == b"" and begin.offset < 1:
+        page.to_begin = True
+        begin = Selector(b"", 1)
+    if end.key == b"" and end.offset <= 1:
+        return page
+    first, short = resolve(snap, begin)
+    last, long = resolve(snap, end)
+    off = short not in (0, 1) or long not in (0, 1)
+    if first >= last:
+        return Page([]) if off else page
+    near = max(1, short)
+    far = min(long, near + REPLY_BYTES)  # no reply has more rows
+    fill(snap, first, last, limits, reverse, page, [(beyond(number), b"") for number in range(near, far)])
+    if off:
+        # The selectors ran off the database, which a storage server can't tell; the client then asks more exactly.
+        page.to_begin = first == b"" and not (reverse and page.more)
+    return page
+
+
+def fill(
+    snap: Snapshot,
+    begin: bytes,
+    end: bytes,
+    limits: Limits,
+    reverse: bool,
+    page: Page,
+    tail: Sequence[Row] = (),
+    likely: int = 0,
+) -> None:
+    """Add the rows of ``[begin, end)``, with those of `tail` behind them, to `page`, reply by reply."""
+    limits = limits.copy()
+    source = _Source(snap, begin, end, reverse, tail)
+    while True:
+        if limits.size:
+            count = REPLY_BYTES if limits.rows == UNLIMITED else min(REPLY_BYTES, limits.rows)
+            room = REPLY_BYTES if limits.size == UNLIMITED else min(REPLY_BYTES, limits.size)
+        else:
+            count, room = limits.least, REPLY_BYTES
+        reply, size = source.take(count, room, likely)
+        page.rows = page.rows + reply if page.rows else reply
+        limits.count(len(reply), size)
+        if len(reply) < count and size < room:
+            page.more = limits.reached
+            return
+        if limits.reached or limits.satisfied:
+            page.more = True
+            return
+
+
+def first(
+    snap: Snapshot, begin: bytes, end: bytes, limit: int, size: int, reverse: bool, likely: int = 0
+) -> tuple[list[Row], bool]:
+    """Return the first rows of ``[begin, end)``, and whether a limit cut them off: `fill` in its most frequent form.
+
+    How many are `likely` to fit in `size` saves looking twice.
+    """
+    if 0 < limit <= FIRST_ROWS:
+        rows = snap.rows(begin, end, limit, reverse)
+        if size == UNLIMITED or size > sum([ROW_OVERHEAD + len(key) + len(value) for key, value in rows]):
+            return rows, len(rows) == limit
+    page = Page([])
+    fill(snap, begin, end, Limits(limit or UNLIMITED, size), reverse, page, (), likely)
+    return page.rows, page.more
+
+
+class _Source:
+    """The rows of a range, taken a reply at a time."""
+
+    __slots__ = ("_begin", "_end", "_left", "_reverse", "_snap", "_tail")
+
+    def __init__(self, snap: Snapshot, begin: bytes, end: bytes, reverse: bool, tail: Sequence[Row]) -> None:
+        self._snap = snap
+        self._begin = begin
+        self._end = end
+        self._reverse = reverse
+        self._tail = tail
+        self._left: list[Row] = list(tail)[::-1] if tail and reverse else []
+
+    def take(self, count: int, room: int, likely: int) -> tuple[list[Row], int]:
+        """Return up to `count` rows, the last of them the first to use up `room` bytes, and how many bytes they are."""
+        reply: list[Row] = []
+        total = 0
+        wanted = max(FIRST_ROWS, likely)
+        while True:
+            wanted = min(wanted, count)
+            chunk = self._more(wanted)
+            size = sum([len(key) + len(value) for key, value in chunk]) + ROW_OVERHEAD * len(chunk)
+            if total + size >= room:
+                cut, size = _cut(chunk, size, room - total)
+                self._left = chunk[cut:] + self._left
+                chunk = chunk[:cut]
+                count = 0
+            reply = reply + chunk if reply else chunk
+            total += size
+            count -= len(chunk)
+            if count <= 0 or len(chunk) < wanted:
+                return reply, total
+            wanted = (room - total) * len(chunk) // size + 1
+
+    def _more(self, wanted: int) -> list[Row]:
+        if self._left:
+            chunk, self._left = self._left[:wanted], self._left[wanted:]
+            if len(chunk) == wanted:
+                return chunk
+            return chunk + self._more(wanted - len(chunk))
+        chunk = self._snap.rows(self._begin, self._end, wanted, self._reverse)
+        if chunk:
+            if self._reverse:
+                self._end = chunk[-1][0]
+            else:
+                self._begin = chunk[-1][0] + b"\0"
+        if len(chunk) < wanted and self._tail and not self._reverse:
+            rest = self._tail[: wanted - len(chunk)]
+            self._tail = self._tail[len(rest) :]
+            chunk += rest
+        return chunk
+
+
+def _cut(rows: list[Row], size: int, room: int) -> tuple[int, int]:
+    """Return how many of `rows`, of `size` bytes, it takes to use up `room` bytes, and how many bytes those are."""
+    count = len(rows)
+    while True:
+        key, value = rows[count - 1]
+        less = size - ROW_OVERHEAD - len(key) - len(value)
+        if less < room:
+            return count, size
+        count, size = count - 1, less

@@ -1,0 +1,112 @@
+"""Range reads as the binding hands them out: rows, and the lazy container that fetches them page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fdbqueue.engine.embedded.client.futures import Asked
+from fdbqueue.engine.selector import KeySelector
+from fdbqueue.engine.streaming import StreamingMode
+
+if TYPE_CHECKING:
+    from fdbqueue.engine.embedded.client.views import TransactionRead
+
+
+class KeyValue(msgspec.Struct, eq=False, gc=False):
+    """A row, which also unpacks into its key and its value. As in the binding, it equals itself only."""
+
+    key: bytes
+    value: bytes
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter((self.key, self.value))
+
+    def __repr__(self) -> str:
+        return f"{self.key!r}: {self.value!r}"
+
+
+Page = tuple[list[KeyValue], int, bool]
+
+
+def selector(key_or_selector: Any) -> Any:
+    """Return a key selector: the one given, or the first key at or behind the key given."""
+    if hasattr(key_or_selector, "or_equal"):
+        return key_or_selector
+    return KeySelector(key_or_selector, False, 1)
+
+
+class FutureKeyValueArray(Asked[Page]):
+    """A page of rows, how many they are, and whether there may be more."""
+
+    __slots__ = ()
+
+
+class FDBRange:
+    """A range read. Its first page was read when it was made; iterating reads the following ones.
+
+    Every iteration starts anew with that first page, as in the binding, and `to_list` fetches in large pages.
+    """
+
+    __slots__ = ("_bsel", "_esel", "_future", "_limit", "_mode", "_reverse", "_tr")
+
+    def __init__(
+        self,
+        tr: TransactionRead,
+        begin: Any,
+        end: Any,
+        limit: int,
+        reverse: bool,
+        streaming_mode: int,
+    ) -> None:
+        self._tr = tr
+        self._bsel = begin
+        self._esel = end
+        self._limit = limit
+        self._reverse = reverse
+        self._mode = streaming_mode
+        self._future = tr._get_range(begin, end, limit, streaming_mode, 1, reverse)
+
+    def __repr__(self) -> str:
+        return f"<FDBRange {self._bsel!r} to {self._esel!r}>"
+
+    def to_list(self) -> list[KeyValue]:
+        """Read all rows."""
+        mode = self._mode
+        if mode == StreamingMode.iterator:
+            mode = StreamingMode.exact if self._limit > 0 else StreamingMode.want_all
+        rows: list[KeyValue] = []
+        for page in self._pages(mode):
+            rows += page
+        return rows
+
+    def __iter__(self, mode: int | None = None) -> Iterator[KeyValue]:
+        return chain.from_iterable(self._pages(self._mode if mode is None else mode))
+
+    def _pages(self, mode: int) -> Iterator[list[KeyValue]]:
+        begin, end, limit = self._bsel, self._esel, self._limit
+        future: Any = self._future
+        iteration = 1
+        while True:
+            rows, count, more = future.wait()
+            if not count:
+                return
+            if not more or limit == count:
+                yield rows
+                return
+            last = rows[-1].key
+            yield rows[:-1]
+            # The next page is asked for before the last row of this one is handed out, as the binding does it: what
+            # the caller writes while it has that row is not seen by the next page.
+            iteration += 1
+            if limit > 0:
+                limit -= count
+            if self._reverse:
+                end = last
+            else:
+                begin = last + b"\0"
+            future = self._tr._get_range(begin, end, limit, mode, iteration, self._reverse)
+            yield rows[-1:]

@@ -1,0 +1,496 @@
+"""The reading half of a transaction: what each read sees, and the read conflicts that it adds."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, Final
+
+from fdbqueue.engine.embedded.client import pages, special_keys
+from fdbqueue.engine.embedded.client.futures import FutureInt64, FutureKeyArray
+from fdbqueue.engine.embedded.client.intervals import Intervals, Range
+from fdbqueue.engine.embedded.client.options import Settings
+from fdbqueue.engine.embedded.client.pages import Limits, Page, Selector
+from fdbqueue.engine.embedded.client.ranges import FutureKeyValueArray, KeyValue, selector
+from fdbqueue.engine.embedded.client.ryw_iterator import Reader
+from fdbqueue.engine.embedded.client.stacks import Stack
+from fdbqueue.engine.embedded.client.values import FailedKey, FailedValue, Key, Value
+from fdbqueue.engine.embedded.client.version_wait import LateKey, LatePage, LateRead, LateValue, VersionWait
+from fdbqueue.engine.embedded.client.views import TransactionRead, integer, key_to_bytes
+from fdbqueue.engine.embedded.client.write_buffer import ABSENT, Writes
+from fdbqueue.engine.embedded.store.in_flight import waits
+from fdbqueue.engine.errors import FUTURE_VERSION, FDBError
+from fdbqueue.engine.streaming import StreamingMode
+
+if TYPE_CHECKING:
+    from fdbqueue.engine.embedded.client.database import Database
+    from fdbqueue.engine.embedded.store.store import Snapshot, Store
+
+TOP: Final = b"\xff"
+SYSTEM_TOP: Final = b"\xff\xff"
+METADATA_VERSION: Final = b"\xff/metadataVersion"
+MANY_WRITES: Final = 64
+COMPACT_AT: Final = 1024
+READ_KEY_LIMIT: Final = 10_008
+SYSTEM_KEY_LIMIT: Final = 30_000
+BEYOND_INT: Final = 1 << 31
+
+_PAGE_BYTES: Final = (4096, 6144, 9216, 13824, 20736, 31104, 46656, 69984, 80000, 120000)
+_MODE_BYTES: Final = {-2: 80000, 0: pages.UNLIMITED, 1: 256, 2: 1000, 3: 4096, 4: 80000}
+
+
+def cut(key: bytes) -> bytes:
+    """Shorten a key that no key of the database can equal to one that sorts the same among those that exist."""
+    return key[: (SYSTEM_KEY_LIMIT if key[:1] == TOP else READ_KEY_LIMIT) + 1]
+
+
+class Reading(TransactionRead):
+    """A transaction's state as far as reading goes. `Transaction` adds the writes, the commit and the states."""
+
+    _db: Database
+    _store: Store
+    _lock: threading.RLock
+    _settings: Settings
+    _writes: Writes
+    _gets: dict[bytes, int]  # keys read one by one, and when, by `lateness.waits`; less than 0 if they don't conflict
+    _conflict_ranges: list[Range]
+
+    # What most transactions leave as it is stands here: making one is on the way of every read and write.
+    _odd = False  # something needs a look before a read or write can take the short way
+    _snap: Snapshot | None = None
+    _version: int | None = None
+    _known: Intervals | None  # what was read of the snapshot
+    _known_since = 0  # when that became more
+    _version_since = 0
+    _version_wait: VersionWait | None = None  # for a version that was set and is yet to come
+    _synced = 0  # how many of `_gets` it has
+    _only_looked = False  # some of `_gets` do not conflict
+    _has_read = False  # a selector or range; `_gets` has the keys, except without own writes in view
+    _read_error = 0  # the first read that failed, which fails the commit too
+    _size = 0
+    _unseen_size = 0  # the size of the commit without own writes in view, where not all counts towards the other
+    _covered: Intervals | None = None  # where conflicts were added over many writes
+    _compact_at = COMPACT_AT  # how many conflict ranges are worth merging
+    _likely = 0  # how many rows fit in a page, going by the last one
+
+    def _blocked(self) -> int:
+        """Return the code of what keeps the transaction from being used, or 0."""
+        raise NotImplementedError
+
+    @property
+    def db(self) -> Database:  # type: ignore[override]
+        return self._db
+
+    def _opened(self) -> Snapshot:
+        """Return the snapshot, which the first read takes."""
+        with self._lock:
+            snap = self._snap
+            if snap is None:
+                if self._version is None:
+                    snap = self._store.snapshot()
+                    self._version = snap.version
+                    self._version_since = waits.count
+                elif self._version:
+                    snap = self._store.snapshot_at(self._version)
+                    if self._version_wait is not None:
+                        self._version_wait.release()
+                else:
+                    raise FDBError(2000)  # said to be new, a database has nothing to read
+                self._snap = snap
+        return snap
+
+    def _time_left(self) -> float | None:
+        raise NotImplementedError
+
+    def _top(self) -> bytes:
+        return SYSTEM_TOP if self._settings.read_system else TOP
+
+    def _failed(self, error: FDBError) -> int:
+        """Note that a read failed, and return the code to fail it with."""
+        self._read_error = self._read_error or error.code
+        return error.code
+
+    def _get_special(self, key: bytes) -> Value:
+        raise NotImplementedError
+
+    def _get_special_range(
+        self, begin: Selector, end: Selector, limit: int, size: int, reverse: bool
+    ) -> FutureKeyValueArray:
+        raise NotImplementedError
+
+    # -- single keys ---------------------------------------------------------------------------------------------
+
+    def _get(self, key: bytes, snapshot: bool) -> Value:
+        if self._odd or key >= TOP:
+            code = self._refused(key)
+            if code:
+                return FailedValue(code)
+            if special_keys.holds(key):
+                return self._get_special(key)
+        if len(key) > READ_KEY_LIMIT and len(key) > (SYSTEM_KEY_LIMIT if key[:1] == TOP else 0):
+            return Value(None)
+        try:
+            return self._value(key, snapshot)
+        except FDBError as error:
+            if error.code == FUTURE_VERSION:
+                return LateValue(LateRead(self, Reading._value, key, snapshot))
+            return FailedValue(self._failed(error))
+
+    def _value(self, key: bytes, snapshot: bool) -> Value:
+        settings = self._settings
+        writes = self._writes
+        if settings.ryw_disabled:
+            self._has_read = True
+            snap = self._opened()
+            if not snapshot:
+                self._conflict_ranges.append((key, key + b"\0"))
+                self._unseen_size += 2 * len(key) + 25
+            return Value(snap.get(key), snap)
+        if snapshot and settings.snapshot_ryw <= 0:
+            snap = self._opened()
+            return Value(snap.get(key), self._looked_at(key, snap))
+        point = writes.points.get(key, ABSENT)
+        if point is ABSENT:
+            if writes.unreadable and key in writes.unreadable and not settings.bypass_unreadable:
+                raise FDBError(1036)
+            if writes.clears and key in writes.clears:
+                return Value(None)
+        elif not isinstance(point, Stack):
+            return Value(point)  # type: ignore[arg-type]
+        elif point.unreadable and not settings.bypass_unreadable:
+            raise FDBError(1036)
+        elif not point.dependent:
+            return Value(point.value(None))
+        snap = self._opened()
+        below = snap.get(key)
+        value = point.value(below) if isinstance(point, Stack) else below
+        if snapshot:
+            return Value(value, self._looked_at(key, snap))
+        self._size += 2 * len(key) + 25
+        return Value(value, self._asked_again(key, snap))
+
+    def _asked_again(self, key: bytes, snap: Snapshot) -> Snapshot | None:
+        """Note a read of `key`, which may be known; return where it comes from: `snap`, or nowhere if it is."""
+        source = self._source_of(key, snap)
+        if self._gets.get(key, -1) < 0:
+            self._gets[key] = waits.count
+        return source
+
+    def _looked_at(self, key: bytes, snap: Snapshot) -> Snapshot | None:
+        """Do as `_asked_again` does for a read without a conflict."""
+        source = self._source_of(key, snap)
+        self._gets.setdefault(key, -waits.count)
+        self._only_looked = True
+        return source
+
+    def _source_of(self, key: bytes, snap: Snapshot) -> Snapshot | None:
+        since = self._gets.get(key)
+        if since is not None:
+            told = abs(since) != waits.count
+        else:
+            known = self._known
+            told = known is not None and self._known_since != waits.count and key in known
+        return None if told else snap
+
+    def _refused(self, key: bytes) -> int:
+        """Return the code that reading `key` meets before anything is read, or 0."""
+        if special_keys.holds(key):
+            return self._deferred_error()
+        code = self._blocked()
+        if code:
+            return code
+        return 2004 if key >= self._top() and key != METADATA_VERSION else 0
+
+    def _deferred_error(self) -> int:
+        raise NotImplementedError
+
+    def _get_key(self, key: bytes, or_equal: int, offset: int, snapshot: bool) -> Key:
+        if not ((or_equal is False or or_equal is True) and type(offset) is int and -BEYOND_INT <= offset < BEYOND_INT):
+            or_equal, offset = integer(or_equal), integer(offset)
+        if self._odd:
+            code = self._blocked()
+            if code:
+                return FailedKey(code)
+        key = cut(key)
+        top = self._top()
+        if key > top:
+            return FailedKey(2004)
+        after = key + b"\0" if or_equal else key
+        settings = self._settings
+        if not after and offset <= 0 and not (settings.ryw_disabled or (snapshot and settings.snapshot_ryw <= 0)):
+            return Key(b"")  # whatever is there: a cluster isn't asked, and the read version is not taken yet
+        self._has_read = True
+        try:
+            return self._key(after, offset, top, snapshot)
+        except FDBError as error:
+            if error.code == FUTURE_VERSION:
+                return LateKey(LateRead(self, Reading._key, after, offset, top, snapshot))
+            return FailedKey(self._failed(error))
+
+    def _key(self, after: bytes, offset: int, top: bytes, snapshot: bool) -> Key:
+        with self._lock:
+            below = None if offset else self._row_below(after)
+            asked = True
+            if below is not None:
+                found = below
+            elif self._settings.ryw_disabled:
+                found = pages.locate(self._opened(), Selector(after, offset))
+            else:
+                reader = self._reader(snapshot)
+                found = reader.key(Selector(after, offset))
+                asked = reader.asked
+            if not snapshot:
+                if offset <= 0:
+                    self._add_conflict(found, after)
+                else:
+                    self._add_conflict(after, found + b"\0")
+        return Key(min(found, top) if found < pages.BEYOND else top, self._told_by(asked))
+
+    def _row_below(self, end: bytes) -> bytes | None:
+        """Return the last row's key below `end` where nothing was written or read before; None if it is not so."""
+        if self._gets or self._known or not self._writes.empty or end > TOP:
+            return None
+        rows = self._opened().rows(b"", end, 1, True)
+        if not rows:
+            return None
+        found = rows[0][0]
+        self._known = Intervals()
+        self._known.add(found, end)
+        return found
+
+    # -- ranges --------------------------------------------------------------------------------------------------
+
+    def _page(
+        self, begin: Any, end: Any, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
+    ) -> FutureKeyValueArray:
+        """Read one page; what the binding's range reads are made of. The ends are keys or selectors."""
+        if (
+            type(begin) is bytes
+            and type(end) is bytes
+            and not self._odd
+            and type(limit) is int
+            and 0 <= limit < BEYOND_INT
+            and (reverse is False or reverse is True)
+        ):
+            page = self._short_page(begin, end, limit, mode, iteration, reverse, snapshot)
+            if page is not None:
+                return page
+        return self._any_page(selector(begin), selector(end), limit, mode, iteration, reverse, snapshot)
+
+    def _short_page(
+        self, begin: bytes, end: bytes, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
+    ) -> FutureKeyValueArray | None:
+        """Read a page where nothing was written or read before, straight from the snapshot; None if it is not so."""
+        if begin >= end or end > TOP or len(begin) > READ_KEY_LIMIT or len(end) > READ_KEY_LIMIT:
+            return None
+        if mode == StreamingMode.iterator and iteration > 0:
+            size = _PAGE_BYTES[min(iteration, len(_PAGE_BYTES)) - 1]
+        else:
+            size = _MODE_BYTES.get(mode, 0)
+        if not size or (size == pages.UNLIMITED and not limit):
+            return None
+        with self._lock:
+            writes = self._writes
+            if not writes.empty and writes.touches(begin, end):
+                return None
+            known = self._now_known()
+            if known and known.meets(begin, end):
+                return None
+            try:
+                snap = self._snap or self._opened()
+                rows, more = pages.first(snap, begin, end, limit, size, reverse, self._likely)
+            except FDBError as error:
+                if error.code == FUTURE_VERSION:
+                    return None
+                return FutureKeyValueArray(error=self._failed(error))
+            if more:
+                # Cut off by a limit: what lies beyond was not read. A page full of bytes at its very end is no cut.
+                last = rows[-1][0]
+                if reverse:
+                    more = last > begin or len(rows) == limit
+                    begin = last
+                else:
+                    more = last + b"\0" < end or len(rows) == limit
+                    end = last + b"\0"
+                self._likely = len(rows) + 1
+            self._has_read = True
+            known.add(begin, end)
+            self._known_since = waits.count
+            if not snapshot:
+                self._size += len(begin) + len(end) + 24
+                ranges = self._conflict_ranges
+                if ranges and ranges[-1][1] == begin:
+                    ranges[-1] = (ranges[-1][0], end)  # the next page of the same read
+                else:
+                    ranges.append((begin, end))
+        return FutureKeyValueArray((list(starmap(KeyValue, rows)), len(rows), more), snap)
+
+    def _any_page(
+        self, begin: Any, end: Any, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
+    ) -> FutureKeyValueArray:
+        begin_key, end_key = cut(key_to_bytes(begin.key)), cut(key_to_bytes(end.key))
+        begin_or_equal, begin_offset = integer(begin.or_equal), integer(begin.offset)
+        end_or_equal, end_offset = integer(end.or_equal), integer(end.offset)
+        limit, mode, reverse = integer(limit), integer(mode), bool(integer(reverse))
+        if mode == StreamingMode.iterator and iteration > 0:
+            size = _PAGE_BYTES[min(iteration, len(_PAGE_BYTES)) - 1]
+        elif mode in _MODE_BYTES:
+            size = _MODE_BYTES[mode]
+        else:
+            return FutureKeyValueArray(error=2000)
+        if limit in (0, -1) and size == pages.UNLIMITED:
+            return FutureKeyValueArray(error=2210)
+        first = Selector(cut(begin_key + b"\0") if begin_or_equal else begin_key, begin_offset)
+        last = Selector(cut(end_key + b"\0") if end_or_equal else end_key, end_offset)
+        if special_keys.holds(begin_key) and special_keys.BEGIN <= end_key <= special_keys.END:
+            code = self._deferred_error()
+            if code:
+                return FutureKeyValueArray(error=code)
+            return self._get_special_range(first, last, limit, size, reverse)
+        code = self._blocked() if self._odd else 0
+        if not code and (begin_key > self._top() or end_key > self._top()):
+            code = 2004
+        if not code and limit < -1:
+            code = 2012
+        if code:
+            return FutureKeyValueArray(error=code)
+        if first.offset >= last.offset and first.key >= last.key:
+            return FutureKeyValueArray(([], 0, False))
+        read = (first, last, Limits(limit or pages.UNLIMITED, size), reverse, snapshot)
+        self._has_read = True
+        try:
+            return self._rows(*read)
+        except FDBError as error:
+            if error.code == FUTURE_VERSION:
+                return LatePage(LateRead(self, Reading._rows, *read))
+            return FutureKeyValueArray(error=self._failed(error))
+
+    def _rows(
+        self, first: Selector, last: Selector, limits: Limits, reverse: bool, snapshot: bool
+    ) -> FutureKeyValueArray:
+        with self._lock:
+            if self._settings.ryw_disabled:
+                page = self._direct(first, last, limits, reverse, snapshot)
+                asked = True
+            else:
+                reader = self._reader(snapshot)
+                page = reader.range(first, last, limits, reverse)
+                asked = reader.asked
+                if not snapshot:
+                    self._add_conflict(*page.conflict(first, last, reverse, self._top()))
+        rows = page.rows
+        return FutureKeyValueArray((list(starmap(KeyValue, rows)), len(rows), page.more), self._told_by(asked))
+
+    def _told_by(self, asked: bool) -> Snapshot | None:
+        """Return where a range or selector comes from that had to be `asked` for, or was known."""
+        if asked:
+            self._known_since = waits.count
+        return self._snap if self._known_since == waits.count else None
+
+    def _now_known(self) -> Intervals:
+        """Return what was read of the snapshot so far."""
+        gets = self._gets
+        known = self._known
+        if known is None:
+            known = self._known = Intervals()
+        if len(gets) != self._synced:
+            new = list(gets)[self._synced :]  # at a stroke: another thread may be reading
+            for key in new:
+                known.add(key, key + b"\0")
+            self._synced += len(new)
+        return known
+
+    def _reader(self, snapshot: bool) -> Reader:
+        own = None if snapshot and self._settings.snapshot_ryw <= 0 else self._writes
+        return Reader(self._opened, self._now_known(), own, self._top())
+
+    def _direct(self, begin: Selector, end: Selector, limits: Limits, reverse: bool, snapshot: bool) -> Page:
+        """Read without the transaction's own writes, as ``read_your_writes_disable`` asks."""
+        snap, top = self._opened(), min(self._top(), pages.BEYOND)
+        if reverse and end.offset > 1:
+            found = pages.locate(snap, end)
+            if not snapshot:
+                self._add_conflict(end.key, found + b"\0")
+            end = Selector(min(found, top), 1)
+        page = pages.read(snap, begin, end, limits, reverse)
+        if not snapshot:
+            self._add_conflict(*page.direct_conflict(begin, end, reverse))
+        if not reverse and page.rows and page.rows[-1][0] >= top:
+            page.rows = [row for row in page.rows if row[0] < top]
+            page.more = False
+        return page
+
+    def _add_conflict(self, begin: bytes, end: bytes) -> None:
+        """Conflict on ``[begin, end)``, but for what the transaction has itself written there for certain."""
+        if begin >= end:
+            return
+        cost = len(begin) + len(end) + 24
+        ranges = self._conflict_ranges
+        writes = self._writes
+        if self._settings.ryw_disabled:
+            ranges.append((begin, end))
+            return
+        if writes.empty or not writes.touches(begin, end):
+            self._size += cost
+            if ranges and ranges[-1][1] == begin:
+                ranges[-1] = (ranges[-1][0], end)  # the next page of the same read
+            else:
+                ranges.append((begin, end))
+            return
+        anew = [(begin, end)]
+        if writes.count(begin, end) > MANY_WRITES:
+            # Reading on and on over a growing number of own writes must not cost more each time. What was once read
+            # and has been written since can only depend less on the snapshot, so that nothing is missed.
+            covered = self._covered = self._covered or Intervals()
+            anew = list(covered.gaps(begin, end))
+            covered.add(begin, end)
+        for low, high in anew:
+            for part in writes.undetermined(low, high):
+                self._size += cost
+                ranges.append(part)
+        if len(ranges) > self._compact_at:
+            ranges[:] = Intervals(sorted(ranges))
+            self._compact_at = COMPACT_AT + 2 * len(ranges)
+
+    # -- versions and sizes, the latter of what is committed by now, whatever the read version -----------------------
+
+    def _get_read_version(self) -> FutureInt64:
+        code = self._deferred_error() or self._broken_error()
+        if code:
+            return FutureInt64(error=code)
+        if self._version is None:
+            self._opened()
+        if self._snap is not None:
+            self._store.pin(self._snap)
+        return FutureInt64(self._version, self._snap if self._version_since == waits.count else None)
+
+    def _broken_error(self) -> int:
+        raise NotImplementedError
+
+    def _estimated_size(self, begin: bytes, end: bytes) -> FutureInt64:
+        code = 2005 if begin > end else self._blocked()
+        if not code and begin == end:
+            code = 4100
+        if code:
+            return FutureInt64(error=code)
+        with closing(self._store.snapshot()) as snap:
+            return FutureInt64(sum(len(key) + len(value) for key, value in snap.scan(begin, end)))
+
+    def _split_points(self, begin: bytes, end: bytes, chunk_size: int) -> FutureKeyArray:
+        code = 2005 if begin > end else self._blocked()
+        if not code and (begin > self._top() or end > self._top()):
+            code = 2004
+        if not code and begin == end:
+            code = 4100
+        if code:
+            return FutureKeyArray(error=code)
+        points, size = [begin], 0
+        with closing(self._store.snapshot()) as snap:
+            for key, value in snap.scan(begin, end):
+                if size >= chunk_size:
+                    points.append(key)
+                    size = 0
+                size += len(key) + len(value)
+        points.append(end)
+        return FutureKeyArray(points)

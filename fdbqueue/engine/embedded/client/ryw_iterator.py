@@ -1,0 +1,380 @@
+"""Reading over one's own writes: ranges from either end, key selectors, and the conflicts that reading adds.
+
+The way through the segments is that of FoundationDB's client (``ReadYourWrites`` in its sources), because its
+answers show which way was taken: where a page ends, and by that what a transaction conflicts on, depends on what it
+wrote and read before. A range without own writes and without earlier reads in it takes a short way past all this
+(`reading`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from fdbqueue.engine.embedded.client import pages
+from fdbqueue.engine.embedded.client.intervals import Intervals
+from fdbqueue.engine.embedded.client.lookahead import count_ahead, count_behind, requested, skip_ahead, skip_behind
+from fdbqueue.engine.embedded.client.pages import Limits, Page, Selector
+from fdbqueue.engine.embedded.client.segments import EMPTY, LAST, ROW, UNKNOWN, Position
+from fdbqueue.engine.embedded.client.write_buffer import Writes
+
+if TYPE_CHECKING:
+    from fdbqueue.engine.embedded.store.store import Snapshot
+
+LOOKAHEAD: Final = 100
+MANY: Final = 256
+
+
+class Reader:
+    """One read's view: the snapshot, what is known of it, the writes over it, and the end of legal keys."""
+
+    __slots__ = ("asked", "known", "snap", "top", "writes")
+
+    def __init__(self, snap: Callable[[], Snapshot], known: Intervals, writes: Writes | None, top: bytes) -> None:
+        self.snap = snap
+        self.known = known
+        self.writes = writes
+        self.top = top
+        self.asked = False  # whether the snapshot had to tell anything
+
+    def position(self) -> Position:
+        return Position(self.snap, self.known, self.writes)
+
+    def key(self, selector: Selector) -> bytes:
+        """Return the key that `selector` names, no further than the ends of the legal keys."""
+        if selector.offset > 0:
+            page = self.forward(selector, Selector(self.top, 1), Limits(rows=1))
+            if page.to_begin:
+                return b""
+            return self.top if page.through_end or not page.rows else page.rows[0][0]
+        page = self.backward(Selector(b"", 1), Selector(selector.key, selector.offset + 1), Limits(rows=1))
+        if page.through_end:
+            return self.top
+        return b"" if page.to_begin or not page.rows else page.rows[0][0]
+
+    def range(self, begin: Selector, end: Selector, limits: Limits, reverse: bool) -> Page:
+        """Return the first page of the rows between two selectors, from either end."""
+        page = (self.backward if reverse else self.forward)(begin.copy(), end.copy(), limits.copy())
+        if end.plain and page.rows and max(page.rows[0][0], page.rows[-1][0]) >= end.key:
+            # On the way the end is moved over keys that are known to be none. A set by another thread takes no lock,
+            # and may just have made one of them.
+            page.rows = [row for row in page.rows if row[0] < end.key]
+            page.more = page.more and reverse
+        return page
+
+    # -- resolving -----------------------------------------------------------------------------------------------
+
+    def settle(self, selector: Selector, at: Position, page: Page) -> int | None:
+        """Resolve `selector` as far as the told segments go, and put `at` where it then stands.
+
+        Running off the database leaves a selector at its end and is noted on `page`. Returns the offset that was left
+        before that, or None if the selector was plain from the start.
+        """
+        was_plain = selector.offset == 1
+        dead = self.writes.settled_dead() if self.writes is not None and self.writes.dead else None
+        if was_plain and dead and dead.end_of(selector.key) < self.top:
+            selector.key = dead.end_of(selector.key)
+        at.seek(selector.key)
+        if selector.offset <= 0 and at.begin == selector.key and selector.key:
+            at.back()
+        while selector.offset > 1 and at.told and at.end < self.top:
+            if at.kind == ROW:
+                selector.offset -= 1
+            at.next()
+            selector.key = at.begin
+        while selector.offset < 1 and at.told and at.begin:
+            if at.kind == ROW:
+                selector.offset += 1
+                if selector.offset == 1:
+                    selector.key = at.begin
+                    break
+            at.back()
+            selector.key = at.end
+        left = selector.offset
+        if left < 1 and at.told:
+            page.to_begin = True
+            selector.key, selector.offset = b"", 1
+        elif left > 1 and at.told:
+            page.through_end = True
+            selector.key, selector.offset = self.top, 1
+        else:
+            before = selector.key
+            while not at.unreadable and at.kind == EMPTY and at.end < self.top:
+                at.next()
+                selector.key = at.begin
+            if self.writes is not None:
+                self.writes.found_nothing(before, selector.key)
+        return None if was_plain else left
+
+    def learn(self, page: Page, begin: Selector, end: Selector, reverse: bool) -> None:
+        """Note which keys a page of the snapshot has told about."""
+        self.asked = True
+        low = b"" if page.to_begin else begin.key if begin.offset <= 1 else LAST
+        high = LAST if page.through_end else end.key if end.offset >= 1 else b""
+        if page.rows:
+            first, last = page.rows[0][0], page.rows[-1][0]
+            if reverse:
+                low = last if page.more else min(low, last)
+                high = max(high, first + b"\0")
+            else:
+                low = min(low, first)
+                high = last + b"\0" if page.more else max(high, last + b"\0")
+        elif page.more:
+            return
+        self.known.add(low, high)
+
+    # -- forward -------------------------------------------------------------------------------------------------
+
+    def forward(self, begin: Selector, end: Selector, limits: Limits) -> Page:
+        """Read a page from the front. `begin`, `end` and `limits` are used up."""
+        page = Page([])
+        at, until = self.position(), self.position()
+        begin_left, end_left = begin.offset, end.offset
+        past_end = 0
+        requests = 0
+
+        def settle() -> None:
+            nonlocal begin_left, end_left
+            left = self.settle(begin, at, page)
+            begin_left = begin_left if left is None else left
+            left = self.settle(end, until, page)
+            end_left = end_left if left is None else left
+
+        settle()
+        if begin_left >= end_left and begin.key >= end.key:
+            return Page([])
+        if (begin.plain and begin.key == self.top) or (end.plain and end.key == b""):
+            return page
+        if not end.plain and begin.key > end.key:
+            resolved = self.key(end.copy())
+            page.to_begin = page.to_begin or resolved == b""
+            page.through_end = page.through_end or resolved == self.top
+            if begin.key >= resolved and begin.offset > 0:
+                return Page([])
+            if resolved == b"":
+                return page
+            settle()
+        extra = 0
+        while True:
+            if not page.rows and begin_left >= end_left and begin.key >= end.key:
+                return Page([])
+            if end.offset <= 1 and end.key == b"":
+                page.rows = []
+                return page
+            if (begin.offset >= end.offset and begin.key >= end.key) or (begin.offset >= 1 and begin.key >= self.top):
+                if not end.plain and page.rows:
+                    self._end_at(end, page)
+                break
+            if at.told and at.begin > until.begin:
+                if not end.plain:
+                    page.rows = []
+                    return page
+                break
+            if limits.reached and past_end >= 1 - end.offset:
+                break
+            if at.same(until) and (at.told or (begin.offset > 0 and end.plain and end.key == at.begin)):
+                break
+            kind = at.kind
+            if kind == UNKNOWN:
+                if limits.satisfied and page.rows and past_end >= 1 - end.offset:
+                    page.more = True
+                    break
+                # Ask for everything up to the next cleared range, allowing for single cleared keys on the way.
+                allowance = 1 << min(requests, 20) if requests else 0
+                ahead = at.copy()
+                single = 0
+                if at.begin < until.begin:
+                    single = min(skip_ahead(ahead, until, allowance + LOOKAHEAD), allowance)
+                if not ahead.same(until):
+                    ask_end = Selector(ahead.end, 1)
+                    if end.offset < 1:
+                        extra += 1 - end.offset
+                elif end.offset < 1:
+                    ask_end = Selector(end.key, 1)
+                    extra += 1 - end.offset
+                else:
+                    ask_end = end.copy()
+                    if end.offset > 1:
+                        single += count_ahead(ahead, self.top, allowance - single)
+                        ask_end.offset += single
+                extra += single
+                if begin.plain:
+                    begin.key = max(begin.key, at.begin)
+                    ask_begin = begin.copy()
+                elif begin.offset > 1:
+                    ask_begin = Selector(begin.key, 1)
+                    extra += begin.offset - 1
+                else:
+                    single = count_behind(at.copy(), allowance)
+                    ask_begin = Selector(begin.key, begin.offset - single)
+                    extra += single
+                ask_end.key = max(ask_end.key, ask_begin.key)
+                asked = requested(limits, extra, 2 - ask_begin.offset, requests)
+                requests += 1
+                extra = 0
+                self.learn(pages.read(self.snap(), ask_begin, ask_end, asked, False), ask_begin, ask_end, False)
+                settle()
+            elif kind == ROW:
+                if at.unmodified and end.plain and not limits.reached:
+                    self._take_rows(at, end.key, limits, page)
+                    continue
+                value = at.value()
+                if value is not None:
+                    if limits.reached:
+                        past_end += 1
+                    else:
+                        limits.take(at.begin, value)
+                        page.rows.append((at.begin, value))
+                at.next()
+            else:
+                at.next()
+        page.more = page.more or limits.reached
+        if end.plain and page.rows and page.rows[-1][0] >= end.key:
+            page.rows = [row for row in page.rows if row[0] < end.key]
+            page.more = False
+        page.through_end = page.through_end and not page.more
+        return page
+
+    def _take_rows(self, at: Position, end: bytes, limits: Limits, page: Page) -> None:
+        """Take the rows from `at` on that are known and unmodified, before `end`, all at once."""
+        rows = self.snap().rows(at.begin, min(end, at.unmodified_end()), _likely(limits))
+        taken = limits.take_most(rows)
+        page.rows += rows[:taken]
+        at.seek(rows[taken - 1][0] + b"\0")
+
+    def _take_rows_back(self, at: Position, begin: bytes, limits: Limits, page: Page) -> None:
+        """Take the rows from `at` back that are known and unmodified, down to `begin`, all at once."""
+        rows = self.snap().rows(max(begin, at.unmodified_begin()), at.end, _likely(limits), True)
+        taken = limits.take_most(rows)
+        page.rows += rows[:taken]
+        at.seek(rows[taken - 1][0])
+        at.back()
+
+    def _end_at(self, selector: Selector, page: Page) -> None:
+        resolved = self.key(selector.copy())
+        page.to_begin = page.to_begin or resolved == b""
+        page.through_end = page.through_end or resolved == self.top
+        selector.key, selector.offset = resolved, 1
+
+    # -- backward ------------------------------------------------------------------------------------------------
+
+    def backward(self, begin: Selector, end: Selector, limits: Limits) -> Page:
+        """Read a page from the back. `begin`, `end` and `limits` are used up."""
+        page = Page([])
+        at, until = self.position(), self.position()
+        begin_left, end_left = begin.offset, end.offset
+        past_begin = 0
+        requests = 0
+
+        def settle() -> None:
+            nonlocal begin_left, end_left
+            left = self.settle(end, at, page)
+            end_left = end_left if left is None else left
+            left = self.settle(begin, until, page)
+            begin_left = begin_left if left is None else left
+
+        settle()
+        if begin_left >= end_left and begin.key >= end.key:
+            return Page([])
+        if (begin.plain and begin.key == self.top) or (end.plain and end.key == b""):
+            return page
+        if not begin.plain and begin.key > end.key:
+            resolved = self.key(begin.copy())
+            page.to_begin = page.to_begin or resolved == b""
+            page.through_end = page.through_end or resolved == self.top
+            if resolved >= end.key and end.offset <= 1:
+                return Page([])
+            if resolved == self.top:
+                return page
+            settle()
+        extra = 0
+        while True:
+            if not page.rows and begin_left >= end_left and begin.key >= end.key:
+                return Page([])
+            if begin.offset > 0 and begin.key >= self.top:
+                page.rows = []
+                return page
+            if (begin.offset >= end.offset and begin.key >= end.key) or (end.offset <= 1 and end.key == b""):
+                if not begin.plain and page.rows:
+                    self._end_at(begin, page)
+                break
+            if past_begin >= begin.offset - 1 and at.told and at.begin < until.begin:
+                if not begin.plain:
+                    page.rows = []
+                    return page
+                break
+            if limits.reached and past_begin >= begin.offset - 1:
+                break
+            if end.plain and end.key == at.begin:
+                if past_begin >= begin.offset - 1 and at.same(until):
+                    break
+                at.back()
+            kind = at.kind
+            if kind == UNKNOWN:
+                if limits.size != pages.UNLIMITED and page.rows and past_begin >= begin.offset - 1:
+                    page.more = True
+                    break
+                allowance = 1 << min(requests, 20) if requests else 0
+                behind = at.copy()
+                single = 0
+                if at.begin > until.begin:
+                    single = min(skip_behind(behind, until, allowance + LOOKAHEAD), allowance)
+                if not behind.same(until):
+                    ask_begin = Selector(behind.begin, 1)
+                    if begin.offset > 1:
+                        extra += begin.offset - 1
+                elif begin.offset > 1:
+                    ask_begin = Selector(begin.key, 1)
+                    extra += begin.offset - 1
+                else:
+                    ask_begin = begin.copy()
+                    if begin.offset < 1:
+                        single += count_behind(behind, allowance - single)
+                        ask_begin.offset -= single
+                extra += single
+                if end.plain:
+                    end.key = min(end.key, at.end)
+                    ask_end = end.copy()
+                elif end.offset < 1:
+                    ask_end = Selector(end.key, 1)
+                    extra += 1 - end.offset
+                else:
+                    single = count_ahead(at.copy(), self.top, allowance)
+                    ask_end = Selector(end.key, end.offset + single)
+                    extra += single
+                ask_begin.key = min(ask_begin.key, ask_end.key)
+                asked = requested(limits, extra, ask_end.offset, requests)
+                requests += 1
+                extra = 0
+                self.learn(pages.read(self.snap(), ask_begin, ask_end, asked, True), ask_begin, ask_end, True)
+                settle()
+            else:
+                if kind == ROW and at.unmodified and begin.plain and not limits.reached and not at.same(until):
+                    self._take_rows_back(at, max(begin.key, until.end), limits, page)
+                    continue
+                value = at.value() if kind == ROW else None
+                if kind == EMPTY and not page.rows and self.writes is not None:
+                    self.writes.found_nothing(at.begin, at.end)
+                    known_dead = max(self.writes.settled_dead().begin_of(at.begin), until.end)
+                    if known_dead < at.begin:
+                        at.seek(known_dead)
+                if value is not None:
+                    if limits.reached:
+                        past_begin += 1
+                    else:
+                        limits.take(at.begin, value)
+                        page.rows.append((at.begin, value))
+                if at.same(until):
+                    break
+                at.back()
+        page.more = page.more or limits.reached
+        if begin.plain and page.rows and page.rows[-1][0] < begin.key:
+            page.rows = [row for row in page.rows if row[0] >= begin.key]
+            page.more = False
+        page.to_begin = page.to_begin and not page.more
+        return page
+
+
+def _likely(limits: Limits) -> int:
+    """Return how many rows are worth reading at once."""
+    return min(limits.rows, MANY) if limits.rows > 0 else MANY

@@ -1,0 +1,149 @@
+"""The keys from ``\\xff\\xff``, which stand for what a transaction knows about itself and a cluster about its machines.
+
+The transaction's own are here: its read and write conflict ranges and, after a commit failed with 1020 under
+``report_conflicting_keys``, the ranges that it failed on. Each is told by its edges: ``1`` where a range begins, ``0``
+where it ends. Those about machines belong to a cluster; asking for one raises `options.Unsupported`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from fdbqueue.engine.embedded.client.intervals import Intervals
+from fdbqueue.engine.embedded.client.options import Settings, Unsupported
+from fdbqueue.engine.embedded.client.pages import UNLIMITED, Limits, Selector
+from fdbqueue.engine.embedded.client.ranges import FutureKeyValueArray, KeyValue
+from fdbqueue.engine.embedded.client.values import FailedValue, Value
+
+if TYPE_CHECKING:
+    from fdbqueue.engine.embedded.client.transaction import Transaction
+
+BEGIN: Final = b"\xff\xff"
+END: Final = b"\xff\xff\xff"
+
+ERROR_MESSAGE: Final = (b"\xff\xff/error_message", b"\xff\xff/error_message\0")
+TRANSACTION: Final = (b"\xff\xff/transaction/", b"\xff\xff/transaction0")
+READS: Final = b"\xff\xff/transaction/read_conflict_range/"
+READS_END: Final = b"\xff\xff/transaction/read_conflict_range0"
+WRITES: Final = b"\xff\xff/transaction/write_conflict_range/"
+CONFLICTS: Final = b"\xff\xff/transaction/conflicting_keys/"
+
+MACHINES: Final = (
+    *((b"\xff\xff/" + name + b"/", b"\xff\xff/" + name + b"0") for name in (
+        b"actor_lineage", b"actor_profiler_conf", b"configuration", b"global_config", b"management", b"metrics",
+        b"tracing", b"worker_interfaces",
+    )),
+    *((b"\xff\xff/" + name, b"\xff\xff/" + name + b"\0") for name in (
+        b"cluster_file_path", b"cluster_id", b"connection_string", b"status/json",
+    )),
+)  # fmt: skip
+MODULES: Final = sorted((TRANSACTION, ERROR_MESSAGE, *MACHINES))
+
+
+def holds(key: bytes) -> bool:
+    """Say whether `key` is a special one."""
+    return BEGIN <= key < END
+
+
+def write_error(settings: Settings) -> int:
+    """Return the code of writing a special key: they are closed unless an option opens them, and then none is here."""
+    return 2115 if settings.write_special else 2114
+
+
+def get(tr: Transaction, key: bytes) -> Value:
+    """Read one special key."""
+    if key == BEGIN:
+        return Value(None)  # a cluster's client knows no next key, and reads an empty range
+    page = get_range(tr, Selector(key, 1), Selector(key + b"\0", 1), 0, UNLIMITED, False)
+    if page._error:
+        return FailedValue(page._error)
+    rows = page.wait()[0]
+    return Value(rows[0].value if rows else None)
+
+
+def get_range(
+    tr: Transaction, begin: Selector, end: Selector, limit: int, size: int, reverse: bool
+) -> FutureKeyValueArray:
+    """Read special keys between two selectors."""
+    if limit < -1:
+        return FutureKeyValueArray(error=2012)
+    if begin.offset >= end.offset and begin.key >= end.key:
+        return FutureKeyValueArray(([], 0, False))
+    code = _boundary_error(begin.key, end.key, tr._settings.relaxed)
+    if code:
+        return FutureKeyValueArray(error=code)
+    rows = _rows(tr)
+    keys = [row.key for row in rows]
+    if (begin.key < READS_END and end.key > READS) or _through_reads(keys, begin) or _through_reads(keys, end):
+        code = tr._broken_error() or tr._read_error
+        if code:
+            return FutureKeyValueArray(error=code)
+    first, last = _index(keys, begin), _index(keys, end)
+    chosen = rows[first:last]
+    if reverse:
+        chosen.reverse()
+    limits = Limits(limit or UNLIMITED, size)
+    page: list[KeyValue] = []
+    for row in chosen:
+        page.append(row)
+        limits.take(row.key, row.value)
+        if limits.reached:
+            return FutureKeyValueArray((page, len(page), True))
+    return FutureKeyValueArray((page, len(page), False))
+
+
+def _boundary_error(begin: bytes, end: bytes, relaxed: bool) -> int:
+    """Return the code of a range that is not inside one module, which `relaxed` allows, or 0.
+
+    Raises:
+        Unsupported: it reads about a cluster's machines.
+    """
+    if not relaxed:
+        at = bisect_right(MODULES, (begin, END)) - 1
+        low, high = MODULES[at] if at >= 0 else (BEGIN, BEGIN)
+        inside = begin < high
+        if not inside:
+            low, high = high, MODULES[at + 1][0] if at + 1 < len(MODULES) else END
+        if not low <= end <= high:
+            return 2112
+        if not inside:
+            return 2113
+    for low, high in MACHINES:
+        if begin < high and low < end:
+            raise Unsupported(low.decode("ascii", "backslashreplace"))
+    return 0
+
+
+def _index(keys: list[bytes], selector: Selector) -> int:
+    return min(max(bisect_left(keys, selector.key) + selector.offset - 1, 0), len(keys))
+
+
+def _through_reads(keys: list[bytes], selector: Selector) -> bool:
+    """Say whether a selector is found by going through the read conflicts, which no broken transaction tells."""
+    to = bisect_left(keys, selector.key) + selector.offset - 1
+    if selector.key <= READS:
+        return selector.offset > 1 and to >= bisect_left(keys, READS)
+    if selector.key >= READS_END:
+        return selector.offset < 1 and to < bisect_left(keys, READS_END)
+    return selector.offset != 1
+
+
+def _rows(tr: Transaction) -> list[KeyValue]:
+    edges = [
+        KeyValue(prefix + key, value)
+        for prefix, ranges in (
+            (READS, tr._read_conflicts()),
+            (WRITES, merged([*tr._write_conflicts_so_far(), *tr._stamped_ranges()])),
+            (CONFLICTS, tr._failed_on()),
+        )
+        for begin, end in ranges
+        for key, value in ((begin, b"1"), (end, b"0"))
+    ]
+    return sorted(edges, key=attrgetter("key"))
+
+
+def merged(ranges: list[tuple[bytes, bytes]]) -> Intervals:
+    """Return ranges as one set."""
+    return Intervals(sorted(ranges))

@@ -1,0 +1,504 @@
+"""A transaction: its reads and writes, the states it goes through, and how it ends.
+
+FoundationDB's states are kept as they are, since programs come to lean on them: a write that was refused fails the
+commit (*deferred*), a read that failed fails it too, a use after the commit began fails both (2017), cancelling or
+running out of time fails everything from then on (*broken*), and only `reset` or an `on_error` that
+succeeds make it new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import weakref
+from _thread import RLock  # what `threading.RLock` calls: making one is on the way of every transaction
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fdbqueue.engine.embedded.client import special_keys
+from fdbqueue.engine.embedded.client.commits import Commit
+from fdbqueue.engine.embedded.client.futures import Future, FutureInt64, FutureKeyArray, FutureVoid
+from fdbqueue.engine.embedded.client.intervals import Intervals, Range
+from fdbqueue.engine.embedded.client.option_table import (
+    INITIALIZE_NEW_DATABASE,
+    PERSISTENT,
+    READ_YOUR_WRITES_DISABLE,
+    TIMEOUT,
+)
+from fdbqueue.engine.embedded.client.options import Settings, TransactionOptions
+from fdbqueue.engine.embedded.client.pages import Selector
+from fdbqueue.engine.embedded.client.pauses import FIRST_DELAY, Pause
+from fdbqueue.engine.embedded.client.ranges import FutureKeyValueArray
+from fdbqueue.engine.embedded.client.read_api import COMPACT_AT, METADATA_VERSION, TOP
+from fdbqueue.engine.embedded.client.values import FailedKey, FailedValue, FutureString, Key, PendingKey, Value
+from fdbqueue.engine.embedded.client.views import Snapshot, integer, key_to_bytes
+from fdbqueue.engine.embedded.client.watches import FailedWatch, Watch
+from fdbqueue.engine.embedded.client.write_api import KEY_LIMIT, Writing
+from fdbqueue.engine.embedded.client.write_buffer import Writes
+from fdbqueue.engine.embedded.store.in_flight import waits
+from fdbqueue.engine.errors import FDBError
+
+if TYPE_CHECKING:
+    from fdbqueue.engine.embedded.client.database import Database
+    from fdbqueue.engine.embedded.store.snapshot import Snapshot as StoreSnapshot
+
+
+class Transaction(Writing):
+    """Reads and writes that take effect together when `commit` succeeds, or not at all.
+
+    The methods are those of the official binding's transaction at API version 730.
+    """
+
+    _backoff = FIRST_DELAY
+    _broken = 0
+    _commit: Commit | None = None
+    _committing: StoreSnapshot | None = None  # what the commit's transaction has read
+    _committed = -1
+    _defaults: Settings | None = None  # the database's options of when it was made or reset, if it has set others
+    _deferred = 0
+    _failed_ranges: Sequence[Range] = ()
+    _pause: weakref.ref[Pause] | None = None
+    _persistent: list[tuple[int, bytes | None]] | None = None  # options set here that outlive errors
+    _retries = 0
+    _stamps: tuple[PendingKey, ...] = ()
+
+    def __init__(self, db: Database) -> None:
+        self._watches = []
+        self._db = db
+        self._store = db._opened or db._store()
+        self._lock = RLock()
+        self._created = time.monotonic()
+        self._writes = Writes()
+        self._gets = {}
+        self._known = None
+        self._conflict_ranges = []
+        self._settings = settings = db._settings
+        if settings.odd:
+            self._odd = True
+            self._deferred = settings.error
+
+    def _start(self) -> None:
+        """Forget everything, as `reset` does."""
+        self._backoff = FIRST_DELAY
+        self._retries = 0
+        self._created = time.monotonic()
+        self._persistent = None
+        self._defaults = self._db._settings
+        self._renew()
+
+    def _renew(self) -> None:
+        """Forget what was read and written, and keep the options that outlive an error, as `on_error` does."""
+        self._close_snapshot()
+        self._version = self._version_wait = None
+        self._writes = Writes()
+        self._gets = {}
+        self._synced = 0
+        self._known = None
+        self._conflict_ranges = []
+        self._covered = None
+        self._compact_at = COMPACT_AT
+        self._size = self._unseen_size = 0
+        self._has_read = self._only_looked = False
+        self._read_error = self._broken = 0
+        self._commit = self._committing = self._pause = None
+        self._stamps = ()
+        self._watches = []
+        latest = self._db._settings
+        settings = self._defaults or self._settings
+        self._defaults = None
+        if self._persistent or settings.snapshot_ryw != latest.snapshot_ryw:
+            self._defaults = settings
+            settings = settings.copy()
+            settings.see_own_writes(latest.snapshot_ryw)
+            for code, param in self._persistent or ():
+                settings.try_set(code, param)
+        self._settings = settings
+        self._deferred = settings.error or latest.error
+        self._odd = settings.odd or bool(latest.error)
+
+    def _cut(self, code: int) -> None:
+        """Fail the reads that are under way. A commit that is done had waited for them."""
+        snap = self._snap
+        if snap is None and self._commit is not None and not self._commit.is_ready():
+            snap = self._committing
+        if snap is not None:
+            snap.cut_off(code)
+        for watch in self._watches:
+            watch.cut_off(code)
+
+    def _close_snapshot(self) -> None:
+        snap, self._snap = self._snap, None
+        if snap is not None:
+            snap.close()
+
+    def __del__(self) -> None:
+        snap = self._snap
+        if snap is not None:
+            snap.cut_at = waits.count
+            snap.close()
+        if self._watches:
+            for watch in self._watches:
+                watch.abandon(1025)
+        if self._version_wait is not None:
+            self._version_wait.settle(error=1025)
+        if self._commit is None:
+            for stamp in self._stamps:
+                stamp.settle(error=1025)
+        if self._pause is not None and (pause := self._pause()) is not None:
+            pause.fail()
+
+    def __repr__(self) -> str:
+        state = "committed" if self._commit is not None else f"broken by {self._broken}" if self._broken else "open"
+        version = "" if self._version is None else f" at version {self._version}"
+        return f"<Transaction{version} of {self._db!r}, {state}>"
+
+    @property
+    def options(self) -> TransactionOptions:
+        return TransactionOptions(self)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self)
+
+    # -- states --------------------------------------------------------------------------------------------------
+
+    def _blocked(self) -> int:
+        code = self._deferred_error()
+        if code:
+            return code
+        if self._commit is not None:
+            self._used_during_commit()
+            return 2017
+        return self._broken_error()
+
+    def _deferred_error(self) -> int:
+        pause = None if self._pause is None else self._pause()
+        if pause is not None:
+            pause.look()
+        return self._deferred
+
+    def _broken_error(self) -> int:
+        timeout = self._settings.timeout
+        if timeout and not self._broken and time.monotonic() >= self._created + timeout:
+            self._break(1031)
+        return self._broken
+
+    def _time_left(self) -> float | None:
+        """Return how many seconds there are until the transaction's time is out; None for no limit."""
+        timeout = self._settings.timeout
+        if not timeout or self._broken_error():
+            return None
+        return max(0.0, self._created + timeout - time.monotonic())
+
+    def _used_during_commit(self) -> None:
+        if not self._broken and self._settings.protected:
+            self._break(2017)
+
+    def _failed(self, error: FDBError) -> int:
+        if self._commit is not None:  # begun by another thread while this one read, it has closed the snapshot
+            self._used_during_commit()
+            return 2017
+        return super()._failed(error)
+
+    def _break(self, code: int) -> None:
+        self._broken = code
+        self._odd = True
+        if code != 1031:  # there was time enough for what is under way
+            self._cut(code)
+        if self._commit is not None:
+            self._commit.fail(code)
+        for stamp in self._stamps:
+            stamp.settle(error=code)
+        if self._version_wait is not None:
+            self._version_wait.settle(error=code)
+
+    def _defer(self, code: int) -> None:
+        if not self._deferred:
+            self._deferred = code
+            self._odd = True
+
+    def _may_write(self) -> bool:
+        if self._commit is None:
+            return True
+        self._used_during_commit()
+        self._defer(2017)
+        return False
+
+    def _set_option(self, code: int, param: bytes | None) -> None:
+        if self._deferred_error():
+            return
+        if code == READ_YOUR_WRITES_DISABLE:
+            before = self._settings.ryw_disabled
+            if self._has_read or self._gets or not (before or self._writes.empty):
+                self._defer(2000)
+                return
+            if not before:
+                self._conflict_ranges = []  # those added by hand so far are forgotten
+        if code == INITIALIZE_NEW_DATABASE:
+            if self._has_version():
+                self._defer(2010)
+            else:
+                self._version = 0
+            return
+        if code == TIMEOUT:
+            self._broken_error()  # the one so far may be over
+        if self._defaults is None:
+            self._defaults = self._settings
+            self._settings = self._settings.copy()
+        try:
+            self._settings.set(code, param)
+        except FDBError as error:
+            self._defer(error.code)
+            return
+        if code in PERSISTENT:
+            self._persistent = [*(self._persistent or ()), (code, param)]
+        self._odd = self._odd or self._settings.odd
+
+    # -- reads ---------------------------------------------------------------------------------------------------
+
+    def get(self, key: Any) -> Value:
+        """Read the value of `key`.
+
+        *Conflicts:* with writes to `key`, unless the transaction has itself set or cleared it.
+        """
+        if type(key) is not bytes:
+            key = key_to_bytes(key)
+        if self._odd or key >= TOP or len(key) > KEY_LIMIT or not self._writes.empty:
+            return self._get(key, False)
+        try:
+            snap = self._snap or self._opened()
+            found = snap.get(key)
+        except FDBError:
+            return self._get(key, False)
+        if key in self._gets or self._known is not None:
+            value = Value(found, self._asked_again(key, snap))
+        else:
+            value = Value(found, snap)
+            self._gets[key] = waits.count
+        self._size += 2 * len(key) + 25
+        return value
+
+    def get_key(self, key_selector: Any) -> Key:
+        """Return the key that a selector names: ``b""`` before the first, ``b"\\xff"`` behind the last.
+
+        *Conflicts:* with writes between the selector's key and the one found.
+        """
+        key = key_to_bytes(key_selector.key)
+        return self._get_key(key, key_selector.or_equal, key_selector.offset, False)
+
+    def _get_range(
+        self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool
+    ) -> FutureKeyValueArray:
+        return self._page(begin, end, limit, streaming_mode, iteration, reverse, False)
+
+    def get_read_version(self) -> FutureInt64:
+        """Return the version that the transaction reads at, which its first read sets."""
+        return self._get_read_version()
+
+    def set_read_version(self, version: int) -> None:
+        """Read at `version`, which another transaction got from `get_read_version` not long ago."""
+        version = integer(version, 64)
+        if self._deferred_error():
+            return
+        self._store.versions_set = True
+        if self._has_version():
+            self._defer(2010)
+        elif version <= 0:
+            self._defer(2011)
+        else:
+            self._version = version
+            with contextlib.suppress(FDBError):  # a version that is not there fails the reads, not this
+                self._snap = self._store.snapshot_at(version)
+
+    def _has_version(self) -> bool:
+        return self._version is not None or (self._commit is not None and self._commit.versioned)
+
+    def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> FutureInt64:
+        """Return the size of a range's keys and values: exactly, where a cluster estimates.
+
+        *Cost:* a read of the range.
+        """
+        if begin_key is None or end_key is None:
+            raise ValueError("Invalid begin key or end key")
+        return self._estimated_size(begin_key, end_key)
+
+    def get_range_split_points(self, begin_key: Any, end_key: Any, chunk_size: int) -> FutureKeyArray:
+        """Return keys, both ends among them, that cut a range into chunks of about `chunk_size` bytes.
+
+        *Cost:* a read of the range.
+        """
+        if begin_key is None or end_key is None or chunk_size <= 0:
+            raise ValueError("Invalid begin key, end key or chunk size")
+        return self._split_points(begin_key, end_key, integer(chunk_size))
+
+    # -- special keys: what the transaction knows about itself ----------------------------------------------------
+
+    def _get_special(self, key: bytes) -> Value:
+        return special_keys.get(self, key)
+
+    def _get_special_range(
+        self, begin: Selector, end: Selector, limit: int, size: int, reverse: bool
+    ) -> FutureKeyValueArray:
+        return special_keys.get_range(self, begin, end, limit, size, reverse)
+
+    def _read_conflicts(self) -> Intervals:
+        ranges = [(key, key + b"\0") for key in self._conflict_keys()]
+        return special_keys.merged(ranges + self._conflict_ranges)
+
+    def _conflict_keys(self) -> list[bytes]:
+        gets = self._gets
+        return [key for key, since in list(gets.items()) if since > 0] if self._only_looked else list(gets)
+
+    def _write_conflicts_so_far(self) -> Intervals:
+        writes = self._writes
+        return special_keys.merged([(key, key + b"\0") for key in writes.conflict_keys()] + list(writes.conflicts))
+
+    def _stamped_ranges(self) -> list[Range]:
+        """Return where the versionstamped keys may be, and after the commit where they are."""
+        keys = () if self._commit is None else self._commit.stamped()
+        return [(key, key + b"\0") for key in keys] or self._writes.stamped
+
+    def _failed_on(self) -> Intervals:
+        if self._commit is not None:
+            self._failed_ranges = self._commit.conflicting() or self._failed_ranges
+        return special_keys.merged(list(self._failed_ranges))
+
+    # -- watches -------------------------------------------------------------------------------------------------
+
+    def watch(self, key: Any) -> Future[None]:
+        """Return a future that becomes ready when the value of `key` is other than this transaction sees it.
+
+        It starts to watch when the transaction commits and outlives it. A value that changes and changes back
+        may go unnoticed.
+
+        *Conflicts:* as a read of `key`.
+        """
+        key = key_to_bytes(key)
+        code = self._blocked()
+        if not code and self._settings.ryw_disabled:
+            code = 1034
+        if not code and key >= self._top() and key != METADATA_VERSION:
+            code = 2004
+        if not code and len(key) > self._write_limit(key):
+            code = 2102
+        if code:
+            return FailedWatch(error=code)
+        read_error = self._read_error
+        value = self._get(key, False)
+        self._read_error = read_error  # a watch that fails does not fail the commit
+        if isinstance(value, FailedValue):
+            return FailedWatch(error=value.code)
+        try:
+            watch = Watch(self._store, self._db._outstanding, key, value)
+        except FDBError as error:
+            return FailedWatch(error=error.code)
+        self._watches.append(watch)
+        self._odd = True
+        return watch
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def commit(self) -> Future[None]:
+        """Make the writes take effect, all or none.
+
+        The future raises 1020 if something that was read has been written since, 1021 if the outcome is not known.
+        A commit happens also when nobody waits for it.
+        """
+        if self._odd:
+            code = self._blocked()
+            if code:
+                return FutureVoid(error=code)
+        with self._lock:
+            commit = self._commit = Commit(self._store)
+            self._odd = True
+            wait = self._version_wait
+            if wait is None or wait.is_ready():
+                self._hand_in(commit)
+            else:
+                commit.begin_after(wait, self)
+        return commit
+
+    def _hand_in(self, commit: Commit) -> None:
+        code = self._read_error
+        if self._version_wait is not None:
+            code = code or self._version_wait.failed()
+        if code:
+            commit.fail(code)
+            return
+        commit.begin(self)
+        self._committing = snap = self._snap
+        self._snap = None
+        if snap is not None:
+            snap.close()
+
+    def get_committed_version(self) -> int:
+        """Return the version that the last successful commit got: -1 before one, and if it had nothing to write."""
+        if self._commit is not None:
+            self._committed = self._commit.version(self._committed)
+            if self._committed > 0:
+                # It may be meant for `set_read_version`: keep that state readable, also without this transaction.
+                with contextlib.suppress(FDBError):
+                    snap = self._store.snapshot_at(self._committed)
+                    self._store.pin(snap)
+                    snap.close()
+        return self._committed
+
+    def get_versionstamp(self) -> FutureString:
+        """Return the future of the commit's 10-byte versionstamp. It has to be asked for before the commit."""
+        code = self._blocked()
+        if code:
+            return FailedKey(code)
+        stamp = PendingKey(weakref.WeakMethod(self._time_left))
+        self._stamps = (*self._stamps, stamp)
+        return stamp
+
+    def get_approximate_size(self) -> FutureInt64:
+        """Return about how many bytes the commit would send, of the 10,000,000 that it may."""
+        code = self._deferred_error()
+        return FutureInt64(error=code) if code else FutureInt64(self._size)
+
+    def on_error(self, error: Any) -> Future[None]:
+        """Make the transaction ready for another attempt after `error`, or raise it again if none would help.
+
+        The future becomes ready after a pause: 10 ms at first, twice as much each time up to the option
+        ``max_retry_delay``, all of it times a random fraction, so that those who conflicted don't meet again.
+        """
+        if isinstance(error, FDBError):
+            code = error.code
+        elif isinstance(error, int):
+            code = integer(error)
+            code = code if 0 <= code <= 30_000 else 4000
+        else:
+            raise error
+        return Pause.after(self, code)
+
+    def reset(self) -> None:
+        """Make it a new transaction. What was asked of the old one and is not ready yet fails with 1025.
+
+        In a pause of `on_error` that takes a second `reset`: the one that is under way cancels the transaction.
+        """
+        with self._lock:
+            pause = None if self._pause is None else self._pause()
+            self._cut(1025)
+            self._abandon(1025)
+            self._start()
+            if pause is not None and pause.fail():
+                self._break(1025)
+
+    def cancel(self) -> None:
+        """Fail everything that is asked of the transaction from now on, until `reset`."""
+        if not self._broken:
+            self._break(1025)
+
+    def _abandon(self, code: int) -> None:
+        """Fail what is still on its way."""
+        if self._commit is not None:
+            self._failed_ranges = self._commit.conflicting() or self._failed_ranges
+            self._committed = self._commit.version(self._committed)
+            self._commit.fail(code)
+        for stamp in self._stamps:
+            stamp.settle(error=1100)
+        for watch in self._watches:
+            watch.abandon(code)
+        if self._version_wait is not None:
+            self._version_wait.settle(error=code)

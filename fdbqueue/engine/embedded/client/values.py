@@ -1,0 +1,233 @@
+"""The futures of a read key and of a resolved key selector, which stand in for the bytes themselves."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fdbqueue.engine.embedded.client.futures import Future, Pending, call
+from fdbqueue.engine.embedded.store.in_flight import Source, cancelled, waits
+from fdbqueue.engine.errors import FDBError
+
+
+class FutureString(Future[bytes]):
+    """A future that compares, converts and slices as its bytes do, and calls itself `bytes` when asked.
+
+    As in the binding, what has no value compares with None, and any method of bytes then raises a TypeError.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+        __class__ = property(lambda self: bytes)
+
+    if TYPE_CHECKING:
+
+        @property
+        def value(self) -> Any: ...
+
+    def wait(self) -> Any:
+        _ = self.value
+        return self
+
+    def as_foundationdb_key(self) -> Any:
+        return self.value
+
+    def as_foundationdb_value(self) -> Any:
+        return self.value
+
+    def __bytes__(self) -> Any:
+        return self.value
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def __add__(self, other: Any) -> Any:
+        return self.value + _plain(other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _plain(other) + self.value
+
+    def __mul__(self, times: int) -> Any:
+        return self.value * times
+
+    def __rmul__(self, times: int) -> Any:
+        return times * self.value
+
+    def __lt__(self, other: Any) -> Any:
+        return self.value < _plain(other)
+
+    def __le__(self, other: Any) -> Any:
+        return self.value <= _plain(other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self.value > _plain(other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self.value >= _plain(other)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == _plain(other))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __hash__(self) -> int:
+        return bytes.__hash__(self.value)
+
+    def __len__(self) -> int:
+        return bytes.__len__(self.value)
+
+    def __getitem__(self, index: Any) -> Any:
+        return bytes.__getitem__(self.value, index)
+
+
+def _plain(other: Any) -> Any:
+    return other.value if isinstance(type(other), type) and issubclass(type(other), FutureString) else other
+
+
+def _delegate(name: str) -> Any:
+    method = getattr(bytes, name)
+
+    def delegate(self: FutureString, *args: Any) -> Any:
+        return method(self.value, *args)
+
+    delegate.__name__ = name
+    delegate.__doc__ = method.__doc__
+    return delegate
+
+
+for _name in dir(bytes):
+    if not _name.startswith("_"):
+        setattr(FutureString, _name, _delegate(_name))
+
+
+class Read(FutureString):
+    """What was read, and asked for unless it has no `source`: see `lateness`."""
+
+    __slots__ = ("_asked_at", "_source", "_value")
+
+    def __init__(self, value: bytes | None, source: Source | None = None) -> None:
+        self._value = value
+        self._source = source
+        self._asked_at = waits.count
+
+    @property
+    def value(self) -> Any:
+        source = self._source
+        if source is not None:
+            if source.cut_at == self._asked_at:
+                raise FDBError(source.error)
+            waits.count += 1
+            self._source = None
+        return self._value
+
+    def under_way(self) -> bool:
+        """Say whether a cluster's client would still be waiting for it."""
+        return self._source is not None and self._asked_at == waits.count
+
+    def is_ready(self) -> bool:
+        self.block_until_ready()
+        return True
+
+    def block_until_ready(self) -> None:
+        if self._source is not None:
+            waits.count += 1
+
+    def on_ready(self, callback: Callable[[Any], object]) -> None:
+        self.block_until_ready()
+        call(callback, self)
+
+    def cancel(self) -> None:
+        self._source = cancelled(self._source, self._asked_at)
+
+
+class Value(Read):
+    """The value of a key, or that it has none."""
+
+    __slots__ = ()
+
+    def present(self) -> bool:
+        """Say whether the key has a value."""
+        return self.value is not None
+
+
+class Key(Read):
+    """The key that a selector names."""
+
+    __slots__ = ()
+
+
+class FailedValue(Value):
+    """The error that reading a key met."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: int) -> None:
+        super().__init__(None)
+        self.code = code
+
+    @property
+    def value(self) -> Any:
+        raise FDBError(self.code)
+
+
+class FailedKey(Key):
+    """The error that a key selector met."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: int) -> None:
+        super().__init__(None)
+        self.code = code
+
+    @property
+    def value(self) -> Any:
+        raise FDBError(self.code)
+
+
+class PendingKey(FutureString, Pending[bytes]):
+    """The bytes that a commit will bring: its versionstamp.
+
+    Args:
+        time_left: leads to what returns how many seconds there are for it, None for no limit, and fails the future
+            when there are none.
+    """
+
+    __slots__ = ("_time_left",)
+
+    def __init__(self, time_left: weakref.WeakMethod[Callable[[], float | None]]) -> None:
+        super().__init__()
+        self._time_left = time_left
+
+    def _look(self) -> float | None:
+        time_left = self._time_left()
+        return None if time_left is None else time_left()
+
+    def is_ready(self) -> bool:
+        self._leave_parent()
+        if not self._settled:
+            self._look()
+        return self._settled
+
+    def block_until_ready(self) -> None:
+        self._leave_parent()
+        while not self._settled:
+            left = self._look()
+            with self._lock:
+                if not self._settled:
+                    self._lock.wait(left)
+
+    @property
+    def value(self) -> Any:
+        self.block_until_ready()
+        if self._error:
+            raise FDBError(self._error)
+        return self._value

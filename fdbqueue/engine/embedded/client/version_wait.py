@@ -1,0 +1,239 @@
+"""Reads at a version that no commit has reached yet: they wait for it for a second, as on a cluster.
+
+A transaction's `VersionWait` looks after each commit, of any process, and 20 times a second. Meanwhile it holds the
+newest state. That is the state of the version, if the next commit goes beyond it. The reads that came too early are
+made again by the thread that wants their answer, or by the commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from fdbqueue.engine.embedded.client.futures import Pending
+from fdbqueue.engine.embedded.client.ranges import FutureKeyValueArray
+from fdbqueue.engine.embedded.client.values import Key, Value
+from fdbqueue.engine.embedded.store.in_flight import CANCELLED, waits
+from fdbqueue.engine.errors import FUTURE_VERSION, TRANSACTION_CANCELLED, TRANSACTION_TOO_OLD, FDBError
+from fdbqueue.errors import StorageError
+
+if TYPE_CHECKING:
+    from fdbqueue.engine.embedded.client.read_api import Reading
+    from fdbqueue.engine.embedded.store.snapshot import Snapshot
+    from fdbqueue.engine.embedded.store.store import Store
+
+LONGEST_SECONDS: Final = 1.0
+"""How long a cluster's storage server waits for a version."""
+
+TimeLeft = weakref.WeakMethod[Callable[[], float | None]]
+
+
+class VersionWait(Pending[None]):
+    """The future of a read version: ready when a commit has reached it, or with 1009 after a second."""
+
+    __slots__ = ("_due", "_held", "_looking", "_store", "_time_left", "_version", "reads")
+
+    def __init__(self, store: Store, version: int, time_left: TimeLeft) -> None:
+        super().__init__()
+        self._store = store
+        self._version = version
+        self._time_left = time_left
+        self._due = time.monotonic() + LONGEST_SECONDS
+        self._held: Snapshot | None = None
+        self._looking = threading.RLock()  # a garbage collection inside may end the transaction
+        self.reads: list[LateRead] = []
+        """The reads that wait, in the order in which they were asked for."""
+        with contextlib.suppress(RuntimeError):  # no more threads: who blocks looks for itself
+            store.follow(self.look)
+        self.look()
+
+    def look(self) -> float:
+        """Settle the future if it is time; return for how many seconds to wait otherwise."""
+        time_left = self._time_left()
+        limit = None if time_left is None else time_left()  # settles this if the transaction's time is out
+        left = self._due - time.monotonic()
+        if not self._settled:
+            if self._reached():
+                self.settle()
+            elif left <= 0:
+                self.settle(error=FUTURE_VERSION)
+        return max(0.0, left if limit is None else min(left, limit))
+
+    def _reached(self) -> bool:
+        with self._looking:
+            try:
+                newest = self._store.snapshot()
+            except StorageError:
+                return True  # the reads meet that error, too, and raise it
+            if newest.version >= self._version:
+                newest.close()
+                return True
+            former, self._held = self._held, newest
+            if former is not None:
+                former.close()
+            return False
+
+    def release(self) -> None:
+        """Let go of the state that is held."""
+        with self._looking:
+            held, self._held = self._held, None
+            if held is not None:
+                held.close()
+
+    def settle(self, value: None = None, error: int = 0) -> bool:
+        if not super().settle(value, error):
+            return False
+        self._store.unfollow(self.look)
+        if error:
+            self.release()
+        return True
+
+    def failed(self) -> int:
+        """Return the error that a commit of the transaction meets because of its reads, or 0."""
+        for read in self.reads:
+            try:
+                read.answer()
+            except FDBError as error:
+                if error.code != CANCELLED and not read.may_fail:
+                    return error.code
+            except StorageError:
+                return 0  # the commit meets that error, too
+        return 0
+
+
+class LateRead(Pending[None]):
+    """A read that waits for its version, and how to make it.
+
+    Attributes:
+        may_fail: Whether the transaction can commit if the read fails.
+    """
+
+    __slots__ = ("_answer", "_read", "_tr", "_wait", "may_fail")
+
+    def __init__(self, tr: Reading, read: Callable[..., Any], *args: Any) -> None:
+        super().__init__()
+        self._tr = weakref.ref(tr)  # dropping the transaction ends the read
+        self._read = (read, args)
+        self._answer: Any = None
+        self.may_fail = False
+        self._wait = wait = _wait_of(tr)
+        wait.reads.append(self)
+        wait.on_ready(lambda wait: self.settle(error=wait._error))
+
+    def answer(self) -> Any:
+        """Wait for the version, make the read unless that was done, and return its future.
+
+        Raises:
+            FDBError: the version did not come, or the read failed.
+        """
+        if not self._settled:
+            self.block_until_ready()
+        if self._error:
+            raise FDBError(self._error)
+        if self._answer is None:
+            tr = self._tr()
+            if tr is None or tr._version_wait is not self._wait:  # it was dropped, or reset
+                raise FDBError(TRANSACTION_CANCELLED)
+            with tr._lock:
+                if self._answer is None:
+                    read, args = self._read
+                    self._answer = read(tr, *args)
+        return self._answer
+
+    def block_until_ready(self) -> None:
+        self._leave_parent()
+        while not self._settled:
+            left = self._wait.look()
+            with self._lock:
+                if not self._settled:
+                    self._lock.wait(left)
+        waits.count += 1
+
+    def _leave_parent(self) -> None:
+        if self._adopt():
+            self.settle(error=TRANSACTION_TOO_OLD)  # as all that a forked child reads by its parent's transaction
+
+
+def _wait_of(tr: Reading) -> VersionWait:
+    """Return what waits for the version that `tr` was set to read at, and no commit has reached."""
+    with tr._lock:
+        wait = tr._version_wait
+        if wait is not None and wait.is_ready():
+            tr._read_error = tr._read_error or wait.failed()
+            wait = None
+        if wait is None:
+            wait = tr._version_wait = VersionWait(tr._store, tr._version or 0, weakref.WeakMethod(tr._time_left))
+        return wait
+
+
+class _Late:
+    """What the futures of late reads have in common."""
+
+    __slots__ = ()
+
+    _late: LateRead
+
+    def is_ready(self) -> bool:
+        return self._late.is_ready()
+
+    def block_until_ready(self) -> None:
+        self._late.block_until_ready()
+
+    def on_ready(self, callback: Callable[[Any], object]) -> None:
+        self._late.on_ready(lambda _: callback(self))
+
+    def cancel(self) -> None:
+        self._late.cancel()
+
+    def under_way(self) -> bool:
+        """Return whether the read has yet to be made."""
+        return not self._late.is_ready()
+
+
+class _LateString(_Late):
+    __slots__ = ()
+
+    @property
+    def value(self) -> Any:
+        return self._late.answer().value
+
+
+class LateValue(_LateString, Value):
+    """The value of a key."""
+
+    __slots__ = ("_late",)
+
+    def __init__(self, late: LateRead) -> None:
+        super().__init__(None)
+        self._late = late
+
+    def let_fail(self) -> None:
+        """Let the transaction commit if the read fails."""
+        self._late.may_fail = True
+
+
+class LateKey(_LateString, Key):
+    """The key that a selector names."""
+
+    __slots__ = ("_late",)
+
+    def __init__(self, late: LateRead) -> None:
+        super().__init__(None)
+        self._late = late
+
+
+class LatePage(_Late, FutureKeyValueArray):
+    """A page of rows."""
+
+    __slots__ = ("_late",)
+
+    def __init__(self, late: LateRead) -> None:
+        super().__init__()
+        self._late = late
+
+    def wait(self) -> Any:
+        return self._late.answer().wait()

@@ -1,0 +1,401 @@
+"""The writing half of a transaction: sets, clears, atomic operations and conflict ranges, none of which ever waits.
+
+A write that is not allowed says so later, as on a cluster: the first such error fails whatever is asked next that has
+an answer, the commit above all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from fdbqueue.engine.embedded.client import special_keys
+from fdbqueue.engine.embedded.client.read_api import (
+    METADATA_VERSION,
+    READ_KEY_LIMIT,
+    SYSTEM_KEY_LIMIT,
+    SYSTEM_TOP,
+    TOP,
+    Reading,
+    cut,
+)
+from fdbqueue.engine.embedded.client.views import key_to_bytes, value_to_bytes
+from fdbqueue.engine.embedded.store.commit.atomics import (
+    ADD,
+    APPEND_IF_FITS,
+    BIT_AND,
+    BIT_OR,
+    BIT_XOR,
+    BYTE_MAX,
+    BYTE_MIN,
+    CLEAR_RANGE,
+    COMPARE_AND_CLEAR,
+    MAX,
+    MIN,
+    OPERATIONS,
+    SET,
+    SET_VERSIONSTAMPED_KEY,
+    SET_VERSIONSTAMPED_VALUE,
+    VALUE_SIZE_LIMIT,
+    stamp_position,
+)
+from fdbqueue.engine.errors import FDBError
+from fdbqueue.engine.keys import strinc
+
+if TYPE_CHECKING:
+    from fdbqueue.engine.embedded.client.watches import Watch
+
+KEY_LIMIT: Final = 10_000
+MUTATION_BYTES: Final = 44
+"""What a mutation counts towards a transaction's size beyond its key and value; a conflict range counts 24."""
+
+ATOMICS: Final = {
+    "add": ADD,
+    "and": BIT_AND,
+    "bit_and": BIT_AND,
+    "or": BIT_OR,
+    "bit_or": BIT_OR,
+    "xor": BIT_XOR,
+    "bit_xor": BIT_XOR,
+    "append_if_fits": APPEND_IF_FITS,
+    "max": MAX,
+    "min": MIN,
+    "set_versionstamped_key": SET_VERSIONSTAMPED_KEY,
+    "set_versionstamped_value": SET_VERSIONSTAMPED_VALUE,
+    "byte_min": BYTE_MIN,
+    "byte_max": BYTE_MAX,
+    "compare_and_clear": COMPARE_AND_CLEAR,
+}
+"""Atomic operations under the binding's names; it offers each with ``bit_`` before it as well."""
+_SETTLED_AT_COMMIT: Final = frozenset(OPERATIONS) - {SET_VERSIONSTAMPED_VALUE}
+"""Those whose key and parameter say all, so that there is nothing else to look at."""
+
+
+class Writing(Reading):
+    """What a transaction can change."""
+
+    _watches: list[Watch]  # not yet active, since not yet committed
+
+    def get_key(self, key_selector: Any) -> Any:
+        raise NotImplementedError
+
+    def _defer(self, code: int) -> None:
+        raise NotImplementedError
+
+    def _may_write(self) -> bool:
+        """Say whether writes are still taken; after the commit began they are an error."""
+        raise NotImplementedError
+
+    # -- values --------------------------------------------------------------------------------------------------
+
+    def set(self, key: Any, value: Any) -> None:
+        """Set `key` to `value`."""
+        if type(key) is not bytes:
+            key = key_to_bytes(key)
+        if type(value) is not bytes:
+            value = value_to_bytes(value)
+        if self._odd or key >= TOP or len(key) > KEY_LIMIT or len(value) > VALUE_SIZE_LIMIT:
+            self._set_oddly(key, value)
+            return
+        self._size += 3 * len(key) + len(value) + 69
+        writes = self._writes
+        if writes.plain:
+            writes.points[key] = value
+            writes.empty = False
+        else:
+            writes.set(key, value, True)
+
+    def set_rows(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Set each of `keys`, bytes as the `values` are, to the value in its place: `set` for many at a stroke."""
+        key_sizes, value_sizes = [*map(len, keys)], [*map(len, values)]
+        writes = self._writes
+        if (
+            not keys
+            or self._odd
+            or not writes.plain
+            or max(keys) >= TOP
+            or max(key_sizes) > KEY_LIMIT
+            or max(value_sizes) > VALUE_SIZE_LIMIT
+        ):
+            for key, value in zip(keys, values, strict=True):
+                self.set(key, value)
+            return
+        writes.points.update(zip(keys, values, strict=True))
+        writes.empty = False
+        self._size += 3 * sum(key_sizes) + sum(value_sizes) + 69 * len(key_sizes)
+
+    def _set_oddly(self, key: bytes, value: bytes) -> None:
+        if self._deferred_error():
+            return
+        if key >= TOP:
+            if key == METADATA_VERSION:
+                self._defer(2000)
+                return
+            if special_keys.holds(key):
+                self._defer(special_keys.write_error(self._settings))
+                return
+        conflict = self._write_conflicts()
+        if not self._may_write():
+            return
+        if key >= self._write_top():
+            self._defer(2004)
+            return
+        self._size += len(key) + len(value) + MUTATION_BYTES + (2 * len(key) + 25 if conflict else 0)
+        if len(key) > self._write_limit(key):
+            self._defer(2102)
+        elif len(value) > VALUE_SIZE_LIMIT:
+            self._defer(2103)
+        elif self._settings.ryw_disabled:
+            self._write_early(SET, key, value, conflict)
+        else:
+            with self._lock:
+                self._writes.set(key, value, conflict)
+            self._trigger(key, key + b"\0", value)
+
+    def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
+        param = value_to_bytes(param)
+        key = key_to_bytes(key)
+        short = not self._odd and key < TOP and opcode in _SETTLED_AT_COMMIT
+        if short and len(key) <= KEY_LIMIT and len(param) <= VALUE_SIZE_LIMIT:
+            self._size += 3 * len(key) + len(param) + MUTATION_BYTES + 25
+            with self._lock:
+                self._writes.mutate(opcode, key, param, True)
+            return
+        if self._deferred_error():
+            return
+        conflict = self._write_conflicts()
+        if not self._may_write():
+            return
+        code = self._atomic_error(opcode, key, param)
+        if code:
+            self._defer(code)
+            return
+        with self._lock:
+            if opcode == SET_VERSIONSTAMPED_KEY:
+                key = self._stamped_key(key)
+                conflict = False
+            self._size += len(key) + len(param) + MUTATION_BYTES + (2 * len(key) + 25 if conflict else 0)
+            if self._settings.ryw_disabled:
+                self._write_early(opcode, key, param, conflict)
+                return
+            self._writes.mutate(opcode, key, param, conflict)
+        self._trigger(key, key + b"\0")
+
+    def _atomic_error(self, opcode: int, key: bytes, param: bytes) -> int:
+        if key == METADATA_VERSION:
+            if opcode != SET_VERSIONSTAMPED_VALUE or param != bytes(14):
+                return 2000
+        elif key >= self._write_top():
+            return 2004
+        if opcode not in OPERATIONS and opcode != SET_VERSIONSTAMPED_KEY:
+            return 2018
+        if len(key) > self._write_limit(key):
+            return 2102
+        if len(param) > VALUE_SIZE_LIMIT:
+            return 2103
+        template = key if opcode == SET_VERSIONSTAMPED_KEY else param if opcode == SET_VERSIONSTAMPED_VALUE else None
+        return 2000 if template is not None and stamp_position(template) is None else 0
+
+    def _stamped_key(self, template: bytes) -> bytes:
+        """Note where the key may land, which is nowhere below the read version, and give its least form."""
+        at = stamp_position(template) or 0
+        body = template[:-4]
+        low = body[:at] + (self._version or 0).to_bytes(8, "big") + b"\0\0" + body[at + 10 :]
+        high = min(body[:at] + b"\xff" * 10 + body[at + 10 :] + b"\0", self._top())
+        self._writes.make_unreadable(low, high, self._settings.ryw_disabled)
+        return low + template[-4:]
+
+    def clear(self, key: Any) -> None:
+        """Clear `key`, or the key that a selector names."""
+        if hasattr(key, "or_equal"):
+            key = self.get_key(key)
+        key = key_to_bytes(key)
+        if self._odd or key >= TOP or len(key) > KEY_LIMIT or not self._writes.plain:
+            self._clear_oddly(key)
+            return
+        self._size += 4 * len(key) + 50
+        self._writes.points[key] = None
+        self._writes.empty = False
+
+    def _clear_oddly(self, key: bytes) -> None:
+        if self._deferred_error():
+            return
+        conflict = self._write_conflicts()
+        if not self._may_write():
+            return
+        if special_keys.holds(key):
+            self._defer(special_keys.write_error(self._settings))
+            return
+        if key >= self._write_top():
+            self._defer(2004)
+            return
+        if len(key) > (SYSTEM_KEY_LIMIT if key[:1] == TOP else READ_KEY_LIMIT):
+            return
+        if self._settings.ryw_disabled:
+            self._write_early(CLEAR_RANGE, key, key + b"\0", conflict)
+            return
+        self._size += 2 * len(key) + 25 + (2 * len(key) + 25 if conflict else 0)
+        with self._lock:
+            self._writes.clear(key, conflict)
+        self._trigger(key, key + b"\0", None)
+
+    def clear_range(self, begin: Any, end: Any) -> None:
+        """Clear the keys from `begin` (None: the first) to `end` (None: the last), which is left out."""
+        if type(begin) is bytes and type(end) is bytes and not self._odd and begin < end <= TOP:
+            self._size += 2 * (len(begin) + len(end)) + MUTATION_BYTES + 24
+            writes = self._writes
+            if writes.plain and len(end) == len(begin) + 1 <= KEY_LIMIT and end == begin + b"\0":
+                writes.points[begin] = None  # one key, as a dequeue clears it
+                writes.empty = False
+                return
+            begin, end = cut(begin), cut(end)
+            if begin != end:
+                with self._lock:
+                    writes.clear_range(begin, end, True)
+            return
+        if hasattr(begin, "or_equal"):
+            begin = self.get_key(begin)
+        if hasattr(end, "or_equal"):
+            end = self.get_key(end)
+        begin = b"" if begin is None else key_to_bytes(begin)
+        end = b"\xff" if end is None else key_to_bytes(end)
+        if self._deferred_error():
+            return
+        if begin > end:
+            self._defer(2005)
+            return
+        conflict = self._write_conflicts()
+        if not self._may_write():
+            return
+        if begin >= special_keys.BEGIN and end <= special_keys.END:
+            if begin < end or not self._settings.write_special:
+                self._defer(special_keys.write_error(self._settings))
+            return
+        top = self._write_top()
+        if begin > top or end > top:
+            self._defer(2004)
+            return
+        cost = len(begin) + len(end)
+        self._size += cost + MUTATION_BYTES + (cost + 24 if conflict else 0)
+        begin, end = cut(begin), cut(end)
+        if begin == end:
+            return
+        if self._settings.ryw_disabled:
+            self._write_early(CLEAR_RANGE, begin, end, conflict)
+            return
+        with self._lock:
+            self._writes.clear_range(begin, end, conflict)
+        self._trigger(begin, end, None)
+
+    def clear_range_startswith(self, prefix: Any) -> None:
+        """Clear the keys that start with `prefix`."""
+        prefix = key_to_bytes(prefix)
+        self.clear_range(prefix, strinc(prefix))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if isinstance(key, slice):
+            self.clear_range(key.start, key.stop)
+        else:
+            self.clear(key)
+
+    # -- conflicts -----------------------------------------------------------------------------------------------
+
+    def add_read_conflict_range(self, begin: Any, end: Any) -> None:
+        """Conflict with writes to ``[begin, end)`` as if it had been read."""
+        begin, end = _ordered(begin, end)
+        if self._deferred_error() or not self._may_write():
+            return
+        if (begin > self._top() or end > self._top()) and (begin, end) != (METADATA_VERSION, METADATA_VERSION + b"\0"):
+            self._defer(2004)
+            return
+        begin, end = cut(begin), cut(end)
+        if self._settings.ryw_disabled and begin < end:
+            self._size += len(begin) + len(end) + 24
+            self._unseen_size += len(begin) + len(end) + 24
+        with self._lock:
+            self._add_conflict(begin, end)
+
+    def add_read_conflict_key(self, key: Any) -> None:
+        """Conflict with writes to `key` as if it had been read."""
+        key = key_to_bytes(key)
+        self.add_read_conflict_range(key, key + b"\x00")
+
+    def add_write_conflict_range(self, begin: Any, end: Any) -> None:
+        """Let readers of ``[begin, end)`` conflict as if it had been written."""
+        begin, end = _ordered(begin, end)
+        if self._deferred_error() or not self._may_write():
+            return
+        if begin > self._write_top() or end > self._write_top():
+            self._defer(2004)
+            return
+        begin, end = cut(begin), cut(end)
+        if begin < end:
+            self._size += len(begin) + len(end) + 24
+            self._unseen_size += len(begin) + len(end) + 24
+            with self._lock:
+                self._writes.add_conflict(begin, end)
+
+    def add_write_conflict_key(self, key: Any) -> None:
+        """Let readers of `key` conflict as if it had been written."""
+        key = key_to_bytes(key)
+        self.add_write_conflict_range(key, key + b"\x00")
+
+    # -- what they share -----------------------------------------------------------------------------------------
+
+    def _write_conflicts(self) -> bool:
+        """Say whether the present write is one that readers conflict with; the option against it holds once."""
+        if self._settings.quiet_next:
+            self._settings.quiet_next = False  # these settings are the transaction's own: the option was set on them
+            return False
+        return True
+
+    def _write_top(self) -> bytes:
+        return SYSTEM_TOP if self._settings.write_system else TOP
+
+    def _write_limit(self, key: bytes) -> int:
+        if key[:1] == TOP:
+            return SYSTEM_KEY_LIMIT
+        return READ_KEY_LIMIT if self._settings.raw else KEY_LIMIT
+
+    def _write_early(self, op: int, key: bytes, param: bytes, conflict: bool) -> None:
+        """Write past the read-your-writes map, which the option has turned off."""
+        end = param if op == CLEAR_RANGE else key + b"\0"
+        self._unseen_size += MUTATION_BYTES + len(key) + len(param)
+        if conflict:
+            self._unseen_size += 24 + len(key) + len(end)
+        self._writes.write_early(op, key, param, conflict)
+
+    def _trigger(self, begin: bytes, end: bytes, *value: bytes | None) -> None:
+        """Fire the transaction's own watches on a range that it has now written, `value` being what it wrote."""
+        for watch in list(self._watches):
+            if begin <= watch.key < end:
+                watch.written(*value)
+
+
+def _ordered(begin: Any, end: Any) -> tuple[bytes, bytes]:
+    begin, end = key_to_bytes(begin), key_to_bytes(end)
+    if begin > end:
+        raise FDBError(2005)
+    return begin, end
+
+
+def operation(code: int) -> Any:
+    """Return the method that applies atomic operation number `code`."""
+
+    def apply(self: Any, key: Any, param: Any) -> None:
+        self._atomic_operation(code, key, param)
+
+    return apply
+
+
+def add_operations(owner: type) -> None:
+    """Give `owner` the atomic operations under the binding's names."""
+    for name, code in ATOMICS.items():
+        for method in (name, f"bit_{name}"):
+            setattr(owner, method, operation(code))
+
+
+add_operations(Writing)

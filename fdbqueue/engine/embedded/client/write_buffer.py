@@ -1,0 +1,401 @@
+"""What a transaction has written and not yet committed: its read-your-writes map.
+
+Every key is in exactly one state, and a range read walks the map as alternating *segments* of such states:
+
+- *unmodified*: the snapshot's value counts,
+- *cleared*: a range without values,
+- *written*: one key with its operations. An *independent* one is known without the snapshot; a *dependent* one
+  starts with an atomic operation on a value that only the snapshot has. Reading it therefore adds a read conflict,
+  which reading an independent write or a cleared key does not.
+
+On top of that a key may be *unreadable* (1036), because its value or its very existence waits for a versionstamp.
+
+A plain ``set`` costs one dictionary store: the keys are sorted when a range read first asks for their order.
+The rules for folding operations follow FoundationDB's client (``WriteMap`` in its sources), so that a
+program reads its own atomic operations as it would on a cluster.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final
+
+from fdbqueue.engine.embedded.client.intervals import Intervals, Range
+from fdbqueue.engine.embedded.client.stacks import INDEPENDENT, Mutation, Point, Stack, emit
+from fdbqueue.engine.embedded.store.commit.atomics import (
+    CLEAR_RANGE,
+    SET,
+    SET_VERSIONSTAMPED_KEY,
+    SET_VERSIONSTAMPED_VALUE,
+    VERSIONSTAMPED,
+)
+from fdbqueue.engine.embedded.store.commit.request import Rows
+
+ABSENT: Final = object()
+_FEW: Final = 32
+MANY: Final = 16
+"""Points, from which on plain sets are handed on apart: for so few, one by one is as fast."""
+
+
+_NONE: Final = Intervals()
+
+
+class Writes:
+    """The uncommitted writes of one transaction."""
+
+    # What most transactions never write stands here, never changed: making a map is on the way of every transaction.
+    clears: Intervals = _NONE
+    unreadable: Intervals = _NONE
+    conflicts: Intervals = _NONE
+    """Ranges that readers conflict with, beyond the keys in `points`, each of which counts unless in `quiet`."""
+    dead: Intervals = _NONE
+    """Ranges in which reads have found no row, written or in the snapshot, so that they need not look again."""
+    edges: list[bytes]
+    """Where ranges of `add_conflict` begin and end: FoundationDB's client counts by them."""
+    quiet: set[bytes]
+    stamped: list[Range]
+    """Where versionstamped keys may land."""
+    early: list[Mutation]
+    """What commits before everything else: see `make_unreadable`."""
+    edges, quiet, stamped, early = [], set(), [], []
+    hushed = False
+    """Whether anything was written that nobody conflicts with."""
+    empty = True
+    plain = True
+    """Whether there were only sets and clears of keys, with write conflicts: a set is one store into `points`."""
+    _ranges = False
+
+    def __init__(self) -> None:
+        self.points: dict[bytes, Point] = {}
+        self._keys: list[bytes] = []
+
+    def _prepare(self) -> None:
+        """Make what the class has for all that never need it."""
+        self._ranges = True
+        self.clears, self.conflicts = Intervals(), Intervals()
+        self.edges, self.quiet, self.stamped, self.early = [], set(), [], []
+
+    # -- what is where -------------------------------------------------------------------------------------------
+
+    def ordered(self) -> list[bytes]:
+        """Return the written keys in order. The list is the map's own."""
+        known, points = self._keys, self.points
+        if not known:
+            known += points
+            known.sort()
+        elif len(known) != len(points):
+            # A dictionary keeps the order of insertion. It is copied at a stroke: another thread may be writing.
+            new = list(points)[len(known) :]
+            if len(new) <= _FEW < len(known):
+                for key in new:
+                    insort(known, key)
+            else:
+                known += new
+                known.sort()
+        return known
+
+    def touches(self, begin: bytes, end: bytes) -> bool:
+        """Say whether any key of ``[begin, end)`` is other than unmodified and readable."""
+        if self.points:
+            keys = self.ordered()
+            at = bisect_left(keys, begin)
+            if at < len(keys) and keys[at] < end:
+                return True
+        return (
+            (bool(self.clears) and self.clears.meets(begin, end))
+            or (bool(self.unreadable) and self.unreadable.meets(begin, end))
+            or bool(self.edges)
+        )
+
+    def count(self, begin: bytes, end: bytes) -> int:
+        """Return how many keys were written in ``[begin, end)``."""
+        keys = self.ordered()
+        return bisect_left(keys, end) - bisect_left(keys, begin)
+
+    def undetermined(self, begin: bytes, end: bytes) -> Iterator[Range]:
+        """Return the parts of ``[begin, end)`` whose contents depend on the snapshot."""
+        keys, points = self.ordered(), self.points
+        at = begin
+        own = keys[bisect_left(keys, begin) : bisect_left(keys, end)]
+        for key in own:
+            yield from self._uncleared(at, key)
+            after = key + b"\0"
+            point = points[key]
+            if type(point) is Stack and point.dependent:
+                yield key, after
+            at = after
+        yield from self._uncleared(at, end)
+
+    def _uncleared(self, begin: bytes, end: bytes) -> Iterator[Range]:
+        if begin >= end:
+            return
+        for cleared, until in self.clears.clip(begin, end):
+            if begin < cleared:
+                yield from self._split(begin, cleared)
+            begin = until
+        if begin < end:
+            yield from self._split(begin, end)
+
+    def _split(self, begin: bytes, end: bytes) -> Iterator[Range]:
+        edges = self.edges
+        if not edges and not self.unreadable:
+            yield begin, end
+            return
+        inside = {cut for cut in chain(edges, self.unreadable.begins, self.unreadable.ends) if begin < cut < end}
+        for cut in sorted(inside):
+            yield begin, cut
+            begin = cut
+        yield begin, end
+
+    # -- changes -------------------------------------------------------------------------------------------------
+
+    def set(self, key: bytes, value: bytes, conflict: bool) -> None:
+        """Set `key`; `conflict` says whether readers of it are to conflict with this transaction."""
+        if self.plain and conflict:
+            self.points[key] = value
+            self.empty = False
+        elif conflict and not self.unreadable and type(self.points.get(key)) is not Stack:
+            self.quiet.discard(key)
+            self.points[key] = value  # it is not `plain`, so not empty any more
+        else:
+            self.mutate(SET, key, value, conflict)
+
+    def mutate(self, op: int, key: bytes, param: bytes, conflict: bool) -> None:
+        """Apply operation number `op` to `key`, which for a versionstamped key still has its placeholder."""
+        points = self.points
+        if not self._ranges:
+            if conflict and op not in VERSIONSTAMPED and key not in points:
+                points[key] = param if op == SET else Stack([(op, param)])
+                self.empty = self.plain = False
+                return
+            self._prepare()
+        point = points.get(key, ABSENT)
+        if conflict:
+            self.quiet.discard(key)
+        else:
+            self._hush(key, point)
+        self.empty = self.plain = False
+        was_unreadable = self.is_unreadable(key)
+        unreadable = was_unreadable or op in VERSIONSTAMPED
+        independent = op in INDEPENDENT
+        if isinstance(point, Stack):
+            if not was_unreadable and op in (SET, SET_VERSIONSTAMPED_VALUE):
+                points[key] = param if op == SET else Stack([(op, param)], True)
+                return
+            point.unreadable = unreadable
+            if unreadable:
+                point.ops.append((op, param))
+            else:
+                point.fold(op, param)
+            return
+        if type(point) is bytes and not independent:
+            stack = Stack([(SET, point)])
+            stack.fold(op, param)
+            points[key] = stack
+        elif not independent and (point is None or (point is ABSENT and key in self.clears)):
+            stack = Stack([(SET, None)], unreadable)
+            stack.fold(op, param)
+            points[key] = stack
+        elif type(point) is bytes and op == SET_VERSIONSTAMPED_KEY:
+            points[key] = Stack([(SET, point), (op, param)], True)
+        elif op == SET and not unreadable:
+            points[key] = param
+        else:
+            points[key] = Stack([(op, param)], unreadable)
+
+    def clear(self, key: bytes, conflict: bool) -> None:
+        """Clear one key."""
+        if not self._ranges and not conflict:
+            self._prepare()
+        if self.dead:
+            self.settled_dead()
+        if conflict:
+            if self.quiet:
+                self.quiet.discard(key)
+        else:
+            self._hush(key, self.points.get(key, ABSENT))
+            self.plain = False
+        self.points[key] = None
+        self.empty = False
+
+    def clear_range(self, begin: bytes, end: bytes, conflict: bool) -> None:
+        """Clear ``[begin, end)``."""
+        if not self._ranges:
+            self._prepare()
+        self.empty = False
+        if self.dead:
+            self.settled_dead()
+        gone = self._take(begin, end)
+        self._forget_edges(begin, end)
+        if conflict:
+            self.conflicts.add(begin, end)
+        else:
+            self.hushed = True
+            self._keep_conflicts(gone)
+        self.quiet.difference_update(gone)
+        self.clears.add(begin, end)
+        if self.unreadable:
+            self.unreadable.remove(begin, end)
+
+    def make_unreadable(self, begin: bytes, end: bytes, readable: bool = False) -> None:
+        """Note that a versionstamped key will land somewhere in ``[begin, end)``.
+
+        What was written there so far commits ahead of it, and can't be read any more, unless all stays `readable`.
+        """
+        if not self._ranges:
+            self._prepare()
+        self.stamped.append((begin, end))
+        if readable:
+            return
+        self.plain = False
+        if self.dead:
+            self.settled_dead().remove(begin, end)
+        for at, until in self.clears.clip(begin, end):
+            self.early.append((CLEAR_RANGE, at, until))
+        gone = self._take(begin, end, self.early)
+        if not self.unreadable:
+            self.unreadable = Intervals()
+        self._forget_edges(begin, end)
+        self._keep_conflicts(gone)
+        self.quiet.difference_update(gone)
+        self.clears.remove(begin, end)
+        self.unreadable.add(begin, end)
+
+    def add_conflict(self, begin: bytes, end: bytes) -> None:
+        """Let readers of ``[begin, end)`` conflict, although nothing is written there."""
+        if not self._ranges:
+            self._prepare()
+        for edge in (begin, end):
+            if edge not in self.conflicts:
+                insort(self.edges, edge)
+        self.conflicts.add(begin, end)
+        self.empty = False
+
+    def write_early(self, op: int, key: bytes, param: bytes, conflict: bool) -> None:
+        """Add a mutation that no read of the transaction sees."""
+        if not self._ranges:
+            self._prepare()
+        self.early.append((op, key, param))
+        if conflict:
+            self.conflicts.add(key, param if op == CLEAR_RANGE else key + b"\0")
+        else:
+            self.hushed = True
+        self.empty = False
+
+    def found_nothing(self, begin: bytes, end: bytes) -> None:
+        """Note that a read found no row in ``[begin, end)``, for as long as nothing is written there."""
+        if begin < end:
+            if not self.dead:
+                self.dead = Intervals()
+            self.settled_dead().add(begin, end)
+
+    def settled_dead(self) -> Intervals:
+        """Return `dead` without what was written there since: a set need not look at it that way."""
+        dead, points = self.dead, self.points
+        if not dead or not points:
+            return dead
+        keys = self.ordered()
+        left = []
+        for at, end in dead:
+            for key in keys[bisect_left(keys, at) : bisect_left(keys, end)]:
+                if points[key] is not None:
+                    left.append((at, key))
+                    at = key + b"\0"
+            left.append((at, end))
+        if len(left) != len(dead.begins):
+            self.dead = Intervals(left)
+        return self.dead
+
+    def _hush(self, key: bytes, point: Point | object) -> None:
+        """Note that `key` is written, `point` so far, without a conflict; one that it has from before stays."""
+        self.hushed = True
+        if point is ABSENT:
+            self.quiet.add(key)
+
+    def _forget_edges(self, begin: bytes, end: bytes) -> None:
+        edges = self.edges
+        if edges:
+            del edges[bisect_left(edges, begin) : bisect_left(edges, end)]
+
+    def _keep_conflicts(self, gone: list[bytes]) -> None:
+        """Keep the conflicts of written keys that are about to be forgotten."""
+        for key in gone:
+            if key not in self.quiet:
+                self.conflicts.add(key, key + b"\0")
+
+    def _take(self, begin: bytes, end: bytes, mutations: list[Mutation] | None = None) -> list[bytes]:
+        """Remove the written keys of a range and return them, adding their mutations to `mutations`."""
+        points = self.points
+        if not points:
+            return []
+        keys = self.ordered()
+        first, last = bisect_left(keys, begin), bisect_left(keys, end)
+        gone = keys[first:last]
+        for key in gone:
+            point = points.pop(key)
+            if mutations is not None:
+                emit(key, point, mutations)
+        del keys[first:last]
+        return gone
+
+    def is_unreadable(self, key: bytes) -> bool:
+        """Say whether the state of `key` waits for a versionstamp."""
+        point = self.points.get(key, ABSENT)
+        if point is ABSENT:
+            return bool(self.unreadable) and key in self.unreadable
+        return type(point) is Stack and point.unreadable
+
+    # -- the commit ----------------------------------------------------------------------------------------------
+
+    def mutations(self) -> list[Mutation]:
+        """Return what to apply at commit, in order."""
+        points = self.points
+        keys = self.ordered()
+        if self.plain and not self._ranges and None not in points.values():
+            return [(SET, key, points[key]) for key in keys]  # type: ignore[misc]
+        out = self._ranges_first()
+        for key in keys:
+            point = points[key]
+            if type(point) is bytes:
+                out.append((SET, key, point))
+            else:
+                emit(key, point, out)
+        return out
+
+    def _ranges_first(self) -> list[Mutation]:
+        if not self._ranges:
+            return []
+        return [*self.early, *((CLEAR_RANGE, begin, end) for begin, end in self.clears)]
+
+    def in_rows(self) -> tuple[list[Mutation], Rows | None]:
+        """Return what `mutations` does, the plain sets apart where there are many.
+
+        They may come last: no other operation is on their keys, but for those that come before all keys', and no
+        versionstamped key can become one of them, as no set is plain where one may land.
+        """
+        if len(self.points) < MANY or self.hushed:
+            return self.mutations(), None
+        points = self.points.copy()  # at a stroke, as in `ordered`
+        keys = sorted(points)
+        others = [key for key, point in points.items() if type(point) is not bytes]
+        mutations = self._ranges_first()
+        for key in sorted(others):
+            emit(key, points[key], mutations)
+            del keys[bisect_left(keys, key)]
+        return mutations, Rows(keys, points) if keys else None
+
+    def conflict_keys(self) -> list[bytes]:
+        """Return the single keys that readers conflict on; `conflicts` has the ranges."""
+        quiet = self.quiet
+        return [key for key in self.ordered() if key not in quiet] if quiet else self.ordered()
+
+    def conflict_ranges(self, mutations: list[Mutation]) -> list[Range]:
+        """Return the ranges that readers conflict on, and, turned round, those that only watches are to hear of."""
+        ranges = list(self.conflicts)
+        if self.hushed:
+            for op, key, param in mutations:
+                if op != SET_VERSIONSTAMPED_KEY:
+                    ranges.append((param if op == CLEAR_RANGE else key + b"\0", key))
+        return ranges

@@ -1,0 +1,89 @@
+"""The thread that commits what nobody waits for: requests with callbacks at once, forgotten ones after a moment."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from fdbqueue.engine.embedded.store.commit.committer import Committer
+from fdbqueue.engine.embedded.store.commit.request import CommitRequest
+
+ROUND_SECONDS: Final = 0.005
+IDLE_ROUNDS: Final = 40
+LONGEST_JOIN: Final = 5.0
+
+
+class Sweeper:
+    """Leads for requests whose owners do something else meanwhile."""
+
+    __slots__ = ("_closed", "_committer", "_event", "_kicked", "_thread", "armed")
+
+    def __init__(self, committer: Committer) -> None:
+        self._committer = committer
+        self._event = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._kicked = False
+        self._closed = False
+        self.armed = False
+
+    def arm(self) -> None:
+        """Look now and then for forgotten requests. Whoever submits one calls it when `armed` is not set."""
+        self.armed = self._start()
+
+    def kick(self) -> None:
+        """Commit what is there now."""
+        self._kicked = True
+        if not self._start() or self._closed:
+            self._committer.sweep()
+
+    def close(self) -> None:
+        """End the thread, and wait for its end."""
+        self._closed = True
+        self._event.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(LONGEST_JOIN)
+
+    def _start(self) -> bool:
+        """Set the thread to work; say whether there is one."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="fdbqueue-sweeper", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return False  # no more threads, or the interpreter ends
+            self._thread = thread
+        self._event.set()
+        return True
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._event.wait()
+            self._event.clear()
+            if self._kicked:
+                self._kicked = False
+                self._committer.sweep()
+            if self.armed:
+                self._watch_over()
+
+    def _watch_over(self) -> None:
+        """Sweep whenever a request has been there for a whole round; stop when nothing was committed for a while."""
+        committer = self._committer
+        waiting: CommitRequest | None = None
+        commits, quiet = committer.commits, 0
+        while not self._closed:
+            if self._event.wait(ROUND_SECONDS) and self._kicked:
+                self._event.clear()
+                self._kicked = False
+                committer.sweep()
+            oldest = committer.oldest
+            if oldest is not None and oldest is waiting:
+                committer.sweep()
+            waiting = oldest
+            quiet = quiet + 1 if commits == committer.commits else 0
+            commits = committer.commits
+            if quiet > IDLE_ROUNDS:
+                self.armed = False
+                if committer.idle:
+                    return
+                self.armed = True
+                quiet = 0

@@ -1,0 +1,472 @@
+"""Group commit: many transactions of a process in one LMDB transaction, so that they share one fsync.
+
+Requests are handed in to a list. Whoever waits for one and finds the lead free leads: takes all that is there, checks
+and applies each in order in one LMDB write transaction, and wakes the others. While it writes to the disk, the next
+requests gather. A lone writer leads for itself, with no other thread in the way.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from itertools import chain
+from typing import Any, Final, Protocol
+
+import lmdb
+
+from fdbqueue.engine.embedded.store.clock import Clock
+from fdbqueue.engine.embedded.store.commit.applying import apply, put_rows
+from fdbqueue.engine.embedded.store.commit.commit_scheduler import Company, Gathering, Turns
+from fdbqueue.engine.embedded.store.commit.process_scheduler import Neighbours
+from fdbqueue.engine.embedded.store.commit.request import IO_ERROR, CommitRequest, Faults
+from fdbqueue.engine.embedded.store.disk.files import Files, explain
+from fdbqueue.engine.embedded.store.disk.layout import WINDOW_SECONDS
+from fdbqueue.engine.embedded.store.log.commit_log import RecentCommits
+from fdbqueue.engine.embedded.store.log.log_rows import WINDOW_US, append, commits, entry
+from fdbqueue.engine.embedded.store.log.log_rows import Commit as LogCommit
+from fdbqueue.engine.embedded.store.log.write_set import Written, conflicting, conflicts, encode
+from fdbqueue.engine.embedded.store.notify.notifier import Bell
+from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD
+from fdbqueue.errors import StorageError
+
+log = logging.getLogger(__name__)
+
+MOST_REQUESTS: Final = 2048
+MOST_MUTATIONS: Final = 50_000
+FORGET_EVERY: Final = 128
+"""Commits, after which those in memory that are too old are dropped."""
+
+
+class Host(Protocol):
+    """What the committer needs of the store."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def files(self) -> Files: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def bell(self) -> Bell: ...
+
+    def grow(self) -> None:
+        """Make the map larger, at the expense of this process' open snapshots."""
+
+    def adopt(self) -> None:
+        """Take over the map size that another process has set."""
+
+    def reopen(self) -> None:
+        """Open the files anew after LMDB gave them up."""
+
+    @property
+    def versions_set(self) -> bool:
+        """Whether somebody reads at versions that others got."""
+
+    def keep_newest(self) -> object:
+        """Return what keeps the state that this process' last commit left readable; None if it can't be had."""
+
+    def working(self) -> None:
+        """Learn now and then that there are commits."""
+
+    def published(self, entries: list[LogCommit]) -> None:
+        """Learn of commits, of this and other processes, in order."""
+
+
+class Again(Exception):
+    """Nothing failed; only another attempt is to be made."""
+
+
+class Broken(Exception):
+    """A request that can't be applied; it fails alone."""
+
+    def __init__(self, request: CommitRequest, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.request = request
+        self.cause = cause
+
+
+class Committer:
+    """Commits requests for one process; LMDB's writer lock keeps the processes apart."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._pending: list[CommitRequest] = []
+        self._batch: list[CommitRequest] = []
+        self._durable = durable = host.files.options.durable
+        self._company: Company = Gathering() if durable else Turns()
+        # Beside the wait for the disk, that for another process is little.
+        self._neighbours = None if durable else Neighbours(host.path)
+        self._bell = host.bell
+        self._asleep: Any = host.bell.asleep
+        self._lead = threading.Lock()
+        self._news: list[LogCommit] = []
+        self._called: deque[CommitRequest] = deque()
+        self._unforgotten = 0
+        self._last: list[weakref.ref[CommitRequest]] = []
+        self._last_thread = 0
+        self._now_ns = host.clock.now_ns
+        self.commits = 0
+        self.listening = False
+        """Whether the host wants to hear of commits."""
+        self.faults: Faults | None = None
+        self.submit: Callable[[CommitRequest], None] = self._pending.append
+        """Hand a request in; it is committed when someone leads."""
+        self._attach()
+
+    def _attach(self) -> None:
+        """Begin to work with the host's files."""
+        files = self._host.files
+        self._begin: Callable[..., Any] = files.env.begin
+        self._dbs = files.dbs
+        self._disk = files.disk
+        self._begin_to_know()
+
+    def _begin_to_know(self) -> None:
+        """Forget what was committed. The next commit reads it from the log."""
+        self._recent = RecentCommits(self._dbs)
+        self._last_txn = -1
+        self.newest = (-1, -1)
+        """The LMDB transaction and the version of the last commit of this process; it is on the disk."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is waiting to be committed."""
+        return not self._pending
+
+    @property
+    def oldest(self) -> CommitRequest | None:
+        """The request that has waited longest."""
+        return next(iter(self._pending), None)
+
+    def has(self, request: CommitRequest) -> bool:
+        """Say whether `request` was handed in here, and not to the parent's committer before a fork."""
+        # In this order: another thread takes it out of the pending ones when it is in the batch, and out of that done.
+        return request in self._pending or request in self._batch or request.done
+
+    def wait(self, request: CommitRequest) -> None:
+        """Wait until `request`, which was submitted, is done; lead unless somebody else had better do it."""
+        while not request.done:
+            if not self._company.sleep(request, self._pending, self._lead):
+                self._serve(request)
+
+    def close(self, shut: Callable[[], None]) -> None:
+        """Run `shut`, which closes the files, while nothing is being committed; whatever is still to come fails."""
+        with self._lead:
+            self._begin = self._closed
+            self._asleep = b"\0"
+            shut()
+            if self._neighbours is not None:
+                self._neighbours.close()
+                self._neighbours = None
+        self.sweep()
+
+    def _closed(self, *_: Any) -> Any:
+        raise StorageError(f"{self._host.path}: was closed.")
+
+    def reopen(self) -> None:
+        """Have the host open the files anew. Only for who has the lead."""
+        self._host.reopen()
+        self._attach()
+
+    def sweep(self) -> None:
+        """Commit all that is there, waiting for the lead, and do what interrupts have kept others from."""
+        for request in self._batch[-1:] + self._pending[-1:]:
+            self._serve(request)
+        self._call_back()
+
+    def alone(self, action: Callable[[], None]) -> None:
+        """Run `action` while nothing is being committed. Its thread must not hold the host's lock."""
+        with self._lead:
+            action()
+
+    def _serve(self, request: CommitRequest) -> None:
+        """Take the lead until `request` is done, then give it up."""
+        pending = self._pending
+        news: list[LogCommit] = []
+        try:
+            with self._lead:
+                if self._batch:
+                    self._settle()  # an interrupt kept who led before from it
+                while not request.done:
+                    if pending:
+                        self._commit_pending()
+                    else:
+                        self._batch = [request]  # handed in before a fork, and the parent's
+                        self._settle()
+                if self._news:
+                    news, self._news = self._news, news
+        finally:
+            if pending:
+                self._company.left(pending)
+            # Without the lead: a callback may well commit something itself.
+            if news:
+                self._host.published(news)
+            # Afterwards, so that who listens in this process knows what it has heard of already.
+            if self._asleep[0]:
+                self._bell.ring()
+            if self._called:
+                self._call_back()
+
+    def _call_back(self) -> None:
+        called = self._called
+        while called:
+            try:
+                finished = called.popleft()
+            except IndexError:
+                return  # another thread was faster
+            try:
+                finished.call_back()
+            except BaseException:
+                called.append(finished)
+                raise
+
+    def _commit_pending(self) -> None:
+        """Commit what is there, or as much of it as goes into one LMDB transaction."""
+        pending = self._pending
+        count = 1 if len(pending) == 1 else self._fitting()
+        # In this order: wherever an interrupt strikes, nobody's request is lost.
+        batch = self._batch = pending[:count]
+        del pending[:count]
+        try:
+            try:
+                self._attempt(batch)
+            except (Broken, StorageError, lmdb.Error) as error:
+                self._commit_in_spite_of(error, batch)
+        except BaseException:
+            self._begin_to_know()  # what is known may lack a commit, or have it by halves
+            raise
+        finally:
+            self._settle()
+
+    def _settle(self) -> None:
+        """End the requests of the batch. What an interrupt leaves of that, the next one to lead does."""
+        batch = self._batch
+        for request in batch:
+            if request.version < 0 and request.error is None:
+                # Only an exception from outside, such as KeyboardInterrupt, leads here without a failure.
+                request.error = COMMIT_UNKNOWN_RESULT if request.failure is None else IO_ERROR
+            request.done = True
+            if request.has_callbacks:
+                self._called.append(request)
+        self._batch = []
+        self._company.finished(batch)
+        self.commits += 1
+
+    def _fitting(self) -> int:
+        """Return how many of the pending requests go together."""
+        count = mutations = 0
+        for request in self._pending:
+            mutations += request.size()
+            count += 1
+            if count == MOST_REQUESTS or mutations >= MOST_MUTATIONS:
+                break
+        return count
+
+    def _commit_in_spite_of(self, error: Exception, batch: list[CommitRequest]) -> None:
+        """Settle every request of `batch`, the first attempt having failed with `error`."""
+        while True:
+            if isinstance(error, Broken):
+                error.request.failure = error.cause
+                batch = [request for request in batch if request is not error.request]
+            elif (failure := self._recover(error)) is not None:
+                if len(batch) == 1:
+                    batch[0].failure = failure
+                    return
+                # One large transaction must not make the small ones beside it fail.
+                for request in batch:
+                    self._commit_in_spite_of(Again(), [request])
+                return
+            if not batch:
+                return
+            try:
+                self._attempt(batch)
+                return
+            except (Broken, StorageError, lmdb.Error) as another:
+                error = another
+
+    def _recover(self, error: Exception) -> StorageError | None:
+        """Make another attempt possible, or return why none is."""
+        try:
+            if isinstance(error, lmdb.MapFullError):
+                self._host.grow()
+            elif isinstance(error, lmdb.MapResizedError):
+                self._host.adopt()
+            elif isinstance(error, lmdb.PanicError) or (isinstance(error, lmdb.Error) and self._host.files.lost):
+                self.reopen()
+            elif isinstance(error, Again):
+                return None
+            elif isinstance(error, lmdb.Error):
+                raise explain(self._host.path, error)
+            else:
+                raise error
+        except StorageError as failure:
+            return StorageError(f"{failure} Nothing of this commit was kept.")
+        return None
+
+    def _attempt(self, batch: list[CommitRequest]) -> None:
+        """Commit those requests of `batch` that may commit, in one LMDB transaction."""
+        if self._last and (len(self._last) > 1 or self._last[0]() is not None):
+            self._keep_last()
+        if self._neighbours is not None:
+            self._neighbours.wait()
+        txn = self._begin(self._dbs.data, None, True)
+        try:
+            recent = self._recent
+            txn_id = txn.id()
+            self._disk.begun(txn_id)
+            if txn_id != self._last_txn + 1:
+                # Another process has committed. That is known from here on, whatever becomes of this transaction.
+                others = recent.catch_up(txn)
+                if self.listening:
+                    self._news += chain.from_iterable(map(commits, others))
+                self._last_txn = txn_id - 1
+            now = self._now_ns() // 1000
+            passed = now - recent.last_time_us
+            version = recent.last_version + (passed if passed > 1 else 1)
+            key = version.to_bytes(8, "big")
+            accepted = self._apply(txn, batch, key, now)
+            if not accepted:
+                txn.abort()
+                return
+            record = encode_requests(now, accepted)
+            made = entry(key, record)
+            tail = append(txn, self._dbs, recent.tail, made)
+            if self._durable:
+                self._disk.label(txn_id, key, now, accepted)
+            try:
+                txn.commit()
+            except lmdb.Error as error:
+                self._lost(txn_id, error, accepted)
+                return
+            if self._durable and (failure := self._not_kept(txn_id)) is not None:
+                self._unknown(failure, accepted)
+                return
+        except BaseException:
+            txn.abort()
+            raise
+        self._last_txn = txn_id
+        self.newest = (txn_id, version)
+        recent.tail = tail
+        recent.add(version, now, made)
+        self._unforgotten += 1
+        if self._unforgotten >= FORGET_EVERY:
+            self._forget(now)
+        if self.listening:
+            self._news.append((version, record))
+        if self._host.versions_set:
+            self._last = [*map(weakref.ref, accepted)]
+        elif len(accepted) == 1 and accepted[0].gate is None:  # nobody sleeps over it: it is this thread's own
+            self._last = [weakref.ref(accepted[0])]
+            self._last_thread = threading.get_ident()
+        for number, request in enumerate(accepted):
+            request.batch = number
+            request.version = version
+        if self.faults is not None:
+            for request in accepted:
+                request.error = self.faults.after_commit(request)
+
+    def _keep_last(self) -> None:
+        """Keep the state that the last commit left readable, if somebody holds that commit and may ask for its version.
+
+        Threads that commit by turns hold theirs until their next turn, and all that time LMDB could use no page again.
+        So what one left for another is kept only where versions are known to be set.
+        """
+        last, self._last = self._last, []
+        if self._last_thread == threading.get_ident() or self._host.versions_set:
+            held = [request for ref in last if (request := ref()) is not None]
+            committed = self._host.keep_newest() if held else None
+            for request in held:
+                request.committed = committed
+
+    def _apply(self, txn: Any, batch: list[CommitRequest], version: bytes, now: int) -> list[CommitRequest]:
+        """Apply those requests that may commit, and return them; the others get their error."""
+        dbs, last_version = self._dbs, self._recent.last_version
+        oldest = now / 1_000_000 - WINDOW_SECONDS
+        accepted: list[CommitRequest] = []
+        fresh: Written | None = None
+        for request in batch:
+            if request.opened_at is not None and request.opened_at < oldest:
+                error = TRANSACTION_TOO_OLD  # before any conflict, as a cluster's resolver has it
+            elif request.snapshot_version != last_version or fresh or self.faults is not None:
+                error = self._refuse(txn, request, fresh)
+            else:
+                error = 0  # nothing was committed since its snapshot
+            if error:
+                request.error = error
+                continue
+            request.error = None
+            try:
+                request.stamped = apply(txn, dbs, request.mutations, version, len(accepted))
+                if request.rows is not None:
+                    put_rows(txn, dbs, request.rows)
+            except (ArithmeticError, LookupError, TypeError, ValueError, lmdb.BadValsizeError) as cause:
+                raise Broken(request, cause) from cause
+            accepted.append(request)
+            if len(batch) > 1:
+                fresh = fresh or Written([], [])
+                fresh.add([*request.write_keys, *request.stamped], request.write_ranges)
+        return accepted
+
+    def _lost(self, txn_id: int, error: lmdb.Error, accepted: list[CommitRequest]) -> None:
+        """Raise `error` if the commit surely had no effect, else say that nobody knows."""
+        if self._host.files.env.info()["last_txnid"] < txn_id:
+            raise error
+        self._unknown(error, accepted)
+
+    def _not_kept(self, txn_id: int) -> StorageError | None:
+        """Wait until a commit is on the disk, or return why that is not known."""
+        while True:
+            try:
+                self._disk.ensure(txn_id)
+            except StorageError as error:
+                return error
+            except lmdb.MapResizedError:
+                self._host.adopt()
+            else:
+                return None
+
+    def _unknown(self, error: Exception, accepted: list[CommitRequest]) -> None:
+        log.warning("%s: a commit's outcome is unknown: %s", self._host.path, error)
+        self._last_txn = -1
+        for request in accepted:
+            request.error = COMMIT_UNKNOWN_RESULT
+
+    def _refuse(self, txn: Any, request: CommitRequest, fresh: Written | None) -> int:
+        """Return why `request` may not commit after all that did, or 0."""
+        if self.faults is not None and (code := self.faults.before_commit(request)):
+            return code
+        since = request.snapshot_version
+        if since is None:
+            return 0
+        recent = self._recent
+        reads = request.reads()
+        if not recent.reaches(txn, since):
+            return TRANSACTION_TOO_OLD
+        if not reads:
+            return 0
+        keys, ranges = request.read_keys, request.read_ranges
+        written = recent.since(txn, since)
+        if fresh is not None:
+            written = chain((fresh,), written)
+        if request.report_conflicts:
+            request.conflicting = conflicting(written, keys, ranges)
+            return NOT_COMMITTED if request.conflicting else 0
+        return NOT_COMMITTED if conflicts(written, keys, ranges) else 0
+
+    def _forget(self, now: int) -> None:
+        self._unforgotten = 0
+        self._recent.forget(now - WINDOW_US)
+        self._host.working()
+
+
+def encode_requests(now: int, requests: list[CommitRequest]) -> bytes:
+    """Return the log's record of what `requests` write."""
+    if len(requests) == 1:
+        request = requests[0]
+        keys = request.write_keys
+        return encode(now, [*keys, *request.stamped] if request.stamped else keys, request.write_ranges)
+    keys = [*chain.from_iterable(chain(request.write_keys, request.stamped) for request in requests)]
+    return encode(now, keys, [span for request in requests for span in request.write_ranges])

@@ -1,0 +1,329 @@
+"""LMDB's files in a folder: open, check, grow, and every way in which that fails, said clearly."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from fdbqueue.engine.embedded.store.clock import Clock
+from fdbqueue.engine.embedded.store.commit.applying import apply
+from fdbqueue.engine.embedded.store.disk import data_file, layout, redo
+from fdbqueue.engine.embedded.store.disk.disk import Disk, Durable, Relaxed
+from fdbqueue.engine.embedded.store.disk.folder_lock import NAME, Guard
+from fdbqueue.engine.embedded.store.disk.long_keys import Databases
+from fdbqueue.engine.embedded.store.disk.writer_lock import wait_for_stopped
+from fdbqueue.engine.embedded.store.log import log_rows, write_set
+from fdbqueue.engine.embedded.store.url_options import StoreOptions
+from fdbqueue.errors import StorageError
+
+log = logging.getLogger(__name__)
+
+MAX_READERS: Final = 4096
+"""Transactions of all processes together that may be reading at one time."""
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_OURS: Final = frozenset({"data.mdb", "lock.mdb", "owner", "turns", "bell", NAME, "lost+found"})
+
+
+def explain(path: str, error: lmdb.Error) -> StorageError:
+    """Make LMDB's error one that says what happened, where, and what to do."""
+    code = getattr(error, "code", 0)
+    if code in FULL:
+        return StorageError(f"{path}: the disk, or a quota, is full. Make room and try again.")
+    if code in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return StorageError(f"{path}: no right to write there. The folder and its files must be writable.")
+    if code == errno.EIO:
+        # LMDB's answer, too, to a write that the disk took only the beginning of.
+        return StorageError(f"{path}: the disk did not take all: it, or a quota, is full, or it failed ({error}).")
+    if isinstance(error, lmdb.MapFullError):
+        return StorageError(f"{path}: the database has reached its max_size; give a larger one in the URL.")
+    if isinstance(error, lmdb.ReadersFullError):
+        return StorageError(f"{path}: more than {MAX_READERS} transactions are open at one time, in all processes.")
+    if isinstance(error, lmdb.VersionMismatchError):
+        return StorageError(f"{path}: made, or in use, by a program with another version of LMDB's format.")
+    if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.PanicError):
+        return StorageError(f"{path}: the file is damaged or no database of fdbqueue ({error}). Restore a backup.")
+    return StorageError(f"{path}: {error}")
+
+
+class Files:
+    """An open environment and its databases; `map_size` is the address space that it has."""
+
+    __slots__ = ("_closed", "_guard", "_redo", "dbs", "disk", "env", "identity", "lost", "map_size", "options", "path")
+
+    def __init__(self, path: str, options: StoreOptions, clock: Clock) -> None:
+        self.path = path
+        self.options = options
+        self._closed = False
+        self.lost = False
+        """Whether LMDB is closed, by intention or not; only opening the files anew helps."""
+        _check_folder(path)
+        _check_data_file(path)
+        self._guard = Guard(path, clock.boot())
+        try:
+            self._redo: bytes | None = None
+            if self._guard.alone and not self._guard.in_order:
+                self._guard.begin_anew()
+                self._redo = redo.roll_back(path)
+            if self._guard.alone:
+                data_file.check(path)
+            self._open(clock)
+        except BaseException:
+            self._guard.close()
+            raise
+        self._guard.opened()
+
+    def _open(self, clock: Clock) -> None:
+        path = self.path
+        size = _file_size(path)
+        self.map_size = min(max(self.options.map_size, _round(size)), max(self.options.max_size, size))
+        try:
+            self.env = lmdb.open(
+                os.fsencode(path),  # as text it has to be UTF-8
+                map_size=self.map_size,
+                max_dbs=8,
+                max_readers=MAX_READERS,
+                max_spare_txns=64,
+                sync=False,  # that is done by `disk`, with one wait
+                metasync=False,
+                mode=0o644,
+                lib_version=0,
+            )
+        except lmdb.Error as error:
+            raise explain(path, error) from error
+        try:
+            self._guard.found(self.env.info()["last_txnid"])
+            disk = Durable(path, self.env, self._guard)
+            self.disk: Disk = disk
+            try:
+                self.env.reader_check()
+                self.dbs = self._prepared(disk, clock)
+                if not self.options.durable:
+                    self.disk = Relaxed(path, self.env, self._guard)
+                    disk.close()
+            except BaseException:
+                disk.close()
+                raise
+            self.identity = identity(path)
+        except (lmdb.Error, StorageError) as error:
+            self.env.close()
+            raise (explain(path, error) if isinstance(error, lmdb.Error) else error) from error
+        except OSError as error:
+            self.env.close()
+            raise StorageError(f"{path}: its file 'data.mdb' can't be used ({error.strerror}).") from error
+
+    def in_place(self) -> bool:
+        """Say whether the folder still has these files, and not none or others."""
+        return identity(self.path) == self.identity
+
+    def grow(self) -> None:
+        """Double the address space. No transaction of this process may be open.
+
+        Raises:
+            StorageError: it is at `max_size` already.
+        """
+        size = min(self.map_size * 2, self.options.max_size)
+        if size <= self.map_size:
+            raise StorageError(
+                f"{self.path}: the database is full at max_size={self.options.max_size}. Clear something,"
+                " or give a larger max_size in the URL."
+            )
+        self._set_map_size(size)
+
+    def adopt(self) -> None:
+        """Take over the size to which another process has grown the map. No transaction may be open."""
+        self._set_map_size(0)
+
+    def _set_map_size(self, size: int) -> None:
+        try:
+            self.env.set_mapsize(size)
+        except lmdb.Error as error:
+            # The old map is gone: with this environment nothing can be done any more.
+            self.env.close()
+            self.lost = True
+            raise explain(self.path, error) from error
+        self.map_size = self.env.info()["map_size"]
+
+    def close(self) -> None:
+        """Close LMDB's files; a second time does nothing. No transaction may be open."""
+        if self._closed:
+            return
+        self._closed = self.lost = True
+        try:
+            if self._guard.last_one():
+                self.disk.release()
+        except (StorageError, lmdb.Error) as error:
+            log.warning("%s: will be brought in order when it is opened again: %s", self.path, error)
+        self.disk.close()
+        self.env.close()
+        self._guard.close()
+
+    def _prepared(self, disk: Durable, clock: Clock) -> Databases:
+        """Do `_prepare`, also if another process makes the map larger meanwhile, or it is full."""
+        if not self._guard.alone:
+            wait_for_stopped(self.path)
+        while True:
+            try:
+                return self._prepare(disk, clock)
+            except lmdb.MapResizedError:
+                self.adopt()
+            except lmdb.MapFullError:
+                self.grow()
+
+    def _prepare(self, disk: Durable, clock: Clock) -> Databases:
+        """Make the databases, or check those that are there, and note the boot."""
+        with self.env.begin(write=True) as txn:
+            found, meta = self._format(txn)
+            number = txn.id()
+            if found is None:
+                disk.begun(number)
+                disk.label_other(number, None)
+                txn.put(layout.FORMAT_KEY, layout.FORMAT, db=meta)
+            dbs = Databases(
+                path=self.path,
+                data=self.env.open_db(layout.DATA, txn=txn),
+                long=self.env.open_db(layout.LONG, txn=txn),
+                log=self.env.open_db(layout.LOG, txn=txn),
+                meta=meta,
+                top=self.env.open_db(None, txn=txn),
+            )
+        if found is None:
+            disk.ensure(number)
+            _keep_names(self.path)
+        self._make_again(dbs, disk)
+        self._note_boot(dbs, disk, clock)
+        return dbs
+
+    def _format(self, txn: Any) -> tuple[bytes | None, Any]:
+        """Return our mark in an environment of ours, or None in a new one; never write into another program's."""
+        found, meta = _mark(self.path, self.env, txn, create=not txn.stat()["entries"])
+        if found == layout.FORMER_FORMAT and not self._guard.alone:
+            raise StorageError(
+                f"{self.path}: its format is {found.decode()!r}, which this version of fdbqueue brings up to date when"
+                " no other process has it open. Close it in the others first."
+            )
+        return found, meta
+
+    def _make_again(self, dbs: Databases, disk: Durable) -> None:
+        """Make the commit again that a power cut may have left in parts."""
+        if self._redo is None:
+            return
+        commit = redo.decode(self._redo)
+        with self.env.begin(dbs.data, write=True) as txn:
+            number = txn.id()
+            disk.begun(number)
+            disk.label_other(number, self._redo)
+            for batch, mutations in enumerate(commit.requests):
+                apply(txn, dbs, mutations, commit.version, batch)
+            record = write_set.encode(commit.time_us, [], [])
+            log_rows.append(txn, dbs, log_rows.tail_of(txn, dbs), log_rows.entry(commit.version, record))
+        self._redo = None
+        disk.ensure(number)
+
+    def _note_boot(self, dbs: Databases, disk: Durable, clock: Clock) -> None:
+        boot = clock.boot()
+        with self.env.begin(write=True) as txn:
+            current = txn.get(layout.FORMAT_KEY, db=dbs.meta) == layout.FORMAT
+            if current and txn.get(layout.BOOT_KEY, db=dbs.meta) == boot:
+                return
+            # No transaction is left from before the boot, whose clock said nothing of this one's, nor, where the
+            # format is a former one, from before this process came, alone.
+            number = txn.id()
+            disk.begun(number)
+            disk.label_other(number, None)
+            txn.put(layout.FORMAT_KEY, layout.FORMAT, db=dbs.meta)
+            txn.put(layout.BOOT_KEY, boot, db=dbs.meta)
+            record = write_set.encode(clock.now_ns() // 1000, [], [])
+            log_rows.begin(txn, dbs, record, jump=layout.REBOOT_VERSIONS)
+        disk.ensure(number)
+
+
+def _check_folder(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+        names = set(os.listdir(path))
+    except FileExistsError:
+        raise StorageError(f"{path}: is a file. file: needs a folder.") from None
+    except OSError as error:
+        raise StorageError(f"{path}: can't be made or read as a folder ({error.strerror}).") from error
+    if names and "data.mdb" not in names and not names <= _OURS:
+        raise StorageError(
+            f"{path}: is a folder with other files, such as {min(names - _OURS)!r}. Give one of its own."
+        )
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise StorageError(f"{path}: no right to write there. The folder and its files must be writable.")
+
+
+def _check_data_file(path: str) -> None:
+    """Raise if the data file is not ours, before anything is written: not even the guard's file.
+
+    Where that file is, a process of ours has been in the folder. It is not there beside a backup.
+    """
+    data, guarded = Path(path, "data.mdb"), Path(path, NAME)
+    if guarded.exists() or not data.exists() or not data.stat().st_size:
+        return
+    try:
+        data_file.check(path, mend=False)
+        with (
+            lmdb.open(os.fsencode(path), readonly=True, lock=False, create=False, max_dbs=8, lib_version=0) as env,
+            env.begin() as txn,
+        ):
+            if txn.stat()["entries"]:
+                _mark(path, env, txn, create=False)
+    except (lmdb.Error, StorageError) as error:
+        if not guarded.exists():  # else another process opens the folder right now, and writes
+            raise (explain(path, error) if isinstance(error, lmdb.Error) else error) from error
+
+
+def _mark(path: str, env: Any, txn: Any, *, create: bool) -> tuple[bytes | None, Any]:
+    """Return our mark in an environment, None in a new one, and the database that it is in."""
+    try:
+        meta = env.open_db(layout.META, txn=txn, create=create)
+    except lmdb.NotFoundError:
+        raise StorageError(f"{path}: the LMDB database there is not fdbqueue's.") from None
+    found: bytes | None = txn.get(layout.FORMAT_KEY, db=meta)
+    if found not in (None, layout.FORMAT, layout.FORMER_FORMAT):
+        raise StorageError(
+            f"{path}: its format is {found.decode('latin-1')!r} and this version of fdbqueue reads"
+            f" {layout.FORMAT.decode()!r}. Use the version that made it."
+        )
+    return found, meta
+
+
+def _keep_names(path: str) -> None:
+    """Wait until the folder's name, those of folders that were made for it, and those of its files are on the disk."""
+    for folder in (path, *map(str, Path(path).parents)):
+        try:
+            fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:  # a parent that may not be read, a file system that has no such call
+            log.info("%s: can't be written when asked to, as files can: %s", folder, error)
+
+
+def identity(path: str) -> tuple[int, int] | None:
+    """Return what tells the data file in the folder `path` from every other; None if there is none."""
+    try:
+        found = os.stat(os.path.join(path, "data.mdb"))
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _file_size(path: str) -> int:
+    try:
+        return os.stat(os.path.join(path, "data.mdb")).st_size
+    except OSError:
+        return 0
+
+
+def _round(size: int) -> int:
+    """Return a power of two with room for as much again."""
+    return 1 << (2 * size).bit_length() if size else 0

@@ -1,0 +1,195 @@
+"""Keys of up to 10,000 bytes over LMDB's 511, their order kept.
+
+A key of up to 500 bytes stands in ``data`` as it is. Of a longer one the first 500 bytes and a zero byte lead, as a
+*pointer*, to a *level* of ``long`` that holds what follows, under the level's id; a rest that is too long in turn has
+a pointer there, and so on. A pointer is 501 bytes long, as nothing else is, and sorts where the keys behind it do:
+right after the key of its 500 bytes, before everything else. Level 0 holds the empty key, which LMDB doesn't take.
+
+Most databases have no long key; whoever knows so (`any_long`) reads and writes ``data`` directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fdbqueue.engine.embedded.store.disk.layout import DIRECT_KEY
+
+POINTER_LENGTH: Final = DIRECT_KEY + 1
+EMPTY_KEY: Final = bytes(8)
+
+Row = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Databases:
+    """The handles of the named databases in the folder `path`."""
+
+    path: str
+    data: Any
+    long: Any
+    log: Any
+    meta: Any
+    top: Any
+    """The environment's own, in which LMDB keeps where the others begin."""
+
+
+class LongKeys:
+    """Reads and writes of any key in one LMDB transaction, long ones included.
+
+    *Cost:* one LMDB operation for each 500 bytes of the key, for the key itself or for each row.
+    """
+
+    __slots__ = ("_data", "_long", "_txn")
+
+    def __init__(self, txn: Any, dbs: Databases) -> None:
+        self._txn = txn
+        self._data = dbs.data
+        self._long = dbs.long
+
+    def any_long(self) -> bool:
+        """Say whether there is a key that doesn't stand in ``data`` as it is."""
+        return bool(self._txn.cursor(self._long).first())
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of `key`."""
+        place = self._path(key)[-1]
+        value: bytes | None = None if place is None else self._txn.get(place[1], db=place[0])
+        return value
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set `key`, making the levels that it needs."""
+        txn, db, level, rest = self._txn, self._data, b"", key
+        fresh = 0
+        while len(level) + len(rest) > DIRECT_KEY:
+            pointer, rest = _split(level, rest)
+            below = txn.get(pointer, db=db)
+            if below is None:
+                fresh = fresh + 1 if fresh else self._free_level()
+                below = fresh.to_bytes(8, "big")
+                txn.put(pointer, below, db=db)
+            db, level = self._long, below
+        if key:
+            txn.put(level + rest, value, db=db)
+        else:
+            txn.put(EMPTY_KEY, value, db=self._long)
+
+    def delete(self, key: bytes) -> bool:
+        """Clear `key`, and the levels that are empty then; say whether it was there."""
+        path = self._path(key)
+        if path[-1] is None:
+            return False
+        places = [place for place in path if place is not None]
+        db, stored = places.pop()
+        if not self._txn.delete(stored, db=db):
+            return False
+        while places and not self._occupied(stored[:8]):
+            db, stored = places.pop()
+            self._txn.delete(stored, db=db)
+        return True
+
+    def rows(self, begin: bytes, end: bytes, reverse: bool = False) -> Iterator[Row]:
+        """Read ``[begin, end)`` in order; nothing may be written meanwhile."""
+        if reverse:
+            yield from self._down(self._data, b"", b"", begin, end)
+            if begin == b"" < end and (value := self._txn.get(EMPTY_KEY, db=self._long)) is not None:
+                yield b"", value
+            return
+        if begin == b"" < end and (value := self._txn.get(EMPTY_KEY, db=self._long)) is not None:
+            yield b"", value
+        yield from self._up(self._data, b"", b"", begin, end)
+
+    def _path(self, key: bytes) -> list[tuple[Any, bytes] | None]:
+        """Return where the pointers to `key` stand and, last, where the key itself does; None where one is missing."""
+        if not key:
+            return [(self._long, EMPTY_KEY)]
+        db, level, rest = self._data, b"", key
+        places: list[tuple[Any, bytes] | None] = []
+        while len(level) + len(rest) > DIRECT_KEY:
+            pointer, rest = _split(level, rest)
+            places.append((db, pointer))
+            level = self._txn.get(pointer, db=db)
+            if level is None:
+                return [*places, None]
+            db = self._long
+        return [*places, (db, level + rest)]
+
+    def _free_level(self) -> int:
+        cursor = self._txn.cursor(self._long)
+        return int.from_bytes(cursor.key()[:8], "big") + 1 if cursor.last() else 1
+
+    def _occupied(self, level: bytes) -> bool:
+        cursor = self._txn.cursor(self._long)
+        return bool(cursor.set_range(level)) and cursor.key().startswith(level)
+
+    def _up(self, db: Any, level: bytes, prefix: bytes, begin: bytes, end: bytes) -> Iterator[Row]:
+        """Read the rows of one level, whose keys all start with `prefix`, from `begin` on, upwards."""
+        cursor = self._txn.cursor(db)
+        rest = begin[len(prefix) :] if begin > prefix else b""
+        seek = _seek(level, rest)
+        if not (cursor.set_range(seek) if seek else cursor.first()):
+            return
+        for stored, value in cursor.iternext():
+            if not stored.startswith(level):
+                return
+            if len(stored) == POINTER_LENGTH:
+                inner = prefix + stored[len(level) : DIRECT_KEY]
+                if inner >= end:
+                    return
+                yield from self._up(self._long, value, inner, begin, end)
+                continue
+            key = prefix + stored[len(level) :]
+            if key >= end:
+                return
+            if key >= begin:
+                yield key, value
+
+    def _down(self, db: Any, level: bytes, prefix: bytes, begin: bytes, end: bytes) -> Iterator[Row]:
+        """Read the rows of one level from before `end` on, downwards."""
+        cursor = self._txn.cursor(db)
+        if end.startswith(prefix):
+            seek = _seek(level, end[len(prefix) :])
+            # A pointer that `end` itself leads through holds keys before it.
+            found = cursor.set_range(seek) if seek else False
+            if not (found and len(seek) == POINTER_LENGTH and cursor.key() == seek):
+                found = cursor.prev() if found else cursor.last()
+        else:
+            found = _last_of(cursor, level)
+        if not found:
+            return
+        for stored, value in cursor.iterprev():
+            if not stored.startswith(level):
+                return
+            if len(stored) == POINTER_LENGTH:
+                inner = prefix + stored[len(level) : DIRECT_KEY]
+                yield from self._down(self._long, value, inner, begin, end)
+                if inner < begin:
+                    return
+                continue
+            key = prefix + stored[len(level) :]
+            if key < begin:
+                return
+            if key < end:
+                yield key, value
+
+
+def _split(level: bytes, rest: bytes) -> tuple[bytes, bytes]:
+    """Return the pointer that leads on from `level` towards `rest`, and what is left behind it."""
+    room = DIRECT_KEY - len(level)
+    return level + rest[:room] + b"\0", rest[room:]
+
+
+def _seek(level: bytes, rest: bytes) -> bytes:
+    """Return where in the level the first stored key at or after `rest`, or the pointer towards it, is."""
+    if len(level) + len(rest) > DIRECT_KEY:
+        return _split(level, rest)[0]
+    return level + rest
+
+
+def _last_of(cursor: Any, level: bytes) -> bool:
+    """Move to the last key of the level, if it has one."""
+    if not level:
+        return bool(cursor.last())
+    after = (int.from_bytes(level, "big") + 1).to_bytes(8, "big")
+    return bool(cursor.prev() if cursor.set_range(after) else cursor.last())

@@ -1,0 +1,159 @@
+"""The log of recent commits: which keys and ranges each wrote, for the conflict check.
+
+A commit conflicts if a range that its transaction read was written, after its read version, by another. The log says
+so for all processes: it stands beside the data (`logrows`), written in the commit's own LMDB transaction. This is what
+a process keeps of it in memory.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final
+
+from fdbqueue.engine.embedded.store.disk.long_keys import Databases
+from fdbqueue.engine.embedded.store.log import log_rows
+from fdbqueue.engine.embedded.store.log.write_set import Written, time_of
+
+CACHE_BYTES: Final = 24 << 20
+BLOCK_BYTES: Final = 32 << 10
+FEW: Final = 8
+"""Runs that are looked at one by one, as others will look at them again."""
+RUN_OVERHEAD: Final = 90
+"""Bytes that Python takes for a run beside its own."""
+
+
+class Block:
+    """Commits one after the other, in runs: an own one by itself, others' as they stood in the log.
+
+    What they wrote in all is made out when a check needs it. Plain bytes in lists, rather than an object for each
+    commit, spare the garbage collector hundreds of thousands.
+    """
+
+    __slots__ = ("_all", "_each", "full", "runs", "size", "time_us", "versions")
+
+    def __init__(self) -> None:
+        self.versions: list[int] = []
+        """The last one of each run."""
+        self.runs: list[bytes] = []
+        self.size = 0
+        self.time_us = 0
+        """When the last commit was, at the latest."""
+        self.full = False
+        self._each: dict[int, Written] = {}
+        self._all: Written | None = None
+
+    @property
+    def first(self) -> int:
+        """The version of the first commit."""
+        return log_rows.first_of(self.runs[0])
+
+    def since(self, version: int) -> Iterator[Written]:
+        """Give what was written after `version`, in all where the block is full and all of it is newer."""
+        if self.full and self.first > version:
+            if self._all is None:
+                self._all = self._whole()
+            yield self._all
+            return
+        first = bisect_right(self.versions, version)
+        runs = self.runs[first:]
+        if len(runs) > FEW:
+            runs[0] = log_rows.newer(runs[0], version)
+            yield Written(*log_rows.written_in(runs))
+            return
+        for at, run in enumerate(runs, first):
+            yield self._written(at, run, version)
+
+    def _written(self, at: int, run: bytes, version: int) -> Written:
+        rest = log_rows.newer(run, version)
+        if rest is not run:
+            return Written(*log_rows.written_in((rest,)))
+        written = self._each.get(at)
+        if written is None:
+            written = self._each[at] = Written(*log_rows.written_in((run,)))
+        return written
+
+    def _whole(self) -> Written:
+        self._each.clear()
+        return Written(*log_rows.written_in(self.runs))
+
+
+class RecentCommits:
+    """The newest part of the log, as far as this process has read or written it; what is older stays in LMDB.
+
+    Only the thread that holds the committer's lead uses it.
+    """
+
+    __slots__ = ("_block", "_blocks", "_dbs", "_size", "last_time_us", "last_version", "tail")
+
+    def __init__(self, dbs: Databases) -> None:
+        self._dbs = dbs
+        self._block = Block()
+        self._blocks: deque[Block] = deque([self._block])
+        self._size = 0
+        self.last_version = -1
+        self.last_time_us = 0
+        self.tail = b""
+        """The log's tail in LMDB (`logrows`) as the last commit left it."""
+
+    def add(self, version: int, time_us: int, run: bytes) -> None:
+        """Take in the newest commit, or several up to it."""
+        self.last_version = version
+        self.last_time_us = time_us
+        block = self._block
+        if block.size >= BLOCK_BYTES:
+            block = self._next_block()
+        block.versions.append(version)
+        block.runs.append(run)
+        block.size += len(run) + RUN_OVERHEAD
+        block.time_us = time_us
+
+    def _next_block(self) -> Block:
+        self._block.full = True
+        self._size += self._block.size
+        while self._size > CACHE_BYTES and len(self._blocks) > 1:
+            self._drop()
+        self._block = Block()
+        self._blocks.append(self._block)
+        return self._block
+
+    def _drop(self) -> None:
+        self._size -= self._blocks.popleft().size
+
+    def catch_up(self, txn: Any) -> list[bytes]:
+        """Take in what other processes have committed, and return it, in runs."""
+        known, dbs = self.last_version, self._dbs
+        new = list(log_rows.read_runs(txn, dbs, known if known >= 0 else log_rows.last_version(txn, dbs) - 1))
+        self.tail = log_rows.tail_of(txn, dbs)
+        if new:
+            _, record = log_rows.newest(new[-1][1])
+            time_us = time_of(record)
+            for version, run in new:
+                self.add(version, time_us, run)
+        return [run for _, run in new] if known >= 0 else []
+
+    def forget(self, before_us: int) -> None:
+        """Let go of what is from before `before_us`, but for the newest."""
+        while len(self._blocks) > 1 and self._blocks[0].time_us < before_us:
+            self._drop()
+
+    def reaches(self, txn: Any, version: int) -> bool:
+        """Say whether every commit after `version` is known."""
+        return self._blocks[0].first <= version or 0 < log_rows.first_version(txn, self._dbs) <= version
+
+    def since(self, txn: Any, version: int) -> Iterator[Written]:
+        """Give what was written after `version`."""
+        for block in reversed(self._blocks):
+            if block.versions and block.versions[-1] <= version:
+                return
+            yield from block.since(version)
+        oldest = self._blocks[0].first
+        if oldest > version:
+            yield from self._stored(txn, version, oldest)
+
+    def _stored(self, txn: Any, version: int, before: int) -> Iterator[Written]:
+        for last, run in log_rows.read_runs(txn, self._dbs, version):
+            yield Written(*log_rows.written_in((run,)))
+            if last >= before:
+                return  # what is not older stands in memory too

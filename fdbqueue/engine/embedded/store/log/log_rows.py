@@ -1,0 +1,188 @@
+"""How the log of recent commits stands in LMDB: rows of many commits, and the newest ones in a *tail*.
+
+The tail stands in the page in which LMDB keeps where its databases begin, which every commit writes anyhow; so most
+commits write no page for the log. What no longer fits there becomes a row of the database ``log``. With each row some
+old ones go. (Dropping many at a stroke is cheaper in itself, but leaves LMDB a long list of free pages, which it writes
+anew with every commit until they are used up.)
+
+::
+
+    tail    | version of the last commit | entry | entry | …     the key ``tail`` of the environment's own database
+    row     | entry | entry | …                                  of ``log``, its key the version of its last entry
+    entry   | version of a commit | length | record |
+              8                     4        as `written` has it
+
+Entries that follow each other, as rows and the tail have them, are a *run*. What other processes have committed stays
+in its runs until a check asks for it, since most of it is never asked for one by one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from fdbqueue.engine.embedded.store.disk.layout import TAIL_KEY, WINDOW_SECONDS
+from fdbqueue.engine.embedded.store.disk.long_keys import Databases
+from fdbqueue.engine.embedded.store.log.write_set import KEY_AT, ONE_KEY, Range, decode
+
+Commit = tuple[int, bytes]
+"""A version and its record."""
+Run = tuple[int, bytes]
+"""The version of its last entry, and the entries."""
+
+TAIL_BYTES: Final = 1_900
+"""With key and header, less than half a page, as LMDB wants of what is to stand in a page among others."""
+TRIM_MOST: Final = 3
+"""Rows that go at most with each new one: more than come, or they would pile up."""
+WINDOW_US: Final = int((WINDOW_SECONDS + 1) * 1_000_000)
+
+_ENTRY: Final = struct.Struct(">QI")
+_SHAPE: Final = struct.Struct(">8xI8xQ")
+"""Of an entry: its record's length, and how many keys and ranges the record has."""
+_VERSION_BYTES: Final = 8
+
+
+def begin(txn: Any, dbs: Databases, record: bytes, *, jump: int) -> None:
+    """Forget all there was and go on, `jump` versions higher, with one commit of that record."""
+    version = (last_version(txn, dbs) + jump).to_bytes(8, "big")
+    txn.drop(dbs.log, delete=False)
+    append(txn, dbs, version, entry(version, record))
+
+
+def entry(version: bytes, record: bytes) -> bytes:
+    """Return the entry of a commit."""
+    return b"".join((version, len(record).to_bytes(4, "big"), record))
+
+
+def last_version(txn: Any, dbs: Databases) -> int:
+    """Return the last commit's version, 0 if there is none."""
+    tail = txn.get(TAIL_KEY, db=dbs.top)
+    if tail is not None:
+        return int.from_bytes(tail[:_VERSION_BYTES], "big")
+    cursor = txn.cursor(dbs.log)  # of a format that had no tail
+    return int.from_bytes(cursor.key(), "big") if cursor.last() else 0
+
+
+def tail_of(txn: Any, dbs: Databases) -> bytes:
+    """Return the tail, for `append`."""
+    tail: bytes = txn.get(TAIL_KEY, b"", db=dbs.top)
+    return tail
+
+
+def append(txn: Any, dbs: Databases, tail: bytes, entry: bytes) -> bytes:
+    """Add the newest commit behind `tail`, which is what stands there, and return the new tail.
+
+    *Cost:* one write into a page that the commit writes anyhow; once in some forty small commits, the way to two rows.
+    """
+    version = entry[:_VERSION_BYTES]
+    if len(tail) + len(entry) <= TAIL_BYTES:
+        tail = b"".join((version, tail[_VERSION_BYTES:], entry))
+    else:
+        if len(tail) > _VERSION_BYTES:
+            txn.put(tail[:_VERSION_BYTES], tail[_VERSION_BYTES:], True, True, True, dbs.log)
+        if _VERSION_BYTES + len(entry) <= TAIL_BYTES:
+            tail = version + entry
+        else:
+            txn.put(version, entry, True, True, True, dbs.log)
+            tail = version
+        _trim(txn, dbs, version)
+    txn.put(TAIL_KEY, tail, True, True, False, dbs.top)
+    return tail
+
+
+def read_runs(txn: Any, dbs: Databases, after: int) -> Iterator[Run]:
+    """Read the commits after version `after`, in order, as they stand there."""
+    cursor = txn.cursor(dbs.log)
+    if cursor.set_range((after + 1).to_bytes(8, "big")):
+        for key, row in cursor.iternext():
+            yield int.from_bytes(key, "big"), newer(row, after)
+    tail = tail_of(txn, dbs)
+    if rest := newer(tail[_VERSION_BYTES:], after):
+        yield int.from_bytes(tail[:_VERSION_BYTES], "big"), rest
+
+
+def read_log(txn: Any, dbs: Databases, after: int) -> Iterator[Commit]:
+    """Read the commits after version `after`, in order, one by one."""
+    for _, run in read_runs(txn, dbs, after):
+        yield from commits(run)
+
+
+def first_of(run: bytes) -> int:
+    """Return the version of the first entry of `run`."""
+    return int.from_bytes(run[:_VERSION_BYTES], "big")
+
+
+def newest(run: bytes) -> Commit:
+    """Return the last commit of `run`."""
+    at = end = 0
+    while end < len(run):
+        at = end
+        version, length = _ENTRY.unpack_from(run, at)
+        end += _ENTRY.size + length
+    return version, run[at + _ENTRY.size :]
+
+
+def newer(run: bytes, version: int) -> bytes:
+    """Return the part of `run` after `version`; `run` itself if that is all of it."""
+    at = 0
+    while at < len(run):
+        found, length = _ENTRY.unpack_from(run, at)
+        if found > version:
+            break
+        at += _ENTRY.size + length
+    return run[at:]
+
+
+def commits(run: bytes) -> Iterator[Commit]:
+    """Give the commits of `run` one by one."""
+    at = 0
+    while at < len(run):
+        version, length = _ENTRY.unpack_from(run, at)
+        at += _ENTRY.size
+        yield version, run[at : at + length]
+        at += length
+
+
+def written_in(runs: Iterable[bytes]) -> tuple[list[bytes], list[Range]]:
+    """Return the keys and ranges that the commits of `runs` wrote together."""
+    keys: list[bytes] = []
+    ranges: list[Range] = []
+    for run in runs:
+        at = 0
+        while at < len(run):
+            length, counts = _SHAPE.unpack_from(run, at)
+            start = at + _ENTRY.size
+            at = start + length
+            if counts == ONE_KEY:
+                keys.append(run[start + KEY_AT : at])
+            else:
+                some_keys, some_ranges = decode(run[start:at])
+                keys += some_keys
+                ranges += some_ranges
+    return keys, ranges
+
+
+def first_version(txn: Any, dbs: Databases) -> int:
+    """Return the version of the oldest commit that is still there; 0 if there is none."""
+    cursor = txn.cursor(dbs.log)
+    oldest = commits(cursor.value() if cursor.first() else tail_of(txn, dbs)[_VERSION_BYTES:])
+    return next(oldest, (0, b""))[0]
+
+
+def _trim(txn: Any, dbs: Databases, version: bytes) -> None:
+    """Drop some rows that no transaction can need, the last commit being of `version`.
+
+    Versions grow at least as fast as microseconds. The newest row from before the window stays: its last commit stands
+    for the state that a transaction at the window's beginning sees.
+    """
+    cursor = txn.cursor(dbs.log)
+    since = max(0, int.from_bytes(version, "big") - WINDOW_US).to_bytes(8, "big")
+    if not (cursor.prev() if cursor.set_range(since) else cursor.last()):
+        return
+    kept = cursor.key()
+    cursor.first()
+    for _ in range(TRIM_MOST):
+        if cursor.key() >= kept:
+            return
+        cursor.delete()

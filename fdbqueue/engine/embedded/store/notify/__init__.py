@@ -1,0 +1,1 @@
+"""Notification of commits: `notifier` wakes processes that watch, `changes` finds out which keys were written."""

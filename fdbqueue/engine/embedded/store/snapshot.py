@@ -1,0 +1,217 @@
+"""A consistent view of the database: an LMDB read transaction that can be taken away."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from itertools import islice
+from operator import itemgetter
+from typing import Any, Final
+
+import lmdb
+
+from fdbqueue.engine.embedded.store.disk.files import explain
+from fdbqueue.engine.embedded.store.disk.layout import DIRECT_KEY
+from fdbqueue.engine.embedded.store.disk.long_keys import Databases, LongKeys, Row
+from fdbqueue.engine.embedded.store.in_flight import Source
+from fdbqueue.engine.embedded.store.log.log_rows import Commit, read_log
+from fdbqueue.engine.errors import TRANSACTION_TOO_OLD, FDBError
+
+_FIRST_CHUNK: Final = 16
+_LARGEST_CHUNK: Final = 4096
+_CHUNK_BYTES: Final = 1 << 20
+_SEEK_LIMIT: Final = 511
+_row_key = itemgetter(0)
+
+
+class Snapshot(Source):
+    """The database as of `version`. Any thread may use it; every read raises 1007 once it was evicted."""
+
+    _any_long: bool | None = None
+    _closed = False
+    _sharers: dict[Snapshot, None] | None = None
+
+    def __init__(
+        self, txn: Any, dbs: Databases, version: int, opened_at: float, forget: Callable[[Snapshot, None], object]
+    ) -> None:
+        self._txn = txn
+        self._dbs = dbs
+        self._lock = threading.Lock()
+        self._forget = forget
+        self.cut_at = -1
+        self.version = version
+        self.opened_at = opened_at
+
+    @property
+    def closed(self) -> bool:
+        """Whether the one who took the view has let it go."""
+        return self._closed
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of `key`."""
+        with self._lock:
+            if self._txn is None:
+                raise FDBError(TRANSACTION_TOO_OLD)
+            try:
+                if 0 < len(key) <= DIRECT_KEY:
+                    value: bytes | None = self._txn.get(key)
+                    return value
+                return LongKeys(self._txn, self._dbs).get(key)
+            except lmdb.Error as error:
+                raise explain(self._dbs.path, error) from error
+
+    def rows(self, begin: bytes, end: bytes, limit: int = 0, reverse: bool = False) -> list[Row]:
+        """Return the rows of ``[begin, end)``, at most `limit` of them (0: all), from the front or from the back.
+
+        *Cost:* finding the first row grows with the logarithm of the database, each further row is a step.
+        """
+        with self._lock:
+            txn = self._txn
+            if txn is None:
+                raise FDBError(TRANSACTION_TOO_OLD)
+            try:
+                return self._rows(txn, begin, end, limit, reverse) if begin < end else []
+            except lmdb.Error as error:
+                raise explain(self._dbs.path, error) from error
+
+    def _rows(self, txn: Any, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[Row]:
+        if self._any_long is None:
+            self._any_long = LongKeys(txn, self._dbs).any_long()
+        if self._any_long:
+            return list(islice(LongKeys(txn, self._dbs).rows(begin, end, reverse), limit or None))
+        cursor = txn.cursor(self._dbs.data)
+        return _down(cursor, begin, end, limit) if reverse else _up(cursor, begin, end, limit)
+
+    def scan(self, begin: bytes, end: bytes, reverse: bool = False) -> Iterator[Row]:
+        """Read the rows of ``[begin, end)`` lazily, as many at a time as fit about a megabyte."""
+        size = _FIRST_CHUNK
+        while True:
+            chunk = self.rows(begin, end, size, reverse)
+            yield from chunk
+            if len(chunk) < size:
+                return
+            if reverse:
+                end = chunk[-1][0]
+            else:
+                begin = chunk[-1][0] + b"\0"
+            size = _next_chunk(size, chunk[-1])
+
+    def commits_after(self, version: int) -> tuple[int, list[Commit]]:
+        """Return LMDB's number of the view, and the commits after `version` that its log still has, in order."""
+        with self._lock:
+            if self._txn is None:
+                raise FDBError(TRANSACTION_TOO_OLD)
+            return self._txn.id(), list(read_log(self._txn, self._dbs, version))
+
+    def share(self) -> Snapshot:
+        """Return the same view once more, to be closed for itself."""
+        with self._lock:
+            if self._txn is None:
+                raise FDBError(TRANSACTION_TOO_OLD)
+            if self._sharers is None:
+                self._sharers = {}
+        return SharedSnapshot(self, self._sharers)
+
+    def close(self) -> None:
+        """Let the view go; a second time does nothing."""
+        if not self._closed:
+            self._closed = True
+            if not self._sharers:
+                self._forget(self, None)
+                with self._lock:
+                    if self._txn is not None:
+                        self._txn.abort()
+                        self._txn = None
+
+    def end(self) -> None:
+        """Let the view go for all who share it."""
+        self._forget(self, None)
+        self.evict()
+
+    def evict(self) -> None:
+        """Take the view away from whoever still reads it."""
+        with self._lock:
+            txn, self._txn = self._txn, None
+            if txn is not None:
+                txn.abort()
+
+    def abandon(self) -> Any:
+        """Give up the view in a forked child, where LMDB's transaction must not be touched; return it to be kept."""
+        self._lock = threading.Lock()
+        txn, self._txn = self._txn, None
+        return txn
+
+
+class SharedSnapshot(Snapshot):
+    """A view that belongs to another snapshot as well; it ends with the last who has it."""
+
+    def __init__(self, base: Snapshot, sharers: dict[Snapshot, None]) -> None:
+        self._base = base
+        self._all = sharers
+        self.cut_at = -1
+        self.version = base.version
+        self.opened_at = base.opened_at
+        sharers[self] = None
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._base.get(key)
+
+    def rows(self, begin: bytes, end: bytes, limit: int = 0, reverse: bool = False) -> list[Row]:
+        return self._base.rows(begin, end, limit, reverse)
+
+    def commits_after(self, version: int) -> tuple[int, list[Commit]]:
+        return self._base.commits_after(version)
+
+    def share(self) -> Snapshot:
+        return self._base.share()
+
+    def close(self) -> None:
+        self._all.pop(self, None)
+        if not self._all and self._base.closed:
+            self._base.end()
+
+
+def _next_chunk(size: int, row: Row) -> int:
+    room = _CHUNK_BYTES // (len(row[0]) + len(row[1]) + 1)
+    return max(_FIRST_CHUNK, min(size * 4, _LARGEST_CHUNK, room))
+
+
+def _up(cursor: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
+    # No key here is longer than a seek can be, so cutting `begin` there finds the same row.
+    if not (cursor.set_range(begin[:_SEEK_LIMIT]) if begin else cursor.first()):
+        return []
+    if limit == 1:
+        key = cursor.key()
+        return [(key, cursor.value())] if key < end else []
+    found: list[Row] = []
+    for chunk in _chunks(cursor.iternext(), limit):
+        if chunk[-1][0] >= end:
+            return found + chunk[: bisect_left(chunk, end, key=_row_key)]
+        found += chunk
+    return found
+
+
+def _down(cursor: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
+    if not (cursor.prev() if cursor.set_range(end[:_SEEK_LIMIT]) else cursor.last()):
+        return []
+    found: list[Row] = []
+    for chunk in _chunks(cursor.iterprev(), limit):
+        if chunk[-1][0] < begin:
+            return found + [row for row in chunk if row[0] >= begin]
+        found += chunk
+    return found
+
+
+def _chunks(rows: Iterator[Row], limit: int) -> Iterator[list[Row]]:
+    """Give up to `limit` rows in chunks that grow, so that little is read in vain behind a range's end."""
+    size, left = _FIRST_CHUNK, limit or -1
+    while left:
+        wanted = min(size, left) if limit else size
+        chunk = list(islice(rows, wanted))
+        if chunk:
+            yield chunk
+        if len(chunk) < wanted:
+            return
+        left -= wanted if limit else 0
+        size = _next_chunk(size, chunk[-1])

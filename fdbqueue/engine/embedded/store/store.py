@@ -1,0 +1,485 @@
+"""The store: ordered keys in LMDB files, consistent views of them, and commits that are checked for conflicts.
+
+General layout of the store side::
+
+    Store            one open folder of this process, shared by all who open it   store.py
+      Files          LMDB's environment: open, check, grow                         files.py, layout.py, datafile.py
+        Disk         durable with one wait, and in order after a power cut         disk.py, redo.py, guard.py
+      Snapshot       a consistent view, taken away when it gets too old            snapshot.py, janitor.py
+      Committer      group commit                                                  committer.py, request.py
+        RecentCommits  which commit wrote what, for conflict checks                commitlog.py
+        apply          mutations to LMDB                                           applying.py, atomics.py
+      Changes        who wants to hear of writes to which keys                     changes.py
+        Bell         wakes the processes that wait for commits of others           bell.py, sharedpage.py
+      LongKeys       keys beyond LMDB's 511 bytes                                  longkeys.py
+
+One writer at a time, over all processes, holds LMDB's lock; readers never wait. A process that dies, with or without
+the lock, leaves the last commit in place: LMDB writes a commit's pages to free places and then one page that makes
+them the database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, Final
+
+import lmdb
+
+from fdbqueue.engine.embedded.store import url_options
+from fdbqueue.engine.embedded.store.clock import Clock
+from fdbqueue.engine.embedded.store.commit.background_committer import Sweeper
+from fdbqueue.engine.embedded.store.commit.committer import Committer
+from fdbqueue.engine.embedded.store.commit.request import CommitRequest, Faults
+from fdbqueue.engine.embedded.store.commit.uninterrupted import uninterrupted
+from fdbqueue.engine.embedded.store.disk import forks, memory
+from fdbqueue.engine.embedded.store.disk.files import Files, explain, identity
+from fdbqueue.engine.embedded.store.disk.layout import WINDOW_SECONDS
+from fdbqueue.engine.embedded.store.log.committed import Committed
+from fdbqueue.engine.embedded.store.log.log_rows import Commit, last_version
+from fdbqueue.engine.embedded.store.notify.changes import Changes
+from fdbqueue.engine.embedded.store.notify.notifier import Bell
+from fdbqueue.engine.embedded.store.snapshot import Snapshot
+from fdbqueue.engine.embedded.store.snapshot_reaper import Janitor
+from fdbqueue.engine.errors import FUTURE_VERSION, TRANSACTION_TOO_OLD, FDBError
+from fdbqueue.errors import StorageError
+
+__all__ = ["CommitRequest", "Faults", "Snapshot", "Store"]
+
+log = logging.getLogger(__name__)
+
+READERS_EVERY_SECONDS: Final = 5.0
+MOST_PINS: Final = 64
+MOST_KEPT: Final = 16
+
+_stores: dict[str, Store] = {}
+_stores_lock = threading.RLock()
+_all: weakref.WeakSet[Store] = weakref.WeakSet()
+"""Those too whose files somebody has removed, and put others in their place."""
+
+
+class Store:
+    """An open folder. Open it with `Store.open`, which shares it among all of this process that open the same."""
+
+    def __init__(self, path: str, options: url_options.StoreOptions, clock: Clock) -> None:
+        self.path = path
+        self.options = options
+        self.clock = clock
+        self._users = 0
+        self._closer = 0
+        self.versions_set = False
+        self._forked = False
+        self._closed = threading.Event()
+        self._identity: tuple[int, int] | None = None
+        self._begin_work()
+        _all.add(self)
+
+    def _begin_work(self) -> None:
+        """Open the files and make what works on them: at the beginning, and in a forked child."""
+        self._use(self._opened_files())
+        self._gate = threading.Lock()
+        self._open: dict[Snapshot, None] = {}
+        self._forget = self._open.pop
+        self._seconds = self.clock.seconds
+        self._pins: dict[int, Snapshot] = {}
+        self._kept: deque[weakref.ref[Committed]] = deque()
+        try:
+            self.bell = Bell(self.path)
+            try:
+                self._committer = Committer(self)
+            except StorageError:
+                self.bell.close()
+                raise
+        except StorageError:
+            self.files.close()
+            raise
+        self._sweeper = Sweeper(self._committer)
+        self._changes = Changes(self, self.bell)
+        self._janitor = Janitor(self)
+        self._readers_checked = self.clock.seconds()
+        self._tidied_commits = 0
+
+    def _opened_files(self) -> Files:
+        """Open the files: none that somebody has put into the place of those that were open before."""
+        memory.check(self.path)
+        if self._identity not in (None, identity(self.path)):
+            raise StorageError(
+                f"{self.path}: was removed, or replaced, since it was opened. Close it and open it again."
+            )
+        files = Files(self.path, self.options, self.clock)
+        self._identity = files.identity
+        return files
+
+    def _use(self, files: Files) -> None:
+        self.files = files
+        self._begin: Callable[..., Any] = files.env.begin
+        self._dbs = files.dbs
+        self._data = files.dbs.data
+        self._last: tuple[int, int] = (-1, -1)
+        self._ensure = files.disk.ensure
+
+    @classmethod
+    def open(cls, path: str | None, options: Mapping[str, str], clock: Clock | None = None) -> Store:
+        """Open the folder `path`, or for None one in memory, with a URL's `options`.
+
+        Raises:
+            StorageError: the folder can't be used.
+            UrlError: an option is unknown, or its value is.
+        """
+        parsed = url_options.parse(options)
+        if path is None:
+            made = memory.make()
+            try:
+                store = cls(made, replace(parsed, durable=False), clock or Clock())
+            except BaseException:
+                memory.remove(made)
+                raise
+            with _stores_lock:
+                _stores[made] = store
+                store._users = 1
+            return store
+        real = os.path.realpath(path)
+        while True:
+            with _stores_lock:
+                found = _stores.get(real)
+                if found is None or not found.files.in_place():
+                    # Nothing is open there, or only files that somebody has removed since.
+                    found = _stores[real] = cls(real, parsed, clock or Clock())
+                if found._users or not found._closer:
+                    if parsed.durable and not found.options.durable:
+                        raise StorageError(
+                            f"{path}: is open in this process with durability=relaxed. Close that first."
+                        )
+                    found._users += 1
+                    return found
+            # Another thread is closing it; LMDB opens no file twice in a process.
+            if found._closer == threading.get_ident():
+                raise StorageError(f"{path}: is being closed, by what called this.")
+            found._closed.wait()
+
+    def close(self) -> None:
+        """Give the folder up; the last one to do so commits what is still there and closes the files.
+
+        Who is interrupted meanwhile, as by Ctrl-C, is so when that is done.
+        """
+        uninterrupted(self._give_up)
+
+    def _give_up(self) -> None:
+        with _stores_lock:
+            self._users -= 1
+            if self._users:
+                return
+            self._closer = threading.get_ident()
+        try:
+            self._committer.sweep()
+            for worker in (self._sweeper, self._changes, self._janitor):
+                worker.close()
+            self._committer.close(self._shut)
+            self._changes.remind()
+            memory.remove(self.path)
+        finally:
+            with _stores_lock:
+                if _stores.get(self.path) is self:
+                    del _stores[self.path]
+                _all.discard(self)
+            self._closed.set()
+
+    def _shut(self) -> None:
+        with self._gate:
+            self._begin = self._refuse
+            self._evict_all()
+            self.bell.close()
+            self.files.close()
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Take a view of the database as it is now.
+
+        Raises:
+            StorageError: too many are open, or the store is closed.
+        """
+        with self._gate:
+            try:
+                txn = self._begin(self._data)
+                txn_id = txn.id()
+                last_id, version = self._committer.newest
+                if txn_id != last_id:
+                    last_id, version = self._last
+                if txn_id != last_id:
+                    self._keep(txn, txn_id)
+                    version = last_version(txn, self._dbs)
+                    self._last = (txn_id, version)
+            except lmdb.Error as error:
+                trouble = error
+            else:
+                snapshot = Snapshot(txn, self._dbs, version, self._seconds(), self._forget)
+                self._open[snapshot] = None
+                if not self._janitor.awake:
+                    self._janitor.wake()
+                return snapshot
+        return self._snapshot_in_spite_of(trouble)
+
+    def _keep(self, txn: Any, txn_id: int) -> None:
+        """Wait until a view is on the disk: nobody may act on what a power cut could still take back."""
+        try:
+            self._ensure(txn_id)
+        except BaseException:
+            txn.abort()
+            raise
+
+    def snapshot_at(self, version: int) -> Snapshot:
+        """Take the view of `version`: the newest, or one that a transaction of this process has or has pinned.
+
+        A version between two commits has the view of the one before it.
+
+        Raises:
+            FDBError: 1007, it is gone; 1009, it is yet to come.
+        """
+        newest = self.snapshot()
+        if newest.version == version:
+            return newest
+        with closing(newest):
+            if version > newest.version:
+                raise FDBError(FUTURE_VERSION)
+            held = [other for other in list(self._open) if other.version <= version]
+            if held:
+                found = max(held, key=attrgetter("version"))
+                if found.version == version or newest.commits_after(found.version)[1][0][0] > version:
+                    return found.share()
+        raise FDBError(TRANSACTION_TOO_OLD)
+
+    def pin(self, snapshot: Snapshot) -> None:
+        """Keep the view of `snapshot` for `snapshot_at` until it is 5 s old, or until 64 others were pinned."""
+        if snapshot.version not in self._pins:
+            self._pins[snapshot.version] = snapshot.share()
+            for version in list(self._pins)[:-MOST_PINS]:
+                oldest = self._pins.pop(version, None)
+                if oldest is not None:
+                    oldest.close()
+
+    def keep_newest(self) -> Committed | None:
+        """Keep what the last commit left for `snapshot_at`, until nobody holds what this returns.
+
+        It is over sooner when it is 5 s old, or when 16 others were kept. None where another process has committed
+        since, or LMDB refuses.
+        """
+        with self._gate, contextlib.suppress(lmdb.Error):
+            txn = self._begin(self._data)
+            txn_id, version = self._committer.newest
+            if txn.id() == txn_id:
+                snapshot = Snapshot(txn, self._dbs, version, self._seconds(), self._forget)
+                self._open[snapshot] = None
+                committed = Committed(snapshot)
+                self._kept.append(weakref.ref(committed))
+                if len(self._kept) > MOST_KEPT and (oldest := self._kept.popleft()()) is not None:
+                    oldest.snapshot.close()
+                return committed
+            txn.abort()
+        return None
+
+    def current(self, key: bytes) -> bytes | None:
+        """Return the value that `key` has now."""
+        while True:
+            snapshot = self.snapshot()
+            try:
+                return snapshot.get(key)
+            except FDBError:
+                pass  # taken away, since the map had to grow, or this thread stood still for long
+            finally:
+                snapshot.close()
+
+    # -- committing ----------------------------------------------------------------------------------------------
+
+    def submit(self, request: CommitRequest) -> None:
+        """Hand a commit in. It is made when somebody waits for it, or a moment later if nobody does."""
+        self._committer.submit(request)
+        if not self._sweeper.armed:
+            self._sweeper.arm()
+
+    def wait(self, request: CommitRequest) -> None:
+        """Block until `request` is done.
+
+        Raises:
+            StorageError: the disk refused, and nothing of the commit was kept.
+        """
+        try:
+            self._committer.wait(request)
+        except BaseException:
+            self._sweeper.kick()  # whoever is interrupted may have had to do something for others
+            raise
+        if request.failure is not None:
+            raise request.failure
+
+    def on_done(self, request: CommitRequest, callback: Callable[[CommitRequest], None]) -> None:
+        """Call `callback` once `request` is done, at once if it is, else perhaps in another thread."""
+        if request.on_done(callback):
+            return
+        if self._forked and not self._committer.has(request):
+            self._committer.wait(request)  # the parent's: nothing is waited for
+        else:
+            self._sweeper.kick()
+
+    @property
+    def faults(self) -> Faults | None:
+        """What tests let go wrong."""
+        return self._committer.faults
+
+    @faults.setter
+    def faults(self, faults: Faults | None) -> None:
+        self._committer.faults = faults
+
+    # -- watching ------------------------------------------------------------------------------------------------
+
+    def watch(self, key: bytes, callback: Callable[[], object]) -> None:
+        """Call `callback` after every commit, of any process, that wrote `key`, until `unwatch`."""
+        self._changes.watch(key, callback)
+
+    def unwatch(self, key: bytes, callback: Callable[[], object]) -> None:
+        """Take `callback` for `key` back."""
+        self._changes.unwatch(key, callback)
+
+    def follow(self, callback: Callable[[], object]) -> None:
+        """Call `callback` after every commit, of any process, and some 20 times a second, until `unfollow`."""
+        self._changes.follow(callback)
+
+    def unfollow(self, callback: Callable[[], object]) -> None:
+        """Take `callback` back."""
+        self._changes.unfollow(callback)
+
+    def listen(self, on: bool) -> None:
+        self._committer.listening = on
+
+    def published(self, entries: list[Commit]) -> None:
+        self._changes.publish(entries)
+
+    def last_transaction(self) -> int:
+        with self._gate:
+            try:
+                last: int = self.files.env.info()["last_txnid"]
+            except lmdb.Error as error:
+                raise explain(self.path, error) from error
+        return last
+
+    def entries_after(self, version: int) -> tuple[int, list[Commit]]:
+        snapshot = self.snapshot()
+        try:
+            return snapshot.commits_after(version)
+        finally:
+            snapshot.close()
+
+    def last_version(self) -> int:
+        snapshot = self.snapshot()
+        snapshot.close()
+        return snapshot.version
+
+    # -- keeping house -------------------------------------------------------------------------------------------
+
+    def tidy(self) -> float | None:
+        """Take away snapshots older than 5 s, and readers of processes that were killed."""
+        now = self.clock.seconds()
+        oldest: Snapshot | None = None
+        for snapshot in list(self._open):
+            if snapshot.opened_at + WINDOW_SECONDS > now:
+                oldest = snapshot
+                break
+            self._evict(snapshot)
+        if now - self._readers_checked >= READERS_EVERY_SECONDS:
+            self._readers_checked = now
+            try:
+                self.files.env.reader_check()
+            except lmdb.Error as error:
+                log.warning("%s: could not look for readers that were killed: %s", self.path, error)
+        if oldest is not None:
+            return oldest.opened_at + WINDOW_SECONDS - now
+        busy = self._committer.commits != self._tidied_commits
+        self._tidied_commits = self._committer.commits
+        return READERS_EVERY_SECONDS if busy else None
+
+    def working(self) -> None:
+        if not self._janitor.awake:
+            self._janitor.wake()
+
+    def grow(self) -> None:
+        """Double the map. Open snapshots stand in the way: they are taken away."""
+        with self._gate:
+            self._evict_all()
+            self.files.grow()
+
+    def adopt(self) -> None:
+        """Take over the size of the map that another process has set."""
+        with self._gate:
+            self._evict_all()
+            self.files.adopt()
+
+    def reopen(self) -> None:
+        """Open the files anew after LMDB gave them up."""
+        with self._gate:
+            self._evict_all()
+            self.files.close()  # nothing, where that was done already and opening them failed
+            self._use(self._opened_files())
+
+    def _evict(self, snapshot: Snapshot) -> None:
+        self._open.pop(snapshot, None)
+        self._pins.pop(snapshot.version, None)
+        snapshot.evict()
+
+    def _evict_all(self) -> None:
+        for snapshot in list(self._open):
+            self._evict(snapshot)
+
+    def _snapshot_in_spite_of(self, error: lmdb.Error) -> Snapshot:
+        """Remove what kept a snapshot from being taken, if that can be done."""
+        if isinstance(error, lmdb.MapResizedError):
+            self._committer.alone(self.adopt)
+        elif isinstance(error, lmdb.PanicError) or self.files.lost:
+            self._committer.alone(self._committer.reopen)
+        elif not (isinstance(error, lmdb.ReadersFullError) and self.files.env.reader_check()):
+            raise explain(self.path, error) from error
+        return self.snapshot()
+
+    def _refuse(self, _db: Any) -> Any:
+        raise StorageError(f"{self.path}: was closed.")
+
+    # -- forks ---------------------------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        """Begin anew in a forked child, where `abandon` has left nothing to work with."""
+        if name not in _WORK:
+            raise AttributeError(name)
+        with _stores_lock:
+            if name not in self.__dict__:
+                self._begin_work()
+        return self.__dict__[name]
+
+    def abandon(self) -> list[Any]:
+        """Leave all that belongs to the parent process; return what must not be freed in the child."""
+        self._forked = True
+        kept: list[Any] = [self.__dict__.pop(name, None) for name in _WORK]
+        kept.extend([snapshot.abandon() for snapshot in list(kept[_WORK.index("_open")] or ())])
+        return kept
+
+
+_WORK = (
+    *("files", "_begin", "_dbs", "_data", "_gate", "_open", "_forget", "_seconds", "_pins", "_kept", "_last"),
+    *("_ensure", "bell", "_committer", "_sweeper", "_changes", "_janitor"),
+)  # fmt: skip
+
+
+def _after_fork() -> None:
+    global _stores_lock
+    _stores_lock = threading.RLock()
+    for path in [path for path, store in _stores.items() if not store._users]:
+        del _stores[path]  # the thread that was closing it is not here
+    forks.keep([store.abandon() for store in list(_all)])
+
+
+os.register_at_fork(after_in_child=_after_fork)

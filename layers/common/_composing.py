@@ -1,0 +1,86 @@
+"""What a layer may be made of.
+
+Layers take the items of one queue through its `Leases`, which have the policy for failures, the clock and the head.
+There are two sorts of layers:
+
+- A *kind of queue* (`PriorityQueue`, `RelaxedQueue`, `SmartQueue`) has leases for all of its items. It is accepted in
+  place of leases: the layer uses its `leases`, with their policy and head.
+- A *way of taking* (`StagedQueue`, `Subscriptions`, `Subscription`, `Consumer`) adds waiting, conditions or credit. A
+  layer on top would not honour them, so it refuses, and the message says what to give.
+
+A layer that is made of a bare `Queue` has leases without a policy (`leasing/policies.py`).
+"""
+
+from __future__ import annotations
+
+from fdbqueue import Queue
+
+from ..leases._head import Head
+from ..leases._leases import Leases
+from ..leases._policies import note_bare
+
+
+class QueueWithLeases:
+    """A kind of queue. Other layers take its `leases` when they are given it."""
+
+    leases: Leases
+
+
+def leases_of(given: Queue | Leases | QueueWithLeases, layer: str) -> Leases:
+    """Return the leases that a layer takes items through.
+
+    Args:
+        given: leases, a kind of queue, or a bare queue. A bare queue gets leases without a policy.
+        layer: the name of the layer's class, for messages.
+
+    Raises:
+        TypeError: `given` is something else, or a bare queue that has leases with a policy.
+    """
+    if isinstance(given, Queue):
+        note_bare(given, layer)
+        return Leases(given)
+    return _existing(given, f"{layer} takes a Queue or its Leases, as in {layer}(Leases(Queue('orders')))")
+
+
+def given_leases(given: Leases | QueueWithLeases, layer: str, besides: str = "") -> Leases:
+    """Return the leases that were given, where a bare queue is refused: their policy decides about failures.
+
+    Args:
+        given: leases, or a kind of queue that has some.
+        layer: the name of the layer's class, for messages.
+        besides: what else the layer takes, for messages.
+
+    Raises:
+        TypeError: `given` has no leases of its own.
+    """
+    return _existing(given, f"{layer} takes Leases, as in {layer}(Leases(Queue('orders'))){besides and ', '}{besides}")
+
+
+def strict(leases: Leases, layer: str, remedy: str) -> Leases:
+    """Return leases that take items in the queue's own order.
+
+    Raises:
+        TypeError: they have another head.
+    """
+    if type(leases.head) is Head:
+        return leases
+    raise TypeError(
+        f"{layer} takes items in its own way, and {leases!r} have a {type(leases.head).__name__}, which it would not"
+        f" follow. {remedy}"
+    )
+
+
+def _existing(given: object, wanted: str) -> Leases:
+    if isinstance(given, Leases):
+        return given
+    if isinstance(given, QueueWithLeases):
+        return given.leases
+    raise TypeError(f"{wanted}, not {given!r}.{_remedy(given)}")
+
+
+def _remedy(given: object) -> str:
+    if isinstance(getattr(given, "leases", None), Leases):
+        return f" To take from all items of that queue, give the `leases` of this {type(given).__name__}."
+    if isinstance(given, Queue):
+        return " Say what becomes of items that fail: Leases(queue), or Leases(queue, max_attempts=5)."
+    return ""

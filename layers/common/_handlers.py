@@ -1,0 +1,160 @@
+"""Calling a handler: a coroutine function is awaited, any other function runs in a worker thread.
+
+Each call has a copy of the context variables that the consumer was started with. Monitors and watchdogs only call
+their handlers, as a callback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+import types
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context
+from queue import SimpleQueue
+from typing import Any, TypeAlias, TypeVar
+
+from ..leases._lease import Lease
+from ..leases._times import not_negative
+
+T = TypeVar("T")
+Handler: TypeAlias = Callable[[Lease], Any]
+"""Works on one item. What it returns is ignored, but for `ACKED`; what it raises is the attempt's error."""
+
+
+class _Acked:
+    def __repr__(self) -> str:
+        return "ACKED"
+
+
+ACKED = _Acked()
+"""What a handler returns that has acked its lease itself, in a transaction together with its own writes."""
+
+
+class Snooze(Exception):
+    """Raised by a handler that can't work on the item now: it comes back later, and the attempt is not counted.
+
+    Args:
+        seconds: how much later, 0 or more; else this raises a ValueError itself, which fails the attempt.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        not_negative(seconds, "seconds")
+        super().__init__(f"Not now; in {seconds} s.")
+        self.seconds = seconds
+
+
+class Threads:
+    """Worker threads for a plain function, started when they are needed.
+
+    They are daemons: a function that never returns must not keep the process from ending. `asyncio.to_thread` copies
+    the context too, but the interpreter waits for its threads at exit.
+
+    Args:
+        function: the handler.
+        freed: called in the event loop each time that a thread has returned from the function.
+    """
+
+    def __init__(self, function: Handler, freed: Callable[[], None]) -> None:
+        self._function = function
+        self._freed = freed
+        self._waiting: SimpleQueue[tuple[Context, Lease, asyncio.Future[Any]] | None] = SimpleQueue()
+        self._threads = 0
+        self.busy = 0
+        """How many threads are in the function, including those that no task waits for."""
+
+    async def __call__(self, context: Context, lease: Lease) -> Any:
+        """Call the function in a thread, in `context`, and await its result.
+
+        If the waiting task is cancelled, the thread goes on, and stays busy until the function returns.
+        """
+        future = asyncio.get_running_loop().create_future()
+        self.busy += 1
+        if self.busy > self._threads:
+            self._threads += 1
+            threading.Thread(target=self._work, name=f"fdbqueue-handler-{self._threads}", daemon=True).start()
+        self._waiting.put((context, lease, future))
+        return await future
+
+    def close(self) -> None:
+        """End each thread when it has returned from the function."""
+        for _ in range(self._threads):
+            self._waiting.put(None)
+
+    def _work(self) -> None:
+        while (work := self._waiting.get()) is not None:
+            context, lease, future = work
+            result, error = None, None
+            try:
+                result = context.run(self._function, lease)
+            except BaseException as raised:  # noqa: BLE001 - it is raised where the handler is awaited
+                # A future can't hold a StopIteration, nor should a loop see one of the exits of a thread.
+                error = raised if isinstance(raised, Exception) else RuntimeError(repr(raised))
+                error = RuntimeError(repr(raised)) if isinstance(raised, StopIteration) else error
+            # A closed loop has no task that waits.
+            with contextlib.suppress(RuntimeError):
+                future.get_loop().call_soon_threadsafe(self._settle, future, result, error)
+            del work, context, lease, future, result, error  # an idle thread keeps nothing alive
+
+    def _settle(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        self.busy -= 1
+        if not future.done():
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+        self._freed()
+
+
+@types.coroutine
+def in_context(context: Context, coroutine: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Await `coroutine` in `context`, without a task for it.
+
+    The variables that it sets stay in `context`: the next handler that this task awaits does not see them.
+    """
+    try:
+        future = context.run(coroutine.send, None)
+        while True:
+            try:
+                value = yield future
+            except GeneratorExit:
+                context.run(coroutine.close)
+                raise
+            except BaseException as error:  # noqa: BLE001 - the coroutine decides what it means
+                future = context.run(coroutine.throw, error)
+            else:
+                future = context.run(coroutine.send, value)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def not_awaited(function: Callable[[Any], object] | None, name: str) -> None:
+    """Refuse a function that would have to be awaited, where it is only called.
+
+    Raises:
+        TypeError: it is a coroutine function; `name` says what it was to be.
+    """
+    if function is not None and is_async(function):
+        raise TypeError(
+            f"{name} is called and not awaited: nothing of {function!r} would run. Let it be a plain function."
+        )
+
+
+def call_back(function: Callable[[Any], object], argument: Any) -> None:
+    """Call a function that is not awaited.
+
+    Raises:
+        TypeError: it returned a coroutine, which has not run.
+    """
+    result = function(argument)
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError("it returned a coroutine, which nobody awaits")
+
+
+def is_async(handler: Handler) -> bool:
+    """Return whether a handler is a coroutine function."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)

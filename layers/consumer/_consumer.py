@@ -1,0 +1,190 @@
+"""`Consumer`: the verbs that run a handler for leased items."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import replace
+from functools import partial
+
+from fdbqueue.engine.api import Database
+from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.transactional import only_database
+from fdbqueue.verbs import verb
+
+from ..common._composing import QueueWithLeases, given_leases
+from ..common._handlers import Handler
+from ..leases._leases import Leases
+from ..leases._times import not_negative, positive
+from ..subscriptions._subscription import Subscription
+from ._entrance import Beside, at_signals, in_event_loop
+from ._run import Run
+from ._terms import ConsumerReport, Terms
+
+
+class Consumer:
+    """Runs a handler for the items of a queue.
+
+    Args:
+        source: what to lease from: `Leases`, with their policy for failures, a layer that has leases, such as a
+            `PriorityQueue`, or a `Subscription`, on its credit.
+        handler: called with each lease. A coroutine function is awaited. Any other function runs in a thread, and if
+            it returns an awaitable, that is awaited. `Snooze` puts the item off, another exception fails the attempt.
+        concurrency: how many handlers run at once.
+        duration: of a lease, in seconds; also how long an item waits when this process dies. Extended in time.
+        prefetch: how many items are leased ahead of the running handlers; by default `concurrency` items.
+        grace: how many seconds running handlers have to end after `stop`.
+        handler_timeout: after how many seconds a handler's attempt fails; None: never. A coroutine is then cancelled. A
+            thread runs on until its function returns, and its lease is given back.
+        name: the consumer's name in its leases; host name and process id by default.
+        signals: whether blocking `run` and `drain` stop at SIGTERM and SIGINT. They do so in the main thread only, and
+            restore the handlers that were there. In an event loop a consumer touches no signal handler.
+
+    In an event loop, await the verbs as ``consumer.run.aio(db)``, or run the consumer beside a body:
+
+        async with Consumer(leases, handler).running(db):
+            await serve()
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> leases = Leases(fdbqueue.Queue("numbers", codec="json"))
+    >>> report = leases.enqueue_many(db, range(100))
+    >>> total = []
+    >>> Consumer(leases, lambda lease: total.append(lease.value)).drain(db).acked
+    100
+    >>> sum(total)
+    4950
+    """
+
+    def __init__(
+        self,
+        source: Leases | QueueWithLeases | Subscription,
+        handler: Handler,
+        *,
+        concurrency: int = 16,
+        duration: float = 30.0,
+        prefetch: int | None = None,
+        grace: float = 30.0,
+        handler_timeout: float | None = None,
+        name: str | None = None,
+        signals: bool = True,
+    ) -> None:
+        _check_count(concurrency, 1, "concurrency is how many handlers run at once")
+        if prefetch is not None:
+            _check_count(prefetch, 0, "prefetch is how many items are leased ahead")
+        positive(duration, "duration")
+        not_negative(grace, "grace")
+        if handler_timeout is not None:
+            positive(handler_timeout, "handler_timeout")
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"name is a text, not {name!r}.")
+        if not isinstance(source, Subscription):
+            source = given_leases(source, "Consumer", "or a Subscription")
+        if not callable(handler):
+            raise TypeError(f"A handler is called with each lease, and {handler!r} can't be.")
+        self.source = source
+        self.handler = handler
+        self.report = ConsumerReport()
+        ahead = concurrency if prefetch is None else prefetch
+        self._terms = Terms(concurrency, concurrency + ahead, duration, grace, handler_timeout, name, until_empty=False)
+        self._signals = signals
+        self._run: Run | None = None
+        self._stopped = False
+
+    def __repr__(self) -> str:
+        return f"Consumer({self.source!r}, concurrency={self._terms.concurrency})"
+
+    @verb
+    def run(self, db: Database) -> Steps[ConsumerReport]:
+        """Handle items, and wait for more, until `stop` is called.
+
+        In the main thread, SIGTERM and SIGINT stop it too, and a second signal ends it without grace. Awaited as
+        ``await consumer.run.aio(db)``, it stops when its task is cancelled, and raises the cancellation again when all
+        handlers have ended. A second cancellation ends it without grace.
+
+        Args:
+            db: a database.
+
+        Raises:
+            FDBError: the database failed. Leased items were given back if that was still possible.
+            FormatError, CodecError: the first item can't be read; it stays in its place.
+            RuntimeError: this consumer is running already, or the call would block a running event loop.
+
+        *Conflicts:* like `Leases.lease`, `Leases.ack` and `Leases.extend`. *Cost:* one transaction to lease, one to ack
+        and one per third of the duration to extend, for up to 256 items each.
+        """
+        return (yield from self._in_loop(db, self._terms, "run"))
+
+    @verb
+    def drain(self, db: Database) -> Steps[ConsumerReport]:
+        """Handle items until none is available, otherwise like `run`. Delayed items stay.
+
+        Raises:
+            TimeoutError: all handlers hang in threads beyond `handler_timeout`, and none returned within the grace.
+        """
+        return (yield from self._in_loop(db, replace(self._terms, until_empty=True), "drain"))
+
+    def running(self, db: Database) -> AbstractAsyncContextManager[Consumer]:
+        """Run beside the body of an ``async with``, and stop gracefully at its end.
+
+        If the consumer fails, the body is cancelled, and the ``async with`` raises the consumer's error. A cancellation
+        while the consumer stops ends it without grace. The consumer can be entered again later, in any event loop.
+
+        Args:
+            db: a database.
+
+        Raises: as `run`.
+        """
+        return Beside(partial(self._to_the_end, db, self._terms), self._stop_this_run, self)
+
+    def stop(self) -> None:
+        """End gracefully: begin no handler, and give back the items not begun. Call it from any thread or handler.
+
+        A consumer that was stopped stays stopped.
+        """
+        self._stopped = True
+        self._tell(Run.stop)
+
+    def _in_loop(self, db: Database, terms: Terms, name: str) -> Steps[ConsumerReport]:
+        work = partial(self._to_the_end, db, terms)
+        return in_event_loop(work, name=f"consumer.{name}", blocking=self._at_signals)
+
+    def _at_signals(self) -> AbstractContextManager[object]:
+        return at_signals(self.stop, partial(self._tell, Run.hurry)) if self._signals else contextlib.nullcontext()
+
+    def _stop_this_run(self) -> None:
+        self._tell(Run.stop)
+
+    def _tell(self, what: Callable[[Run], None]) -> None:
+        current = self._run
+        if current is not None:
+            with contextlib.suppress(RuntimeError):  # it has just ended
+                current.loop.call_soon_threadsafe(what, current)
+
+    async def _to_the_end(self, db: Database, terms: Terms) -> ConsumerReport:
+        only_database(
+            db,
+            "A Consumer",
+            "In a transaction use Leases.lease(tr), do the work, and Leases.ack(tr, lease).",
+        )
+        if self._run is not None:
+            raise RuntimeError(f"{self!r} is running already; make another one.")
+        self._run = current = Run(db, self.source, self.handler, terms, self.report)
+        started = time.monotonic()
+        try:
+            if self._stopped:
+                current.stop()
+            await current.to_the_end()
+        finally:
+            self._run = None
+            self.report.seconds += time.monotonic() - started
+        return self.report
+
+
+def _check_count(count: object, least: int, told: str) -> None:
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(f"{told}, an integer, not {count!r}.")
+    if count < least:
+        raise ValueError(f"{told}, at least {least}, not {count}.")

@@ -1,0 +1,103 @@
+"""The leases that a consumer holds, and verbs that settle many of them in one transaction."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from fdbqueue import LeaseLost
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError
+from fdbqueue.engine.steps import Steps
+from fdbqueue.portion import Portion
+
+from ..leases._lease import Lease
+from ..leases._leases import Leases
+
+Verb: TypeAlias = Callable[..., Steps[Any]]
+
+BATCH_ITEMS = 256
+"""How many items one transaction leases, acks, or extends at most."""
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """A lease that a consumer holds."""
+
+    lease: Lease
+    extended_at: float = field(default_factory=time.monotonic)
+    """When it was leased or extended last, by `time.monotonic`."""
+    begun: bool = False
+    """Whether its handler was called."""
+    ends_at: float = math.inf
+    """When its handler's time is over, by `time.monotonic`."""
+    settling: bool = False
+    """Whether its handler has ended, so that the lease is being acked or given back."""
+    missing: bool = False
+    """Whether an extension found it lost. A running handler may have acked it in its own transaction."""
+    told: bool = False
+    """Whether the log says that it is lost, or not extended any more."""
+
+    def overdue(self) -> bool:
+        """Return whether its handler has run for too long. Such a lease is not extended."""
+        return not self.settling and time.monotonic() > self.ends_at
+
+
+def all_not_lost(db: Database, leases: Leases, verb: Verb, batch: list[Hold], **terms: float) -> Steps[list[Hold]]:
+    """Apply a verb to all holds whose leases are not lost, and return the lost ones.
+
+    Args:
+        db: a database.
+        leases: of the queue.
+        verb: the steps of a verb that takes a transaction and leases, such as ``leases.ack_many.steps``.
+        batch: the holds.
+        terms: further arguments of the verb.
+    """
+    lost: list[Hold] = []
+    while batch:
+        try:
+            yield from _in_one_transaction(db, leases, verb, batch, terms)
+            return lost
+        except LeaseLost as error:
+            positions = set(error.lost)
+            suspects = [hold for hold in batch if hold.lease.position in positions]
+            batch = [hold for hold in batch if hold.lease.position not in positions]
+            counts = Counter(hold.lease.position for hold in suspects)
+            for hold in suspects:
+                if counts[hold.lease.position] == 1:
+                    lost.append(hold)
+                else:  # one lost lease of the item, and a live one that this consumer took later
+                    lost += yield from all_not_lost(db, leases, verb, [hold], **terms)
+        except FDBError as error:
+            if error.code not in (TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD) or len(batch) == 1:
+                raise
+            middle = len(batch) // 2
+            lost += yield from all_not_lost(db, leases, verb, batch[:middle], **terms)
+            batch = batch[middle:]
+    return lost
+
+
+def _in_one_transaction(
+    db: Database, leases: Leases, verb: Verb, batch: list[Hold], terms: dict[str, float]
+) -> Steps[None]:
+    """Apply a verb to all holds, or to none.
+
+    Raises:
+        FDBError: 1007, if one transaction lives too short to read so many.
+    """
+    portion = Portion(len(batch))
+    held = [hold.lease for hold in batch]
+
+    def give_up(error: FDBError) -> None:
+        portion.note(error)
+        if portion.limit < len(held):
+            raise error
+
+    def body(tr: Transaction) -> Steps[Any]:
+        return verb(tr, held, **terms)
+
+    yield from leases.queue.transact(db, body, on_retry=give_up)

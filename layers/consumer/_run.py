@@ -1,0 +1,478 @@
+"""One run of a consumer: leasing and handling in an event loop, acking and extending in threads beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import copy_context
+from copy import copy
+from functools import partial
+from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
+from typing import Any
+
+from fdbqueue import LeaseLost, Position
+from fdbqueue.engine.api import Database
+from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, FDBError
+from fdbqueue.engine.steps import run, run_async
+
+from ..common._handlers import ACKED, Handler, Snooze, Threads, in_context, is_async
+from ..leases._lease import Fate, Lease
+from ..leases._leases import Leases
+from ..staged._staged import StagedQueue
+from ..subscriptions._subscription import Subscription
+from ._background import Background
+from ._holds import BATCH_ITEMS, Hold, all_not_lost
+from ._terms import ConsumerReport, Terms
+
+GIVE_BACK_SECONDS = 5.0
+"""How long to wait for a database that doesn't answer, or a handler that was cancelled, before the end."""
+
+_log = logging.getLogger("fdbqueue.layers.consumer")
+
+
+class Run:
+    """One run of a consumer, in one event loop. Its threads ack, extend and renew; all else is done in the loop."""
+
+    def __init__(
+        self, db: Database, source: Leases | Subscription, handler: Handler, terms: Terms, report: ConsumerReport
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._db = db
+        self._subscription: Subscription | None = None
+        self._lease_many: Callable[..., Any]
+        if isinstance(source, Subscription):
+            self._subscription = own = copy(source)
+            own.leases = self._leases = source.leases.sparing(self._relies_on)
+            self._lease_many = partial(own.lease_many.aio, consumer=terms.name)
+        else:
+            self._leases = source.sparing(self._relies_on)
+            self._lease_many = StagedQueue(self._leases, consumer=terms.name).lease_many.aio
+        self._terms = terms
+        self._report = report
+        self._held: dict[Hold, None] = {}
+        """All that is leased and not yet settled, in order."""
+        self._ready: deque[Hold] = deque()
+        """Leased, not begun."""
+        self._done: deque[Hold] = deque()
+        """To be acked."""
+        self._stopping: asyncio.Future[None] = self.loop.create_future()
+        self._hurrying: asyncio.Future[None] = self.loop.create_future()
+        self._cancellation: asyncio.CancelledError | None = None
+        self._extending: Background
+        self._acking: Background
+        self._extend_all = False
+        """Whether to extend at once all that is held, whenever it was leased."""
+        self._changed = asyncio.Event()
+        """Something was handled or settled, so that there may be room for more, or all be done."""
+        self._idle: deque[asyncio.Future[None]] = deque()
+        """Workers that wait to be woken."""
+        self._will_wake = False
+        self._running = 0
+        """How many handlers are at work, or what came of them is being settled."""
+        self._not_returned: list[FDBError] = []
+        self._handler = handler
+        self._threads = None if is_async(handler) else Threads(handler, self._thread_freed)
+
+    def stop(self) -> None:
+        """Begin nothing more, and give the running handlers their grace."""
+        if not self._stopping.done():
+            self._stopping.set_result(None)
+        self._changed.set()
+        while self._idle:
+            self._wake_one()
+
+    def hurry(self) -> None:
+        """End at once: running handlers have no more grace."""
+        self.stop()
+        if not self._hurrying.done():
+            self._hurrying.set_result(None)
+
+    async def to_the_end(self) -> None:
+        """Lease, handle and settle until the run was stopped or cancelled, or something failed, and raise that."""
+        spawn, terms = self.loop.create_task, self._terms
+        self._extending = Background("extend", self._extend_in_time, terms.duration / 3)
+        self._acking = Background("ack", self._ack_what_is_done, terms.duration, last=True)
+        threads = [self._extending, self._acking]
+        if self._subscription is not None and self._subscription.ownership:
+            threads.append(Background("renew", self._renew, self._subscription.ownership / 3))
+        leasing = spawn(self._lease_while_there_is_room())
+        workers = [spawn(self._work()) for _ in range(terms.concurrency)]
+        # The leasing task ends when a drain is done. If another one ends, it has failed.
+        everything = [leasing, *workers, *(thread.ended for thread in threads)]
+        await self._wait([*everything, self._stopping])
+        if any(task.cancelled() for task in everything) and self._cancellation is None:
+            self._cancellation = asyncio.CancelledError("A task of the consumer was cancelled from outside.")
+        self.stop()
+        deadline = self.loop.time() + terms.grace
+        # The outcome of a lease that is cancelled is unknown, so it gets time to end.
+        await self._wait([leasing], terms.grace)
+        await self._give_back(self._taken_from_ready())
+        await self._wait([_all(workers)], deadline - self.loop.time())
+        await self._cancel([leasing, *workers])
+        self._acking.close()
+        await self._wait([self._acking.ended], GIVE_BACK_SECONDS, patient=True)
+        if self._threads is not None:
+            self._threads.close()
+        # Handlers that still hold a lease had their time.
+        await self._give_back(list(self._held))
+        for thread in threads:
+            thread.close()
+        await self._wait([_all(thread.ended for thread in threads)], GIVE_BACK_SECONDS, patient=True)
+        for thread in threads:
+            thread.ended.cancel()  # a thread that still waits for the database is left to itself
+        failed = [error for one in everything if (error := _error_of(one)) is not None]
+        failures = [*failed, *self._not_returned]
+        if self._cancellation is not None:
+            raise self._cancellation from next(iter(failures), None)
+        for error in failures:
+            raise error
+
+    async def _wait(
+        self, futures: Iterable[asyncio.Future[Any]], seconds: float | None = None, *, patient: bool = False
+    ) -> None:
+        """Wait until one of `futures` is done, or the time is over. A cancellation of this task does not end the wait.
+
+        The first cancellation stops the run. The next one hurries it, which ends every wait that is not `patient`.
+        """
+        deadline = None if seconds is None else self.loop.time() + seconds
+        awaited = [*futures] if patient else [*futures, self._hurrying]
+        while True:
+            left = None if deadline is None else max(0.0, deadline - self.loop.time())
+            try:
+                await asyncio.wait(awaited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                return
+            except asyncio.CancelledError as error:
+                self._cancellation = error
+                if self._stopping.done():
+                    self.hurry()
+                else:
+                    self.stop()
+
+    async def _cancel(self, tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await self._wait([_all(tasks)], GIVE_BACK_SECONDS, patient=True)
+        left = sum(not task.done() for task in tasks)
+        if left:
+            _log.error("%d handlers of %r still run though they were cancelled: left to themselves.", left, self._name)
+
+    @property
+    def _name(self) -> object:
+        return self._subscription or self._leases.queue
+
+    async def _lease_while_there_is_room(self) -> None:
+        terms = self._terms
+        while not self._stopping.done():
+            room = terms.capacity - len(self._held)
+            # Not for a few: a transaction costs about the same for one as for a hundred.
+            if self._stuck():
+                await self._wait_for_a_thread()
+                continue
+            if room <= 0 or (room < terms.capacity // 4 and self._ready):
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            held_nothing = not self._held
+            taken = await self._lease(min(room, BATCH_ITEMS))
+            holds = [Hold(lease) for lease in taken]
+            self._held.update(dict.fromkeys(holds))
+            self._ready.extend(holds)
+            await self._give_back_if_stuck()
+            self._wake_one()
+            if not taken and terms.until_empty:
+                if held_nothing:
+                    return
+                # An item that was held during this look may be available again, now or later.
+                self._changed.clear()
+                if self._held and not self._stopping.done():
+                    await self._changed.wait()
+
+    async def _lease(self, limit: int) -> list[Lease]:
+        """Lease some items; wait for the first, unless all there is to do is to empty the queue, or it is stopped."""
+        terms = self._terms
+        timeout = 0.0 if terms.until_empty else None
+        verb = self._lease_many(self._db, limit=limit, duration=terms.duration, timeout=timeout)
+        if self._subscription is not None and terms.until_empty:
+            # It never waits. Cancelled while it commits, it might leave leases that no consumer knows.
+            taken: list[Lease] = await verb
+            return taken
+        leasing: asyncio.Task[list[Lease]] = self.loop.create_task(verb)
+        try:
+            awaited: list[asyncio.Future[Any]] = [leasing, self._stopping]
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # A wait that is cancelled takes nothing.
+            leasing.cancel()
+            await asyncio.wait([leasing])
+        return [] if leasing.cancelled() else leasing.result()
+
+    async def _work(self) -> None:
+        while not self._stopping.done():
+            if not self._ready or self._no_thread_is_free():
+                woken = self.loop.create_future()
+                self._idle.append(woken)
+                await woken
+                continue
+            # The loop calls this when a handler awaits something. Handlers that never do are called by one worker, one
+            # after the other, while the other workers sleep.
+            if not self._will_wake:
+                self._will_wake = True
+                self.loop.call_soon(self._wake_one)
+            self._running += 1
+            try:
+                await self._handle(self._ready.popleft())
+            finally:
+                self._running -= 1
+                self._changed.set()
+            await self._give_back_if_stuck()
+
+    def _wake_one(self) -> None:
+        self._will_wake = False
+        while self._idle and (self._ready or self._stopping.done()):
+            woken = self._idle.popleft()
+            if not woken.done():
+                woken.set_result(None)
+                return
+
+    def _no_thread_is_free(self) -> bool:
+        return self._threads is not None and self._threads.busy >= self._terms.concurrency
+
+    def _thread_freed(self) -> None:
+        self._changed.set()
+        self._wake_one()
+
+    def _stuck(self) -> bool:
+        """Return whether every worker thread is in a handler whose time is over, so that no handler can begin."""
+        return not self._running and self._no_thread_is_free()
+
+    async def _give_back_if_stuck(self) -> None:
+        if self._ready and self._stuck():
+            told = "All %d handlers of %r hang beyond their time: no other begins until one of them returns."
+            _log.error(told, self._terms.concurrency, self._name)
+            await self._return(self._taken_from_ready())
+
+    async def _wait_for_a_thread(self) -> None:
+        """Wait until something changes; in a drain, for the grace at most.
+
+        Raises:
+            TimeoutError: nothing changed.
+        """
+        terms = self._terms
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(terms.grace if terms.until_empty else None):
+                await self._changed.wait()
+        except TimeoutError:
+            raise TimeoutError(
+                f"All {terms.concurrency} handlers of {self._name!r} hang beyond their time, {terms.handler_timeout} s,"
+                f" and none returned within the grace, {terms.grace} s. The other items are still in the queue."
+            ) from None
+
+    async def _handle(self, hold: Hold) -> None:
+        lease, timeout = hold.lease, self._terms.handler_timeout
+        if hold.missing:  # and the item is another's
+            self._report.lost += 1
+            self._let_go(hold)
+            return
+        hold.begun = True
+        try:
+            if timeout is None:
+                result = await self._result_of(lease)
+            else:
+                hold.ends_at = time.monotonic() + timeout
+                result = await _within(timeout, self._result_of(lease))
+        except Snooze as snooze:
+            await self._settle(hold, self._leases.snooze.aio(self._db, lease, delay=snooze.seconds), "snoozed")
+        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+            # Any error of a handler fails the attempt, and is kept with the item. That includes the cancellation of a
+            # future that the handler awaits, but not the end of the run.
+            if isinstance(error, asyncio.CancelledError) and await self._is_ending():
+                raise
+            told = "A handler failed for the item %s of %r, at attempt %d."
+            _log.warning(told, lease.position.text, self._leases.queue, lease.attempt, exc_info=error)
+            fate = await self._settle(hold, self._leases.nack.aio(self._db, lease, error=_told(error)), "failed")
+            self._report.dead += fate is Fate.dead
+        else:
+            hold.settling = True
+            if result is ACKED:
+                self._report.acked += 1
+                self._let_go(hold)
+            else:
+                self._done.append(hold)
+                self._acking.wake()
+
+    async def _is_ending(self) -> bool:
+        """Return whether the run, or the end of the event loop, has cancelled this worker, and not its handler."""
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            return False
+        await asyncio.sleep(0)  # a loop that ends cancels all tasks at once, and the run sees that now
+        if self._stopping.done():
+            return True
+        while task.uncancel():
+            pass
+        return False
+
+    async def _result_of(self, lease: Lease) -> Any:
+        context = copy_context()
+        if self._threads is None:
+            result = context.run(self._handler, lease)
+        else:
+            result = await self._threads(context, lease)
+        if iscoroutine(result):
+            result = await in_context(context, result)
+        elif isawaitable(result):
+            result = await result
+        if isgenerator(result) or isasyncgen(result):
+            raise TypeError("the handler is a generator, of which nothing has run")
+        return result
+
+    async def _settle(self, hold: Hold, verb: Any, counter: str) -> Any:
+        hold.settling = True
+        fate = None
+        try:
+            fate = await verb
+        except LeaseLost:
+            self._lost(hold)
+        else:
+            setattr(self._report, counter, getattr(self._report, counter) + 1)
+        self._let_go(hold)
+        return fate
+
+    def _ack_what_is_done(self) -> None:
+        while self._done:
+            batch = [self._done.popleft() for _ in range(min(len(self._done), BATCH_ITEMS))]
+            lost = run(all_not_lost(self._db, self._leases, self._leases.ack_many.steps, batch))
+            self.loop.call_soon_threadsafe(self._acked, batch, lost)
+
+    def _acked(self, batch: list[Hold], lost: list[Hold]) -> None:
+        self._report.acked += len(batch) - len(lost)
+        for hold in lost:
+            self._lost(hold)
+        for hold in batch:
+            self._let_go(hold)
+
+    def _extend_in_time(self) -> None:
+        """Extend each lease when a third of its duration has passed, so that two more tries are left."""
+        terms = self._terms
+        all_of_them, self._extend_all = self._extend_all, False
+        old = time.monotonic() - terms.duration / 3
+        due = []
+        for hold in list(self._held):
+            if hold.overdue():
+                self._tell(
+                    hold, f"is not extended any more, since its handler takes more than {terms.handler_timeout} s"
+                )
+            elif not hold.told and (all_of_them or hold.extended_at <= old):
+                due.append(hold)
+        for start in range(0, len(due), BATCH_ITEMS):
+            # Some may have been acked just now.
+            batch = [hold for hold in due[start : start + BATCH_ITEMS] if hold in self._held]
+            now = time.monotonic()
+            extend = self._leases.extend_many.steps
+            lost = run(all_not_lost(self._db, self._leases, extend, batch, duration=terms.duration))
+            self._report.extended += len(batch) - len(lost)
+            for hold in batch:
+                hold.extended_at = now
+            for hold in lost:
+                self._note_missing(hold)
+
+    def _note_missing(self, hold: Hold) -> None:
+        if hold.settling or hold not in self._held:
+            return
+        # A running handler may have acked its own lease, and returns ACKED soon: it has a third of the duration.
+        if hold.missing or not hold.begun:
+            self._tell(hold, "is lost: it ran out, or it was taken away")
+        hold.missing = True
+
+    def _lost(self, hold: Hold) -> None:
+        """Count a lease that was lost when it was to be settled."""
+        self._report.lost += 1
+        self._tell(hold, "was lost before it could be settled: the item may be handled again")
+
+    def _tell(self, hold: Hold, told: str) -> None:
+        if not hold.told:
+            hold.told = True
+            lease = hold.lease
+            words = "The lease of the item %s of %r, attempt %d of consumer %s, %s."
+            _log.warning(words, lease.position.text, self._leases.queue, lease.attempt, lease.consumer, told)
+
+    def _renew(self) -> None:
+        """Keep an exclusive subscription while handlers work and the consumer leases nothing."""
+        if self._subscription is not None:
+            self._subscription.renew(self._db)
+
+    def _relies_on(self, position: Position, token: bytes) -> bool:
+        """Return whether a lease that has run out is held here; it is extended then."""
+        for hold in list(self._held):
+            if hold.lease.position == position and hold.lease.token == token and not hold.overdue():
+                self._extend_all = True
+                self._extending.wake()
+                return True
+        return False
+
+    def _taken_from_ready(self) -> list[Hold]:
+        holds = list(self._ready)
+        self._ready.clear()
+        return holds
+
+    async def _give_back(self, holds: list[Hold]) -> None:
+        """Give back the leases that are still held. Try again if the event loop, as it ends, cancels all tasks."""
+        while True:
+            returning = self.loop.create_task(self._return([hold for hold in holds if hold in self._held]))
+            await self._wait([returning], patient=True)
+            if not returning.cancelled():
+                return
+
+    async def _return(self, holds: list[Hold]) -> None:
+        snooze = self._leases.snooze_many.steps
+        for start in range(0, len(holds), BATCH_ITEMS):
+            batch = holds[start : start + BATCH_ITEMS]
+            try:
+                async with asyncio.timeout(GIVE_BACK_SECONDS):
+                    lost = await run_async(all_not_lost(self._db, self._leases, snooze, batch, delay=0.0))
+            except TimeoutError:  # the database would not answer for the other batches either
+                self._not_returned.append(FDBError(TRANSACTION_TIMED_OUT))
+                return
+            except FDBError as error:  # these leases will expire
+                self._not_returned.append(error)
+                continue
+            self._report.returned += len(batch) - len(lost)
+            for hold in lost:
+                self._lost(hold)
+            for hold in batch:
+                self._let_go(hold)
+
+    def _let_go(self, hold: Hold) -> None:
+        self._held.pop(hold, None)
+        self._changed.set()
+
+
+async def _within(seconds: float, handling: Awaitable[Any]) -> Any:
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await handling
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise TimeoutError(f"the handler took longer than its {seconds} s") from error
+
+
+def _told(error: BaseException) -> str:
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"
+    except Exception:  # noqa: BLE001 - an error that can't say what it is must not end the consumer
+        return kind
+
+
+def _all(futures: Iterable[asyncio.Future[Any]]) -> asyncio.Future[Any]:
+    """Return the future of the end of them all, however they end."""
+    return asyncio.gather(*futures, return_exceptions=True)
+
+
+def _error_of(future: asyncio.Future[Any]) -> BaseException | None:
+    return future.exception() if future.done() and not future.cancelled() else None

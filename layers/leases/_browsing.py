@@ -1,0 +1,104 @@
+"""Looking at items in whichever place they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+from fdbqueue import Item, Position, Queue
+from fdbqueue.browse import Browser, Pace, Pages
+from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.steps import Steps
+from fdbqueue.items import is_chunked, notes_of
+from fdbqueue.layout import Place, pack
+
+from ._times import seconds_or_none
+
+State: TypeAlias = Literal["available", "leased", "delayed", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An item, with all that is known of its life. Times are seconds of the clock of whoever wrote them."""
+
+    position: Position
+    """The item's identity."""
+    value: Any
+    """What was enqueued, decoded by the queue's codec."""
+    headers: Mapping[str, Any]
+    """What was enqueued beside it."""
+    state: State
+    """Where it stands."""
+    attempt: int
+    """How often it was leased so far."""
+    consumer: str
+    """Who has a lease of it, or had last; "" if nobody ever had."""
+    error: str
+    """Why the last attempt failed; "" if none has."""
+    expires_at: float | None
+    """When its present lease ends."""
+    visible_at: float | None
+    """Until when it is delayed."""
+    ttl_at: float | None
+    """When its life ends."""
+    enqueued_at: float | None
+    """When it was enqueued, if that was by `Leases.enqueue`."""
+    died_at: float | None
+    """When it became a dead letter."""
+
+
+def browse(
+    tr: Transaction | Database,
+    queue: Queue,
+    *,
+    state: State,
+    after: Position | None = None,
+    limit: int | None = None,
+    reverse: bool = False,
+    share: float = 1.0,
+) -> Browser[Kept]:
+    """Return the items of one state in the order of their positions, as `Queue.browse` does those available."""
+    place: Place = getattr(queue.layout, state)
+    begin = place.begin if after is None else place.key(pack(after)) + b"\x00"
+
+    def look(row: KeyValue) -> Steps[Kept | None]:
+        return _open(tr, queue, place, row, state)
+
+    return Browser(Pages(tr, begin, place.end, limit=limit, reverse=reverse, pace=Pace(share)), look)
+
+
+def _open(tr: Transaction | Database, queue: Queue, place: Place, row: KeyValue, state: State) -> Steps[Kept | None]:
+    position = place.position(row.key)
+    if not is_chunked(row.value):
+        item = yield from queue.item(cast(Transaction, tr), position, row.value)
+        return _kept(item, row.value, state)
+
+    def with_chunks(tr: Transaction) -> Steps[Kept | None]:
+        # The page was read in another transaction, if a database was given: the item may be gone, its chunks too, or
+        # be another by now.
+        value = yield tr.snapshot.get(row.key)
+        if not value.present():
+            return None
+        stored = bytes(value)
+        return _kept((yield from queue.item(tr, position, stored)), stored, state)
+
+    return (yield from queue.read(tr, with_chunks))
+
+
+def _kept(item: Item, stored: bytes, state: State) -> Kept:
+    notes = notes_of(stored)
+    return Kept(
+        item.position,
+        item.value,
+        item.headers,
+        state,
+        notes.attempt,
+        notes.consumer,
+        notes.error,
+        seconds_or_none(notes.expires_at_us),
+        seconds_or_none(notes.visible_at_us),
+        seconds_or_none(notes.ttl_at_us),
+        seconds_or_none(notes.enqueued_at_us),
+        seconds_or_none(notes.died_at_us),
+    )

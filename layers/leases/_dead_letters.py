@@ -1,0 +1,231 @@
+"""Dead letters: items that failed too often, kept with their last error until somebody decides.
+
+A dead letter keeps its position, so that a redrive can put it back exactly where it stood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Literal, TypeAlias
+
+from msgspec import structs
+
+from fdbqueue import FormatError, Position, Queue
+from fdbqueue.browse import Browser
+from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.steps import Steps, rows, started
+from fdbqueue.items import Notes, is_chunked, notes_of
+from fdbqueue.layout import new_random, pack
+from fdbqueue.tail import read_tail
+from fdbqueue.verbs import verb
+
+from ._browsing import Kept, browse
+from ._times import not_negative
+from ._transitions import Moves, at_rest
+
+BATCH_ITEMS = 50
+BATCH_BYTES = 1_000_000
+"""About how much one transaction of a redrive moves, chunks included."""
+
+Where: TypeAlias = Literal["place", "tail"]
+_Deal: TypeAlias = Callable[[Transaction, Moves, KeyValue, Notes], Steps[int]]
+"""Deals with one dead letter; returns about how many bytes that writes."""
+
+
+class DeadLetters:
+    """The dead letters of one queue; `Leases.dead`.
+
+    Args:
+        queue: the queue.
+        now_us: the clock, in microseconds.
+    """
+
+    def __init__(self, queue: Queue, now_us: Callable[[], int]) -> None:
+        if not isinstance(queue, Queue):
+            raise TypeError(f"Dead letters are of a Queue, not of {queue!r}. Use Leases(queue).dead.")
+        self._queue = queue
+        self._layout = queue.layout
+        self._now_us = now_us
+
+    def __repr__(self) -> str:
+        return f"DeadLetters({self._layout.describe()})"
+
+    def browse(
+        self, tr: Transaction | Database, *, after: Position | None = None, limit: int | None = None
+    ) -> Browser[Kept]:
+        """Look at the dead letters in the order of their positions, lazily, as `Queue.browse` does."""
+        return browse(tr, self._queue, state="dead", after=after, limit=limit)
+
+    @verb
+    def redrive(
+        self,
+        tr: Transaction | Database,
+        position: Position | Iterable[Position] | None = None,
+        *,
+        limit: int | None = None,
+        to: Where = "place",
+    ) -> Steps[int]:
+        """Make dead letters available again, as if they had never been tried; return how many.
+
+        Their time to live is lifted, and their last error is kept for the next attempt to see. Those that can't be read
+        stay.
+
+        Args:
+            tr: a transaction, or a database: then in as many transactions as it takes.
+            position: this one only, or these, in this order; else all, from the first.
+            limit: how many at most.
+            to: "place": where they stood, before all that was enqueued after them; "tail": behind the last item
+                (of the same rank, in a queue with an order), under new positions.
+
+        *Conflicts:* with whoever redrives or purges the same ones, and with leases of items behind them. *Cost:* one
+        read and about two writes each; to the tail, chunks of large ones are copied.
+        """
+        if to not in ("place", "tail"):
+            raise ValueError(f"A dead letter goes to its 'place' or to the 'tail', not to {to!r}.")
+        deal = self._to_place if to == "place" else self._to_tail
+        return (yield from self._all(tr, deal, position, limit))
+
+    @verb
+    def purge(
+        self,
+        tr: Transaction | Database,
+        position: Position | Iterable[Position] | None = None,
+        *,
+        limit: int | None = None,
+        older_than: float = 0.0,
+    ) -> Steps[int]:
+        """Remove dead letters for good; return how many. Those that can't be read stay.
+
+        Args:
+            tr: a transaction, or a database: then in as many transactions as it takes.
+            position: this one only, or these, in this order; else all, from the first.
+            limit: how many at most.
+            older_than: only those that died so many seconds ago, by this object's clock.
+
+        *Conflicts:* with whoever redrives or purges the same ones. *Cost:* one read and one write each.
+        """
+        died_until_us = self._now_us() - not_negative(older_than, "older_than")
+        return (yield from self._all(tr, partial(self._purge, until_us=died_until_us), position, limit))
+
+    def _all(
+        self, tr: Transaction | Database, deal: _Deal, position: Position | Iterable[Position] | None, limit: int | None
+    ) -> Steps[int]:
+        if position is None:
+            return (yield from self._from_the_first(tr, deal, limit))
+        places = [position] if isinstance(position, Position) else position
+        # One that is named twice is dealt with once.
+        return (yield from self._named(tr, deal, list(dict.fromkeys(map(pack, places))), limit))
+
+    def _from_the_first(self, tr: Transaction | Database, deal: _Deal, limit: int | None) -> Steps[int]:
+        begin, end = self._layout.dead.begin, self._layout.dead.end
+        done = 0
+        while begin < end and (limit is None or done < limit):
+            batch = partial(self._batch, begin=begin, end=end, limit=_most(limit, done), deal=deal)
+            # What dies again meanwhile stands behind, and is not met a second time.
+            dealt, begin = yield from self._queue.transact(tr, batch)
+            done += dealt
+        return done
+
+    def _named(self, tr: Transaction | Database, deal: _Deal, places: list[bytes], limit: int | None) -> Steps[int]:
+        done = seen = 0
+        while seen < len(places) and (limit is None or done < limit):
+            batch = partial(self._batch_named, places=places[seen : seen + _most(limit, done)], deal=deal)
+            dealt, looked_at = yield from self._queue.transact(tr, batch)
+            done += dealt
+            seen += looked_at
+        return done
+
+    def _batch(self, tr: Transaction, begin: bytes, end: bytes, limit: int, deal: _Deal) -> Steps[tuple[int, bytes]]:
+        """Deal with some; return how many, and where those that are left begin."""
+        # By snapshot, and a conflict for each that is dealt with: those that die meanwhile disturb nobody.
+        moves = Moves(tr, self._layout)
+        asked = started(moves.ask())
+        found = yield from rows(tr.snapshot, begin, end, limit=limit)
+        yield from asked
+        dealt, looked_at = yield from self._deal_with(tr, moves, found, deal)
+        if looked_at < limit and looked_at == len(found):
+            return dealt, end
+        return dealt, found[looked_at - 1].key + b"\x00"
+
+    def _batch_named(self, tr: Transaction, places: list[bytes], deal: _Deal) -> Steps[tuple[int, int]]:
+        """Deal with the first ones of those at these places; return how many, and how many were looked at."""
+        moves = Moves(tr, self._layout)
+        asked = started(moves.ask())
+        keys = [self._layout.dead.key(packed) for packed in places]
+        reads = [started(rows(tr.snapshot, key, key + b"\x00", limit=1)) for key in keys]
+        yield from asked
+        found: list[KeyValue | None] = []
+        for read in reads:
+            row = yield from read
+            found.append(row[0] if row else None)
+        return (yield from self._deal_with(tr, moves, found, deal))
+
+    def _deal_with(
+        self, tr: Transaction, moves: Moves, found: Sequence[KeyValue | None], deal: _Deal
+    ) -> Steps[tuple[int, int]]:
+        """Deal with as many as one transaction takes; return how many, and how many were looked at."""
+        dealt = size = looked_at = 0
+        for row in found:
+            if size > BATCH_BYTES:
+                break
+            looked_at += 1
+            try:
+                notes = None if row is None else notes_of(row.value)
+            except FormatError:
+                continue  # left to a newer version of the library, which wrote it; the check says so
+            if row is None or notes is None:
+                continue  # somebody else has dealt with it
+            tr.add_read_conflict_key(row.key)
+            written = yield from deal(tr, moves, row, notes)
+            dealt += bool(written)
+            size += written
+        moves.finish()
+        return dealt, looked_at
+
+    def _to_place(self, tr: Transaction, moves: Moves, row: KeyValue, notes: Notes) -> Steps[int]:
+        yield from ()
+        packed = self._layout.dead.packed(row.key)
+        moves.leave_dead(packed)
+        moves.enter_available(packed, row.value, _as_new(notes))
+        moves.set_beside(packed, notes)
+        return len(row.value)
+
+    def _to_tail(self, tr: Transaction, moves: Moves, row: KeyValue, notes: Notes) -> Steps[int]:
+        old = self._layout.dead.position(row.key)
+        # Whoever redrives need not name the queue's order; the item keeps its rank, behind all others that have it.
+        order = None if old.rank is None else (yield from read_tail(tr, self._layout)).order
+        index = yield from self._queue.next_index(tr, 1, order=order, door="any")
+        position = Position(index, new_random(), rank=old.rank)
+        size = len(row.value)
+        if is_chunked(row.value):
+            size += yield from self._move_chunks(tr, old, position)
+        moves.leave_dead(self._layout.dead.packed(row.key))
+        moves.enter_available(pack(position), row.value, _as_new(notes))
+        moves.set_beside(pack(position), notes)
+        return size
+
+    def _move_chunks(self, tr: Transaction, old: Position, new: Position) -> Steps[int]:
+        # By snapshot: chunks change only together with their item's key, which this transaction conflicts on.
+        chunks = yield from rows(tr.snapshot, *self._layout.chunk_range(old))
+        for number, chunk in enumerate(chunks):
+            tr.set(self._layout.chunk_key(new, number), chunk.value)
+        tr.clear_range(*self._layout.chunk_range(old))
+        return sum(len(chunk.value) for chunk in chunks)
+
+    def _purge(self, tr: Transaction, moves: Moves, row: KeyValue, notes: Notes, until_us: int) -> Steps[int]:
+        yield from ()
+        if notes.died_at_us > until_us:
+            return 0
+        packed = self._layout.dead.packed(row.key)
+        moves.leave_dead(packed)
+        moves.vanish(packed, row.value, "purged")
+        return len(row.key)
+
+
+def _most(limit: int | None, done: int) -> int:
+    return BATCH_ITEMS if limit is None else min(BATCH_ITEMS, limit - done)
+
+
+def _as_new(notes: Notes) -> Notes:
+    return at_rest(structs.replace(notes, attempt=0, ttl_at_us=0))

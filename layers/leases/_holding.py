@@ -1,0 +1,163 @@
+"""What can be done with leases that are held: ack, give back, extend."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from msgspec import structs
+
+from fdbqueue import LeaseLost, Queue
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import Steps, rows, started
+from fdbqueue.items import Notes, notes_of
+from fdbqueue.layout import Place, pack
+
+from ._lease import Fate, Held, Lease, LeaseHandle
+from ._transitions import Moves, Retry
+
+RANGE_READ_ITEMS = 4
+"""From how many leases on it is tried to read them all at once."""
+
+
+class Live(NamedTuple):
+    """A lease that was live at a version."""
+
+    version: int
+    packed: bytes
+    """The item's packed position."""
+    stored: bytes
+    """The item, as of before or during the lease."""
+    notes: Notes
+    """The item's notes during the lease."""
+
+
+class Holding:
+    """Leases of one queue's items, in the hands of those who hold them. Each method writes nothing or all."""
+
+    __slots__ = ("_layout", "_queue", "_retry")
+
+    def __init__(self, queue: Queue, retry: Retry) -> None:
+        self._queue = queue
+        self._layout = queue.layout
+        self._retry = retry
+
+    def ack(self, tr: Transaction, leases: list[Held]) -> Steps[None]:
+        """Let the items be gone."""
+        held = yield from self._held(tr, leases)
+        moves = Moves(tr, self._layout)
+        for packed, stored, notes in held:
+            moves.leave_leased(packed, notes)
+            moves.vanish(packed, stored, "dequeued")
+        moves.finish()
+
+    def ack_unchanged(self, tr: Transaction, live: Iterable[Live]) -> None:
+        """Let items be gone whose leases were live at the version that the transaction begins at.
+
+        The conflict on each leased item's key is met by whoever ended or took away its lease since that version.
+        """
+        moves = Moves(tr, self._layout)
+        for one in live:
+            tr.add_read_conflict_key(self._layout.leased.key(one.packed))
+            moves.leave_leased(one.packed, one.notes)
+            moves.vanish(one.packed, one.stored, "dequeued")
+        moves.finish()
+
+    def nack(
+        self, tr: Transaction, leases: list[Held], *, now_us: int, delay_us: int | None, error: str
+    ) -> Steps[list[Fate]]:
+        """Give items back, whose attempts have failed."""
+        moves = Moves(tr, self._layout)
+        asked = started(moves.ask())
+        held = yield from self._held(tr, leases)
+        yield from asked
+        # Before anything is written: a policy that raises must leave all of them with their holder.
+        waits = [self._retry.delay_us(notes.attempt) if delay_us is None else delay_us for _, _, notes in held]
+        fates = {}
+        for (packed, stored, notes), wait_us in zip(held, waits, strict=True):
+            fates[packed] = moves.fail(packed, stored, notes, self._retry, now_us=now_us, delay_us=wait_us, error=error)
+        moves.finish()
+        return [fates[pack(lease.position)] for lease in leases]
+
+    def snooze(self, tr: Transaction, leases: list[Held], *, now_us: int, delay_us: int) -> Steps[list[Fate]]:
+        """Give items back, without counting an attempt."""
+        moves = Moves(tr, self._layout)
+        asked = started(moves.ask())
+        held = yield from self._held(tr, leases)
+        yield from asked
+        fates = {}
+        for packed, stored, notes in held:
+            moves.leave_leased(packed, notes)
+            uncounted = structs.replace(notes, attempt=notes.attempt - 1)
+            fates[packed] = moves.put_back(packed, stored, uncounted, now_us=now_us, delay_us=delay_us)
+        moves.finish()
+        return [fates[pack(lease.position)] for lease in leases]
+
+    def extend(self, tr: Transaction, leases: list[Lease], *, expires_at_us: int) -> Steps[list[Lease]]:
+        """Let leases end at another time."""
+        held = yield from self._held(tr, list(leases))
+        moves = Moves(tr, self._layout)
+        for packed, stored, notes in held:
+            moves.leave_leased(packed, notes)
+            moves.enter_leased(packed, stored, structs.replace(notes, expires_at_us=expires_at_us))
+        moves.finish()
+        return [dataclasses.replace(lease, expires_at=expires_at_us / 1e6) for lease in leases]
+
+    def _held(self, tr: Transaction, leases: list[Held]) -> Steps[list[tuple[bytes, bytes, Notes]]]:
+        """Return packed position, stored value and notes of leased items, or raise if one of the leases is lost."""
+        for lease in leases:
+            if not isinstance(lease, Lease | LeaseHandle):
+                raise TypeError(
+                    f"A lease was expected, as `lease` returns it, or its handle, not {lease!r}. (Where there is no"
+                    " item, `lease` returns None.)"
+                )
+        places = [pack(lease.position) for lease in leases]
+        found = yield from read_leased(tr, self._layout.leased, sorted(set(places)))
+        held = {}
+        lost = []
+        for packed, lease in zip(places, leases, strict=True):
+            stored = found.get(packed, b"")
+            notes = notes_of(stored) if stored else None
+            if notes is None or notes.token != lease.token:
+                lost.append(lease.position)
+            else:
+                held[packed] = (packed, stored, notes)
+        if lost:
+            raise LeaseLost(
+                f"The lease of {', '.join(map(str, lost))} of {self._queue!r} is lost: the item was acked or given back"
+                " already, or the lease expired and somebody else took the item. Undo what was done for it, or let it"
+                " be done again; extend leases whose work takes longer.",
+                lost=lost,
+            )
+        return list(held.values())
+
+
+def read_leased(
+    tr: Transaction, leased: Place, places: list[bytes], *, keeps: bool = True
+) -> Steps[dict[bytes, bytes]]:
+    """Read leased items by their packed positions, sorted.
+
+    Args:
+        leased: where they stand.
+        places: which.
+        keeps: whether to conflict with whoever ends one of these leases, or takes it away, meanwhile: on each of these
+            keys and on nothing else.
+    """
+    if len(places) >= RANGE_READ_ITEMS:
+        # Leases of one consumer mostly stand side by side, and one read of a range costs less than many of keys.
+        # By snapshot: what stands between them is others'.
+        limit = 2 * len(places)
+        near = yield from rows(tr.snapshot, leased.key(places[0]), leased.key(places[-1]) + b"\x00", limit=limit)
+        if len(near) < limit:
+            for packed in places if keeps else ():
+                tr.add_read_conflict_key(leased.key(packed))
+            return {leased.packed(row.key): row.value for row in near}
+    reader = tr if keeps else tr.snapshot
+    reads = [(packed, reader.get(leased.key(packed))) for packed in places]
+    found = {}
+    for packed, read in reads:
+        value = yield read
+        if value.present():
+            found[packed] = bytes(value)
+    return found

@@ -1,0 +1,455 @@
+"""`Leases`: the verbs of items that are lent for a time."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from fdbqueue import BulkReport, CheckReport, Position, Queue
+from fdbqueue.browse import Browser
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.transactional import is_database, only_transaction
+from fdbqueue.exclusive import keep_out
+from fdbqueue.items import Notes
+from fdbqueue.portion import Portion
+from fdbqueue.verbs import verb
+
+from ._backoff import Backoff, immediately
+from ._browsing import Kept, State, browse
+from ._commit_if_written import commit_if_written
+from ._dead_letters import DeadLetters
+from ._enqueueing import enqueue_with_notes
+from ._head import Head
+from ._holding import Holding, Live
+from ._lease import Fate, Held, Lease
+from ._policies import note_policy
+from ._reclaiming import ReclaimReport, reclaim
+from ._stats import LeaseStats, Looks, read_lease_stats
+from ._taking import Taken, Taking, Terms
+from ._timer_check import check_timers
+from ._times import not_negative, positive, visible_at
+from ._transitions import Retry, cut
+
+T = TypeVar("T")
+
+TOKEN_BYTES = 8
+CONSUMER_BYTES = 200
+
+
+class Leases:
+    """Leases of one queue's items.
+
+    As everywhere, a verb takes a transaction, composes and commits nothing, or a database, and then commits by
+    itself, exactly once; every verb has an awaitable form, ``await leases.lease.aio(db)``.
+
+    The policy, `max_attempts` and `backoff`, belongs to this object and is not stored with the queue. Give the same
+    object to all layers, in all processes. A layer of the bare `Queue` object beside it raises a TypeError.
+
+    Args:
+        queue: the queue.
+        max_attempts: after how many failed attempts (nacks and expiries) an item becomes a dead letter; None: never.
+        backoff: how long an item that failed waits for its next attempt; see `fdbqueue.layers.leases`.
+        clock: seconds since 1970, as `time.time`.
+        head: in which order items are taken.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> leases = Leases(Queue("orders", codec="str"), max_attempts=3)
+    >>> position = leases.enqueue(db, "first")
+    >>> lease = leases.lease(db, duration=60)
+    >>> lease.value, lease.attempt
+    ('first', 1)
+    >>> leases.nack(db, lease, error="the printer is on fire").value
+    'available'
+    >>> lease = leases.lease(db)
+    >>> lease.attempt, lease.error
+    (2, 'the printer is on fire')
+    >>> leases.ack(db, lease)
+    >>> leases.lease(db) is None
+    True
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        max_attempts: int | None = None,
+        backoff: Backoff = immediately,
+        clock: Callable[[], float] = time.time,
+        head: Head | None = None,
+    ) -> None:
+        if max_attempts is not None and max_attempts < 1:
+            raise ValueError(f"max_attempts is at least 1, or None for no limit, not {max_attempts}.")
+        if not isinstance(queue, Queue):
+            raise TypeError(
+                f"Leases are of a Queue, as in Leases(Queue('orders')), not of {queue!r}. A layer over a queue has"
+                " leases already: use those."
+            )
+        self.queue = queue
+        self.layout = queue.layout
+        self.retry = Retry(max_attempts, backoff)
+        self.clock = clock
+        self.head = head or Head(queue.layout)
+        self._taking = Taking(queue, self.head, self.retry)
+        self.dead = DeadLetters(queue, self.now_us)
+        """The dead letters: browse, redrive, purge."""
+        self._holding = Holding(queue, self.retry)
+        self._looks = Looks()
+        if max_attempts is not None or backoff is not immediately:
+            note_policy(queue, repr(self))
+
+    def sparing(self, spares: Callable[[Position, bytes], bool]) -> Leases:
+        """Return leases like these that do not reclaim an expired lease if `spares` is true for it. For layers."""
+        own = copy.copy(self)
+        own.retry = dataclasses.replace(self.retry, spares=spares)
+        own._taking = Taking(own.queue, own.head, own.retry)
+        return own
+
+    def __repr__(self) -> str:
+        return f"Leases({self.layout.describe()}, max_attempts={self.retry.max_attempts})"
+
+    @verb
+    def enqueue(
+        self,
+        tr: Transaction | Database,
+        value: Any,
+        *,
+        delay: float | None = None,
+        at: float | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Steps[Position]:
+        """Append an item, that may become available later, or live for some time only.
+
+        Args:
+            tr: a transaction to enqueue in, or a database.
+            value: what the queue's codec takes.
+            delay: seconds until it becomes available, in the place that it gets now.
+            at: the same as a time of the clock.
+            ttl: seconds after which it is removed, unless it is leased then; if it is given back later, it goes then.
+            headers: a small mapping kept beside the value.
+
+        Raises:
+            CodecError, ItemTooLarge: as `Queue.enqueue`; no key was touched.
+
+        *Conflicts:* none. *Cost:* as `Queue.enqueue`, and a write each for a delay and a time to live.
+        """
+        report = yield from self.enqueue_many.steps(tr, [value], delay=delay, at=at, ttl=ttl, headers=headers)
+        return cast(Position, report.first)
+
+    @verb
+    def enqueue_many(
+        self,
+        tr: Transaction | Database,
+        values: Iterable[Any],
+        *,
+        delay: float | None = None,
+        at: float | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Steps[BulkReport]:
+        """Append items in their order, each as `enqueue` does, and all with the same terms.
+
+        Given a database, in transactions of about 1 MB, one after the other, each exactly once. To load millions of
+        items that need no terms, `Queue.enqueue_many` is faster: it keeps several transactions under way.
+
+        Raises:
+            CodecError, ItemTooLarge: of a value; given a transaction, no key was touched.
+            BulkInterrupted: given a database, something failed when other items were already in.
+
+        *Conflicts:* none. *Cost:* one round trip per transaction; a write each, and one more for a delay and a time
+        to live.
+        """
+        now_us = self.now_us()
+        notes = Notes(
+            enqueued_at_us=now_us,
+            visible_at_us=visible_at(now_us, delay, at),
+            ttl_at_us=0 if ttl is None else now_us + positive(ttl, "ttl"),
+        )
+        return (yield from enqueue_with_notes(tr, self.queue, values, notes, headers))
+
+    @verb
+    def lease(
+        self,
+        tr: Transaction | Database,
+        *,
+        duration: float = 30.0,
+        consumer: str | None = None,
+    ) -> Steps[Lease | None]:
+        """Lease the first available item; None if there is none.
+
+        Args:
+            tr: a transaction, or a database.
+            duration: after how many seconds it is anybody's again, unless it is extended.
+            consumer: who takes it, for those who look on; host name and process id by default.
+
+        Raises:
+            FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
+            SubscriptionError: the queue has an exclusive subscription.
+
+        *Conflicts:* with another lease or dequeue of the same item, and with what comes to stand in front of it; in a
+        caller's transaction that finds nothing, with whatever comes. *Cost:* two reads in parallel, four writes; for
+        each due timer, up to 64, one read and about four writes.
+        """
+        leases = yield from self.lease_many.steps(tr, limit=1, duration=duration, consumer=consumer)
+        return leases[0] if leases else None
+
+    @verb
+    def lease_many(
+        self,
+        tr: Transaction | Database,
+        *,
+        limit: int = 100,
+        duration: float = 30.0,
+        consumer: str | None = None,
+    ) -> Steps[list[Lease]]:
+        """Lease the first `limit` available items, in order; fewer if there are no more. They share a token.
+
+        Large items come a few at a time, about 2 MB in all, and given a database fewer still when so many can't be read
+        in the five seconds of a transaction.
+
+        Args, errors, *Conflicts* and *Cost:* as `lease`, of each item; one that can't be read ends the list before it,
+        and is raised when it comes first.
+        """
+        if limit < 1:
+            raise ValueError(f"limit is how many items to lease, at least 1, not {limit}.")
+        terms = Terms(
+            limit,
+            positive(duration, "duration"),
+            this_consumer(consumer),
+            os.urandom(TOKEN_BYTES),
+            strict=is_database(tr),
+        )
+
+        portion = Portion(limit)
+
+        def take(tr: Transaction) -> Steps[tuple[Taken, bool]]:
+            yield from keep_out(tr, self.layout, self.now_us)
+            return (yield from self._taking.take(tr, dataclasses.replace(terms, limit=portion.limit), self.now_us()))
+
+        if not is_database(tr):
+            own = cast(Transaction, tr)
+            taken, _ = yield from take(own)
+            while taken.again:  # only items whose life was over, so far
+                taken, _ = yield from take(own)
+            if not taken.leases:
+                self.head.found_nothing(own)
+            return taken.leases
+        while True:
+            taken = yield from commit_if_written(self.queue, cast(Database, tr), take, on_retry=portion.note)
+            if not taken.again:
+                return taken.leases
+
+    @verb
+    def ack(self, tr: Transaction | Database, lease: Held) -> Steps[None]:
+        """Let the item be gone: its work is done.
+
+        In one transaction with the caller's own writes, both happen or neither.
+
+        Args:
+            tr: a transaction, or a database.
+            lease: the lease, or its handle.
+
+        Raises:
+            LeaseLost: it is not the item's present lease; nothing was written. Roll your own writes back with it.
+
+        *Conflicts:* with whoever gives back, extends or reclaims this item. *Cost:* one read, four writes.
+        """
+        yield from self.ack_many.steps(tr, [lease])
+
+    @verb
+    def ack_many(self, tr: Transaction | Database, leases: Iterable[Held]) -> Steps[None]:
+        """Let the items be gone, all or none.
+
+        Raises:
+            LeaseLost: of some, which it names, the lease is lost; none was acked.
+
+        *Conflicts:* as `ack`, of each. *Cost:* one read, in parallel, and two writes each.
+        """
+        held = list(leases)
+        yield from self.queue.transact(tr, lambda tr: self._holding.ack(tr, held))
+
+    def ack_unchanged(self, tr: Transaction, live: Iterable[Live]) -> None:
+        """Ack leases without reading them, in a transaction that begins at the version at which they were live.
+
+        It can't be committed if somebody has ended or taken away one of them since. For layers.
+
+        *Conflicts:* as `ack`, of each. *Cost:* four writes each.
+        """
+        only_transaction(tr, "Leases.ack_unchanged")
+        self._holding.ack_unchanged(tr, live)
+
+    @verb
+    def nack(
+        self, tr: Transaction | Database, lease: Held, *, delay: float | None = None, error: str | None = None
+    ) -> Steps[Fate]:
+        """Give the item back: this attempt has failed.
+
+        Args:
+            tr: a transaction, or a database.
+            lease: the lease, or its handle.
+            delay: seconds until it is available again; None: as the back-off policy says.
+            error: why, kept for the next attempt and, if this was the last one, with the dead letter.
+
+        Returns:
+            what became of it; `Fate.available` is its old place, before everything that came after it.
+
+        Raises:
+            LeaseLost: it is not the item's present lease; nothing was written.
+
+        *Conflicts:* as `ack`, and with leases of items behind it. *Cost:* one read, five writes.
+        """
+        return (yield from self.nack_many.steps(tr, [lease], delay=delay, error=error))[0]
+
+    @verb
+    def nack_many(
+        self,
+        tr: Transaction | Database,
+        leases: Iterable[Held],
+        *,
+        delay: float | None = None,
+        error: str | None = None,
+    ) -> Steps[list[Fate]]:
+        """Give items back, all or none, whose attempts have failed; return what became of each, as `nack`.
+
+        They are written anew, in one transaction: of large items only so many fit into it.
+
+        Raises:
+            LeaseLost: of some, which it names, the lease is lost; none was given back.
+
+        *Conflicts:* as `nack`, of each. *Cost:* one read, in parallel, and about four writes each.
+        """
+        held = list(leases)
+        delay_us = None if delay is None else not_negative(delay, "delay")
+        why = error or "It was given back."
+
+        def body(tr: Transaction) -> Steps[list[Fate]]:
+            return self._holding.nack(tr, held, now_us=self.now_us(), delay_us=delay_us, error=why)
+
+        return (yield from self.queue.transact(tr, body))
+
+    @verb
+    def snooze(self, tr: Transaction | Database, lease: Held, *, delay: float) -> Steps[Fate]:
+        """Give the item back for `delay` seconds without counting an attempt; otherwise as `nack`."""
+        return (yield from self.snooze_many.steps(tr, [lease], delay=delay))[0]
+
+    @verb
+    def snooze_many(self, tr: Transaction | Database, leases: Iterable[Held], *, delay: float) -> Steps[list[Fate]]:
+        """Give items back without counting an attempt, all or none; otherwise as `nack`."""
+        held, delay_us = list(leases), not_negative(delay, "delay")
+
+        def body(tr: Transaction) -> Steps[list[Fate]]:
+            return self._holding.snooze(tr, held, now_us=self.now_us(), delay_us=delay_us)
+
+        return (yield from self.queue.transact(tr, body))
+
+    @verb
+    def extend(self, tr: Transaction | Database, lease: Lease, *, duration: float = 30.0) -> Steps[Lease]:
+        """Let the lease end `duration` seconds from now; return it with its new end. The old one stays good too.
+
+        Raises:
+            LeaseLost: it is not the item's present lease; nothing was written.
+
+        *Conflicts:* as `ack`. *Cost:* one read, three writes.
+        """
+        return (yield from self.extend_many.steps(tr, [lease], duration=duration))[0]
+
+    @verb
+    def extend_many(
+        self, tr: Transaction | Database, leases: Iterable[Lease], *, duration: float = 30.0
+    ) -> Steps[list[Lease]]:
+        """Extend leases, all or none, as `extend`."""
+        held, duration_us = list(leases), positive(duration, "duration")
+
+        def body(tr: Transaction) -> Steps[list[Lease]]:
+            return self._holding.extend(tr, held, expires_at_us=self.now_us() + duration_us)
+
+        return (yield from self.queue.transact(tr, body))
+
+    @verb
+    def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> Steps[ReclaimReport]:
+        """Settle up to `limit` due timers: expired leases, delays that are over, items whose life is over.
+
+        Every lease does it on its way; this is for queues that nobody leases from, and for those who want to know.
+
+        *Conflicts:* with whoever settles, acks, gives back or extends one of these items. *Cost:* one read, and one
+        read and about four writes per timer.
+        """
+        if is_database(tr):
+            portion = Portion(limit)
+
+            def settle_some(tr: Transaction) -> Steps[tuple[ReclaimReport, bool]]:
+                return reclaim(tr, self.layout, limit=portion.limit, now_us=self.now_us(), retry=self.retry)
+
+            return (yield from commit_if_written(self.queue, cast(Database, tr), settle_some, on_retry=portion.note))
+        own = cast(Transaction, tr)
+        report, _ = yield from reclaim(own, self.layout, limit=limit, now_us=self.now_us(), retry=self.retry)
+        return report
+
+    def browse(
+        self,
+        tr: Transaction | Database,
+        *,
+        state: State,
+        after: Position | None = None,
+        limit: int | None = None,
+        share: float = 1.0,
+    ) -> Browser[Kept]:
+        """Look at the items of one state with all that is known of their lives, in order, lazily.
+
+        Args:
+            tr: a transaction, or a database: then a page of them in each of as many as it takes.
+            state: "available", "leased", "delayed" or "dead".
+            after: only items behind this position.
+            limit: how many at most; None: all.
+            share: which part of the time it may read, as in `Queue.browse`.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one read per page; memory for a page.
+        """
+        return browse(tr, self.queue, state=state, after=after, limit=limit, share=share)
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[LeaseStats]:
+        """Return how many items there are in each state, how many came and went, and how old the first one is.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* three reads in parallel; it does not grow with the queue.
+        """
+        read = partial(
+            read_lease_stats,
+            layout=self.layout,
+            now_us=self.now_us(),
+            looks=self._looks,
+            remember=is_database(tr),
+        )
+        return (yield from self.queue.read(tr, read))
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Read everything that the queue owns and compare: what `Queue.check` does, and timers.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue twice, a page at a time; memory for the
+        keys of timers.
+        """
+        report = self.queue.check(tr)
+        problems = check_timers(tr, self.layout)
+        if problems and is_database(tr):
+            # An item that moved between two of its transactions looks as if its timer were missing, or left over; a
+            # real one is still there when looked at again.
+            again = set(check_timers(tr, self.layout))
+            problems = [problem for problem in problems if problem in again]
+        return dataclasses.replace(report, problems=(*report.problems, *problems))
+
+    def now_us(self) -> int:
+        """Return the time by this object's clock, in microseconds."""
+        return int(self.clock() * 1e6)
+
+
+def this_consumer(name: str | None) -> str:
+    """Return what a consumer is called: host name and process id by default."""
+    return cut(f"{socket.gethostname()}:{os.getpid()}" if name is None else name, CONSUMER_BYTES)

@@ -1,0 +1,42 @@
+"""Reclaiming: settling what is due, for who wants to know what that was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import Steps
+from fdbqueue.layout import Layout
+
+from ._timers import Reclaimed, due_timers, settle
+from ._transitions import Moves, Retry
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimReport:
+    """What a reclaim found."""
+
+    reclaimed: tuple[Reclaimed, ...]
+    """The items that were moved."""
+    more: bool
+    """Whether more may be due."""
+
+
+def reclaim(
+    tr: Transaction, layout: Layout, *, limit: int, now_us: int, retry: Retry
+) -> Steps[tuple[ReclaimReport, bool]]:
+    """Settle up to `limit` due timers; say also whether anything was written.
+
+    Raises:
+        ValueError: that is none.
+    """
+    if limit < 1:
+        raise ValueError(f"limit is how many timers to settle, at least 1, not {limit}.")
+    overdue = yield from due_timers(tr, layout, now_us, limit=limit)
+    moves = Moves(tr, layout)
+    try:
+        reclaimed, all_settled = yield from settle(tr, layout, moves, overdue, now_us=now_us, retry=retry)
+    finally:
+        moves.finish()
+    more = moves.any and (not all_settled or len(overdue) == limit)
+    return ReclaimReport(tuple(reclaimed), more), moves.any

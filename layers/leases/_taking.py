@@ -1,0 +1,214 @@
+"""Taking items from the head of a queue, for leases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from fdbqueue import CheckFailed, CodecError, FormatError, Position, Queue
+from fdbqueue.engine.api import KeyValue, Transaction
+from fdbqueue.engine.steps import Steps, started
+from fdbqueue.items import NO_NOTES, Item, Notes, notes_of, size_of
+
+from ._head import Head
+from ._lease import Lease
+from ._timers import SETTLE_LIMIT, due_timers, settle
+from ._times import seconds_or_none
+from ._transitions import Moves, Retry, is_over
+
+TAKE_BYTES = 2_000_000
+"""About how much payload one transaction reads and moves: it may have 10,000,000 bytes and five seconds in all."""
+ITEM_BYTES = 200
+"""About what an item's keys and notes add to it."""
+EXPIRED_LIMIT = 500
+"""How many items whose life is over one transaction removes on its way."""
+
+
+UNTAKEABLE = (CodecError, FormatError, CheckFailed)
+"""What is raised of an item that can't be read, or whose type's predicate fails."""
+
+
+class LifeOver(Exception):
+    """The life of the item that was to be taken is over; nothing was written."""
+
+
+class Predicate:
+    """What says of items without a time to live, which are about to be taken, whether they are outdated.
+
+    It is False in a queue that has none. Queues of messages have one if a type does (`MessageType.expires`).
+    """
+
+    __slots__ = ("_ask",)
+
+    def __init__(self, queue: Queue) -> None:
+        self._ask: Callable[[object, int, Position], bool] | None = getattr(queue.codec, "is_over", None)
+
+    def __bool__(self) -> bool:
+        return self._ask is not None
+
+    def says_over(self, item: Item, notes: Notes, now_us: int) -> bool:
+        """Return whether an item is outdated.
+
+        Raises:
+            CheckFailed: the predicate of its type is at fault.
+        """
+        return self._ask is not None and not notes.ttl_at_us and self._ask(item.value, now_us, item.position)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What was asked for."""
+
+    limit: int
+    duration_us: int
+    consumer: str
+    token: bytes
+    subscription: str = field(default="", kw_only=True)
+    """For which subscription."""
+    strict: bool
+    """Whether to come again, rather than to take items while more timers are due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one transaction took."""
+
+    leases: list[Lease]
+    again: bool
+    """Whether there was more to clear away than one transaction does, so that another one is to look again."""
+
+
+class Taking:
+    """Takes items of one queue.
+
+    Args:
+        head: in which order.
+        retry: what happens to overdue items that are met.
+    """
+
+    __slots__ = ("_head", "_layout", "_predicate", "_queue", "_retry")
+
+    def __init__(self, queue: Queue, head: Head, retry: Retry) -> None:
+        self._queue = queue
+        self._predicate = Predicate(queue)
+        self._layout = queue.layout
+        self._head = head
+        self._retry = retry
+
+    def take(self, tr: Transaction, terms: Terms, now_us: int) -> Steps[tuple[Taken, bool]]:
+        """Settle what is due, then lease the first items; say also whether anything was written."""
+        due = started(due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT))
+        head = started(self._head.first(tr, limit=terms.limit))
+        overdue = yield from due
+        moves = Moves(tr, self._layout)
+        try:
+            if overdue:
+                _, all_settled = yield from settle(tr, self._layout, moves, overdue, now_us=now_us, retry=self._retry)
+                if terms.strict and moves.any and not (all_settled and len(overdue) < SETTLE_LIMIT):
+                    return Taken([], again=True), True
+                # The head was read before items came back; a new read sees them, though nothing is committed yet.
+                self._head.came_back(moves.arrived)
+                head = self._head.first(tr, limit=terms.limit)
+            found = yield from head
+            return (yield from self._lend_first(tr, moves, found, terms, now_us)), moves.any
+        finally:
+            moves.finish()
+
+    def _lend_first(
+        self, tr: Transaction, moves: Moves, found: list[KeyValue], terms: Terms, now_us: int
+    ) -> Steps[Taken]:
+        haul = _Haul()
+        while found:
+            wanted = terms.limit - len(haul.leases)
+            lent_before = len(haul.leases)
+            yield from self._lend_rows(tr, moves, found, haul, terms, now_us)
+            if haul.dealt:
+                self._head.take(tr, found[: haul.dealt])
+            if haul.error is not None and not haul.leases and not (terms.strict and moves.any):
+                raise haul.error
+            if haul.full or haul.error is not None or haul.expired >= EXPIRED_LIMIT:
+                return Taken(haul.leases, again=not haul.leases)
+            lent = len(haul.leases) - lent_before
+            if lent == len(found) or len(found) < wanted:
+                break
+            found = yield from self._head.first(tr, limit=wanted - lent, after=found[haul.dealt - 1].key)
+        return Taken(haul.leases, again=False)
+
+    def _lend_rows(
+        self, tr: Transaction, moves: Moves, found: list[KeyValue], haul: _Haul, terms: Terms, now_us: int
+    ) -> Steps[None]:
+        """Lend what was found, until it is too much for one transaction or can't be read."""
+        haul.dealt = 0
+        for row in found:
+            notes = _notes_if_readable(row.value)
+            packed = self._layout.available.packed(row.key)
+            outdated = is_over(notes, now_us)
+            if not outdated:
+                try:
+                    haul.size_bytes += size_of(row.value) + ITEM_BYTES
+                    if haul.leases and haul.size_bytes > TAKE_BYTES:
+                        haul.full = True
+                        return
+                    item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
+                    outdated = self._predicate.says_over(item, notes, now_us)
+                except UNTAKEABLE as error:
+                    haul.error = error
+                    return
+            if outdated:
+                moves.leave_available(packed, notes, cleared=True)
+                moves.vanish(packed, row.value, "expired")
+                haul.expired += 1
+                haul.dealt += 1
+                continue
+            haul.leases.append(_lend(moves, item, packed, row.value, notes, terms, now_us))
+            haul.dealt += 1
+
+
+def _notes_if_readable(stored: bytes) -> Notes:
+    try:
+        return notes_of(stored)
+    except FormatError:
+        return NO_NOTES  # who opens the item says which one can't be read
+
+
+@dataclass(slots=True)
+class _Haul:
+    """What one transaction has taken so far, and why it stopped."""
+
+    leases: list[Lease] = field(default_factory=list)
+    size_bytes: int = 0
+    """Of the payloads."""
+    expired: int = 0
+    """How many items whose life was over were removed."""
+    dealt: int = 0
+    """How many of those that were read last were dealt with: the first ones."""
+    full: bool = False
+    """Whether the rest is too much for this transaction."""
+    error: FormatError | CodecError | CheckFailed | None = None
+    """Why the next item can't be read."""
+
+
+def _lend(moves: Moves, item: Item, packed: bytes, stored: bytes, notes: Notes, terms: Terms, now_us: int) -> Lease:
+    lent = replace(
+        notes,
+        attempt=notes.attempt + 1,
+        token=terms.token,
+        expires_at_us=now_us + terms.duration_us,
+        consumer=terms.consumer,
+        subscription=terms.subscription,
+    )
+    moves.leave_available(packed, notes, cleared=True)
+    moves.enter_leased(packed, stored, lent)
+    return Lease(
+        item.position,
+        item.value,
+        item.headers,
+        terms.token,
+        lent.expires_at_us / 1e6,
+        lent.attempt,
+        terms.consumer,
+        notes.error,
+        seconds_or_none(notes.ttl_at_us),
+    )

@@ -1,0 +1,259 @@
+"""Moves of items between their places, in one transaction.
+
+An item's state is where its key stands. A move writes the stored value, with other notes, under the same position in
+another place; it keeps timers and counters true, and the tail above every item that is away for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from msgspec import structs
+
+from fdbqueue import Position
+from fdbqueue.arrivals import announce, wants_arrivals
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import Steps
+from fdbqueue.items import Notes, has_notes, is_chunked, kept_size_of, notes_of, with_notes
+from fdbqueue.layout import DELAY, LEASE, TAKEN, TTL, Layout, Place, rank_of
+from fdbqueue.stats import count, count_levels
+from fdbqueue.tail import raise_tail
+
+from ._backoff import Backoff
+from ._lease import Fate
+from ._times import LONGEST_SECONDS
+
+_ONE = (1).to_bytes(8, "little")
+ERROR_BYTES = 1_200
+"""How much of an error's text is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """What happens to an item when an attempt has failed."""
+
+    max_attempts: int | None
+    """After how many attempts it becomes a dead letter; None: never."""
+    backoff: Backoff
+    """How long it waits before the next."""
+    spares: Callable[[Position, bytes], bool] | None = None
+    """Called with the position and token of an expired lease; if true, the lease is not reclaimed. None: all are."""
+
+    def is_last(self, attempt: int) -> bool:
+        """Say whether an item whose attempt of this number has failed becomes a dead letter."""
+        return self.max_attempts is not None and attempt >= self.max_attempts
+
+    def delay_us(self, attempt: int) -> int:
+        """Return how long an item waits whose attempt of this number has failed; 0 if it was the last one."""
+        if self.is_last(attempt):
+            return 0
+        return int(min(self.backoff(attempt), LONGEST_SECONDS) * 1e6)
+
+
+class Moves:
+    """What one transaction moves. Every `leave` wants an `enter` or `vanish`, and all of them a `finish`."""
+
+    __slots__ = ("_away", "_layout", "_levels", "_returned", "_sole", "_tally", "_tr", "any", "arrived", "subscribed")
+
+    def __init__(self, tr: Transaction, layout: Layout) -> None:
+        self._tr = tr
+        self._layout = layout
+        self._tally: dict[str, int] = {}
+        self._levels: dict[int | None, int] = {}
+        self._away = b""
+        self._returned: set[str] = set()
+        self._sole: str | None = None
+        self.subscribed = layout.subscribed
+        """Whether to announce what becomes available; `ask` makes sure. A guess is good enough for what is enqueued."""
+        self.arrived: list[bytes] = []
+        """The packed positions of what became available."""
+        self.any = False
+        """Whether anything was written."""
+
+    def ask(self) -> Steps[None]:
+        """Find out whether the queue has subscriptions, before items come back.
+
+        A plain read: of the first subscription and a release at the same time one fails, and then sees the other.
+        Without it the release would tell nobody, and the subscription might have passed the item's place.
+        """
+        self.subscribed, self._sole = wants_arrivals((yield self._tr.get(self._layout.subscribed_key)))
+
+    def finish(self) -> None:
+        """Write the counters, the tail, and what subscriptions want to know."""
+        changes = {name: change for name, change in self._tally.items() if change}
+        count(self._tr, self._layout, **changes)
+        count_levels(self._tr, self._layout, self._levels)
+        if self.subscribed and (self.arrived or "enqueued" in changes):
+            spans = [(packed, packed) for packed in self.arrived]
+            announce(self._tr, self._layout, spans, enqueued=changes.get("enqueued", 0))
+        elif self._sole is not None and self.arrived:
+            count(self._tr, self._layout, returned=1)  # no note, but who waits for items watches this
+        for subscription in self._returned:
+            # Wakes those who wait for credit. Nobody reads it, so that returns don't conflict.
+            self._tr.add(self._layout.returned.pack((subscription,)), _ONE)
+        if self._away:
+            # The packed positions sort as the positions do, so that the last one has the highest index; but for those
+            # with a rank, whose enqueues have raised the tail already.
+            raise_tail(self._tr, self._layout, self._layout.available.position(self._layout.prefix + self._away).index)
+
+    def tally(self, counter: str, change: int) -> None:
+        """Change a counter at the end."""
+        self.any = True
+        self._tally[counter] = self._tally.get(counter, 0) + change
+
+    def leave_available(self, packed: bytes, notes: Notes, *, cleared: bool = False) -> None:
+        """Take an item from among the available ones; `cleared`: its key is cleared together with others'."""
+        if not cleared:
+            key = self._layout.available.key(packed)
+            self._tr.clear_range(key, key + TAKEN)
+        if notes.ttl_at_us:
+            self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, TTL))
+        self._count_level(packed, -1)
+        self.any = True
+
+    def _count_level(self, packed: bytes, change: int) -> None:
+        rank = rank_of(packed)
+        if rank is not None:
+            self._levels[rank] = self._levels.get(rank, 0) + change
+
+    def leave_leased(self, packed: bytes, notes: Notes) -> None:
+        """Take an item from among the leased ones."""
+        self._tr.clear(self._layout.leased.key(packed))
+        self._tr.clear(self._layout.timer_key(notes.expires_at_us, packed, LEASE))
+        self.tally("leased", -1)
+        if notes.subscription:
+            self._tr.clear(self._layout.held_key(notes.subscription, packed))
+            self._returned.add(notes.subscription)
+
+    def leave_delayed(self, packed: bytes, notes: Notes) -> None:
+        """Take an item from among the delayed ones."""
+        self._tr.clear(self._layout.delayed.key(packed))
+        self._tr.clear(self._layout.timer_key(notes.visible_at_us, packed, DELAY))
+        if notes.ttl_at_us:
+            self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, TTL))
+        self.tally("delayed", -1)
+
+    def leave(self, state: Literal["available", "leased", "delayed"], packed: bytes, notes: Notes) -> None:
+        """Take an item from wherever it stands in the queue."""
+        if state == "available":
+            self.leave_available(packed, notes)
+        elif state == "leased":
+            self.leave_leased(packed, notes)
+        else:
+            self.leave_delayed(packed, notes)
+
+    def leave_dead(self, packed: bytes) -> None:
+        """Take an item from among the dead letters."""
+        self._tr.clear(self._layout.dead.key(packed))
+        self.tally("dead", -1)
+
+    def enter_available(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """Put an item among the available ones, in its own place."""
+        key = self._layout.available.key(packed)
+        self._tr.set(key, with_notes(stored, notes))
+        # Who has just seen this item here may leave its key out of what it conflicts with, but not what is behind it.
+        self._tr.add_write_conflict_key(key + TAKEN)
+        if notes.ttl_at_us:
+            self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
+        self._count_level(packed, 1)
+        self.any = True
+        self.arrived.append(packed)
+
+    def enter_leased(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """Put an item among the leased ones."""
+        self._tr.set(self._layout.leased.key(packed), with_notes(stored, notes))
+        self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, LEASE), b"")
+        self.tally("leased", 1)
+        if notes.subscription:
+            size = kept_size_of(stored).to_bytes(8, "little")
+            self._tr.set(self._layout.held_key(notes.subscription, packed), size)
+        self._away = max(self._away, packed)
+
+    def enter_delayed(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """Put an item among the delayed ones."""
+        self._tr.set(self._layout.delayed.key(packed), with_notes(stored, notes))
+        self._tr.set(self._layout.timer_key(notes.visible_at_us, packed, DELAY), b"")
+        if notes.ttl_at_us:
+            self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
+        self.tally("delayed", 1)
+        self._away = max(self._away, packed)
+
+    def enter_dead(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """Put an item among the dead letters. What stood beside it goes: for others it is out of the queue."""
+        self._tr.set(self._layout.dead.key(packed), with_notes(stored, notes))
+        self._clear_beside(packed, notes)
+        self.tally("dead", 1)
+
+    def rewrite(self, place: Place, packed: bytes, stored: bytes, was: Notes, notes: Notes) -> None:
+        """Let an item that stays where it is, available or delayed, be stored anew: it does not arrive again."""
+        if was.ttl_at_us:
+            self._tr.clear(self._layout.timer_key(was.ttl_at_us, packed, TTL))
+        if notes.ttl_at_us:
+            self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
+        self._tr.set(place.key(packed), with_notes(stored, notes))
+
+    def set_beside(self, packed: bytes, notes: Notes) -> None:
+        """Write what stands beside an item that comes into the queue, new or again."""
+        for key in self._layout.beside_keys(notes.beside, packed):
+            self._tr.set(key, b"")
+
+    def _clear_beside(self, packed: bytes, notes: Notes) -> None:
+        for key in self._layout.beside_keys(notes.beside, packed):
+            self._tr.clear(key)
+
+    def vanish(self, packed: bytes, stored: bytes, counter: str) -> None:
+        """Let an item be gone, and count it as "dequeued", "expired", "purged" or "deleted"."""
+        if is_chunked(stored):
+            self._tr.clear_range(*self._layout.chunk_range_of(packed))
+        if has_notes(stored):
+            self._clear_beside(packed, notes_of(stored))
+        self.tally(counter, 1)
+
+    def put_back(self, packed: bytes, stored: bytes, notes: Notes, *, now_us: int, delay_us: int) -> Fate:
+        """Put an item that has left its place back into its own, at once or after a delay, unless its life is over."""
+        if is_over(notes, now_us):
+            self.vanish(packed, stored, "expired")
+            return Fate.expired
+        if delay_us > 0:
+            self.enter_delayed(packed, stored, at_rest(notes, visible_at_us=now_us + delay_us))
+            return Fate.delayed
+        self.enter_available(packed, stored, at_rest(notes))
+        return Fate.available
+
+    def fail(
+        self, packed: bytes, stored: bytes, notes: Notes, retry: Retry, *, now_us: int, delay_us: int | None, error: str
+    ) -> Fate:
+        """Put a leased item whose attempt failed back, or among the dead letters if that was its last attempt.
+
+        An item whose time to live is over is removed instead, also at its last attempt.
+        """
+        # What stands beside the item is noted as well, and the notes have a limit.
+        error = cut(error, ERROR_BYTES - sum(map(len, notes.beside)))
+        if delay_us is None:
+            # Before anything is written: a policy that raises must not leave the item nowhere.
+            delay_us = retry.delay_us(notes.attempt)
+        self.leave_leased(packed, notes)
+        if retry.is_last(notes.attempt) and not is_over(notes, now_us):
+            self.enter_dead(packed, stored, at_rest(notes, error=error, died_at_us=now_us))
+            return Fate.dead
+        return self.put_back(packed, stored, at_rest(notes, error=error), now_us=now_us, delay_us=delay_us)
+
+
+def is_over(notes: Notes, now_us: int) -> bool:
+    """Return whether an item's time to live is over."""
+    return 0 < notes.ttl_at_us <= now_us
+
+
+_AT_REST: dict[str, Any] = {"token": b"", "expires_at_us": 0, "visible_at_us": 0, "died_at_us": 0, "subscription": ""}
+
+
+def at_rest(notes: Notes, **changes: Any) -> Notes:
+    """Return the notes of an item that nobody has, with changes."""
+    return structs.replace(notes, **{**_AT_REST, **changes})
+
+
+def cut(text: str, size_bytes: int) -> str:
+    """Return as much of a text as fits into so many bytes."""
+    return text.encode("utf-8", "replace")[:size_bytes].decode("utf-8", "ignore")

@@ -1,0 +1,217 @@
+"""Databases and transactions that note what they change in a queue; `layers/oplog/_oplog.py` makes them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue.engine.api import Future
+from fdbqueue.engine.errors import FDBError
+from fdbqueue.engine.keys import Subspace, Versionstamp, strinc
+from fdbqueue.layout import Layout
+
+from ._records import Change, digest, notes_beside, pack_record, set_change
+
+RECORD_BYTES = 90_000
+"""A larger record stands under several keys."""
+_ATOMICS = ("add", "bit_and", "bit_or", "bit_xor", "append_if_fits", "max", "min", "byte_min", "byte_max")
+_VALUES_ATOMICS = ("compare_and_clear",)
+
+
+@dataclass(slots=True)
+class Call:
+    """What is being called in this thread or task."""
+
+    name: str
+    arguments: bytes
+    """The digest of its arguments."""
+    version: int = 0
+    """The first version that one of its transactions read."""
+
+
+current_call: ContextVar[Call | None] = ContextVar("fdbqueue operation log call", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Where and as whom is logged."""
+
+    space: Subspace
+    layout: Layout
+    by: str
+    clock: Callable[[], float]
+
+
+class LoggedDatabase:
+    """A database whose transactions log what they change in a queue."""
+
+    def __init__(self, db: Any, terms: Terms) -> None:
+        self._db = db
+        self._terms = terms
+
+    def create_transaction(self) -> LoggedTransaction:
+        """Return a new transaction, which writes its record when it is committed."""
+        return LoggedTransaction(self._db.create_transaction(), self._terms)
+
+    def __repr__(self) -> str:
+        return f"LoggedDatabase({self._db!r}, by={self._terms.by!r})"
+
+
+class LoggedTransaction:
+    """A transaction that logs what it changes in a queue; all else is the wrapped one's.
+
+    It notes each write as it is made. A `commit` that has something to tell adds one write, of the record, under a key
+    that the commit's versionstamp completes: a blind write, which conflicts with nothing.
+    """
+
+    def __init__(self, tr: Any, terms: Terms) -> None:
+        self._tr = tr
+        self._terms = terms
+        self._begin = terms.layout.prefix
+        self._end = strinc(terms.layout.prefix)
+        self._forget()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tr, name)
+
+    @property
+    def snapshot(self) -> Any:
+        self._reads()
+        return self._tr.snapshot
+
+    def get(self, key: Any) -> Any:
+        self._reads()
+        return self._tr.get(key)
+
+    def get_key(self, key_selector: Any) -> Any:
+        self._reads()
+        return self._tr.get_key(key_selector)
+
+    def get_range(self, *args: Any, **kwargs: Any) -> Any:
+        self._reads()
+        return self._tr.get_range(*args, **kwargs)
+
+    def get_range_startswith(self, *args: Any, **kwargs: Any) -> Any:
+        self._reads()
+        return self._tr.get_range_startswith(*args, **kwargs)
+
+    def __getitem__(self, key: Any) -> Any:
+        self._reads()
+        return self._tr[key]
+
+    def set(self, key: Any, value: Any) -> None:
+        self._tr.set(key, value)
+        whole = _bytes(key)
+        if whole.startswith(self._begin):
+            self._changes.append(set_change(self._terms.layout, whole[len(self._begin) :], _bytes(value)))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set(key, value)
+
+    def clear(self, key: Any) -> None:
+        self._tr.clear(key)
+        whole = _bytes(key)
+        if whole.startswith(self._begin):
+            self._changes.append(Change("clear", whole[len(self._begin) :]))
+
+    def clear_range(self, begin: Any, end: Any) -> None:
+        self._tr.clear_range(begin, end)
+        first, last = max(_bytes(begin), self._begin), min(_bytes(end), self._end)
+        if first < last:
+            to = b"" if last == self._end else last[len(self._begin) :]
+            self._changes.append(Change("clear_range", first[len(self._begin) :], to))
+
+    def clear_range_startswith(self, prefix: Any) -> None:
+        self.clear_range(prefix, strinc(_bytes(prefix)))
+
+    def __delitem__(self, key: Any) -> None:
+        if isinstance(key, slice):
+            self.clear_range(key.start, key.stop)
+        else:
+            self.clear(key)
+
+    def set_versionstamped_key(self, key: Any, param: Any) -> None:
+        self._tr.set_versionstamped_key(key, param)
+        template = _bytes(key)
+        if template.startswith(self._begin):
+            # The last four bytes say where in the key the versionstamp goes.
+            at = int.from_bytes(template[-4:], "little") - len(self._begin)
+            own = template[len(self._begin) : -4]
+            value = _bytes(param)
+            notes = notes_beside(self._terms.layout, own, value)
+            self._changes.append(Change("set_versionstamped_key", own, digest(value), notes, stamp_at=at))
+
+    def commit(self) -> Future[None]:
+        """Commit, with the record."""
+        if self._changes:
+            self._write_record()
+        commit: Future[None] = self._tr.commit()
+        return commit
+
+    def on_error(self, error: Any) -> Any:
+        """Make ready for the next attempt, which notes its writes anew."""
+        self._forget()
+        return self._tr.on_error(error)
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._forget()
+        self._tr.reset()
+
+    def _forget(self) -> None:
+        self._changes: list[Change] = []
+        self._version: Any = None
+        self._began_at_us = int(self._terms.clock() * 1e6)
+
+    def _reads(self) -> None:
+        """Ask for the version when there is something to read at it, which fixes it anyway."""
+        if self._version is None:
+            self._version = self._tr.get_read_version()
+
+    def _write_record(self) -> None:
+        terms = self._terms
+        call = current_call.get() or Call("", b"")
+        version = self._read_version()
+        call.version = call.version or version
+        stored = pack_record(
+            terms.by,
+            call.name,
+            call.arguments,
+            (self._began_at_us, int(terms.clock() * 1e6)),
+            (version, call.version if call.name else 0),
+            self._changes,
+        )
+        for number, start in enumerate(range(0, len(stored), RECORD_BYTES)):
+            key = terms.space.pack_with_versionstamp((Versionstamp(user_version=number),))
+            self._tr.set_versionstamped_key(key, stored[start : start + RECORD_BYTES])
+
+    def _read_version(self) -> int:
+        """Return the version if it is here, without waiting: it is, when something was read."""
+        if self._version is None or not self._version.is_ready():
+            return 0
+        with contextlib.suppress(FDBError):
+            return int(self._version.wait())
+        return 0
+
+
+def _bytes(key: Any) -> bytes:
+    own = getattr(key, "as_foundationdb_key", None) or getattr(key, "as_foundationdb_value", None)
+    return bytes(own() if own is not None else key)
+
+
+def _noted(name: str) -> Callable[[LoggedTransaction, Any, Any], None]:
+    def apply(self: LoggedTransaction, key: Any, param: Any) -> None:
+        getattr(self._tr, name)(key, param)
+        whole = _bytes(key)
+        if whole.startswith(self._begin):
+            self._changes.append(Change(name, whole[len(self._begin) :], _bytes(param)))
+
+    apply.__name__ = name
+    return apply
+
+
+for _name in (*_ATOMICS, *_VALUES_ATOMICS, "set_versionstamped_value"):
+    setattr(LoggedTransaction, _name, _noted(_name))

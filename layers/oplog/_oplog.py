@@ -1,0 +1,135 @@
+"""`OperationLog`: the verbs of a log of changes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias, cast, overload
+
+from fdbqueue import Queue
+from fdbqueue.browse import pages
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.transactional import attempts, is_database
+from fdbqueue.layout import Layout, Name
+from fdbqueue.verbs import verb
+
+from ._logged import Call, LoggedDatabase, LoggedTransaction, Terms, current_call
+from ._records import Change, Moved, Record, digest, joined
+
+Clock: TypeAlias = Callable[[], float]
+
+__all__ = ["Change", "Moved", "OperationLog", "Record", "calling"]
+
+
+class OperationLog:
+    """The log of what is done to one queue.
+
+    Args:
+        name: of the log, as a queue's: a subspace of its own, apart from the queue's.
+        queue: whose changes are logged.
+
+    Raises:
+        ValueError: the log's subspace and the queue's are not apart.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> orders = Queue("orders")
+    >>> log = OperationLog("orders log", orders)
+    >>> logged = log.of(db, by="shop 3")
+    >>> with calling("enqueue", b"an order"):
+    ...     position = orders.enqueue(logged, b"an order")
+    >>> [record] = log.records(db)
+    >>> record.by, record.call, [(moved.state, moved.position == position) for moved in record.moves(orders.layout)]
+    ('shop 3', 'enqueue', [('available', True)])
+    >>> db.close()
+    """
+
+    def __init__(self, name: Name, queue: Queue) -> None:
+        if not isinstance(queue, Queue):
+            raise TypeError(f"A log is of a Queue, as in OperationLog('log', leases.queue), not of {queue!r}.")
+        self._space = Layout(name).space
+        self._layout = queue.layout
+        own, queues = self._space.key(), queue.layout.prefix
+        if own.startswith(queues) or queues.startswith(own):
+            raise ValueError(f"A log stands apart from its queue: {Layout(name).describe()} and {queue!r} overlap.")
+
+    def __repr__(self) -> str:
+        return f"OperationLog({Layout(self._space).describe()}, of {self._layout.describe()})"
+
+    @overload
+    def of(self, tr: Database, *, by: str | None = None, clock: Clock = time.time) -> Database: ...
+    @overload
+    def of(self, tr: Transaction, *, by: str | None = None, clock: Clock = time.time) -> Transaction: ...
+    def of(self, tr: Any, *, by: str | None = None, clock: Clock = time.time) -> Any:
+        """Return a database or a transaction that does what the given one does, and logs it.
+
+        A wrapped transaction is to be committed through what is returned.
+
+        Args:
+            tr: a database, or a transaction that has not written yet.
+            by: who does it; host name and process id by default.
+            clock: seconds since 1970, as `time.time`.
+
+        *Conflicts:* none. *Cost:* one more write per transaction that changes the queue.
+        """
+        terms = Terms(self._space, self._layout, by or f"{socket.gethostname()}:{os.getpid()}", clock)
+        return LoggedDatabase(tr, terms) if is_database(tr) else LoggedTransaction(tr, terms)
+
+    def records(self, tr: Transaction | Database, *, after: bytes | None = None) -> Iterator[Record]:
+        """Yield the records in commit order, lazily, as `Queue.browse` does items.
+
+        Args:
+            tr: a transaction, or a database: then a page of rows in each of as many as it takes.
+            after: only those behind this stamp.
+
+        Raises:
+            FormatError: a record can't be read.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one read per page of up to 1,000 rows.
+        """
+        begin, end = self._span(after)
+        yield from joined(self._space, (row for page in pages(tr, begin, end) for row in page))
+
+    @verb
+    def forget(self, tr: Transaction | Database, *, until: bytes | None = None) -> Steps[None]:
+        """Remove the records up to a stamp, that one included; None: all.
+
+        *Conflicts:* none. *Cost:* one write.
+        """
+        begin, end = self._span(None)
+        if until is not None:
+            end, _ = self._span(until)
+
+        def body(tr: Transaction) -> Steps[None]:
+            yield from ()
+            tr.clear_range(begin, end)
+
+        if is_database(tr):
+            yield from attempts(cast(Database, tr), body)
+        else:
+            yield from body(cast(Transaction, tr))
+
+    def _span(self, after: bytes | None) -> tuple[bytes, bytes]:
+        whole = self._space.range()
+        # Up to 65,536 rows have one stamp and differ in the user version behind it.
+        begin = whole.start if after is None else self._space.key() + b"\x33" + after + b"\xff\xff\xff"
+        return begin, whole.stop
+
+
+@contextlib.contextmanager
+def calling(name: str, *arguments: Any) -> Iterator[None]:
+    """Name what is called, for the records of the transactions that this thread or task commits meanwhile.
+
+    Args:
+        name: of the call.
+        arguments: whose digest is kept: of their `repr`.
+    """
+    token = current_call.set(Call(name, digest(repr(arguments).encode()) if arguments else b""))
+    try:
+        yield
+    finally:
+        current_call.reset(token)

@@ -1,0 +1,64 @@
+"""Earliest deadline first: a queue whose items come out by their deadlines.
+
+Challenge
+    Items are due at different times, and whoever is free should take the one that is due first.
+
+Keys
+    Those of a queue with an order, with the deadline in microseconds as rank.
+
+Ordering
+    By deadline; items of the same microsecond in the order of their commits, and items without a deadline behind all
+    others. Strict through an item's whole life.
+
+Guarantees
+    Those of the queue and of every layer over it: the order alone was given, and nothing else overridden.
+
+Limits
+    Nothing happens when a deadline has passed: the item is still the first one. A time to live removes it.
+
+Source
+    Apache Qpid, "Queue Implementation" (a new list type by its order); Liu and Layland, 1973, for the rule.
+
+>>> import fdbqueue
+>>> from fdbqueue.layers.leases import Leases
+>>> with fdbqueue.open("memory:") as db:
+...     flights = Leases(fdbqueue.Queue("flights", codec="str", order=EarliestDeadline()))
+...     for value, deadline in (("to Rome", 1800000900.5), ("to Oslo", 1800000300.0)):
+...         position = flights.enqueue(db, value, headers={"deadline": deadline})
+...     lease = flights.lease(db)
+...     (lease.value, lease.position.rank)
+('to Oslo', 1800000300000000)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fdbqueue.order import MAX_RANK
+
+from ..leases._times import not_negative
+
+DEADLINE = "deadline"
+
+
+class EarliestDeadline:
+    """By the header "deadline", in seconds since 1970. An `fdbqueue.Order`."""
+
+    name = "earliest deadline"
+
+    def __repr__(self) -> str:
+        return "EarliestDeadline()"
+
+    def rank(self, value: Any, headers: Mapping[str, Any] | None) -> int:
+        """Return the deadline in microseconds.
+
+        Raises:
+            ValueError: the header is no such number.
+        """
+        if headers is None or DEADLINE not in headers:
+            return MAX_RANK
+        deadline = headers[DEADLINE]
+        if not isinstance(deadline, int | float):
+            raise ValueError(f"A deadline is a number of seconds since 1970, not {deadline!r}.")
+        return not_negative(deadline, DEADLINE)

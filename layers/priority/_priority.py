@@ -1,0 +1,219 @@
+"""`PriorityQueue`: the verbs of a queue with levels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fdbqueue import BulkReport, CheckReport, Item, Position, Queue
+from fdbqueue.browse import Browser
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.stats import read_level_counts
+from fdbqueue.verbs import verb
+
+from ..common._composing import QueueWithLeases
+from ..common._levels import PRIORITY, Levels
+from ..leases._backoff import Backoff, immediately
+from ..leases._head import Head
+from ..leases._leases import Leases
+from ..leases._stats import LeaseStats
+from ..staged._dequeueing import Dequeueing
+from ._weighted import WeightedHead
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityStats:
+    """What a priority queue holds."""
+
+    items: LeaseStats
+    """The items, by state."""
+    levels: tuple[int, ...]
+    """How many are available in each level, the soonest first."""
+
+
+class PriorityQueue(QueueWithLeases):
+    """A queue whose items have priorities.
+
+    What is enqueued here can be leased, acked and given back by `leases`, and taken by every layer that is made of
+    it. Every verb takes a transaction, in which it composes, or a database, and has an awaitable form.
+
+    Args:
+        queue: the queue, without an order yet.
+        levels: how many levels, and what a priority means: a number for priorities from 0, the soonest, on;
+            `AmqpLevels` for those of AMQP and JMS.
+        weights: how many turns each level has, the soonest first; None: strictly by priority.
+        max_attempts, backoff, clock: as of `Leases`.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> jobs = PriorityQueue(Queue("jobs", codec="str"), levels=3)
+    >>> for value, priority in (("tidy up", 2), ("answer", 1), ("put out the fire", 0), ("answer again", 1)):
+    ...     position = jobs.enqueue(db, value, priority=priority)
+    >>> jobs.dequeue(db).value
+    'put out the fire'
+    >>> lease = jobs.leases.lease(db)
+    >>> lease.value, lease.headers["priority"], jobs.stats(db).levels
+    ('answer', 1, (0, 1, 1))
+    >>> fate = jobs.leases.nack(db, lease)
+    >>> [item.value for item in jobs.browse(db)]
+    ['answer', 'answer again', 'tidy up']
+    >>> db.close()
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        levels: Levels | int = 10,
+        weights: Sequence[int] | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff = immediately,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not isinstance(queue, Queue):
+            raise TypeError(
+                f"A priority queue is made of a Queue, as in PriorityQueue(Queue('jobs')), not of {queue!r}. It takes"
+                " max_attempts, backoff and clock itself; other layers are made of the priority queue."
+            )
+        if queue.order is not None:
+            raise ValueError(f"{queue!r} has an order already; give the queue without one.")
+        self.levels = Levels(levels) if isinstance(levels, int) else levels
+        if weights is not None and len(weights) != self.levels.count:
+            raise ValueError(f"{self.levels.count} levels want as many weights, not {len(weights)}.")
+        self.queue = Queue(queue.layout.space, codec=queue.codec, order=self.levels)
+        """The queue with this order."""
+        layout = self.queue.layout
+        head = Head(layout) if weights is None else WeightedHead(layout, weights)
+        self.leases = Leases(self.queue, max_attempts=max_attempts, backoff=backoff, clock=clock, head=head)
+        """Leases of its items: lease, ack, nack and the rest."""
+        self._dequeueing = Dequeueing(self.leases)
+
+    def __repr__(self) -> str:
+        return f"PriorityQueue({self.queue.layout.describe()}, levels={self.levels!r})"
+
+    @verb
+    def enqueue(
+        self,
+        tr: Transaction | Database,
+        value: Any,
+        *,
+        priority: int | None = None,
+        delay: float | None = None,
+        at: float | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Steps[Position]:
+        """Append an item to its level.
+
+        Args:
+            tr: a transaction to enqueue in, or a database.
+            value: what the queue's codec takes.
+            priority: as `levels` has them, kept as the header "priority"; None: that header's, or the default.
+            delay, at, ttl, headers: as `Leases.enqueue`.
+
+        Raises:
+            ValueError: the queue has no such priority. CodecError, ItemTooLarge, OrderError: as `Queue.enqueue`. In all
+                cases no key was touched.
+
+        *Conflicts:* none, but with consumers that take less urgent items at the same time, which then come again.
+        *Cost:* one read, four writes, and one each for a delay and a time to live.
+        """
+        headers = _with_priority(headers, priority)
+        return (yield from self.leases.enqueue.steps(tr, value, delay=delay, at=at, ttl=ttl, headers=headers))
+
+    @verb
+    def enqueue_many(
+        self,
+        tr: Transaction | Database,
+        values: Iterable[Any],
+        *,
+        priority: int | None = None,
+        delay: float | None = None,
+        at: float | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Steps[BulkReport]:
+        """Append items in their order, all with the same terms, as `Leases.enqueue_many`.
+
+        To load values of many priorities give `levels` an `of`, and use this or, without terms and faster,
+        `queue.enqueue_many`.
+        """
+        headers = _with_priority(headers, priority)
+        return (yield from self.leases.enqueue_many.steps(tr, values, delay=delay, at=at, ttl=ttl, headers=headers))
+
+    @verb
+    def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
+        """Take the next item out; None if there is none.
+
+        Raises:
+            FormatError, CodecError: it can't be read; it stays where it is.
+
+        *Conflicts:* with whoever takes the same item, and with what comes to stand in front of it. *Cost:* two reads
+        in parallel whichever level has it, four writes; with weights two reads more if the turn's level has none.
+        """
+        items = yield from self._dequeueing.take_out(tr, limit=1)
+        return items[0] if items else None
+
+    @verb
+    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item]]:
+        """Take up to `limit` next items out, in order; otherwise as `dequeue`."""
+        return (yield from self._dequeueing.take_out(tr, limit=limit))
+
+    @verb
+    def first_item(self, tr: Transaction | Database) -> Steps[Item | None]:
+        """Return the first available item by rank without taking it; None if there is none.
+
+        *Conflicts:* in a transaction, with whoever takes it or puts one before it. *Cost:* one read.
+        """
+        return (yield from self.queue.peek.steps(tr))
+
+    @verb
+    def next_item(self, tr: Transaction | Database, position: Position) -> Steps[Item | None]:
+        """Return the available item that follows a position, in its level or else in the next; None if none does.
+
+        *Conflicts:* in a transaction, with whoever takes that item or puts one between. *Cost:* one read.
+        """
+        return (yield from self.queue.read(tr, partial(self._next_item, position=position)))
+
+    def browse(
+        self, tr: Transaction | Database, *, level: int | None = None, limit: int | None = None, reverse: bool = False
+    ) -> Browser[Item]:
+        """Look at the available items in order, of all levels or of one, 0 being the soonest; as `Queue.browse`."""
+        if level is None:
+            return self.queue.browse(tr, limit=limit, reverse=reverse)
+        if not 0 <= level < self.levels.count:
+            raise ValueError(f"A level of this queue is an integer from 0 to {self.levels.count - 1}, not {level!r}.")
+        begin, end = Position(0, b"", rank=level), Position(0, b"", rank=level + 1)
+        return self.queue.browse(tr, after=begin, before=end, limit=limit, reverse=reverse)
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[PriorityStats]:
+        """Return what there is in each state, and in each level.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* four reads; it does not grow with the queue.
+        """
+        items = yield from self.leases.stats.steps(tr)
+        counts = yield from self.queue.read(tr, partial(read_level_counts, layout=self.queue.layout))
+        return PriorityStats(items, tuple(counts.get(rank, 0) for rank in range(self.levels.count)))
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Read everything that the queue owns and compare: what `Leases.check` does, ranks and levels included.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* as `Leases.check`.
+        """
+        return self.leases.check(tr)
+
+    def _next_item(self, tr: Transaction, position: Position) -> Steps[Item | None]:
+        layout = self.queue.layout
+        found = yield from rows(tr, layout.item_key(position) + b"\x00", layout.end, limit=1)
+        for row in found:
+            return (yield from self.queue.item(tr, layout.position_of(row.key), row.value))
+        return None
+
+
+def _with_priority(headers: Mapping[str, Any] | None, priority: int | None) -> Mapping[str, Any] | None:
+    return headers if priority is None else {**(headers or {}), PRIORITY: priority}

@@ -1,0 +1,292 @@
+"""Admitting: everything that a smart enqueue does in its transaction. It reads all, decides, and then writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from fdbqueue import FdbQueueError, ItemTooLarge, Position, Queue
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import Steps, started
+from fdbqueue.items import Notes, chunks_of, envelope, is_chunked, notes_of
+from fdbqueue.layout import Layout, new_random, pack
+
+from ..leases._transitions import Moves
+from ._capacity import Going, Room
+from ._check_runner import Answers, Asking, Newcomer
+from ._decisions import Decision, Outcome
+from ._index import SmartIndex, deadline_parts, is_deadline
+from ._messages import MessageType
+from ._recipients import Recipients, recipient_parts
+from ._scanning import Bounds, Found, Scan, Standing, depend_on_last, last_of, place_of, position_of
+
+_DELETING = (Decision.queue_and_delete, Decision.ignore_and_delete)
+_LEAVING_OUT = (Decision.ignore, Decision.ignore_and_delete)
+_ONE = (1).to_bytes(8, "little")
+BESIDE_BYTES = 1_000
+"""How much of an item's notes may say what stands beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What else the enqueue was asked for."""
+
+    visible_at_us: int
+    """Until when it is delayed; 0: not at all."""
+    ttl_us: int
+    """After how long it is to be removed; 0: as its type says."""
+    headers: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewritten:
+    """An item that takes over a newcomer's values."""
+
+    by: Found
+    payload: bytes
+    stored: bytes
+    """What is to be stored in its place."""
+    notes: Notes
+    told: tuple[bytes, ...]
+    """What of them is for those who are told of it."""
+    moves: bool
+    """Whether it becomes available now, or later, by the newcomer's delay."""
+
+
+@dataclass(slots=True)
+class _Entering:
+    """What is to be appended."""
+
+    new: Newcomer
+    headers: Mapping[str, Any] | None
+    rank: int | None
+    stored: bytes
+    notes: Notes
+
+
+class Admitting:
+    """Admits newcomers to one queue, or does not.
+
+    Args:
+        bounds: how much a newcomer may be compared with.
+    """
+
+    def __init__(
+        self, queue: Queue, index: SmartIndex, asking: Asking, room: Room, recipients: Recipients, bounds: Bounds
+    ) -> None:
+        self._queue = queue
+        self._layout: Layout = queue.layout
+        self._index = index
+        self._asking = asking
+        self._room = room
+        self._recipients = recipients
+        self._bounds = bounds
+
+    def admit(self, tr: Transaction, new: Newcomer, terms: Terms, now_us: int) -> Steps[Outcome]:
+        """Compare a newcomer with those that it has to see, and do what is decided. What fails has written nothing."""
+        rank = self._queue.rank(new.message, terms.headers)
+        stored = envelope(new.payload, terms.headers)
+        next_index = started(self._queue.next_index(tr, 1, door="smart"))
+        scan = Scan(tr, self._queue, self._index.spans(new.type, new.key), self._bounds, _remedy(new.type))
+        asked_for_last = started(last_of(tr, self._layout)) if self._asking.wants_last else None
+        asked_for_numbers = started(self._recipients.numbers(tr))
+        going = Going()
+        last = None if asked_for_last is None else (yield from asked_for_last)
+        answers, asked = yield from self._ask(tr, scan, new, going, now_us, last)
+        by, decision = answers.by, answers.decision
+        if by is not None and decision in _DELETING:
+            going.delete(by.standing)
+        numbers = yield from asked_for_numbers
+        rewritten = entering = None
+        room = wanted = decision not in _LEAVING_OUT
+        if wanted:
+            entering = _Entering(new, terms.headers, rank, stored, self._notes(new, terms, now_us, numbers))
+            room = yield from self._room.make(tr, new, going, now_us)
+            if not room:
+                going.spare()
+                entering = None
+        elif by is not None and answers.type is not None and answers.payload is not None:
+            heir = self._heir(answers.type, answers.payload, by, now_us)
+            if answers.terms == "newcomer" and (rank := self._queue.rank(heir.message, terms.headers)) != by.rank:
+                # One goes and one of the same type and key comes, which is within every limit.
+                decision = Decision.queue_and_delete
+                going.delete(by.standing)
+                stored = envelope(heir.payload, terms.headers)
+                entering = _Entering(heir, terms.headers, rank, stored, self._notes(heir, terms, now_us, numbers))
+            else:
+                rewritten = self._rewritten(by, heir, terms if answers.terms == "newcomer" else None, now_us, numbers)
+        # From here on it writes, and nothing fails any more.
+        position = None
+        if entering is not None:
+            position = Position((yield from next_index), new_random(), rank=entering.rank)
+        moves = Moves(tr, self._layout)
+        self._remove(moves, going)
+        if rewritten is not None:
+            self._rewrite(tr, moves, rewritten)
+        if position is not None and entering is not None:
+            self._append(tr, moves, position, entering)
+        moves.finish()
+        return Outcome(
+            decision=Decision.queue if decision is Decision.dont_care else decision,
+            by=self._position(by),
+            position=position,
+            rewritten=None if rewritten is None else self._position(by),
+            deleted=self._positions(going.deleted),
+            expired=self._positions(going.expired),
+            full=wanted and not room,
+            asked=asked,
+            items_read=scan.items,
+            bytes_read=scan.size_bytes,
+            terms=None if answers.payload is None else answers.terms,
+        )
+
+    def _ask(
+        self, tr: Transaction, scan: Scan, new: Newcomer, going: Going, now_us: int, last: Standing | None
+    ) -> Steps[tuple[Answers, int]]:
+        asked = 0
+        try:
+            while True:
+                window = yield from scan.next_window()
+                answers = self._asking.window(new, window, now_us, None if last is None else last.packed)
+                if last is not None:
+                    depend_on_last(tr, self._layout, last, answers.told_last)
+                going.expire(found.standing for found in answers.expired)
+                asked += answers.asked
+                if answers.by is not None or not window:
+                    break
+        except FdbQueueError:
+            # A caller that catches it and writes something else has that depend on what was seen here.
+            scan.decided(None)
+            if last is not None:
+                depend_on_last(tr, self._layout, last, [True])
+            raise
+        scan.decided(answers.by)
+        return answers, asked
+
+    def _notes(self, new: Newcomer, terms: Terms, now_us: int, numbers: list[int]) -> Notes:
+        beside = (self._index.part(new.type.name, new.key), *self._told(new, now_us, numbers))
+        _check_size(new.type, beside)
+        return Notes(
+            enqueued_at_us=now_us,
+            visible_at_us=terms.visible_at_us,
+            ttl_at_us=_ends_at_us(new, terms, now_us),
+            beside=beside,
+        )
+
+    def _told(self, new: Newcomer, now_us: int, numbers: list[int]) -> tuple[bytes, ...]:
+        """Return what stands beside an item for those who are told of it: monitors and recipients."""
+        deadline_us = new.given.deadline.at_us(now_us)
+        return (*deadline_parts(self._layout, deadline_us), *recipient_parts(self._layout, numbers))
+
+    def _remove(self, moves: Moves, going: Going) -> None:
+        for counter, items in (("expired", going.expired), ("deleted", going.deleted)):
+            for item in items:
+                moves.leave(item.state, item.packed, notes_of(item.stored))
+                moves.vanish(item.packed, item.stored, counter)
+
+    def _append(self, tr: Transaction, moves: Moves, position: Position, entering: _Entering) -> None:
+        packed, notes = pack(position), entering.notes
+        enter = moves.enter_delayed if notes.visible_at_us else moves.enter_available
+        enter(packed, entering.stored, notes)
+        moves.set_beside(packed, notes)
+        self._write_chunks(tr, position, entering.new.payload)
+        self._ring(tr, notes)
+        moves.tally("enqueued", 1)
+
+    def _heir(self, own: MessageType, payload: bytes, by: Found, now_us: int) -> Newcomer:
+        """Return the message that an item is to have from now on, as its type's functions see it."""
+        message = self._queue.codec.decode(payload)
+        whose = f"what the item {self._position(by)} was to become; nothing was written"
+        return Newcomer(message, own, self._asking.functions.of(own, message, now_us, whose=whose), payload)
+
+    def _rewritten(self, by: Found, heir: Newcomer, terms: Terms | None, now_us: int, numbers: list[int]) -> _Rewritten:
+        """Return an item with another message: its times begin anew, and its recipients have to fetch it again.
+
+        Args:
+            terms: the newcomer's, if the item is to have them; None: it keeps its own.
+        """
+        was = by.opened.notes
+        index = self._layout.part_of(self._layout.smart)
+        told = self._told(heir, now_us, numbers)
+        beside = (*(part for part in was.beside if part.startswith(index)), *told)
+        _check_size(heir.type, beside)
+        headers, visible_at_us = by.opened.headers, was.visible_at_us
+        ttl_at_us = was.ttl_at_us if heir.type.expires is None else heir.given.expires.at_us(now_us)
+        if terms is not None:
+            headers, visible_at_us = terms.headers or {}, terms.visible_at_us
+            ttl_at_us = _ends_at_us(heir, terms, now_us)
+        notes = replace(was, visible_at_us=visible_at_us, ttl_at_us=ttl_at_us, beside=beside)
+        moves = visible_at_us != was.visible_at_us
+        return _Rewritten(by, heir.payload, envelope(heir.payload, headers), notes, told, moves)
+
+    def _rewrite(self, tr: Transaction, moves: Moves, new: _Rewritten) -> None:
+        """Let an item have another message, under its own key."""
+        was, packed = new.by.opened.notes, new.by.packed
+        for part in was.beside:
+            if part not in new.notes.beside:
+                tr.clear(self._layout.prefix + part + packed)
+        if is_chunked(new.by.stored):
+            tr.clear_range(*self._layout.chunk_range_of(packed))
+        if new.moves:
+            moves.leave(new.by.state, packed, was)
+            enter = moves.enter_delayed if new.notes.visible_at_us else moves.enter_available
+            enter(packed, new.stored, new.notes)
+        else:
+            moves.rewrite(place_of(self._layout, new.by.state), packed, new.stored, was, new.notes)
+        copies, version = self._layout.part_of(self._layout.copies), new_random()
+        for part in new.told:
+            # The same deadline may have been told of already: that is done once.
+            if part not in was.beside or not is_deadline(self._layout, part):
+                # A copy's version tells confirmations of the former message from those of this one.
+                tr.set(self._layout.prefix + part + packed, version if part.startswith(copies) else b"")
+        if any(part.startswith(copies) for part in new.told):
+            tr.add(self._layout.resent_key, _ONE)
+        self._write_chunks(tr, position_of(self._layout, packed), new.payload)
+        self._ring(tr, new.notes)
+
+    def _write_chunks(self, tr: Transaction, position: Position, payload: bytes) -> None:
+        for number, chunk in enumerate(chunks_of(payload)):
+            tr.set(self._layout.chunk_key(position, number), chunk)
+
+    def _ring(self, tr: Transaction, notes: Notes) -> None:
+        """Wake the monitors if there is a deadline. An atomic add: it changes the key, and no two of them conflict."""
+        if any(is_deadline(self._layout, part) for part in notes.beside):
+            tr.add(self._layout.alarm_key, _ONE)
+
+    def _position(self, found: Found | None) -> Position | None:
+        return None if found is None else position_of(self._layout, found.packed)
+
+    def _positions(self, items: list[Standing]) -> tuple[Position, ...]:
+        return tuple(position_of(self._layout, item.packed) for item in items)
+
+
+def _ends_at_us(new: Newcomer, terms: Terms, now_us: int) -> int:
+    """Return when a message's life ends: by its type or by its own terms, whichever is first; 0: never."""
+    ends = [at_us for at_us in (new.given.expires.at_us(now_us), terms.ttl_us and now_us + terms.ttl_us) if at_us]
+    return min(ends, default=0)
+
+
+def _check_size(own: MessageType, beside: tuple[bytes, ...]) -> None:
+    size_bytes = sum(map(len, beside))
+    if size_bytes > BESIDE_BYTES:
+        raise ItemTooLarge(
+            f"The key of the new {own.name!r}, and what else stands beside it, has {size_bytes:,} bytes,"
+            f" over the limit of {BESIDE_BYTES:,}. Use a shorter key, such as a hash of it."
+        )
+
+
+def _remedy(own: MessageType) -> str:
+    """Say which index would let a newcomer read less."""
+    if own.sees.same_key:
+        return f"All of them share its key: give the type {own.name!r} a finer key, or a key_limit."
+    if own.key is not None:
+        return f"The index of keys would help: let the type {own.name!r} see OWN_KEY, or keyed(...) types."
+    if own.sees.all:
+        return (
+            f"An index would help: let the type {own.name!r} see OWN_TYPE or types(...), or give it a key and let it"
+            " see OWN_KEY."
+        )
+    return f"The index of keys would help: give the type {own.name!r} a key, and let it see OWN_KEY."

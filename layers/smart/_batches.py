@@ -1,0 +1,127 @@
+"""Many messages, each compared with those before it too, in few transactions, each exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from fdbqueue import BulkInterrupted, BulkReport, Queue
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError, leaves_in_doubt
+from fdbqueue.engine.steps import Steps
+
+from ._check_runner import Newcomer
+from ._decisions import Outcome
+
+BATCH_MESSAGES = 100
+"""How many share a transaction: each reads what those before it wrote, so none can be looked at ahead."""
+BATCH_BYTES = 1_000_000
+
+Admit: TypeAlias = Callable[[Transaction, Newcomer], Steps[Outcome]]
+
+
+def admit_all(tr: Transaction, newcomers: list[Newcomer], admit: Admit) -> Steps[list[Outcome]]:
+    """Admit newcomers one after the other, in one transaction."""
+    outcomes = []
+    for new in newcomers:
+        outcome = yield from admit(tr, new)
+        outcomes.append(outcome)
+    return outcomes
+
+
+class _Halve(Exception):
+    """A batch is too large, or takes too long, for one transaction, or one of its messages fails."""
+
+
+@dataclass(slots=True)
+class Batches:
+    """One call's way of enqueueing many.
+
+    A batch of which one message fails is not written; it is tried again message by message, so that those in front of
+    the one that fails are in, and those that wait for room do it by themselves.
+    """
+
+    queue: Queue
+    newcomer: Callable[[Any], Newcomer]
+    """Prepares a message."""
+    admit: Admit
+    """Compares and enqueues it in a transaction."""
+    alone: Callable[..., Steps[Outcome]]
+    """Does so in a transaction of its own, ``alone(new=…)``, waiting for room if it is to."""
+    taken: int = 0
+    """How many messages were read from the input."""
+    tried: int = 0
+    """How many the transaction has that was tried last."""
+
+    def enqueue(self, db: Database, messages: Iterable[Any]) -> Steps[list[Outcome]]:
+        """Enqueue all; what fails when others are in raises `BulkInterrupted`."""
+        outcomes: list[Outcome] = []
+        try:
+            for batch in self._cut(messages):
+                yield from self._batch(db, batch, outcomes)
+        except Exception as error:
+            if not outcomes:
+                raise
+            raise self._interrupted(outcomes, error) from error
+        return outcomes
+
+    def _batch(self, db: Database, batch: list[Newcomer], outcomes: list[Outcome]) -> Steps[None]:
+        too_old = 0
+
+        def on_retry(error: FDBError) -> None:
+            nonlocal too_old
+            too_old += error.code == TRANSACTION_TOO_OLD
+            if error.code == TRANSACTION_TOO_LARGE or too_old > 1:
+                raise _Halve
+
+        def body(tr: Transaction) -> Steps[list[Outcome]]:
+            try:
+                return (yield from admit_all(tr, batch, self.admit))
+            except FDBError:
+                raise
+            except Exception as error:
+                raise _Halve from error  # one of them failed, and whoever tries it alone says why
+
+        self.tried = len(batch)
+        if len(batch) == 1:
+            outcomes.append((yield from self.alone(new=batch[0])))
+            return
+        try:
+            outcomes += yield from self.queue.transact(db, body, on_retry=on_retry)
+        except _Halve:
+            middle = len(batch) // 2
+            yield from self._batch(db, batch[:middle], outcomes)
+            yield from self._batch(db, batch[middle:], outcomes)
+
+    def _cut(self, messages: Iterable[Any]) -> Iterator[list[Newcomer]]:
+        batch: list[Newcomer] = []
+        size_bytes = 0
+        for message in messages:
+            self.taken += 1
+            try:
+                new = self.newcomer(message)
+            except Exception:
+                if batch:
+                    yield batch  # those in front of the one that fails are in
+                raise
+            if batch and (len(batch) >= BATCH_MESSAGES or size_bytes + len(new.payload) > BATCH_BYTES):
+                yield batch
+                batch, size_bytes = [], 0
+            batch.append(new)
+            size_bytes += len(new.payload)
+        if batch:
+            yield batch
+
+    def _interrupted(self, outcomes: list[Outcome], error: Exception) -> BulkInterrupted:
+        done = len(outcomes)
+        positions = [outcome.position for outcome in outcomes if outcome.position is not None]
+        ends = (positions[0], positions[-1]) if positions else (None, None)
+        known = done + self.tried if leaves_in_doubt(error) else done
+        return BulkInterrupted(
+            f"The enqueue into {self.queue!r} stopped after {done:,} messages were dealt with: {error} Go on with the"
+            " next one, or leave it out.",
+            report=BulkReport(len(positions), 0, *ends),
+            missing=[(known, self.taken)] if known < self.taken else [],
+            unknown=[(done, known)] if done < known else [],
+        )

@@ -1,0 +1,261 @@
+"""Room: whether a limit lets a newcomer in, and who goes for it.
+
+A limit of a type or a key is counted in the index, so that a limit may be declared, raised or lowered while the queue
+is in use. That of the queue is counted by its counters. Both are plain reads: of two newcomers for one free place, one
+conflicts. That is the price of an exact limit, paid by those who share it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from fdbqueue import Queue, QueueFull
+from fdbqueue.engine.api import Database, Future, Transaction
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.transactional import attempts
+from fdbqueue.items import notes_of
+from fdbqueue.layout import TTL, level_range, pack, rank_of
+from fdbqueue.stats import read_counts
+
+from ..common._waiting import alarmed
+from ..leases._leases import Leases
+from ..leases._timers import NEXT_TIMERS, SETTLE_LIMIT, due_timers, readable
+from ._check_runner import Newcomer
+from ._index import SmartIndex, Span
+from ._limits import MOST_COUNTED, Limit
+from ._scanning import Standing, State, locate, place_of
+
+WATCHED_ENTRIES = 100
+"""Up to so many items whoever waits watches each; above it, the counters, which change with every item that goes."""
+_AT_LEAST_SECONDS = 0.01
+_GONE = ("dequeued", "expired", "purged", "deleted", "dead")
+_FAR_US = (1 << 62) - 1
+_UNLEASED: tuple[State, ...] = ("available", "delayed")
+
+
+@dataclass(slots=True)
+class Going:
+    """Items that this transaction is going to remove."""
+
+    expired: list[Standing] = field(default_factory=list)
+    deleted: list[Standing] = field(default_factory=list)
+    packed: set[bytes] = field(default_factory=set)
+
+    def expire(self, items: Iterable[Standing]) -> None:
+        """Let items go whose life is over."""
+        for item in items:
+            self.expired.append(item)
+            self.packed.add(item.packed)
+
+    def delete(self, *items: Standing) -> None:
+        """Let items go that a newcomer overrides or neutralizes, or that make room for it."""
+        for item in items:
+            self.deleted.append(item)
+            self.packed.add(item.packed)
+
+    def spare(self) -> None:
+        """Let the items stay that were to go for a newcomer, since it is left out."""
+        self.packed.difference_update(item.packed for item in self.deleted)
+        self.deleted.clear()
+
+
+class Room:
+    """The limits of one queue.
+
+    Args:
+        limit: that of all its items.
+    """
+
+    def __init__(self, leases: Leases, index: SmartIndex, limit: Limit | None) -> None:
+        self._leases = leases
+        self._queue: Queue = leases.queue
+        self._layout = leases.layout
+        self._index = index
+        self._limit = limit
+
+    def make(self, tr: Transaction, new: Newcomer, going: Going, now_us: int) -> Steps[bool]:
+        """Say whether there is room for a newcomer; where the oldest are dropped for it, add them to `going`.
+
+        Raises:
+            QueueFull: a limit that refuses is reached, or nothing can be dropped.
+
+        *Conflicts:* with whoever comes or goes within the same limit. *Cost:* for each limit, one read of as many keys
+        as it allows, or of the counters; where it is reached, one more of the items.
+        """
+        for limit, span in self._of_index(new):
+            if not (yield from self._in_index(tr, limit, span, going, now_us, new)):
+                return False
+        return self._limit is None or (yield from self._in_queue(tr, self._limit, going, now_us, new))
+
+    def wait(self, db: Database, new: Newcomer, limit: Limit, seconds: float | None) -> Steps[None]:
+        """Wait until an item has gone that `limit` counts, or `seconds` have passed.
+
+        *Cost:* a transaction that watches, up to 100 keys; it wakes when one of them changes, or a life ends.
+        """
+        watches, due_us = yield from attempts(db, partial(self._watch, new=new, limit=limit))
+        if not watches:
+            return
+        now_us = self._leases.now_us()
+        until_due = None if due_us is None else max(_AT_LEAST_SECONDS, (due_us + 1 - now_us) / 1e6)
+        started = time.monotonic()
+        patience = min((wait for wait in (seconds, until_due) if wait is not None), default=None)
+        try:
+            yield from alarmed(watches, patience)
+        finally:
+            for watch in watches:
+                watch.cancel()
+        if until_due is not None and time.monotonic() - started >= until_due:
+            # Nobody may be there to settle it, and to an item whose life is over room is due.
+            yield from self._leases.reclaim.steps(db)
+
+    def _of_index(self, new: Newcomer) -> list[tuple[Limit, Span]]:
+        limits = []
+        if new.type.key_limit is not None:
+            limits.append((new.type.key_limit, self._index.key_span(new.type.name, new.key)))
+        if new.type.limit is not None:
+            limits.append((new.type.limit, self._index.span(new.type.name)))
+        return limits
+
+    def _in_index(
+        self, tr: Transaction, limit: Limit, span: Span, going: Going, now_us: int, new: Newcomer
+    ) -> Steps[bool]:
+        most = limit.most + len(going.packed)
+        entries = yield from rows(tr, span.begin, span.end, limit=most)
+        if len([row for row in entries if span.packed(row.key) not in going.packed]) < limit.most:
+            return True
+        entries = yield from rows(tr, span.begin, span.end, limit=max(MOST_COUNTED, most))
+        there = sorted(packed for row in entries if (packed := span.packed(row.key)) not in going.packed)
+        items = yield from locate(tr.snapshot, self._layout, there)
+        for item in items:
+            # An item that is leased, or comes back, meanwhile keeps its entry: whether it can go is seen at the item.
+            tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
+        over = [item for item in items if _is_over(item, now_us)]
+        going.expire(over)
+        surplus = len(items) - len(over) - limit.most + 1
+        free = [item for item in items if item.state != "leased" and item.packed not in going.packed]
+        free.sort(key=_to_drop_first)
+        return self._settle(limit, surplus, free, going, new)
+
+    def _in_queue(self, tr: Transaction, limit: Limit, going: Going, now_us: int, new: Newcomer) -> Steps[bool]:
+        surplus = (yield from self._count(tr)) - len(going.packed) - limit.most + 1
+        if surplus <= 0:
+            return True
+        surplus -= yield from self._expire(tr, surplus, going, now_us)
+        free: list[Standing] = []
+        if surplus > 0 and limit.when_full == "drop oldest":
+            free = yield from self._to_drop(tr, surplus, going)
+        return self._settle(limit, surplus, free, going, new)
+
+    def _settle(self, limit: Limit, surplus: int, free: list[Standing], going: Going, new: Newcomer) -> bool:
+        if surplus <= 0:
+            return True
+        if limit.when_full == "drop newest":
+            return False
+        if limit.when_full == "drop oldest" and len(free) >= surplus:
+            going.delete(*free[:surplus])
+            return True
+        leased = " and those that could be dropped are leased" if limit.when_full == "drop oldest" else ""
+        raise QueueFull(
+            f"{self._queue!r} has no room for a new {new.type.name!r}: {limit} is reached{leased}. Nothing was written."
+            " Come again when some have gone, or let the limit drop items or wait.",
+            limit=limit,
+        )
+
+    def _expire(self, tr: Transaction, wanted: int, going: Going, now_us: int) -> Steps[int]:
+        """Let items go whose life is over, until there are as many as are wanted; return how many."""
+        due = yield from due_timers(tr, self._layout, now_us, limit=MOST_COUNTED)
+        positions = [position for _, position, kind in readable(self._layout, due) if kind == TTL]
+        ended = [packed for packed in dict.fromkeys(map(pack, positions)) if packed not in going.packed]
+        gone = 0
+        for start in range(0, len(ended), SETTLE_LIMIT):
+            there = yield from locate(tr.snapshot, self._layout, sorted(ended[start : start + SETTLE_LIMIT]))
+            over = [item for item in there if _is_over(item, now_us)]
+            for item in over:
+                tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
+            going.expire(over)
+            gone += len(over)
+            if gone >= wanted:
+                break
+        return gone
+
+    def _to_drop(self, tr: Transaction, wanted: int, going: Going) -> Steps[list[Standing]]:
+        """Return the items that are dropped first, if there are so many that nobody has leased.
+
+        One rank after the other, from the least urgent on; without an order, all items have the same rank.
+        """
+        free: list[Standing] = []
+        before: int | None = None
+        while len(free) < wanted:
+            ends = [self._span(state, below=before) for state in _UNLEASED]
+            lasts = []
+            for state, (begin, end) in zip(_UNLEASED, ends, strict=True):
+                found = yield from rows(tr, begin, end, limit=1, reverse=True)
+                lasts += [place_of(self._layout, state).packed(row.key) for row in found]
+            if not lasts:
+                break
+            rank = rank_of(max(lasts))
+            there: list[Standing] = []
+            for state in _UNLEASED:
+                place = place_of(self._layout, state)
+                begin, end = self._span(state, rank=rank)
+                most = wanted - len(free) + len(going.packed)
+                found = yield from rows(tr, begin, end, limit=most)
+                there += [Standing(place.packed(row.key), state, row.value) for row in found]
+            there.sort(key=_to_drop_first)
+            free += [item for item in there if item.packed not in going.packed]
+            if rank is None:
+                break
+            before = rank
+        return free
+
+    def _span(self, state: State, *, rank: int | None = None, below: int | None = None) -> tuple[bytes, bytes]:
+        """Return the begin and end of the items of one state; of one rank, or of all ranks below one."""
+        place = place_of(self._layout, state)
+        if below is not None:
+            return place.begin, place.key(level_range(below)[0])
+        if rank is not None:
+            begin, end = level_range(rank)
+            return place.key(begin), place.key(end)
+        return place.begin, place.end
+
+    def _count(self, tr: Transaction) -> Steps[int]:
+        # A plain read: the limit is exact, so that whoever comes or goes meanwhile makes this look again.
+        span = self._layout.counts.range()
+        tr.add_read_conflict_range(span.start, span.stop)
+        counts = yield from read_counts(tr, self._layout)
+        return counts.get("enqueued", 0) - sum(counts.get(name, 0) for name in _GONE)
+
+    def _watch(self, tr: Transaction, new: Newcomer, limit: Limit) -> Steps[tuple[list[Future[Any]], int | None]]:
+        """Watch what goes when there is room; nothing if there is some already."""
+        due = yield from due_timers(tr, self._layout, _FAR_US, limit=NEXT_TIMERS)
+        due_us = next((at_us for at_us, _, _ in readable(self._layout, due)), None)
+        return [tr.watch(key) for key in (yield from self._full(tr, new, limit))], due_us
+
+    def _full(self, tr: Transaction, new: Newcomer, limit: Limit) -> Steps[list[bytes]]:
+        """Return keys of which one changes when there is room; none if there is some already.
+
+        One limit may have been given for a type, its keys and the queue, each of which is counted by itself.
+        """
+        counters = [self._layout.count_key(name) for name in _GONE]
+        for own, span in self._of_index(new):
+            if own is limit:
+                # By snapshot: the watches compare with what this transaction saw, so nothing is missed in between.
+                entries = yield from rows(tr.snapshot, span.begin, span.end, limit=limit.most)
+                if len(entries) >= limit.most:
+                    return [row.key for row in entries] if len(entries) <= WATCHED_ENTRIES else counters
+        return counters if limit is self._limit and (yield from self._count(tr)) >= limit.most else []
+
+
+def _to_drop_first(item: Standing) -> tuple[int, bytes]:
+    """Sort items so that those come first that "drop oldest" drops: the first enqueued of the least urgent ones."""
+    return -(rank_of(item.packed) or 0), item.packed
+
+
+def _is_over(item: Standing, now_us: int) -> bool:
+    """Say whether an item is to be removed because its life is over; a leased one goes when its lease is over."""
+    ttl_at_us = notes_of(item.stored).ttl_at_us
+    return item.state != "leased" and 0 < ttl_at_us <= now_us

@@ -1,0 +1,140 @@
+"""Checks that a smart queue's index says what a rescan of its items says, and counts what is there."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from fdbqueue import CheckFailed, CheckReport, FormatError
+from fdbqueue.browse import pages
+from fdbqueue.check import items_of_all_places
+from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.transactional import is_database
+from fdbqueue.items import notes_of, parse
+from fdbqueue.layout import Layout
+
+from ..leases._leases import Leases
+from ..leases._stats import LeaseStats
+from ._functions import Functions
+from ._index import SmartIndex
+from ._messages import MESSAGE_ERRORS, Messages
+from ._orphans import keys_of, others_beside, strays
+from ._recipients import Recipients
+from ._scanning import position_of
+
+COUNTED = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class RecipientStats:
+    """What one recipient has still to do, each counted up to 1,000."""
+
+    unsent: int
+    """Items that it has to fetch."""
+    unconfirmed: int
+    """Items that it has to confirm, fetched or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmartStats:
+    """What a smart queue holds."""
+
+    items: LeaseStats
+    """The items, by state."""
+    types: dict[str, int]
+    """Items of each type, dead letters aside, counted up to 1,000."""
+    recipients: dict[str, RecipientStats]
+    """By name."""
+
+
+def read_smart_stats(
+    tr: Transaction, layout: Layout, index: SmartIndex, messages: Messages, items: LeaseStats
+) -> Steps[SmartStats]:
+    """Count, by snapshot."""
+    types = {}
+    for name in messages.types:
+        span = index.span(name)
+        types[name] = len((yield from rows(tr.snapshot, span.begin, span.end, limit=COUNTED)))
+    recipients = {}
+    registry = yield from Recipients(layout).read(tr)
+    for name, number in registry.numbers.items():
+        counts = []
+        for space in (layout.unsent, layout.copies):
+            begin = space[number].key()
+            counts.append(len((yield from rows(tr.snapshot, begin, strinc(begin), limit=COUNTED))))
+        recipients[name] = RecipientStats(*counts)
+    return SmartStats(items, types, recipients)
+
+
+def check_smart(tr: Transaction | Database, leases: Leases, index: SmartIndex, messages: Messages) -> CheckReport:
+    """Check leases, and then the index and what else stands beside items."""
+    report = leases.check(tr)
+    problems = _problems(tr, leases.layout, index, messages)
+    if problems and is_database(tr):
+        # Items that came or went between two of its transactions: what is really wrong still is when looked at again.
+        again = set(_problems(tr, leases.layout, index, messages))
+        problems = [problem for problem in problems if problem in again]
+    return dataclasses.replace(report, problems=(*report.problems, *problems))
+
+
+def _problems(tr: Transaction | Database, layout: Layout, index: SmartIndex, messages: Messages) -> list[str]:
+    problems: list[str] = []
+    functions = Functions(messages.types.values())
+    wanted: set[bytes] = set()
+    allowed: set[bytes] = set()
+    for packed, state, row in items_of_all_places(tr, layout):
+        if state == "dead":
+            continue
+        try:
+            beside = set(layout.beside_keys(notes_of(row.value).beside, packed))
+        except FormatError:
+            continue  # the queue's own check says so
+        allowed |= beside
+        problem, entry = _entry_of(tr, layout, index, messages, functions, packed, row)
+        if entry:
+            wanted.add(entry)
+        if problem:
+            problems.append(f"The item {position_of(layout, packed)} {problem}.")
+        elif entry not in beside:
+            problems.append(f"The item {position_of(layout, packed)} has notes that do not name its index entry.")
+    found = set(keys_of(tr, layout.smart))
+    problems += [f"The item {_told(layout, index, key)} is missing in the index." for key in sorted(wanted - found)]
+    problems += [
+        f"The index has an entry of {_told(layout, index, key)}, which is no such item's." for key in found - wanted
+    ]
+    for name, space in others_beside(layout):
+        problems += strays(tr, layout, name, space, allowed)
+    return problems
+
+
+def _entry_of(
+    tr: Transaction | Database,
+    layout: Layout,
+    index: SmartIndex,
+    messages: Messages,
+    functions: Functions,
+    packed: bytes,
+    row: KeyValue,
+) -> tuple[str, bytes]:
+    """Return what is wrong with an item, and the key of the entry that it should have, by what it says of itself."""
+    try:
+        opened = parse(row.value)
+        payload = opened.payload
+        if opened.chunked is not None:
+            begin, end = layout.chunk_range_of(packed)
+            payload = b"".join(chunk.value for page in pages(tr, begin, end) for chunk in page)
+        message = messages.decode(payload)
+    except (FormatError, *MESSAGE_ERRORS) as error:
+        return f"can't be read as a message: {error}", b""
+    own = messages.type_of(message)
+    try:
+        key = functions.key(own, message, whose="that item")
+    except CheckFailed as error:
+        return f"can't be given its entry in the index. {str(error).rstrip('.')}", b""
+    return "", layout.prefix + index.part(own.name, key) + packed
+
+
+def _told(layout: Layout, index: SmartIndex, key: bytes) -> str:
+    return f"{position_of(layout, index.packed(key))} of type {index.type_of(key)!r}"

@@ -1,0 +1,317 @@
+"""Asking: a queued item is asked about a newcomer, and its answer is not trusted further than it should be.
+
+A check is the user's code, called inside the enqueueing transaction, which may run again. It gets copies; what it does
+with them is compared afterwards with what it may do. Only the item that ignores the newcomer may have changed itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from fdbqueue import CheckFailed, CodecError, Position, Queue
+from fdbqueue.layout import Layout
+
+from ._decisions import Asked, Decision, TakeOver
+from ._functions import Functions, Given, takes
+from ._messages import MESSAGE_ERRORS, Messages, MessageType
+from ._scanning import Found, position_of
+from ._time_limit import Overrun, within
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """A message that is about to be enqueued."""
+
+    message: Any
+    """A copy for the checks to look at, decoded from what would be stored."""
+    type: MessageType
+    given: Given
+    """What its type's functions say of it."""
+    payload: bytes
+
+    @property
+    def key(self) -> Any:
+        """Its relation key."""
+        return self.given.key
+
+
+class Checker(NamedTuple):
+    """How the items of one type are asked."""
+
+    check: Callable[..., Any] | None
+    asked: bool
+    """Whether the check wants to know what is known of the item."""
+    last: bool
+    """Whether it wants to know that its item is the last one."""
+
+
+@dataclass(slots=True)
+class Answers:
+    """What the items of a window said."""
+
+    decision: Decision = Decision.dont_care
+    by: Found | None = None
+    """Who decided."""
+    type: MessageType | None = None
+    """Its type."""
+    payload: bytes | None = None
+    """What it wants to be from now on; None: what it was."""
+    terms: Literal["own", "newcomer"] = "own"
+    """Whose headers, delay and rank it wants to have then."""
+    expired: list[Found] = field(default_factory=list)
+    asked: int = 0
+    told_last: list[bool] = field(default_factory=list)
+    """What those were told that wanted to know whether they are the last."""
+
+
+class Asking:
+    """Asks the items of one queue.
+
+    Args:
+        seconds: how long the checks of one window may take together.
+        debug: ask everybody twice and compare.
+    """
+
+    def __init__(self, queue: Queue, messages: Messages, *, seconds: float, debug: bool) -> None:
+        self._queue = queue
+        self._layout: Layout = queue.layout
+        self._messages = messages
+        self._seconds = seconds
+        self._debug = debug
+        self._encode, self._decode = messages.encode_as, messages.decode_typed
+        self.functions = Functions(messages.types.values(), seconds)
+        self._checkers = {name: _checker(own) for name, own in messages.types.items()}
+        self.wants_last = any(checker.last for checker in self._checkers.values())
+        """Whether any check wants to know whether its item is the last one."""
+
+    def newcomer(self, message: Any, now_us: int) -> Newcomer:
+        """Return a message as a newcomer.
+
+        Raises:
+            CodecError: it has no registered type, or does not fit it.
+            CheckFailed: a function of its type is at fault.
+        """
+        payload = self._queue.encode(message)
+        try:
+            found, copy = self._messages.decode_typed(payload)
+        except MESSAGE_ERRORS as error:
+            raise CodecError(f"The message does not fit its type in {self._queue!r}: {error}") from error
+        # What is stored is the copy, encoded: what a check sees is what a later one will see.
+        stored = self._messages.encode_as(found, copy)
+        return Newcomer(copy, found, self.functions.of(found, copy, now_us), stored)
+
+    def window(self, new: Newcomer, found: list[Found], now_us: int, last: bytes | None) -> Answers:
+        """Ask items in their order, until one cares. Those whose life is over are not asked, but listed.
+
+        Args:
+            last: the packed position of the last item of the queue, if any check wants to know it.
+
+        Raises:
+            CheckFailed: of one of them; the message names its type and it.
+            CodecError: one can't be decoded.
+        """
+        answers = Answers()
+        if not found:
+            return answers
+        at = _At(found[0])
+        try:
+            within(self._seconds, partial(self._ask_all, new, found, now_us, last, answers, at))
+        except Overrun as error:
+            why = f"it did not return within {self._seconds} seconds"
+            raise self._failed(at.one, new, why, at.function) from error
+        if answers.asked and self._changed(new.message, new.payload):
+            self._find_who_changed(new, found, now_us, last)
+        return answers
+
+    def _ask_all(
+        self, new: Newcomer, found: list[Found], now_us: int, last: bytes | None, answers: Answers, at: _At
+    ) -> None:
+        # Called for every item that is met, up to 10,000 in a transaction: as few calls as can be.
+        encode, decode, checkers, newcomer = self._encode, self._decode, self._checkers, new.message
+        dont_care, predicates = Decision.dont_care, self.functions.predicates
+        for one in found:
+            at.one = one
+            ttl_at_us = one.opened.notes.ttl_at_us
+            if ttl_at_us and ttl_at_us <= now_us:
+                if one.state != "leased":  # else its consumer still has it, and it goes when that is over
+                    answers.expired.append(one)
+                continue
+            try:
+                own, message = decode(one.payload)
+            except MESSAGE_ERRORS as error:
+                raise self._undecodable(one, error) from error
+            may_be_over = predicates and not ttl_at_us and one.state != "leased" and own.name in predicates
+            if may_be_over and self._is_over(own, message, new, now_us, at):
+                answers.expired.append(one)
+                continue
+            checker = checkers[own.name]
+            check, wants_asked, wants_last = checker
+            if check is None or (one.state == "leased" and not wants_asked):
+                continue
+            answers.asked += 1
+            if wants_last:
+                answers.told_last.append(one.packed == last)
+            try:
+                if wants_asked or wants_last:
+                    answer = self._call(checker, message, newcomer, one, now_us, last)
+                else:
+                    answer = check(message, newcomer)
+            except Exception as error:
+                raise self._raised(one, new, error) from error
+            if self._debug:
+                self._ask_again(answer, message, new, one, now_us, last)
+            if answer is dont_care or answer is Decision.queue:
+                if encode(own, message) != one.payload and self._changed(message, one.payload):
+                    raise self._failed(one, new, "it changed its message and did not answer 'ignore'")
+                if answer is dont_care:
+                    continue
+            self._note(answers, answer, message, new, one, own)
+            return
+
+    def _note(self, answers: Answers, answer: Any, message: Any, new: Newcomer, one: Found, own: MessageType) -> None:
+        taken_over = isinstance(answer, TakeOver)
+        if not taken_over and not isinstance(answer, Decision):
+            if inspect.iscoroutine(answer):
+                answer.close()
+            raise self._failed(one, new, f"it returned {answer!r}, which is no Decision")
+        payload = self._taken_over(answer.message if taken_over else message, new, one, own)
+        terms: Literal["own", "newcomer"] = answer.terms if isinstance(answer, TakeOver) else "own"
+        changed = payload != one.payload or terms == "newcomer"
+        if changed and not taken_over and answer is not Decision.ignore:
+            raise self._failed(one, new, f"it changed its message and answered {str(answer)!r}, not 'ignore'")
+        if changed and one.state == "leased":
+            raise self._failed(one, new, "it is leased, and changed its message: whoever works on it has it as it was")
+        answers.decision = Decision.ignore if taken_over else answer
+        answers.by, answers.type = one, own
+        answers.payload, answers.terms = payload if changed else None, terms
+
+    def _taken_over(self, message: Any, new: Newcomer, one: Found, own: MessageType) -> bytes:
+        """Return what a message that answered is now, if it may be that."""
+        try:
+            found = self._messages.type_of(message)
+            payload = self._messages.encode(message)
+            if not self._changed(message, one.payload):
+                return one.payload
+            again = self._messages.decode(payload)
+            was = self._messages.decode(one.payload)
+        except MESSAGE_ERRORS as error:
+            raise self._failed(one, new, f"what it made of its message can't be stored ({error})") from error
+        if found is not own:
+            raise self._failed(one, new, f"it made its message one of type {found.name!r}")
+        try:
+            same_key = own.key is None or own.key(again) == own.key(was)
+        except Exception as error:
+            raise self._failed(one, new, f"it raised {type(error).__name__}: {error}", "key") from error
+        if not same_key:
+            raise self._failed(one, new, "it changed the key of its message")
+        return payload
+
+    def _is_over(self, own: MessageType, message: Any, new: Newcomer, now_us: int, at: _At) -> bool:
+        """Return whether the predicate of an item's type says that its life is over."""
+        at.function = "expires"
+        try:
+            said = self.functions.predicates[own.name](message, now_us)
+        except Exception as error:
+            raise self._raised(at.one, new, error, at.function) from error
+        at.function = "check"
+        return said is True
+
+    def _ask_again(self, answer: Any, message: Any, new: Newcomer, one: Found, now_us: int, last: bytes | None) -> None:
+        """Ask a fresh copy the same, and compare."""
+        other = self._messages.decode(one.payload)
+        again = self._answer(other, new.message, new, one, now_us, last)
+        if again != answer or self._messages.encode(other) != self._messages.encode(message):
+            raise self._failed(
+                one, new, f"asked twice it answered {answer!r} and {again!r}, or changed itself in two ways"
+            )
+
+    def _find_who_changed(self, new: Newcomer, found: list[Found], now_us: int, last: bytes | None) -> None:
+        """Name the check that changed the newcomer: ask each with a fresh copy of it."""
+        for one in found:
+            copy = self._messages.decode(new.payload)
+            self._answer(self._messages.decode(one.payload), copy, new, one, now_us, last)
+            if self._changed(copy, new.payload):
+                raise self._failed(one, new, "it changed the newcomer")
+        raise self._failed(found[0], new, "it, or one behind it, changed the newcomer, and only sometimes")
+
+    def _answer(self, message: Any, newcomer: Any, new: Newcomer, one: Found, now_us: int, last: bytes | None) -> Any:
+        checker = self._checkers[self._messages.type_of(message).name]
+        if checker.check is None or (one.state == "leased" and not checker.asked):
+            return Decision.dont_care
+        try:
+            return self._call(checker, message, newcomer, one, now_us, last)
+        except Exception as error:
+            raise self._raised(one, new, error) from error
+
+    def _call(self, checker: Checker, message: Any, newcomer: Any, one: Found, now_us: int, last: bytes | None) -> Any:
+        check: Any = checker.check
+        more = (self._asked(one, now_us),) if checker.asked else ()
+        return (
+            check(message, newcomer, *more, last=one.packed == last)
+            if checker.last
+            else check(message, newcomer, *more)
+        )
+
+    def _changed(self, message: Any, payload: bytes) -> bool:
+        """Say whether a message is another than was decoded from `payload`, which others may have written otherwise."""
+        now = self._messages.encode(message)
+        return now != payload and now != self._messages.encode(self._messages.decode(payload))
+
+    def _undecodable(self, one: Found, error: Exception) -> CodecError:
+        return CodecError(
+            f"The item {self._position(one)} of {self._queue!r} can't be decoded, so not be asked: {error}."
+        )
+
+    def _asked(self, one: Found, now_us: int) -> Asked:
+        return Asked(one.state, self._position(one), one.opened.notes.attempt, now_us / 1e6)
+
+    def _position(self, one: Found) -> Position:
+        return position_of(self._layout, one.packed)
+
+    def _raised(self, one: Found, new: Newcomer, error: Exception, function: str = "check") -> CheckFailed:
+        return self._failed(one, new, f"it raised {type(error).__name__}: {error}", function)
+
+    def _failed(self, one: Found, new: Newcomer, why: str, function: str = "check") -> CheckFailed:
+        name = self._messages.type_of(self._messages.decode(one.payload)).name
+        position = self._position(one)
+        return CheckFailed(
+            f"The {function} of {name!r}, for the item {position} of {self._queue!r}, failed when it was asked about a"
+            f" new {new.type.name!r}: {why}. The newcomer was not enqueued and nothing was written.",
+            type=name,
+            position=position,
+        )
+
+
+@dataclass(slots=True)
+class _At:
+    """Whose turn it is, for those who stop one that does not return."""
+
+    one: Found
+    function: str = "check"
+
+
+def _checker(own: MessageType) -> Checker:
+    """Return how items of a type are asked.
+
+    Raises:
+        TypeError: its check takes neither two arguments nor three.
+    """
+    check = own.check_of()
+    if check is None:
+        return Checker(None, asked=False, last=False)
+    try:
+        last = "last" in inspect.signature(check).parameters
+    except ValueError:
+        return Checker(check, asked=False, last=False)  # written in C, and does not say what it takes
+    named = {"last": None} if last else {}
+    asked = takes(check, 3, **named)
+    if not asked and not takes(check, 2, **named):
+        raise TypeError(
+            f"The check of the message type {own.name!r} takes the queued message and the newcomer, perhaps `asked`"
+            f" as the third, and perhaps `last`; {check!r} does not."
+        )
+    return Checker(check, asked, last)

@@ -1,0 +1,224 @@
+"""Deadlines: an item that is still in the queue when it should have left is an error, told to a handler once.
+
+Challenge
+    An outdated item may be dropped when somebody meets it. A missed deadline has to be noticed when nobody does, as
+    soon as it is missed, or better before, and by one of those who look, not by each.
+
+Keys
+    Behind the queue's own tuple:
+
+    ==============================================  =====================================================
+    ``("deadline", "near", at_us, index, random)``    nobody was warned of it yet; beside its item
+    ``("deadline", "missed", at_us, index, random)``  it was not missed, or told of, yet; beside its item
+    ``("missed", until_us, at_us, index, random)``    a monitor tells its handler; another may, after `until_us`
+    ``("alarm",)``                                  changes whenever a deadline is set; monitors watch it
+    ==============================================  =====================================================
+
+Ordering
+    By deadline, the earliest first.
+
+Guarantees
+    Any number of monitors may run: each missed deadline is claimed by one of them, one at a time, in a transaction that
+    takes effect exactly once. Its handler is called after that commit, and the claim is ended when it has returned. So
+    a handler that returns within `claim_seconds` is called once for each; one that takes longer, raises, or whose
+    process dies, is called again after them, by any monitor: what it does outside of the database has to bear that, as
+    everything outside of a transaction.
+    `Deadlines.claim` hands missed deadlines to a transaction of the caller's: what is written there is exactly once
+    without any exception. Warnings of near ones are given at most once.
+
+    A monitor sleeps until the next deadline that it knows of, and is woken when one is set. It is late by its clock's
+    error, and early for the same.
+
+Limits
+    An item that is leased is still in the queue: its state is told, and the handler decides. Dead letters have no
+    deadline, and when they are redriven it is the old one. An item that left before it was looked at has not missed
+    anything, though it was late.
+
+Source
+    Herzner & Thuswald, "Smart Queue": Expiration Times and Deadlines ("pending deadlines in a time-sorted list").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from fdbqueue import CodecError, FormatError, Position, Queue
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.transactional import only_transaction
+from fdbqueue.verbs import verb
+
+from ..leases._times import not_negative
+from ._index import MISSED, NEAR, deadline_key, deadline_of, deadlines_until
+from ._scanning import locate, position_of
+from ._smart import SmartQueue
+
+BATCH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A deadline that is missed, or nearly."""
+
+    position: Position
+    """The item."""
+    at: float
+    """When it should have left the queue, in seconds of the clock of whoever enqueued it."""
+    missed: bool
+    """Whether it is missed; else this is a warning."""
+    message: Any
+    """The message; None if the item has left since it was claimed, or can't be read."""
+    state: Literal["available", "leased", "delayed", "gone"]
+    """Where the item stands; "gone" only of one that was claimed before by a monitor that did not end that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A missed deadline in the hands of one monitor, while its handler runs."""
+
+    deadline: Deadline
+    until_us: int
+    """After this time another monitor may claim it."""
+
+
+class Deadlines:
+    """The deadlines of one smart queue.
+
+    Args:
+        smart: the queue; its clock decides what is missed.
+
+    >>> import fdbqueue
+    >>> from fdbqueue.layers.leases import Leases
+    >>> from fdbqueue.layers.smart import Messages, MessageType
+    >>> now = 1_000.0
+    >>> queue = fdbqueue.Queue("calls", codec=Messages(MessageType("call", deadline=30.0)))
+    >>> smart = SmartQueue(Leases(queue, clock=lambda: now))
+    >>> with fdbqueue.open("memory:") as db:
+    ...     outcome = smart.enqueue(db, {"type": "call", "to": "Ann"})
+    ...     now += 31
+    ...     [(missed.message["to"], missed.state) for missed in Deadlines(smart).claim(db)]
+    [('Ann', 'available')]
+    """
+
+    def __init__(self, smart: SmartQueue) -> None:
+        if not isinstance(smart, SmartQueue):
+            raise TypeError(f"Deadlines are of a SmartQueue, as in Deadlines(SmartQueue(queue)), not of {smart!r}.")
+        self.smart = smart
+        self._queue: Queue = smart.queue
+        self._layout = smart.queue.layout
+
+    def __repr__(self) -> str:
+        return f"Deadlines({self._layout.describe()})"
+
+    @verb
+    def claim(
+        self, tr: Transaction | Database, *, lead: float | None = None, limit: int = BATCH
+    ) -> Steps[list[Deadline]]:
+        """Return deadlines that are missed, or nearly, and that nobody else will get.
+
+        Args:
+            tr: a transaction, whose other writes take effect exactly once for each of them, or a database.
+            lead: how many seconds before they are missed; None: those that are missed.
+            limit: how many at most.
+
+        *Conflicts:* with another claim of the same deadline, of which one gets it, and with whoever takes or moves the
+        item. *Cost:* one read, then three in parallel and two writes each.
+        """
+        if limit < 1:
+            raise ValueError(f"limit is how many deadlines to claim, at least 1, not {limit}.")
+        lead_us = None if lead is None else not_negative(lead, "lead")
+        return (yield from self._queue.transact(tr, partial(self._claim, lead_us=lead_us, limit=limit, until_us=0)))
+
+    def claim_next(self, tr: Transaction, *, until_us: int, lapsed_us: int, ended: Claim | None) -> Steps[Claim | None]:
+        """Claim the first missed deadline for a handler that is to return before `until_us`; None if there is none.
+
+        Args:
+            until_us: after this time another may claim it, unless its claim was ended.
+            lapsed_us: claims of others that were until this time, or before it, are taken over.
+            ended: the claim before, whose handler has returned.
+        """
+        only_transaction(tr, "Deadlines.claim_next")
+        if ended is not None:
+            yield from self.end(tr, ended)
+        claimed = yield from self._claim(tr, lead_us=None, limit=1, until_us=until_us)
+        if not claimed:
+            claimed = yield from self._claim_again(tr, until_us=until_us, lapsed_us=lapsed_us)
+        return Claim(claimed[0], until_us) if claimed else None
+
+    def end(self, tr: Transaction, claim: Claim) -> Steps[None]:
+        """End a claim: its handler has returned. A blind clear: another's claim of the same is another key."""
+        yield from ()
+        only_transaction(tr, "Deadlines.end")
+        deadline = claim.deadline
+        packed = self._layout.item_key(deadline.position)[len(self._layout.prefix) :]
+        tr.clear(self._claimed_key(claim.until_us, round(deadline.at * 1e6), packed))
+
+    def next_us(self, tr: Transaction, *, lead_us: int | None) -> Steps[int | None]:
+        """Return when there is something to do next, by snapshot; None: nothing is known of."""
+        only_transaction(tr, "Deadlines.next_us")
+        times = []
+        for stage in (NEAR, MISSED):
+            if stage == NEAR and lead_us is None:
+                continue
+            span = self._layout.deadlines[stage].range()
+            for row in (yield from rows(tr.snapshot, span.start, span.stop, limit=1)):
+                at_us, _ = deadline_of(self._layout, stage, row.key)
+                times.append(at_us - (lead_us or 0) if stage == NEAR else at_us)
+        span = self._layout.missed.range()
+        claimed = yield from rows(tr.snapshot, span.start, span.stop, limit=1)
+        times += [self._layout.missed.unpack(row.key)[0] for row in claimed]
+        return min(times, default=None)
+
+    def _claim(self, tr: Transaction, lead_us: int | None, limit: int, until_us: int) -> Steps[list[Deadline]]:
+        now_us = self.smart.leases.now_us()
+        stage = MISSED if lead_us is None else NEAR
+        # By snapshot, and a conflict for each that is claimed: those that are set meanwhile disturb nobody.
+        begin, end = deadlines_until(self._layout, stage, now_us + (lead_us or 0))
+        found = yield from rows(tr.snapshot, begin, end, limit=limit)
+        claimed = []
+        for row in found:
+            tr.add_read_conflict_key(row.key)
+            at_us, packed = deadline_of(self._layout, stage, row.key)
+            tr.clear(row.key)
+            if stage == MISSED:
+                tr.clear(deadline_key(self._layout, NEAR, at_us, packed))
+            deadline = yield from self._deadline(tr, packed, at_us, missed=stage == MISSED)
+            if deadline.state == "gone":
+                continue
+            claimed.append(deadline)
+            if until_us:
+                tr.set(self._claimed_key(until_us, at_us, packed), b"")
+        return claimed
+
+    def _claim_again(self, tr: Transaction, until_us: int, lapsed_us: int) -> Steps[list[Deadline]]:
+        """Take over the first that another claimed and did not end."""
+        space = self._layout.missed
+        found = yield from rows(tr.snapshot, space.range().start, space.pack((lapsed_us + 1,)), limit=1)
+        claimed = []
+        for row in found:
+            tr.add_read_conflict_key(row.key)
+            tr.clear(row.key)
+            was_us, at_us, *_ = space.unpack(row.key)
+            packed = row.key[len(space[was_us][at_us].key()) :]
+            tr.set(self._claimed_key(until_us, at_us, packed), b"")
+            deadline = yield from self._deadline(tr, packed, at_us, missed=True)
+            claimed.append(deadline)
+        return claimed
+
+    def _deadline(self, tr: Transaction, packed: bytes, at_us: int, *, missed: bool) -> Steps[Deadline]:
+        position = position_of(self._layout, packed)
+        for item in (yield from locate(tr.snapshot, self._layout, [packed])):
+            # The item decides whether it is still there: of a dequeue and a claim at the same time one fails.
+            tr.add_read_conflict_key(getattr(self._layout, item.state).key(packed))
+            try:
+                message = (yield from self._queue.item(tr, position, item.stored)).value
+            except (CodecError, FormatError):
+                message = None
+            return Deadline(position, at_us / 1e6, missed, message, item.state)
+        return Deadline(position, at_us / 1e6, missed, None, "gone")
+
+    def _claimed_key(self, until_us: int, at_us: int, packed: bytes) -> bytes:
+        prefix: bytes = self._layout.missed[until_us][at_us].key()
+        return prefix + packed

@@ -1,0 +1,203 @@
+"""Fetching: what one recipient has not fetched yet, in queue order, once due timers are settled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from fdbqueue.engine.api import Database, Future, KeyValue, Transaction
+from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.steps import Steps, rows, started
+from fdbqueue.engine.transactional import attempts
+from fdbqueue.items import notes_of, size_of
+
+from ..common._waiting import alarmed
+from ..leases._leases import Leases
+from ..leases._taking import EXPIRED_LIMIT, ITEM_BYTES, TAKE_BYTES, UNTAKEABLE, Predicate
+from ..leases._timers import SETTLE_LIMIT, due_timers, next_due_us, settle
+from ..leases._transitions import Moves, is_over
+from ._copies import Copies, Copy
+from ._scanning import position_of
+
+WINDOW = 64
+_COME_BACK = ("enqueued", "leased", "delayed", "dead")
+"""Counters of which one changes when an item becomes available."""
+_AT_LEAST_SECONDS = 0.01
+
+
+@dataclass(slots=True)
+class _Haul:
+    """What one transaction fetches."""
+
+    limit: int
+    now_us: int
+    cut: bool
+    """Whether it stops when it has removed many items whose life was over."""
+    copies: list[Copy] = field(default_factory=list)
+    expired: int = 0
+    """How many items it removed."""
+    size_bytes: int = 0
+    """Of the payloads, that of the next one included."""
+    all_seen: bool = False
+    """Whether there is nothing more to fetch."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether this is as much as one transaction fetches, or was asked for."""
+        too_large = bool(self.copies) and self.size_bytes > TAKE_BYTES
+        return len(self.copies) >= self.limit or too_large or (self.cut and self.expired >= EXPIRED_LIMIT)
+
+
+class Fetched(NamedTuple):
+    """What one transaction fetched."""
+
+    copies: list[Copy]
+    again: bool
+    """Whether there was more to clear away than one transaction does, so that another one is to look again."""
+
+
+class Fetching:
+    """Fetches copies of one queue's items.
+
+    Args:
+        leases: of the queue, with its clock and its rules for due timers.
+    """
+
+    __slots__ = ("_copies", "_layout", "_leases", "_predicate", "_queue")
+
+    def __init__(self, leases: Leases, copies: Copies) -> None:
+        self._leases = leases
+        self._queue = leases.queue
+        self._layout = leases.layout
+        self._copies = copies
+        self._predicate = Predicate(leases.queue)
+
+    def fetch(self, tr: Transaction, recipient: str, limit: int, *, strict: bool) -> Steps[tuple[Fetched, bool]]:
+        """Settle due timers, then fetch. Return also True if anything was written.
+
+        Args:
+            strict: whether to ask for another transaction if more timers are due, and to fetch only then.
+        """
+        now_us = self._leases.now_us()
+        due = started(due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT))
+        number, _ = yield from self._copies.numbers(tr, recipient)
+        overdue = yield from due
+        moves = Moves(tr, self._layout)
+        try:
+            if overdue:
+                _, settled = yield from settle(
+                    tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry
+                )
+                if strict and moves.any and not (settled and len(overdue) < SETTLE_LIMIT):
+                    return Fetched([], again=True), True
+        finally:
+            moves.finish()
+        known = started(_get(tr, self._copies.known_key(number)))
+        haul = _Haul(limit, now_us, strict)
+        try:
+            yield from self._first_unsent(tr, number, haul)
+        except UNTAKEABLE:
+            if not haul.copies and not (strict and (moves.any or haul.expired)):
+                raise
+        if haul.copies:
+            yield from self._copies.note_fetched(tr, number, haul.copies, (yield from known))
+        written = bool(moves.any or haul.expired or haul.copies)
+        # Commit the moves and removals first. The next transaction fetches the rest, or raises the error.
+        return Fetched(haul.copies, again=strict and written and not haul.copies and not haul.all_seen), written
+
+    def _first_unsent(self, tr: Transaction, number: int, haul: _Haul) -> Steps[None]:
+        """Fetch the first copies that are unsent and whose items are available.
+
+        Raises:
+            FormatError, CodecError, CheckFailed: of the next item; those in front of it are fetched.
+        """
+        prefix = self._copies.prefix(self._layout.unsent, number)
+        begin, end = prefix, strinc(prefix)
+        while not haul.is_full:
+            # By snapshot, with a conflict up to the last copy: an enqueue behind it does not conflict.
+            found = yield from rows(tr.snapshot, begin, end, limit=WINDOW)
+            at = 0
+            while at < len(found) and not haul.is_full:
+                group = found[at : at + haul.limit - len(haul.copies)]
+                at += len(group)
+                for packed, stored, version in (yield from self._available(tr, number, prefix, group)):
+                    if not haul.is_full:
+                        yield from self._fetch_one(tr, prefix, packed, stored, version, haul)
+            if len(found) < WINDOW:
+                haul.all_seen = not haul.is_full
+                break
+            begin = found[-1].key + b"\x00"
+        if haul.all_seen and not haul.copies:
+            tr.add_read_conflict_range(prefix, end)
+
+    def _available(
+        self, tr: Transaction, number: int, prefix: bytes, group: list[KeyValue]
+    ) -> Steps[list[tuple[bytes, bytes, bytes]]]:
+        """Return packed positions, stored values and versions of those copies whose items are available."""
+        reads = []
+        for row in group:
+            packed = row.key[len(prefix) :]
+            version = tr.snapshot.get(self._copies.key(self._layout.copies, number, packed))
+            reads.append((packed, tr.get(self._layout.available.key(packed)), version))
+        there = []
+        for packed, read, version in reads:
+            value, copied = (yield read), (yield version)
+            if value.present():  # else it is leased or delayed: it is fetched when it is there again
+                there.append((packed, bytes(value), bytes(copied) if copied.present() else b""))
+        return there
+
+    def _fetch_one(
+        self, tr: Transaction, prefix: bytes, packed: bytes, stored: bytes, version: bytes, haul: _Haul
+    ) -> Steps[None]:
+        """Fetch one copy, or remove its item if its life is over."""
+        notes = notes_of(stored)
+        outdated = is_over(notes, haul.now_us)
+        if not outdated:
+            haul.size_bytes += size_of(stored) + ITEM_BYTES
+            if haul.is_full:
+                return
+            item = yield from self._queue.item(tr, position_of(self._layout, packed), stored)
+            outdated = self._predicate.says_over(item, notes, haul.now_us)
+        if outdated:
+            yield from self._copies.remove(tr, packed, "expired")
+            haul.expired += 1
+            return
+        tr.add_read_conflict_range(prefix, prefix + packed + b"\x00")
+        tr.clear(prefix + packed)
+        name = item.position.text + (f"@{version.hex()}" if version else "")
+        haul.copies.append(Copy(item.position, item.value, item.headers, name=name))
+
+    def wait(self, db: Database, recipient: str, seconds: float | None) -> Steps[None]:
+        """Wait until there may be a copy to fetch, or `seconds` have passed."""
+        watches, due_us = yield from attempts(db, partial(self._watch, recipient=recipient))
+        if not watches:
+            return
+        until_due = None if due_us is None else max(_AT_LEAST_SECONDS, (due_us + 1 - self._leases.now_us()) / 1e6)
+        try:
+            patience = min((wait for wait in (seconds, until_due) if wait is not None), default=None)
+            yield from alarmed(watches, patience)
+        finally:
+            for watch in watches:
+                watch.cancel()
+
+    def _watch(self, tr: Transaction, recipient: str) -> Steps[tuple[list[Future[None]], int | None]]:
+        """Watch what changes when there may be a copy to fetch; nothing if there is one already."""
+        number, _ = yield from self._copies.numbers(tr, recipient)
+        prefix = self._copies.prefix(self._layout.unsent, number)
+        begin, end = prefix, strinc(prefix)
+        while True:
+            found = yield from rows(tr.snapshot, begin, end, limit=WINDOW)
+            if (yield from self._available(tr, number, prefix, found)):
+                return [], None
+            if len(found) < WINDOW:
+                break
+            begin = found[-1].key + b"\x00"
+        due_us = yield from next_due_us(tr, self._layout, self._leases.now_us())
+        keys = [self._layout.count_key(name) for name in _COME_BACK]
+        return [tr.watch(key) for key in (*keys, self._layout.resent_key, self._layout.recipients_key)], due_us
+
+
+def _get(tr: Transaction, key: bytes) -> Steps[bytes | None]:
+    value = yield tr.get(key)
+    return bytes(value) if value.present() else None

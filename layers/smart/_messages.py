@@ -1,0 +1,294 @@
+"""Messages: which types of values a smart queue knows, how they are stored, and whom each has to see.
+
+A registry is the queue's codec, so that every way out of the queue, plain, leased, staged or browsed, gives messages.
+A message is stored as one JSON or MessagePack object with its type's name under ``"type"``: readable by anybody.
+
+>>> from dataclasses import dataclass
+>>> @dataclass
+... class Progress:
+...     file: str
+...     percent: int
+>>> messages = Messages(MessageType("progress", Progress, key=lambda progress: progress.file))
+>>> messages.encode(Progress("a.txt", 10))
+b'{"type":"progress","file":"a.txt","percent":10}'
+>>> messages.decode(messages.encode(Progress("a.txt", 10)))
+Progress(file='a.txt', percent=10)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from numbers import Real
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from fdbqueue import CodecError, Position
+from fdbqueue.codecs import CODEC_ERRORS
+
+from ..common._handlers import not_awaited
+from ..leases._times import positive
+from ._functions import Functions
+from ._limits import MOST_COUNTED, Limit
+
+Key: TypeAlias = str | bytes | int | tuple[Any, ...] | None
+"""What relates messages of one type, and of others, to each other."""
+Seconds: TypeAlias = float | Callable[[Any], float | None] | None
+"""A duration from the enqueue on, or a function of the message that gives a time of the clock, or None for never."""
+Life: TypeAlias = Seconds | Callable[[Any], bool] | Callable[[Any, float], float | bool | None]
+"""As `Seconds`. Or a predicate, a function that gives a bool: it is asked at each use whether the message is outdated.
+A function that takes two arguments also gets the time, in seconds of the queue's clock."""
+Confirmed: TypeAlias = str | tuple[str, Any]
+"""A recipient; or a recipient and the copy that it confirms: its name, or its `Position` (`fdbqueue.layers.smart`)."""
+
+
+_JSON_TAG = b'{"type":"'
+
+
+@dataclass(frozen=True, slots=True)
+class Sees:
+    """Which queued items a newcomer is compared with, always in queue order."""
+
+    types: tuple[str, ...] | None = None
+    """Of these types; None: of its own."""
+    same_key: bool = False
+    """Only those that have the newcomer's key."""
+    all: bool = False
+    """Every item, of whichever type."""
+
+
+EVERYTHING = Sees(all=True)
+"""The pattern as it was written: every queued item is asked. Reads the whole queue, and conflicts with everybody."""
+OWN_TYPE = Sees()
+"""Items of the newcomer's type."""
+OWN_KEY = Sees(same_key=True)
+"""Items of its type with its key."""
+NOTHING = Sees(types=())
+"""Nobody is asked: it is appended."""
+
+
+def types(*names: str) -> Sees:
+    """Return the scope of all items of some types."""
+    return Sees(names)
+
+
+def keyed(*names: str) -> Sees:
+    """Return the scope of the items of some types that have the newcomer's key."""
+    return Sees(names, same_key=True)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageType:
+    """A type of messages, and its rules.
+
+    Its functions are called with a time limit. If one raises, does not return, or returns nonsense, the call raises
+    `CheckFailed`, and nothing is written.
+
+    Raises:
+        TypeError: a rule is not what it should be, or a function of it would have to be awaited.
+    """
+
+    name: str
+    """What it is stored under."""
+    cls: type[Any] | None = None
+    """Its class, a dataclass or a msgspec Struct; None: plain data, dicts whose "type" is `name`."""
+    check: Callable[..., Any] | None = None
+    """``check(queued, new)`` or ``check(queued, new, asked)`` gives a queued message's `Decision` about a newcomer;
+    None: the class's method `check`, or "don't care" where there is none. It has to be a function of its arguments
+    only, since a transaction is repeated. One without `asked` is not asked while its item is leased. One with a
+    parameter `last` is told whether its item is the last in the queue; see `Asked`."""
+    key: Callable[[Any], Key] | None = None
+    """Gives a message's relation key; None: all of the type are related."""
+    sees: Sees = EVERYTHING
+    """Which items a newcomer of this type is compared with."""
+    expires: Life = None
+    """After how long, or when, it is outdated, and removed unless it is leased. A predicate is asked when a newcomer
+    meets the item, before its check, and when a dequeue, a lease or a fetch is about to take it; if it says True, the
+    item is removed. It is not asked of leased items, nor by limits, which count an item until it is met."""
+    deadline: Seconds = None
+    """After how long, or when, it must have left the queue; see `fdbqueue.layers.smart`."""
+    limit: Limit | None = None
+    """How many of this type there may be."""
+    key_limit: Limit | None = None
+    """How many of this type there may be with one key."""
+    confirms: Callable[[Any], Confirmed] | None = None
+    """Makes it a confirmation: gives the recipient that it is from, alone or in a pair with the name of the copy that
+    it confirms. See `fdbqueue.layers.smart`."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"A message type's name is a str, not {self.name!r}.")
+        if self.cls is not None and not isinstance(self.cls, type):
+            raise TypeError(f"The class of the message type {self.name!r} is a class or None, not {self.cls!r}.")
+        for field, kind in (("sees", Sees), ("limit", Limit), ("key_limit", Limit)):
+            given = getattr(self, field)
+            if not isinstance(given, kind) and (given is not None or field == "sees"):
+                raise TypeError(f"{field} of the message type {self.name!r} is a {kind.__name__}, not {given!r}.")
+        for field in ("key", "confirms", "expires", "deadline"):
+            self._check_function(field, getattr(self, field))
+        self._check_function("check", self.check_of())
+
+    def _check_function(self, field: str, function: Any) -> None:
+        is_duration = field in ("expires", "deadline") and isinstance(function, Real) and not isinstance(function, bool)
+        if function is None or is_duration:
+            return
+        name = f"{field} of the message type {self.name!r}"
+        if not callable(function):
+            wanted = "a function, or a number of seconds" if field in ("expires", "deadline") else "a function"
+            raise TypeError(f"{name} is {wanted}, not {function!r}.")
+        not_awaited(function, name)
+
+    def check_of(self) -> Callable[..., Any] | None:
+        """Return what answers for its items."""
+        return self.check or getattr(self.cls, "check", None)
+
+
+class Messages:
+    """A registry of message types, and the codec of their queue.
+
+    Args:
+        types: the types.
+        format: "json" or "msgpack".
+
+    Raises:
+        ValueError, TypeError: the types do not go together; the message says why.
+    """
+
+    def __init__(self, *types: MessageType, format: Literal["json", "msgpack"] = "json") -> None:
+        self.is_over: Callable[[Any, int, Position], bool] | None = None
+        """Returns whether a predicate says that an item is outdated, given its message, the time in microseconds, and
+        its position; None if no type has one. Whatever takes items out of the queue asks it."""
+        if format not in ("json", "msgpack"):
+            raise ValueError(f"The format is 'json' or 'msgpack', not {format!r}.")
+        self.name = f"{format} messages"
+        self.types: dict[str, MessageType] = {}
+        self._by_class: dict[type[Any], MessageType] = {}
+        self._decoders: dict[str, Any] = {}
+        self._by_tag: dict[bytes, tuple[MessageType, Any]] = {}
+        self._json = format == "json"
+        module: Any = msgspec.json if self._json else msgspec.msgpack
+        self._encoder = module.Encoder()
+        self._tag_decoder = module.Decoder(_Tagged)
+        for given in types:
+            _check_type(given)
+            self._add(given, module)
+        for given in types:
+            self._check_scope(given)
+        functions = Functions(types)
+        if functions.predicates:
+            self.is_over = partial(self._is_over, functions)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Messages, format="json" if self._json else "msgpack"), tuple(self.types.values())
+
+    def __repr__(self) -> str:
+        return f"Messages({', '.join(self.types)})"
+
+    def type_of(self, message: Any) -> MessageType:
+        """Return a message's type.
+
+        Raises:
+            CodecError: it has none that is registered.
+        """
+        found = self._by_class.get(type(message))
+        if found is None and isinstance(message, dict):
+            found = self.types.get(message.get("type", ""))
+            found = None if found is None or found.cls is not None else found
+        if found is None:
+            raise CodecError(
+                f"{type(message).__name__} is no message of a registered type: {', '.join(self.types)}."
+                " A message is an object of a registered class, or a dict whose 'type' is that of a type without one."
+            )
+        return found
+
+    def encode(self, value: Any) -> bytes:
+        """Encode a message."""
+        return self.encode_as(self.type_of(value), value)
+
+    def encode_as(self, found: MessageType, value: Any) -> bytes:
+        """Encode a message whose type is known."""
+        if found.cls is None:
+            encoded: bytes = self._encoder.encode(value)
+        elif self._json:
+            body: bytes = self._encoder.encode(value)
+            encoded = b'{"type":%b%b' % (self._encoder.encode(found.name), b"," + body[1:] if len(body) > 2 else b"}")
+        else:
+            encoded = self._encoder.encode({"type": found.name, **msgspec.to_builtins(value, builtin_types=(bytes,))})
+        return encoded
+
+    def decode(self, data: bytes) -> Any:
+        """Decode a message into its class, or plain data into a dict."""
+        return self.decode_typed(data)[1]
+
+    def decode_typed(self, data: bytes) -> tuple[MessageType, Any]:
+        """Decode a message, and say of which type it is."""
+        if data.startswith(_JSON_TAG):  # as `encode` writes it; others may have written it otherwise
+            known = self._by_tag.get(data[len(_JSON_TAG) : data.find(b'"', len(_JSON_TAG))])
+            if known is not None:
+                return known[0], known[1].decode(data)
+        name = self._tag_decoder.decode(data).type
+        found = self.types.get(name)
+        if found is None:
+            raise CodecError(f"The message is of type {name!r}, which is not registered: {', '.join(self.types)} are.")
+        return found, self._decoders[name].decode(data)
+
+    def _is_over(self, functions: Functions, message: Any, now_us: int, position: Position) -> bool:
+        return functions.is_over(self.type_of(message), message, now_us, position)
+
+    def _add(self, given: MessageType, module: Any) -> None:
+        if not given.name or given.name in self.types:
+            raise ValueError(f"Message types have names, each its own; {given.name!r} is empty or there twice.")
+        if given.cls is None:
+            self._decoders[given.name] = module.Decoder(dict[str, Any])
+        else:
+            self._check_class(given.name, given.cls)
+            self._by_class[given.cls] = given
+            self._decoders[given.name] = module.Decoder(given.cls)
+        self.types[given.name] = given
+        if self._json:
+            self._by_tag[self._encoder.encode(given.name)[1:-1]] = (given, self._decoders[given.name])
+
+    def _check_class(self, name: str, cls: type[Any]) -> None:
+        if cls in self._by_class:
+            raise ValueError(f"{cls.__name__} is the class of two types, {self._by_class[cls].name!r} and {name!r}.")
+        is_struct = issubclass(cls, msgspec.Struct)
+        if not is_struct and not dataclasses.is_dataclass(cls):
+            raise TypeError(f"{cls.__name__} is neither a dataclass nor a msgspec.Struct.")
+        if is_struct and (cls.__struct_config__.array_like or cls.__struct_config__.tag_field == "type"):
+            raise TypeError(f"{cls.__name__} is array_like, or tagged as 'type': its type's name has no place.")
+        if is_struct and cls.__struct_config__.forbid_unknown_fields:
+            raise TypeError(f"{cls.__name__} forbids unknown fields; its type's name is stored beside its own.")
+        if "type" in (cls.__struct_encode_fields__ if is_struct else [field.name for field in dataclasses.fields(cls)]):
+            raise TypeError(f"{cls.__name__} has a field 'type', where its type's name is stored.")
+
+    def _check_scope(self, given: MessageType) -> None:
+        for field, seconds in (("expires", given.expires), ("deadline", given.deadline)):
+            if seconds is not None and not callable(seconds):
+                positive(seconds, f"{field} of {given.name!r}")
+        for name in given.sees.types or ():
+            if name not in self.types:
+                raise ValueError(f"The type {given.name!r} sees the type {name!r}, which is not registered.")
+        if given.key is None and (given.sees.same_key or given.key_limit is not None):
+            raise ValueError(f"The type {given.name!r} sees, or is limited, by a key, but has none. Give it key=….")
+        for limit in (given.limit, given.key_limit):
+            if limit is not None and limit.most > MOST_COUNTED:
+                raise ValueError(
+                    f"A limit of a type or a key is counted item by item, up to {MOST_COUNTED:,}, and {limit.most:,} of"
+                    f" {given.name!r} are more. Limit the queue, or choose a finer key."
+                )
+
+
+def _check_type(given: object) -> None:
+    if not isinstance(given, MessageType):
+        raise TypeError(f"Messages are made of MessageTypes, as in Messages(MessageType('order')), not of {given!r}.")
+
+
+class _Tagged(msgspec.Struct):
+    type: str
+
+
+MESSAGE_ERRORS = CODEC_ERRORS
+"""What makes stored bytes no message."""

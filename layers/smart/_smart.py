@@ -1,0 +1,301 @@
+"""`SmartQueue`: the verbs of a queue whose items decide about new ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+from numbers import Real
+from typing import Any, cast
+
+from fdbqueue import CheckReport, Item, Queue, QueueFull
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.transactional import is_database
+from fdbqueue.items import check_values
+from fdbqueue.verbs import verb
+
+from ..common._composing import QueueWithLeases, leases_of
+from ..common._levels import PRIORITY, Levels
+from ..leases._leases import Leases
+from ..leases._times import check_timeout, check_waits, positive, visible_at
+from ..staged._dequeueing import Dequeueing
+from ._admitting import Admitting, Terms
+from ._batches import Batches, admit_all
+from ._capacity import Room
+from ._check import SmartStats, check_smart, read_smart_stats
+from ._check_runner import Asking, Newcomer
+from ._copies import said
+from ._decisions import Decision, Outcome
+from ._functions import NEW, failed
+from ._index import SmartIndex
+from ._limits import Limit
+from ._messages import Messages
+from ._recipients import Recipients
+from ._resend import Resend
+from ._scanning import Bounds
+
+MAX_SCAN_ITEMS = 10_000
+MAX_SCAN_BYTES = 20_000_000
+CHECK_SECONDS = 1.0
+
+
+class SmartQueue(QueueWithLeases):
+    """A queue whose items are asked about newcomers.
+
+    As everywhere, a verb takes a transaction, composes and commits nothing, or a database, and then commits by itself,
+    exactly once; every verb has an awaitable form, ``await smart.enqueue.aio(db, message)``.
+
+    Args:
+        queue: a queue whose codec is a `Messages`, its `Leases`, or a layer that has leases, such as a `PriorityQueue`.
+        limit: how many items there may be in all.
+        max_items: how many queued items a newcomer may be compared with.
+        max_bytes: how large they may be together.
+        check_seconds: how long the checks of up to 1,000 items may take together.
+        debug: ask everybody twice, and refuse checks that do not answer the same.
+
+    >>> import fdbqueue
+    >>> from dataclasses import dataclass
+    >>> from fdbqueue.layers.smart import OWN_KEY, Messages, MessageType
+    >>> @dataclass
+    ... class Progress:
+    ...     file: str
+    ...     percent: int
+    ...     def check(self, new):
+    ...         self.percent = new.percent
+    ...         return Decision.ignore
+    >>> messages = Messages(MessageType("progress", Progress, key=lambda progress: progress.file, sees=OWN_KEY))
+    >>> display = SmartQueue(fdbqueue.Queue("display", codec=messages))
+    >>> with fdbqueue.open("memory:") as db:
+    ...     for message in Progress("a", 10), Progress("b", 5), Progress("a", 20):
+    ...         print(display.enqueue(db, message).decision)
+    ...     print(*(item.value for item in display.dequeue_many(db)))
+    queue
+    queue
+    ignore
+    Progress(file='a', percent=20) Progress(file='b', percent=5)
+    """
+
+    def __init__(
+        self,
+        queue: Queue | Leases | QueueWithLeases,
+        *,
+        limit: Limit | None = None,
+        max_items: int = MAX_SCAN_ITEMS,
+        max_bytes: int = MAX_SCAN_BYTES,
+        check_seconds: float = CHECK_SECONDS,
+        debug: bool = False,
+    ) -> None:
+        if isinstance(queue, SmartQueue):
+            raise TypeError(f"{queue!r} is a SmartQueue already, with its own limits: use it, or give its `leases`.")
+        self.leases = leases_of(queue, "SmartQueue")
+        self.queue = self.leases.queue
+        if not isinstance(self.queue.codec, Messages):
+            raise TypeError(f"A smart queue's codec is a Messages, not {self.queue.codec.name!r}: Queue(…, codec=…).")
+        self.messages = self.queue.codec
+        if limit is not None and not isinstance(cast(object, limit), Limit):
+            raise TypeError(f"limit is a Limit, as in Limit(100), not {limit!r}.")
+        for name, bound in (("max_items", max_items), ("max_bytes", max_bytes), ("check_seconds", check_seconds)):
+            if not isinstance(cast(object, bound), Real) or not bound > 0:
+                raise ValueError(f"{name} is a bound, a number over 0, not {bound!r}.")
+        self._given: dict[str, Any] = {
+            "limit": limit,
+            "max_items": max_items,
+            "max_bytes": max_bytes,
+            "check_seconds": check_seconds,
+            "debug": debug,
+        }
+        self.resend = Resend(self.leases)
+        """Recipients that fetch copies, and confirm."""
+        self._index = SmartIndex(self.queue.layout)
+        self._room = Room(self.leases, self._index, limit)
+        self._asking = Asking(self.queue, self.messages, seconds=check_seconds, debug=debug)
+        self._admitting = Admitting(
+            self.queue,
+            self._index,
+            self._asking,
+            self._room,
+            Recipients(self.queue.layout),
+            Bounds(max_items, max_bytes),
+        )
+        self._dequeueing = Dequeueing(self.leases)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(SmartQueue, **self._given), (self.leases,)
+
+    def __repr__(self) -> str:
+        return f"SmartQueue({self.queue.layout.describe()}, {self.messages!r})"
+
+    @verb
+    def enqueue(
+        self,
+        tr: Transaction | Database,
+        message: Any,
+        *,
+        priority: int | None = None,
+        delay: float | None = None,
+        at: float | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Steps[Outcome]:
+        """Compare a message with those queued items that its type sees, and append it, or not.
+
+        Args:
+            tr: a transaction to enqueue in, or a database.
+            message: of a registered type.
+            priority: of a queue that has levels, as `PriorityQueue.enqueue` takes it; kept as the header "priority".
+            delay: seconds until it becomes available, if it is appended.
+            at: the same as a time of the clock.
+            ttl: seconds after which it is removed, unless its type's `expires` ends its life sooner.
+            headers: a small mapping kept beside it.
+            timeout: how many seconds to wait for room where a limit says "wait"; None: as long as it takes. It needs
+                a database.
+
+        If a queued item takes over its values, these terms are dropped, and the item keeps its own: its headers, its
+        rank and place, its delay. An item that answers ``TakeOver(message, terms="newcomer")`` takes them.
+
+        Raises:
+            CodecError, ItemTooLarge: the message does not fit. CheckFailed: a check, or a function of a message type,
+            is at fault. QueueFull: a limit is reached. ScanTooLarge: it has to see too much; the message says which
+            index would help. ValueError: the queue has no such priority, or the message is a confirmation that does not
+            say what it confirms (`fdbqueue.layers.smart`). In all cases nothing was written.
+
+        *Conflicts:* with newcomers that it would have to be compared with, with whatever happens to the items that were
+        asked, and with those who come and go within its limits; with nobody else. *Cost:* two rounds of parallel reads,
+        of as many keys and items as it sees; a plain enqueue's writes and one for the index.
+        """
+        if timeout is not None:
+            check_waits(tr)
+        terms = self._terms(priority, delay, at, ttl, headers)
+        check_timeout(timeout)
+        new = self._newcomer(message)
+        return (yield from self._enqueue(tr, new, terms, timeout))
+
+    @verb
+    def enqueue_many(
+        self,
+        tr: Transaction | Database,
+        messages: Iterable[Any],
+        *,
+        priority: int | None = None,
+        delay: float | None = None,
+        at: float | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Steps[list[Outcome]]:
+        """Enqueue messages one after the other, each compared with those before it too, and all with the same terms.
+
+        Given a transaction, all of them in it; given a database, in transactions of up to 100, each exactly once.
+
+        Args, errors, *Conflicts* and *Cost:* as `enqueue`, of each message, but for the commit. Given a transaction, a
+        message that fails fails the call, and those before it are written: roll it back.
+
+        Raises:
+            BulkInterrupted: given a database, a message failed when others were already in.
+            TypeError: `messages` is one str, bytes or mapping; no key was touched.
+        """
+        if timeout is not None:
+            check_waits(tr)
+        terms = self._terms(priority, delay, at, ttl, headers)
+        check_timeout(timeout)
+        check_values(messages)
+        admit = partial(self._admit, terms=terms)
+        if is_database(tr):
+            alone = partial(self._enqueue, tr, terms=terms, timeout=timeout)
+            batches = Batches(self.queue, self._newcomer, admit, alone)
+            return (yield from batches.enqueue(cast(Database, tr), messages))
+        newcomers = [self._newcomer(message) for message in messages]
+        return (yield from admit_all(cast(Transaction, tr), newcomers, admit))
+
+    @verb
+    def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
+        """Take the first item out; None if there is none. Items whose life is over are removed, not returned.
+
+        Raises:
+            FormatError, CodecError: the first item can't be read; it stays where it is.
+
+        *Conflicts:* with another taker of the same item, with what comes to stand in front of it, and with newcomers
+        that ask it. *Cost:* two reads in parallel, and a write each for all that the item had.
+        """
+        items = yield from self.dequeue_many.steps(tr, limit=1)
+        return items[0] if items else None
+
+    @verb
+    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item]]:
+        """Take up to `limit` first items out, in order; otherwise as `dequeue`."""
+        return (yield from self._dequeueing.take_out(tr, limit=limit))
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[SmartStats]:
+        """Return what there is in each state, of each type, and for each recipient.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* a few reads, and up to 1,000 keys per type and recipient.
+        """
+        items = yield from self.leases.stats.steps(tr)
+        body = partial(
+            read_smart_stats, layout=self.queue.layout, index=self._index, messages=self.messages, items=items
+        )
+        return (yield from self.queue.read(tr, body))
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Read everything that the queue owns and compare: what `Leases.check` does, and the index with a rescan.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue three times, a page at a time; memory for
+        the keys beside items.
+        """
+        return check_smart(tr, self.leases, self._index, self.messages)
+
+    def _newcomer(self, message: Any) -> Newcomer:
+        return self._asking.newcomer(message, self.leases.now_us())
+
+    def _terms(
+        self,
+        priority: int | None,
+        delay: float | None,
+        at: float | None,
+        ttl: float | None,
+        headers: Mapping[str, Any] | None,
+    ) -> Terms:
+        if priority is not None:
+            if not isinstance(self.queue.order, Levels):
+                raise ValueError(
+                    f"{self.queue!r} has no levels, and so no priorities. Make the smart queue of a priority queue's"
+                    " leases: SmartQueue(PriorityQueue(queue).leases)."
+                )
+            self.queue.order.rank_of(priority)
+            headers = {**(headers or {}), PRIORITY: priority}
+        ttl_us = 0 if ttl is None else positive(ttl, "ttl")
+        return Terms(visible_at(self.leases.now_us(), delay, at), ttl_us, headers)
+
+    def _enqueue(
+        self, tr: Transaction | Database, new: Newcomer, terms: Terms, timeout: float | None
+    ) -> Steps[Outcome]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                return (yield from self.queue.transact(tr, partial(self._admit, new=new, terms=terms)))
+            except QueueFull as error:
+                left = None if deadline is None else deadline - time.monotonic()
+                limit = cast(Limit, error.limit)
+                if limit.when_full != "wait" or not is_database(tr) or (left is not None and left <= 0):
+                    raise
+                yield from self._room.wait(cast(Database, tr), new, limit, left)
+
+    def _admit(self, tr: Transaction, new: Newcomer, terms: Terms) -> Steps[Outcome]:
+        if new.type.confirms is not None:
+            return (yield from self._confirm(tr, new))
+        return (yield from self._admitting.admit(tr, new, terms, self.leases.now_us()))
+
+    def _confirm(self, tr: Transaction, new: Newcomer) -> Steps[Outcome]:
+        """Let the item whose copy it confirms answer "ignore and delete"; no other item is asked."""
+        what = self._asking.functions.confirms(new.type, new.message)
+        try:
+            recipient, named = said(what)
+        except (TypeError, ValueError) as error:
+            raise failed(new.type.name, "confirms", str(error).rstrip("."), NEW) from error
+        by, gone = yield from self.resend.confirm_in(tr, recipient=recipient, named=named)
+        decision = Decision.ignore if by is None else Decision.ignore_and_delete
+        deleted = (by,) if by is not None and gone else ()
+        return Outcome(decision, by, None, None, deleted, (), False, int(by is not None), int(by is not None), 0)

@@ -1,0 +1,505 @@
+"""Serving: the items at the head, in their order, for shares, in theirs, in one transaction.
+
+A share is taken out, or leased to somebody; what was granted is collected, and what nobody wants any more is put back
+into its own place.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from itertools import islice
+
+from msgspec.structs import replace
+
+from fdbqueue import CheckFailed, CodecError, FormatError, Item
+from fdbqueue.engine.api import KeyValue, Transaction
+from fdbqueue.engine.steps import Steps, finished, rows, started
+from fdbqueue.exclusive import keep_out
+from fdbqueue.items import NO_NOTES, Notes, chunks_of, envelope, has_notes, is_chunked, notes_of
+from fdbqueue.layout import pack
+
+from ..leases._head import Head
+from ..leases._holding import read_leased
+from ..leases._lease import Fate, Lease, LeaseHandle
+from ..leases._leases import Leases
+from ..leases._taking import UNTAKEABLE, LifeOver, Predicate
+from ..leases._timers import SETTLE_LIMIT, due_timers, next_due_us, settle
+from ..leases._times import seconds_or_none
+from ..leases._transitions import Moves, at_rest, is_over
+
+ITEMS_AT_ONCE = 256
+"""How many items one transaction takes at most."""
+BYTES_AT_ONCE = 2_000_000
+LARGE_BYTES = 4_000
+"""Of items that are larger, on average, nobody reads those that fall to others."""
+_CHUNKED_BYTES = BYTES_AT_ONCE  # a large item is read by the transaction that takes it: one at a time
+
+TRY_AGAIN_LOOKS = 64
+"""Who has found timers looks for them apart from the items, but once in so many looks: they may be gone for good."""
+TOKEN_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """An item that was taken from the head, for this process."""
+
+    given: Item | Lease
+    """What its caller gets."""
+    packed: bytes
+    """Its packed position."""
+    stored: bytes
+    """What was stored for it when it was available."""
+    notes: Notes
+    """Its notes then."""
+    lent: Notes = NO_NOTES
+    """Its notes now, if it is leased."""
+
+
+@dataclass(slots=True)
+class Share:
+    """Who gets how many."""
+
+    wanted: int
+    duration_us: int
+    """Of the leases; 0: the items are taken out."""
+    consumer: str
+    own: bool = False
+    """Whether this process decodes and gets them; else they are leased by their handles."""
+    got: list[Got] = field(default_factory=list)
+    handles: list[LeaseHandle] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Look:
+    """What is being read of the head."""
+
+    now_us: int
+    due: Steps[list[KeyValue]] | None
+    """What is due; None: it is read together with the head."""
+    limit: int
+    """How many items at most."""
+    head: Steps[list[KeyValue]]
+    rows: list[KeyValue] = field(default_factory=list)
+    """The same, if it was found that nothing else stands in front of them."""
+
+
+@dataclass(slots=True)
+class Served:
+    """What one transaction did."""
+
+    items: int = 0
+    """How many items were taken."""
+    wrote: bool = False
+    """Whether anything was written."""
+    drained: bool = False
+    """Whether no item is left behind those."""
+    again: bool = False
+    """Whether there was more to clear away than one transaction does, so that another one is to look again."""
+    error: CodecError | FormatError | CheckFailed | None = None
+    """What makes the first item unreadable, if it was this process' turn to read it; it stays where it is."""
+
+
+class Serving:
+    """Takes items of one queue from its head."""
+
+    __slots__ = ("_bare", "_layout", "_leases", "_looks", "_others", "_predicate", "_queue", "large")
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._queue = leases.queue
+        self._predicate = Predicate(leases.queue)
+        self._layout = leases.layout
+        self._bare = type(leases.head) is Head
+        """Whether nothing stood between the first timer's place and the first item when we looked."""
+        self._looks = 0
+        self._others = 0
+        self.large = False
+        """Whether the items that were seen last are large ones."""
+
+    def look(self, tr: Transaction, *, limit: int) -> Look:
+        """Begin to read what is due, and about as many items as will be taken.
+
+        In a queue without timers one read tells both: of all from the first timer's place on, in which the items are
+        the last. It is by snapshot, as the two are.
+        """
+        now_us = self._leases.now_us()
+        if self._bare:
+            begin, _ = self._layout.timers_until(now_us)
+            return Look(now_us, None, limit, started(rows(tr.snapshot, begin, self._layout.end, limit=limit)))
+        due = started(due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT))
+        return Look(now_us, due, limit, started(self._leases.head.first(tr, limit=limit)))
+
+    def look_behind(
+        self, tr: Transaction, begin: bytes, end: bytes, *, limit: int, others: int
+    ) -> Steps[tuple[list[KeyValue], Look]]:
+        """Read up to `others` rows between `begin` and `end`, which stand in front of all items, and look at the items.
+
+        In a queue without timers one read tells all, too. By snapshot.
+        """
+        if self._bare:
+            now_us = self._leases.now_us()
+            most = limit + min(others, self._others + 1)
+            found = yield from rows(tr.snapshot, begin, self._layout.end, limit=most)
+            first = [row for row in found if row.key < end]
+            self._others = len(first)
+            if len(first) < min(most, others):
+                timers, _ = self._layout.timers_until(now_us)
+                behind = [row for row in found[len(first) :] if row.key >= timers]
+                return first, Look(now_us, None, most - len(found) + len(behind), finished(behind), behind)
+        reading = started(rows(tr.snapshot, begin, end, limit=others))
+        look = self.look(tr, limit=limit)
+        return (yield from reading), look
+
+    def look_alone(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[Look | None]:
+        """Look at the head and at whether anything else stands between `begin` and the items, in one read.
+
+        By snapshot, as the reads that it stands for. None if something does, or if that is to be expected.
+        """
+        if not self._bare and not self._tries_again():
+            return None
+        now_us = self._leases.now_us()
+        found = yield from rows(tr.snapshot, begin, self._layout.end, limit=limit)
+        if found and found[0].key < self._layout.begin:
+            return None
+        self._bare = True
+        return Look(now_us, None, limit, finished(found), found)
+
+    def _tries_again(self) -> bool:
+        """Say whether to look once more for what was there, and may be gone for good: timers, in most queues."""
+        self._looks += 1
+        return self._looks % TRY_AGAIN_LOOKS == 0 and type(self._leases.head) is Head
+
+    def see(self, tr: Transaction, look: Look) -> Steps[tuple[list[KeyValue], list[KeyValue]]]:
+        """Return what is due and the first items, as a look finds them.
+
+        Raises:
+            SubscriptionError: the queue has an exclusive subscription.
+
+        *Cost:* none beyond the look's; two more reads, once, when it finds that there are timers.
+        """
+        yield from keep_out(tr, self._layout, self._leases.now_us)
+        if look.due is not None:
+            due = yield from look.due
+            return due, (yield from look.head)
+        found = yield from look.head
+        if not found or found[0].key >= self._layout.begin:
+            return [], found
+        self._bare = False
+        return (yield from self.see(tr, self.look(tr, limit=look.limit)))
+
+    def take(self, tr: Transaction, look: Look, shares: list[Share], *, most: int = ITEMS_AT_ONCE) -> Steps[Served]:
+        """Settle what is due, and give the first items, at most `most`, to `shares`, each as many as it wants.
+
+        *Conflicts:* with another who takes one of these items, and with what comes to stand in front of one. *Cost:*
+        the look's reads in parallel, one more if it read too little; two to four writes per item.
+        """
+        now_us, seen = look.now_us, look.limit
+        limit = min(most, sum(share.wanted for share in shares))
+        moves = Moves(tr, self._layout)
+        served = Served()
+        try:
+            overdue, found = yield from self.see(tr, look)
+            if overdue:
+                _, all_settled = yield from settle(
+                    tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry
+                )
+                # Timers of items that nobody can read stay; without anything moved, coming again would not end.
+                served.again = moves.any and (not all_settled or len(overdue) == SETTLE_LIMIT)
+                if not served.again:
+                    # The head was read before items came back.
+                    seen, found = limit, (yield from self._leases.head.first(tr, limit=limit))
+            if not served.again:
+                if len(found) == seen < limit:
+                    found += yield from self._leases.head.first(tr, limit=limit - seen, after=found[-1].key)
+                dealt = yield from self._give(tr, moves, found, shares, served, now_us)
+                served.drained = len(found) < limit and dealt == len(found)
+        finally:
+            moves.finish()
+        served.wrote = moves.any
+        return served
+
+    def take_own(self, tr: Transaction, look: Look, shares: list[Share], *, offset: int) -> Steps[bool]:
+        """Give shares the items that fall to them, when the first `offset` ones are taken by others, each its own.
+
+        False, and nothing written, where there is more to do than that: where something is due, too large or can't be
+        read, or there is nothing left for them.
+
+        *Conflicts:* with who takes one of these items, who takes one of those in front out of turn, and what comes to
+        stand in front of the last one; not with those who take what falls to them. *Cost:* the look's reads in
+        parallel, one more if it read too little; two to four writes per item.
+        """
+        whose = [share for share in shares for _ in range(share.wanted)]
+        end = offset + len(whose)
+        due, found = yield from self.see(tr, look)
+        if not due and found and len(found) == look.limit < end:
+            found += yield from self._leases.head.first(tr, limit=end - len(found), after=found[-1].key)
+        own = found[offset:end]
+        if due or not own:
+            return False
+        opened = []
+        try:
+            if not self._are_plain(found[:end], look.now_us):
+                return False
+            for row, share in zip(own, whose, strict=False):
+                position, notes, item = self._layout.position_of(row.key), notes_of(row.value), None
+                if share.own or self._predicate:
+                    item = yield from self._queue.item(tr, position, row.value)
+                    if self._predicate.says_over(item, notes, look.now_us):
+                        return False
+                opened.append((row, position, notes, item if share.own else None, share))
+        except UNTAKEABLE:
+            return False
+        begin = self._layout.begin
+        for row in found[:offset]:
+            tr.add_read_conflict_range(begin, row.key)
+            begin = row.key + b"\x00"
+        tr.add_read_conflict_range(begin, own[-1].key + b"\x00")
+        moves = Moves(tr, self._layout)
+        token = os.urandom(TOKEN_BYTES)
+        for row, position, notes, item, share in opened:
+            packed = self._layout.available.packed(row.key)
+            tr.clear(row.key)  # and no more than the key: those behind count on it
+            moves.leave_available(packed, notes, cleared=True)
+            if item is not None:
+                share.got.append(self._own(moves, item, packed, row.value, notes, share, token, look.now_us))
+            else:
+                self._lend(moves, packed, row.value, notes, share, token, look.now_us)
+                share.handles.append(LeaseHandle(position, token))
+        moves.finish()
+        return True
+
+    def _are_plain(self, found: list[KeyValue], now_us: int) -> bool:
+        """Say whether items can be taken as they stand there, and are small: many are read for few that are taken."""
+        size = 0
+        for row in found:
+            size += len(row.value)
+            if is_chunked(row.value):
+                size += _CHUNKED_BYTES
+            elif has_notes(row.value) and 0 < notes_of(row.value).ttl_at_us <= now_us:
+                return False
+        self.large = size > LARGE_BYTES * len(found)
+        return size < BYTES_AT_ONCE
+
+    def take_next(self, tr: Transaction, row: KeyValue) -> Steps[Got]:
+        """Take the item out that is known to be the first, and due; what makes it so, the caller conflicts with.
+
+        Raises:
+            FormatError, CodecError, CheckFailed: it can't be read, or its type's predicate fails.
+            LifeOver: its life is over; nothing was written.
+        """
+        if self._predicate:
+            item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
+            if self._predicate.says_over(item, notes_of(row.value), self._leases.now_us()):
+                raise LifeOver
+        [item] = yield from self._queue.take_rows(tr, [row])
+        return Got(item, self._layout.available.packed(row.key), row.value, notes_of(row.value))
+
+    def take_out(self, tr: Transaction, *, limit: int) -> Steps[list[Item]]:
+        """Take up to `limit` first items out, after what was due is settled, however much that is."""
+        while True:
+            share = Share(limit, 0, "", own=True)
+            served = yield from self.take(tr, self.look(tr, limit=limit), [share])
+            if served.error is not None:
+                raise served.error
+            if share.got or not served.again:
+                return [got.given for got in share.got if isinstance(got.given, Item)]
+
+    def collect(self, tr: Transaction, granted: list[LeaseHandle], share: Share) -> Steps[list[Got]]:
+        """Make granted leases this process' own: as many as are wanted, the others go back; lost ones are left out.
+
+        *Conflicts:* with whoever reclaims one of them. *Cost:* one read each, in parallel, or one of all, and
+        about five writes each; one more read if any go back.
+        """
+        now_us = self._leases.now_us()
+        # With conflicts: of a reclaim and this, only one commits.
+        by_place = {pack(lease.position): lease for lease in granted}
+        found = yield from read_leased(tr, self._layout.leased, sorted(by_place))
+        moves = Moves(tr, self._layout)
+        asked = False
+        got: list[Got] = []
+        readable = True
+        for packed, lease in by_place.items():
+            stored = found.get(packed, b"")
+            notes = notes_of(stored) if stored else None
+            if notes is None or notes.token != lease.token:
+                continue
+            before = at_rest(replace(notes, attempt=notes.attempt - 1))
+            moves.leave_leased(packed, notes)
+            item = None
+            if readable and len(got) < share.wanted:
+                try:
+                    item = yield from self._queue.item(tr, lease.position, stored)
+                except (CodecError, FormatError):
+                    # It goes back, and then it is the first one: who takes it next is told why it can't be read.
+                    readable = False
+            if item is not None:
+                got.append(self._own(moves, item, packed, stored, before, share, lease.token, now_us))
+                continue
+            if not asked:
+                asked = True
+                yield from moves.ask()
+            moves.put_back(packed, stored, before, now_us=now_us, delay_us=0)
+        moves.finish()
+        return got
+
+    def accept(self, tr: Transaction, granted: list[LeaseHandle], duration_us: int) -> Steps[list[Got] | None]:
+        """Read granted leases, that are good as they are; lost ones are left out. None if one is not good as it is.
+
+        By snapshot: nothing is written. A lease that was live at the version of this transaction is its holder's from
+        then on, as one that an ack or an extension will find lost if somebody reclaims it.
+
+        *Conflicts:* none. *Cost:* one read each, in parallel.
+        """
+        now_us = self._leases.now_us()
+        by_place = {pack(lease.position): lease for lease in granted}
+        found = yield from read_leased(tr, self._layout.leased, sorted(by_place), keeps=False)
+        got: list[Got] = []
+        for packed, lease in by_place.items():
+            stored = found.get(packed, b"")
+            notes = notes_of(stored) if stored else None
+            if notes is None or notes.token != lease.token:
+                continue
+            if notes.expires_at_us - now_us < duration_us // 2:
+                return None
+            try:
+                item = yield from self._queue.item(tr, lease.position, stored)
+            except (CodecError, FormatError):
+                return None
+            before = at_rest(replace(notes, attempt=notes.attempt - 1))
+            got.append(Got(_lease(item, notes), packed, stored, before, notes))
+        return got
+
+    def put_back(self, tr: Transaction, unclaimed: list[Got]) -> Steps[None]:
+        """Put items that nobody wants any more back into their places, as if they had not been taken.
+
+        *Conflicts:* with whoever reclaims one of them. *Cost:* one read per leased item, and about three writes each.
+        """
+        now_us = self._leases.now_us()
+        moves = Moves(tr, self._layout)
+        yield from moves.ask()
+        leased = []
+        for got in unclaimed:
+            if isinstance(got.given, Lease):
+                leased.append((got, tr.get(self._layout.leased.key(got.packed))))
+            else:
+                stored = self._write_chunks(tr, got) if is_chunked(got.stored) else got.stored
+                fate = moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
+                if fate is not Fate.expired:
+                    moves.set_beside(got.packed, got.notes)
+                moves.tally("dequeued", -1)
+        for got, read in leased:
+            value = yield read
+            stored = bytes(value) if value.present() else b""
+            notes = notes_of(stored) if stored else None
+            if notes is not None and isinstance(got.given, Lease) and notes.token == got.given.token:
+                moves.leave_leased(got.packed, notes)
+                moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
+        moves.finish()
+
+    def next_due_us(self, tr: Transaction) -> Steps[int | None]:
+        """Return when the next timer is due; None: there is none."""
+        return next_due_us(tr, self._layout, self._leases.now_us())
+
+    def _give(
+        self, tr: Transaction, moves: Moves, found: list[KeyValue], shares: list[Share], served: Served, now_us: int
+    ) -> Steps[int]:
+        """Give items to shares; return how many rows were dealt with."""
+        dealt = size = 0
+        following = iter(found)
+        for share in shares:
+            token = os.urandom(TOKEN_BYTES) if share.duration_us else b""
+            for row in islice(following, share.wanted):
+                size += _CHUNKED_BYTES if is_chunked(row.value) else len(row.value)
+                if dealt and size > BYTES_AT_ONCE:
+                    break
+                try:
+                    alive = yield from self._give_one(tr, moves, row, share, token, now_us)
+                except UNTAKEABLE as error:
+                    served.error = None if dealt else error
+                    break
+                served.items += alive
+                served.again = served.again or not alive
+                dealt += 1
+            else:
+                continue
+            break
+        if dealt:
+            self.large = size > LARGE_BYTES * dealt
+            self._leases.head.take(tr, found[:dealt])
+        return dealt
+
+    def _give_one(
+        self, tr: Transaction, moves: Moves, row: KeyValue, share: Share, token: bytes, now_us: int
+    ) -> Steps[bool]:
+        """Give an item to a share; False if its life was over."""
+        notes, packed = notes_of(row.value), self._layout.available.packed(row.key)
+        position = self._layout.position_of(row.key)
+        item, outdated = None, is_over(notes, now_us)
+        try:
+            if not outdated and (share.own or self._predicate):
+                item = yield from self._queue.item(tr, position, row.value)
+                outdated = self._predicate.says_over(item, notes, now_us)
+        except UNTAKEABLE:
+            if share.own:
+                raise
+        if outdated:
+            moves.leave_available(packed, notes, cleared=True)
+            moves.vanish(packed, row.value, "expired")
+            return False
+        if share.own and item is not None:
+            moves.leave_available(packed, notes, cleared=True)
+            share.got.append(self._own(moves, item, packed, row.value, notes, share, token, now_us))
+        else:
+            moves.leave_available(packed, notes, cleared=True)
+            self._lend(moves, packed, row.value, notes, share, token, now_us)
+            share.handles.append(LeaseHandle(position, token))
+        return True
+
+    def _own(
+        self,
+        moves: Moves,
+        item: Item,
+        packed: bytes,
+        stored: bytes,
+        notes: Notes,
+        share: Share,
+        token: bytes,
+        now_us: int,
+    ) -> Got:
+        if not share.duration_us:
+            moves.vanish(packed, stored, "dequeued")
+            return Got(item, packed, stored, notes)
+        lent = self._lend(moves, packed, stored, notes, share, token, now_us)
+        return Got(_lease(item, lent), packed, stored, notes, lent)
+
+    def _lend(
+        self, moves: Moves, packed: bytes, stored: bytes, notes: Notes, share: Share, token: bytes, now_us: int
+    ) -> Notes:
+        expires_at_us = now_us + share.duration_us
+        lent = replace(
+            notes, attempt=notes.attempt + 1, token=token, expires_at_us=expires_at_us, consumer=share.consumer
+        )
+        moves.enter_leased(packed, stored, lent)
+        return lent
+
+    def _write_chunks(self, tr: Transaction, got: Got) -> bytes:
+        """Write a large item's chunks again, and return its envelope."""
+        payload = self._queue.encode(got.given.value)
+        for number, chunk in enumerate(chunks_of(payload)):
+            tr.set(self._layout.chunk_key(got.given.position, number), chunk)
+        return envelope(payload, got.given.headers)
+
+
+def _lease(item: Item, notes: Notes) -> Lease:
+    return Lease(
+        item.position,
+        item.value,
+        item.headers,
+        notes.token,
+        notes.expires_at_us / 1e6,
+        notes.attempt,
+        notes.consumer,
+        notes.error,
+        seconds_or_none(notes.ttl_at_us),
+    )

@@ -1,0 +1,46 @@
+"""Taking items out of a queue by its leases' head, with timers settled before."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from fdbqueue import Item
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.transactional import is_database
+from fdbqueue.portion import Portion
+
+from ..leases._leases import Leases
+from ._delivery import Serving
+
+
+class Dequeueing:
+    """Takes items out.
+
+    Args:
+        leases: of the queue, with the head and the rules for what falls due.
+    """
+
+    __slots__ = ("_leases", "_serving")
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._serving = Serving(leases)
+
+    def take_out(self, tr: Transaction | Database, *, limit: int) -> Steps[list[Item]]:
+        """Take up to `limit` items out, in the head's order; fewer when so many can't be read in time.
+
+        Raises:
+            FormatError, CodecError: the first one can't be read; it stays where it is.
+        """
+        if limit < 1:
+            raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
+        portion = Portion(limit)
+
+        def body(tr: Transaction) -> Steps[list[Item]]:
+            return self._serving.take_out(tr, limit=portion.limit)
+
+        items = yield from self._leases.queue.transact(tr, body, on_retry=portion.note)
+        if not items and not is_database(tr):
+            self._leases.head.found_nothing(cast(Transaction, tr))
+        return items

@@ -1,0 +1,497 @@
+"""Turns: how processes that want items from one head do not fight over it.
+
+A process that comes fulfills the requests that stand there, in their order, and takes its own items behind them, in
+one transaction. One that meets a conflict, or has met others lately, registers a request, by a blind write. What falls
+to it follows from the requests in front of it and from the items; it takes that, while the others take theirs, and they
+do not meet (docs/adr/0078). One to whom nothing falls waits by a watch on its own grant and on the request in front of
+it. Whoever is first on an empty queue watches the counters, which every enqueue touches, and the timers; it alone, and
+when it wakes it serves those behind it, who sleep.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fdbqueue.engine.api import Database, Future, Transaction
+from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD, FDBError, predicates
+from fdbqueue.engine.steps import Steps, started
+from fdbqueue.layout import RANDOM_BYTES
+from fdbqueue.portion import Portion
+
+from ..common._batcher import Alarm, Crew
+from ..leases._head import Head
+from ..leases._lease import LeaseHandle
+from ..leases._leases import Leases
+from ._attempt import Caller, Contended, Leave, Meetings, Turn, Unforeseen, Want, share_of, wanted_by
+from ._delivery import ITEMS_AT_ONCE, Got, Look, Served, Serving, Share
+from ._recent_leases import Remembered
+from ._requests import REQUEST_SECONDS, Request, Requests, Wish, granted_us
+from ._stall_detector import Standstill
+from ._uncontended import Alone
+from ._versions import OwnVersion, RecentVersion
+
+REQUESTS_AT_ONCE = 100
+"""How many requests one transaction looks at."""
+REACH_ITEMS = 1_000
+"""How far from the head one takes its own items; those that stand farther away wait until they are nearer."""
+TAKEOVER_SECONDS = 0.25
+"""When the first in order has done nothing for so long though there are items, another fulfills in its place."""
+AFTERMATH_SECONDS = 0.1
+"""Who met others so lately registers at once, so that nobody has to fight for being noticed."""
+_WATCHED = ("enqueued", "leased", "dead")
+"""The counters that change whenever an item becomes available, but for those that a timer brings back."""
+
+
+class Turns(Crew[Want, list[Got]]):
+    """One process' calls for items of one queue in one database, on the same terms.
+
+    Args:
+        leases: of the queue.
+        duration_us: of the leases that the calls want; 0: they take items out.
+        consumer: for whom.
+        meetings: what is counted.
+        remembered: what other calls of this process are told of leases.
+        version: what this process saw last.
+        announce: called with how many callers got leases at the same time, who may ack them at once.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        *,
+        duration_us: int,
+        consumer: str,
+        meetings: Meetings,
+        remembered: Remembered,
+        version: RecentVersion,
+        announce: Callable[[int], None],
+    ) -> None:
+        super().__init__()
+        self._leases = leases
+        self._queue = leases.queue
+        self._requests = Requests(leases.layout)
+        self._serving = Serving(leases)
+        self._duration_us = duration_us
+        self._consumer = consumer
+        self._client = os.urandom(RANDOM_BYTES)
+        self._registrations = 0
+        self._request: Request | None = None
+        self._registered_at = 0
+        self._own_version = OwnVersion()
+        self._rests = False
+        self._contended = False
+        self._swept = False
+        self._pause = TAKEOVER_SECONDS
+        self._standstill = Standstill()
+        self._fulfilled = 1
+        self._reach = 1
+        self._met = -math.inf
+        self._ahead = True
+        self._first_attempt = True
+        self._portion = Portion(ITEMS_AT_ONCE)
+        self._version = version
+        self._announce = announce
+        self._alone = Alone(self._serving, leases.layout, self._requests.begin)
+        self._meetings = meetings
+        self._remembered = remembered
+
+    def serve(self, leader: Caller) -> Steps[Alarm | None]:
+        try:
+            return (yield from self._serve(leader.db))
+        except BaseException as error:
+            interrupted = not isinstance(error, Exception)
+            for caller in self.line.waiting():
+                self.line.settle(caller, None, FDBError(COMMIT_UNKNOWN_RESULT) if interrupted else error)
+            if interrupted:
+                raise
+        return None
+
+    def dismiss(self, db: Database) -> Steps[None]:
+        """Withdraw the request; what was granted meanwhile goes back."""
+        request, self._request, self._contended = self._request, None, False
+        if request is not None:
+            yield from self._queue.transact(db, lambda tr: self._withdraw(tr, request))
+
+    def joined(self, ticket: Caller) -> None:
+        """Let whoever leads look again for one who does not wait: it may be resting for long, on an empty queue."""
+        if not ticket.leads and not ticket.argument.patient:
+            self.line.ring()
+
+    def unclaimed(self, ticket: Caller) -> Steps[None]:
+        yield from self._put_back(ticket.db, ticket.result or [])
+
+    def _serve(self, db: Database) -> Steps[Alarm | None]:
+        if self._request is None:
+            yield from self.line.gather()
+        self._alone.guessed = False
+        if self._request is None or not self._rests:  # who could not claim as much in time waits for less
+            self._portion = Portion(ITEMS_AT_ONCE)
+        lately = time.monotonic() - self._met <= AFTERMATH_SECONDS
+        if self._request is not None:
+            body = self._look if self._rests else self._claim
+        else:
+            body = self._register_at_once if self._contended or lately else self._direct
+        self._first_attempt = True
+        try:
+            turn = yield from self._queue.transact(db, body, on_retry=self._on_retry)
+        except Contended:
+            self._contended = True
+            return None
+        except Unforeseen:
+            return None
+        except Leave as left:
+            turn = left.turn
+        else:
+            if self._duration_us or lately or turn.wish is not None or turn.foresight is not None:
+                turn.version = turn.tr.get_committed_version()
+            if turn.foresight is not None:
+                self._alone.committed(turn.foresight, turn.version)
+            self._remembered.forget_grants(turn.old_grants)
+        self._version.note(turn.version)
+        if self._duration_us:
+            self._remembered.add(turn.version, turn.got)
+        if turn.wish is not None and turn.stamp is not None:
+            turn.request = yield from self._registered(db, turn.stamp, turn.wish)
+            self._registered_at = self._own_version.of(turn.version)
+            self._rests = self._is_served()
+        if self._request is not None and turn.request is None:
+            self._contended = False
+        self._request = turn.request
+        yield from self._deal(db, turn)
+        return turn.alarm
+
+    def _on_retry(self, error: FDBError) -> None:
+        self._first_attempt = False
+        self._meetings.note(error)
+        self._portion.note(error)
+        guessed, self._alone.guessed = self._alone.guessed, False
+        if guessed:
+            self._alone.was_wrong()
+            if predicates.retryable_not_committed(error):
+                raise Unforeseen
+        if error.code == TRANSACTION_TOO_OLD:
+            self._own_version.was_refused()
+        if error.code == NOT_COMMITTED:
+            self._met = time.monotonic()
+            if self._request is not None or not self._contended:
+                # Another took these items, or served this process as well, which looks at once.
+                self._rests = self._is_served()
+                raise Contended
+
+    def _deal(self, db: Database, turn: Turn) -> Steps[None]:
+        """Give what was got to those who wait, in order; what nobody wants any more goes back."""
+        got = turn.got
+        served = 0
+        if self._duration_us and got:
+            self._announce(min(len(got), len(turn.callers)))  # before they come
+        for caller in self.line.waiting():
+            if not got:
+                break
+            if self.line.settle(caller, got[: caller.argument.limit]):
+                got = got[caller.argument.limit :]
+                served += 1
+        if served:
+            self.line.served(served)
+        yield from self._put_back(db, got)
+        if turn.error is not None and not turn.got:
+            for caller in turn.callers:
+                if self.line.settle(caller, None, turn.error):
+                    break
+        if turn.nothing:
+            for caller in turn.callers:
+                if not caller.argument.patient:
+                    self.line.settle(caller, [])
+        if turn.nothing or turn.drained:
+            # Whoever still waits does it with a request.
+            self._contended = any(caller.argument.patient for caller in self.line.waiting())
+
+    def _put_back(self, db: Database, got: list[Got]) -> Steps[None]:
+        if got:
+            yield from self._queue.transact(db, lambda tr: self._serving.put_back(tr, got))
+
+    def _direct(self, tr: Transaction) -> Steps[Turn]:
+        """Fulfill the requests that stand there, and take items for our own callers behind them, without a request."""
+        turn = Turn(tr, self.line.waiting())
+        limit = self._at_most(wanted_by(turn.callers))
+        look = None
+        standing: list[Request] = []
+        # Who comes here has not met anybody lately, and expects neither requests nor timers.
+        if limit == 1 and not self._duration_us:
+            look = yield from self._alone.take(tr, turn)
+            if turn.got:
+                return turn
+        else:
+            look = yield from self._serving.look_alone(tr, self._requests.begin, limit=limit)
+        if look is None:
+            # By snapshot: a request that is registered while this commits stands behind it.
+            reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
+            look = self._serving.look(tr, limit=limit)
+            standing = yield from reading
+        if len(standing) == REQUESTS_AT_ONCE:  # and perhaps more, who stand in front of this one too
+            return (yield from self._register(tr))
+        live = [one for one in standing if one.wish.expires_at_us > look.now_us]
+        dead = [one for one in standing if one not in live]
+        if standing:
+            self._met = time.monotonic()
+        served = yield from self._fulfill(tr, turn, look, None, live, dead)
+        turn.nothing = not turn.got and served.drained
+        if not served.wrote and not dead:
+            raise Leave(turn)
+        return turn
+
+    def _register_at_once(self, tr: Transaction) -> Steps[Turn]:
+        """Register without looking first whether there is somebody."""
+        # At the first attempt only: a later one may have read already, to find out what became of the one before it,
+        # and then has a version. What was seen meanwhile does not help it.
+        recent = self._version.take() if self._first_attempt else 0
+        if recent and self._swept:
+            tr.set_read_version(recent)
+        return (yield from self._register(tr))
+
+    def _register(self, tr: Transaction) -> Steps[Turn]:
+        """Register behind all who did before, by a blind write."""
+        turn = Turn(tr, self.line.waiting())
+        if not self._swept:
+            self._swept = True
+            yield from self._requests.sweep_grants(tr, self._client, self._leases.now_us())
+        # Each registration has a grant's key of its own, so that what is done about an old one never meets a new one.
+        self._registrations += 1
+        turn.old_grants = self._remembered.clear_grants(tr)
+        turn.wish = self._wish(turn)
+        turn.stamp = self._requests.register(tr, turn.wish)
+        self._pause = TAKEOVER_SECONDS
+        return turn
+
+    def _wish(self, turn: Turn) -> Wish:
+        expires_at_us = self._leases.now_us() + int(REQUEST_SECONDS * 1e6)
+        client = self._client + self._registrations.to_bytes(4, "big")
+        return Wish(client, wanted_by(turn.callers), expires_at_us, self._duration_us, self._consumer)
+
+    def _registered(self, db: Database, stamp: Future[Any], wish: Wish) -> Steps[Request]:
+        """Return our request as it was registered."""
+        try:
+            return Request(self._requests.key(bytes((yield stamp))), wish)
+        except FDBError:
+            # It took an unknown outcome to register it, and with that went the versionstamp.
+            return (yield from self._queue.read(db, partial(self._requests.find, wish=wish)))
+
+    def _claim(self, tr: Transaction) -> Steps[Turn]:
+        """Take the items that fall to our request; those in front of it take theirs. Collect what was granted."""
+        self._meetings.looks += 1
+        request = self._own_request()
+        turn = Turn(tr, self.line.waiting(), request=request)
+        registered_at, self._registered_at = self._registered_at, 0
+        grant_key = self._requests.grant_key(request.wish.client)
+        granted = None
+        if registered_at:
+            tr.set_read_version(registered_at)  # when nobody can have granted anything yet
+        else:
+            granted = tr.get(grant_key)
+        looking = started(
+            self._serving.look_behind(
+                tr,
+                self._requests.begin,
+                self._requests.end,
+                limit=max(self._reach, request.wish.wanted),
+                others=REQUESTS_AT_ONCE,
+            )
+        )
+        if granted is not None and (value := (yield granted)).present():
+            yield from self._collect(tr, turn, grant_key, self._requests.granted(bytes(value)))
+            return turn
+        found, look = yield from looking
+        standing = self._requests.opened([row for row in found if row.key <= request.key])
+        in_front = [one for one in standing if one.key < request.key]
+        if in_front:
+            self._met = time.monotonic()
+        dead = [one for one in in_front if one.wish.expires_at_us <= look.now_us]
+        if dead:
+            for one in dead:
+                self._requests.remove(tr, one.key)
+            return turn
+        if standing and standing[-1].key == request.key:
+            stuck = self._standstill.stuck(in_front, TAKEOVER_SECONDS)
+            if stuck:
+                if (yield from self._serve_some(tr, look, stuck, [share_of(one) for one in stuck], [])):
+                    return turn
+            else:
+                share = self._share(turn, request)
+                if (yield from self._serve_some(tr, look, [request], [share], in_front)):
+                    turn.request, turn.got = None, share.got
+                    return turn
+        # It has gone, or is one of very many, or there is nothing for it, or more to do than to take it.
+        self._rests = True
+        raise Leave(turn)
+
+    def _serve_some(
+        self, tr: Transaction, look: Look, requests: list[Request], shares: list[Share], in_front: list[Request]
+    ) -> Steps[bool]:
+        """Give requests the items that fall to them behind those in front; False, and nothing written, if not."""
+        offset = sum(one.wish.wanted for one in in_front)
+        end = offset + sum(share.wanted for share in shares)
+        self._reach = min(end, REACH_ITEMS)
+        if end > REACH_ITEMS or self._portion.limit < ITEMS_AT_ONCE:
+            return False
+        if not (yield from self._serving.take_own(tr, look, shares, offset=offset)):
+            return False
+        self._requests.go_past(tr, in_front)
+        for one, share in zip(requests, shares, strict=True):
+            given = len(share.got or share.handles)
+            if given:
+                self._requests.fulfill(tr, one, share.handles, now_us=look.now_us, given=given, in_turn=True)
+        return True
+
+    def _look(self, tr: Transaction) -> Steps[Turn]:
+        """Collect what was granted, or fulfill, if it is this one's turn, or wait."""
+        self._meetings.looks += 1
+        request = self._own_request()
+        bell = self.line.new_bell()
+        turn = Turn(tr, self.line.waiting(), request=request, bell=bell)
+        grant_key = self._requests.grant_key(request.wish.client)
+        # Plain reads: who fulfills, withdraws or collects this request at the same time conflicts with it.
+        granted, own = tr.get(grant_key), tr.get(request.key)
+        reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
+        look = None
+        if self._ahead:
+            look = self._serving.look(tr, limit=self._at_most(max(self._fulfilled, wanted_by(turn.callers))))
+        value = yield granted
+        if value.present():
+            yield from self._collect(tr, turn, grant_key, self._requests.granted(bytes(value)))
+            return turn
+        if not (yield own).present():  # it expired while this process slept, and was removed
+            turn.request = None
+            raise Leave(turn)
+        standing = yield from reading
+        if len(standing) > 1:
+            self._met = time.monotonic()
+        return (yield from self._act(tr, turn, look, request, standing))
+
+    def _is_served(self) -> bool:
+        """Say whether whoever is first serves those behind it, rather than each itself."""
+        return self._serving.large or type(self._leases.head) is not Head
+
+    def _own_request(self) -> Request:
+        if self._request is None:
+            raise RuntimeError("there is no request to look after")
+        return self._request
+
+    def _collect(self, tr: Transaction, turn: Turn, grant_key: bytes, granted: list[LeaseHandle]) -> Steps[None]:
+        """Take what was granted. Leases that are good as they are need no commit. (docs/adr/0076)"""
+        turn.request = None
+        self._met = time.monotonic()
+        if self._duration_us == granted_us(self._duration_us):
+            good = yield from self._serving.accept(tr, granted, self._duration_us)
+            if good is not None:
+                turn.got = good
+                turn.version = yield tr.get_read_version()
+                self._remembered.leave_grant(grant_key)
+                raise Leave(turn)
+        turn.got = yield from self._serving.collect(tr, granted, self._share(turn, None))
+        tr.clear(grant_key)
+
+    def _act(
+        self, tr: Transaction, turn: Turn, look: Look | None, request: Request, standing: list[Request]
+    ) -> Steps[Turn]:
+        now_us = self._leases.now_us()
+        live = [one for one in standing if one.key == request.key or one.wish.expires_at_us > now_us]
+        in_front = [one for one in live if one.key < request.key]
+        self._ahead = not in_front
+        if not in_front or self._standstill.stuck(in_front, TAKEOVER_SECONDS):
+            dead = [one for one in standing if one not in live]
+            served = yield from self._fulfill(tr, turn, look, request, live, dead)
+            if served.wrote or dead:
+                return turn
+            turn.nothing = served.error is None
+            if served.error is not None:
+                raise Leave(turn)
+        elif turn.asks():
+            turn.nothing = not (yield from self._leases.head.first(tr, limit=1))
+        if turn.nothing and turn.asks():
+            raise Leave(turn)  # they are answered first; the others look again
+        if request.wish.expires_at_us - now_us < REQUEST_SECONDS / 2 * 1e6:
+            tr.add_read_conflict_key(request.key)
+            turn.request = Request(request.key, self._wish(turn))
+            self._requests.put(tr, request.key, turn.request.wish)
+            turn.nothing = False
+            return turn
+        turn.alarm = yield from self._set_alarm(turn, request, in_front, now_us)
+        turn.nothing = False
+        raise Leave(turn)
+
+    def _fulfill(
+        self,
+        tr: Transaction,
+        turn: Turn,
+        look: Look | None,
+        request: Request | None,
+        live: list[Request],
+        dead: list[Request],
+    ) -> Steps[Served]:
+        """Give the first items to the requests in order, ours among them; without one we come last."""
+        alone = request is None or live[-1].key == request.key
+        own = self._share(turn, None if alone else request)
+        shares = [own if request and one.key == request.key else share_of(one) for one in live]
+        if request is None:
+            shares.append(own)
+        if look is None:
+            look = self._serving.look(tr, limit=self._at_most(sum(share.wanted for share in shares)))
+        served = yield from self._serving.take(tr, look, shares, most=self._portion.limit)
+        turn.got, turn.error, turn.drained = own.got, served.error, served.drained
+        self._fulfilled = served.items
+        for one in dead:
+            self._requests.remove(tr, one.key)
+        if own.got:
+            turn.request = None
+        for one, share in zip(live, shares, strict=False):
+            if share.got or share.handles:
+                given = len(share.got or share.handles)
+                self._requests.fulfill(tr, one, share.handles, now_us=look.now_us, given=given)
+        return served
+
+    def _set_alarm(self, turn: Turn, request: Request, in_front: list[Request], now_us: int) -> Steps[Alarm]:
+        """Watch what this one has to wake for, by this transaction's own view, so that nothing is missed.
+
+        The transaction wrote nothing: its commit only sets the watches off, and the conflict that a watch adds harms
+        nobody.
+        """
+        tr = turn.tr
+        seconds = (request.wish.expires_at_us - now_us) / 1e6 - REQUEST_SECONDS / 2
+        watches: list[Future[Any]] = [tr.watch(self._requests.grant_key(request.wish.client))]
+        if in_front:
+            watches.append(tr.watch(in_front[-1].key))
+            # The second in order is the first to look after the first one, and so on.
+            seconds = min(seconds, len(in_front) * self._pause * random.uniform(0.8, 1.2))
+            self._pause = min(2 * self._pause, REQUEST_SECONDS)
+        else:
+            due_us = yield from self._serving.next_due_us(tr)
+            watches += [tr.watch(self._leases.layout.count_key(name)) for name in _WATCHED]
+            if due_us is not None:
+                seconds = min(seconds, (due_us - now_us) / 1e6)
+        yield tr.commit()
+        return [*watches, turn.bell], max(seconds, 0.001)
+
+    def _withdraw(self, tr: Transaction, request: Request) -> Steps[None]:
+        # A plain read: whoever grants at the same time conflicts, and this looks again.
+        grant_key = self._requests.grant_key(request.wish.client)
+        value = yield tr.get(grant_key)
+        self._requests.remove(tr, request.key)
+        if value.present():
+            unwanted = Share(0, self._duration_us, self._consumer, own=True)
+            yield from self._serving.collect(tr, self._requests.granted(bytes(value)), unwanted)
+            tr.clear(grant_key)
+
+    def _at_most(self, items: int) -> int:
+        return min(self._portion.limit, items)
+
+    def _share(self, turn: Turn, request: Request | None) -> Share:
+        """Return what our callers get, of as many items as a request asks for if others stand behind it."""
+        wanted = wanted_by(turn.callers)
+        if request is not None:
+            wanted = min(wanted, request.wish.wanted)
+        return Share(wanted, self._duration_us, self._consumer, own=True)

@@ -1,0 +1,78 @@
+"""Remembered: leases that this process has taken just now, and the version of the database at which they were live.
+
+An ack reads the leased item, to see that the lease is still the present one. Who knows that it was at some version
+need not read: a transaction that begins at that version, with a read conflict on the leased item's key, commits if and
+only if nobody has changed the item since. It asks for no version, reads nothing, and takes one round trip.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from fdbqueue import Position
+from fdbqueue.engine.api import Transaction
+
+from ..leases._holding import Live
+from ..leases._lease import Held, Lease
+from ._delivery import Got
+
+REMEMBER_SECONDS = 3.0
+"""A transaction may be five seconds old when it commits."""
+_Key = tuple[Position, bytes]
+
+
+class Remembered:
+    """The leases of one process that it took within the last seconds."""
+
+    def __init__(self) -> None:
+        self._live: dict[_Key, Live] = {}
+        self._ages: deque[tuple[float, list[_Key]]] = deque()
+        self._grants: set[bytes] = set()
+        self._lock = threading.Lock()
+
+    def add(self, version: int, taken: Sequence[Got]) -> None:
+        """Remember leases that were live at a version."""
+        now = time.monotonic()
+        live = {
+            (got.given.position, got.given.token): Live(version, got.packed, got.stored, got.lent)
+            for got in taken
+            if isinstance(got.given, Lease)
+        }
+        with self._lock:
+            while self._ages and now - self._ages[0][0] > REMEMBER_SECONDS:
+                for key in self._ages.popleft()[1]:
+                    self._live.pop(key, None)
+            if live and version > 0:
+                self._live.update(live)
+                self._ages.append((now, list(live)))
+
+    def take(self, leases: Sequence[Held]) -> list[Live]:
+        """Return what is known of these leases and forget it, if all were live at the same version; else nothing."""
+        with self._lock:
+            found = [self._live.pop((lease.position, lease.token), None) for lease in leases]
+            fresh = self._ages and time.monotonic() - self._ages[-1][0] <= REMEMBER_SECONDS
+        live = [one for one in found if one is not None]
+        if not fresh or len(live) < len(leases) or len({one.version for one in live}) != 1:
+            return []
+        return live
+
+    def leave_grant(self, key: bytes) -> None:
+        """Note that a grant's key is of no more use: the next transaction of this process that commits removes it."""
+        with self._lock:
+            self._grants.add(key)
+
+    def clear_grants(self, tr: Transaction) -> list[bytes]:
+        """Remove such keys; return them, to be forgotten when that is committed."""
+        with self._lock:
+            keys = list(self._grants)
+        for key in keys:
+            tr.clear(key)
+        return keys
+
+    def forget_grants(self, keys: list[bytes]) -> None:
+        """Forget keys that are gone."""
+        with self._lock:
+            self._grants.difference_update(keys)

@@ -1,0 +1,146 @@
+"""Relaxed order: consumers pick among the first K items, and so seldom meet.
+
+Challenge
+    Strict order has its price: everybody wants the same item. Who can do with nearly-first items need not wait for
+    others, register, or look after them, and can take items inside transactions of their own.
+
+Ordering
+    What is taken was, in the view of the transaction that took it, among the first K available items, so that at most
+    K - 1 items stood before it. An item at the head is passed over by each taker with probability (K - 1) / K at most,
+    again and again: that it is passed over n times has probability ((K - 1) / K) ** n; there is no bound. One consumer
+    alone sees items out of order too. A run of items that is taken together keeps its order.
+
+    In a queue with an order the window ends with the first item's rank. So levels stay strict: an item is taken only
+    when none of a smaller rank is there. Where each item has its own rank, as with `EarliestDeadline`, so is the order.
+
+Guarantees
+    As `Leases`: at most one live lease per item, exactly once for calls that commit by themselves. Two takers conflict
+    if they picked a common item, of whom one wins and the other picks again; with n takers at once that is about n / K
+    of their commits.
+
+Limits
+    It reads K items to take one. Nobody waits here: `StagedQueue` waits, and is strict.
+
+Source
+    The relaxed queues of the literature (k-FIFO: Kirsch et al., 2013), and every hash that spreads a hot key.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from fdbqueue import Item, Queue
+from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.steps import Steps
+from fdbqueue.layout import TAKEN, Layout, rank_of
+from fdbqueue.verbs import verb
+
+from ..common._composing import QueueWithLeases, leases_of, strict
+from ..leases._head import Head
+from ..leases._leases import Leases
+from ._dequeueing import Dequeueing
+
+WINDOW = 32
+
+
+class RelaxedHead(Head):
+    """A run of the first K items, from a random one on; in a queue with an order, of those with the first rank.
+
+    Args:
+        layout: the queue's.
+        window: K, at least 1; 1 is strict.
+        choose: given n, a number below it; for tests.
+    """
+
+    def __init__(self, layout: Layout, *, window: int = WINDOW, choose: Any = random.randrange) -> None:
+        if window < 1:
+            raise ValueError(f"window is among how many first items to pick, at least 1, not {window}.")
+        super().__init__(layout)
+        self._window = window
+        self._choose = choose
+
+    def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
+        if after is not None:
+            # Right behind it: what is taken is one run, and what stood between two would be cleared with them.
+            return (yield from super().first(tr, limit=limit, after=after))
+        found = yield from super().first(tr, limit=max(limit, self._window))
+        runs = max(1, self._among(found) - limit + 1)
+        start = self._choose(runs)
+        return found[start : start + limit]
+
+    def _among(self, found: Sequence[KeyValue]) -> int:
+        """Return among how many first items to pick: those of the window that have the rank of the first one."""
+        window = found[: self._window]
+        if not window or self._rank(window[0]) == self._rank(window[-1]):  # they stand by rank
+            return len(window)
+        return sum(self._rank(row) == self._rank(window[0]) for row in window)
+
+    def _rank(self, row: KeyValue) -> int | None:
+        return rank_of(self._layout.available.packed(row.key))
+
+    def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:
+        """Clear a run.
+
+        The conflict range is the run alone: what happens in front of it is of no interest here.
+        """
+        begin, last = taken[0].key, taken[-1].key
+        tr.add_read_conflict_range(begin, last + b"\x00")
+        tr.clear_range(begin, last + TAKEN)
+
+
+class RelaxedQueue(QueueWithLeases):
+    """A queue whose consumers pick among its first items.
+
+    Its verbs take a transaction, in which they compose, or a database; every verb has an awaitable form.
+
+    Args:
+        queue: the queue, its `Leases`, whose policy and clock it follows, or a layer that has leases, such as a
+            `PriorityQueue` without weights.
+        window: among how many first items to pick: more, and fewer conflicts and less order.
+
+    Raises:
+        TypeError: `queue` is no Queue.
+
+    >>> import fdbqueue
+    >>> with fdbqueue.open("memory:") as db:
+    ...     relaxed = RelaxedQueue(Queue("q", codec="json"), window=3)
+    ...     report = relaxed.queue.enqueue_many(db, [0, 1, 2, 3])
+    ...     relaxed.dequeue(db).value in (0, 1, 2)
+    True
+    """
+
+    def __init__(self, queue: Queue | Leases | QueueWithLeases, *, window: int = WINDOW) -> None:
+        given = strict(leases_of(queue, "RelaxedQueue"), "RelaxedQueue", "A queue has one head: give Leases(queue).")
+        self.queue = given.queue
+        self.leases = Leases(
+            self.queue,
+            max_attempts=given.retry.max_attempts,
+            backoff=given.retry.backoff,
+            clock=given.clock,
+            head=RelaxedHead(self.queue.layout, window=window),
+        )
+        """Leases of items that are picked so: lease, ack, nack and the rest."""
+        self._window = window
+        self._dequeueing = Dequeueing(self.leases)
+
+    def __repr__(self) -> str:
+        return f"RelaxedQueue({self.queue.layout.describe()}, window={self._window})"
+
+    @verb
+    def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
+        """Take one of the first items out; None if there is none.
+
+        Raises:
+            FormatError, CodecError: the picked item can't be read; it stays where it is.
+
+        *Conflicts:* with whoever takes the same item. *Cost:* one read of K items, two writes.
+        """
+        items = yield from self.dequeue_many.steps(tr, limit=1)
+        return items[0] if items else None
+
+    @verb
+    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item]]:
+        """Take a run of up to `limit` of the first items out, in order; otherwise as `dequeue`."""
+        return (yield from self._dequeueing.take_out(tr, limit=limit))

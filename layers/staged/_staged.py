@@ -1,0 +1,339 @@
+"""`StagedQueue`: the verbs of a head that many consumers share."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+from fdbqueue import CheckReport, FormatError, Item, LeaseLost, Position, Queue
+from fdbqueue.arrivals import announce
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.transactional import only_database
+from fdbqueue.items import chunks_of, envelope
+from fdbqueue.layout import new_random
+from fdbqueue.stats import count, count_levels
+from fdbqueue.tail import LastIndex, give_up_to
+from fdbqueue.verbs import verb
+
+from ..common._batcher import Combiner, Ticket, result_of
+from ..common._composing import QueueWithLeases, leases_of
+from ..leases._lease import Held, Lease
+from ..leases._leases import Leases
+from ..leases._stats import LeaseStats
+from ..leases._times import check_timeout, positive
+from ._attempt import Meetings, Want
+from ._head_coordinator import Turns
+from ._recent_leases import Remembered
+from ._requests import Requests
+from ._versions import RecentVersion
+
+BATCH_BYTES = 1_000_000
+"""About how much the enqueues that share a transaction write."""
+_OVERHEAD_BYTES = 1_000  # what an enqueue counts beside its payload: at most 1,000 of them share a transaction
+_ACKS_AT_ONCE = 500
+MOST_TERMS = 16
+"""For how many durations of leases a process keeps what it has learnt, beside those that are asked for right now."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedStats:
+    """What a queue holds, and who waits."""
+
+    items: LeaseStats
+    """The items, by state."""
+    requests: int
+    """Requests that are registered; up to 1,000 are counted."""
+    wanted: int
+    """Items that they ask for."""
+
+
+class StagedQueue:
+    """A queue for many consumers at once, in many processes, threads and tasks.
+
+    Its verbs make their own transactions: they take a database and refuse a transaction. Only `stats` and `check` take
+    either. Calls of one process that are pending at the same time share transactions. Every verb has an awaitable form,
+    ``await staged.dequeue.aio(db)``.
+
+    Args:
+        queue: the queue, its `Leases`, whose policy and clock it follows, or a layer that has leases, such as a
+            `PriorityQueue`.
+        consumer: who takes leases, for those who look on; host name and process id by default.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> staged = StagedQueue(Queue("orders", codec="str"))
+    >>> position = staged.enqueue(db, "first")
+    >>> staged.dequeue(db).value
+    'first'
+    >>> staged.dequeue(db, timeout=0.01) is None
+    True
+    >>> db.close()
+    """
+
+    def __init__(self, queue: Queue | Leases | QueueWithLeases, *, consumer: str | None = None) -> None:
+        self.leases = leases_of(queue, "StagedQueue")
+        self.queue = self.leases.queue
+        self._consumer = consumer
+        self._crews: dict[int, _Crews] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(StagedQueue, consumer=self._consumer), (self.leases,)
+
+    def __repr__(self) -> str:
+        return f"StagedQueue({self.queue.layout.describe()})"
+
+    @verb
+    def enqueue(self, db: Database, value: Any, *, headers: Mapping[str, Any] | None = None) -> Steps[Position]:
+        """Append an item and return its position; enqueues that are pending together share a transaction.
+
+        Args:
+            db: a database.
+            value: what the queue's codec takes.
+            headers: a small mapping kept beside the value.
+
+        Raises:
+            CodecError, ItemTooLarge: of this value; the others are not concerned, and no key was touched.
+
+        *Conflicts:* none. *Cost:* a share of one read and one commit.
+        """
+        only_database(db, "StagedQueue.enqueue", "In a transaction use Queue.enqueue(tr, value).")
+        payload = self.queue.encode(value)
+        argument = (envelope(payload, headers), chunks_of(payload), self.queue.rank(value, headers))
+        ticket: Ticket[_Stored, Position] = Ticket(db, argument, weight=len(payload) + _OVERHEAD_BYTES)
+        return cast(Position, result_of((yield from self._crew().enqueues.call(ticket))))
+
+    @verb
+    def dequeue(self, db: Database, *, timeout: float | None = 0.0) -> Steps[Item | None]:
+        """Take the first item out; None if there is none for this call within its time.
+
+        Args:
+            db: a database.
+            timeout: how many seconds to wait for an item; 0: not at all if the queue is empty, though behind others
+                as long as their turn takes; None: as long as it takes.
+
+        Raises:
+            FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
+            SubscriptionError: the queue has an exclusive subscription.
+
+        *Conflicts:* at the first meeting with another process, when one that is alone foresaw what is not so, and with
+        what changes the order in front of what falls to this process. *Cost:* alone, a share of one read and one
+        commit, as the plain dequeue, and at a cluster that is asked again and again for one item the commit only; under
+        contention a share of two commits and a read of all items up to its own, if they are small.
+        """
+        only_database(db, "StagedQueue.dequeue", "In a transaction use Leases.lease(tr) or Queue.dequeue(tr).")
+        items = cast(list[Item], (yield from self._take(db, 1, timeout, 0)))
+        return items[0] if items else None
+
+    @verb
+    def dequeue_many(self, db: Database, *, limit: int = 100, timeout: float | None = 0.0) -> Steps[list[Item]]:
+        """Take up to `limit` first items out, in order, as soon as there is at least one; otherwise as `dequeue`."""
+        only_database(
+            db, "StagedQueue.dequeue_many", "In a transaction use Leases.lease_many(tr) or Queue.dequeue_many(tr)."
+        )
+        return cast(list[Item], (yield from self._take(db, limit, timeout, 0)))
+
+    @verb
+    def lease(self, db: Database, *, duration: float = 30.0, timeout: float | None = 0.0) -> Steps[Lease | None]:
+        """Lease the first item; None if there is none for this call within its time.
+
+        Args:
+            db: a database.
+            duration: after how many seconds it is anybody's again, unless it is extended.
+            timeout: as `dequeue`.
+
+        Raises:
+            FormatError, CodecError, SubscriptionError: as `dequeue`.
+
+        *Conflicts:* and *Cost:* as `dequeue`, and two more writes.
+        """
+        only_database(db, "StagedQueue.lease", "In a transaction use Leases.lease(tr).")
+        leases = cast(list[Lease], (yield from self._take(db, 1, timeout, positive(duration, "duration"))))
+        return leases[0] if leases else None
+
+    @verb
+    def lease_many(
+        self, db: Database, *, limit: int = 100, duration: float = 30.0, timeout: float | None = 0.0
+    ) -> Steps[list[Lease]]:
+        """Lease up to `limit` first items, in order, as soon as there is at least one; otherwise as `lease`."""
+        only_database(db, "StagedQueue.lease_many", "In a transaction use Leases.lease_many(tr).")
+        return cast(list[Lease], (yield from self._take(db, limit, timeout, positive(duration, "duration"))))
+
+    @verb
+    def ack(self, db: Database, lease: Held) -> Steps[None]:
+        """Let the item be gone; acks that are pending together share a transaction.
+
+        Raises:
+            LeaseLost: of this lease; the others are not concerned.
+
+        *Conflicts:* as `Leases.ack`. *Cost:* a share of one commit; a lease that was not taken here within the last
+        seconds is also read, in parallel with the others.
+        """
+        only_database(db, "StagedQueue.ack", "In a transaction use Leases.ack(tr, lease).")
+        ticket: Ticket[Held, None] = Ticket(db, lease)
+        result_of((yield from self._crew().acks.call(ticket)))
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[StagedStats]:
+        """Return what there is in each state, and who waits.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* a few reads; it grows with the number of waiting processes.
+        """
+        items = yield from self.leases.stats.steps(tr)
+        requests = yield from self.queue.read(tr, partial(Requests(self.queue.layout).first, limit=1_000))
+        return StagedStats(items, len(requests), sum(request.wish.wanted for request in requests))
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Read everything that the queue owns and compare: what `Leases.check` does, requests and grants.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* as `Leases.check`, and two reads.
+        """
+        report = self.leases.check(tr)
+        try:
+            run(self.queue.read(tr, Requests(self.queue.layout).read_all))
+        except FormatError as error:
+            return replace(report, problems=(*report.problems, str(error)))
+        return report
+
+    def meetings(self) -> Meetings:
+        """Return what the calls of this object met at the head so far, for those who measure."""
+        return self._crew().meetings
+
+    def _take(self, db: Database, limit: int, timeout: float | None, duration_us: int) -> Steps[Sequence[Item | Lease]]:
+        if limit < 1:
+            raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
+        check_timeout(timeout)
+        patient = timeout != 0
+        deadline = time.monotonic() + timeout if timeout else None
+        turns = self._crew().turns(db, duration_us)
+        got = result_of((yield from turns.call(Ticket(db, Want(limit, patient), deadline=deadline))))
+        return [one.given for one in got or []]
+
+    def _crew(self) -> _Crews:
+        pid = os.getpid()  # nothing of this passes a fork
+        crews = self._crews.get(pid)
+        if crews is None:
+            new = _Crews(self.leases, self._consumer or f"{socket.gethostname()}:{pid}")
+            crews = self._crews.setdefault(pid, new)  # atomic: of two threads, one wins
+        return crews
+
+
+_Stored = tuple[bytes, list[bytes], int | None]
+"""Envelope, chunks and rank."""
+
+
+class _Crews:
+    """Who serves the calls of one process."""
+
+    def __init__(self, leases: Leases, consumer: str) -> None:
+        self._leases = leases
+        self._queue = leases.queue
+        self._consumer = consumer
+        self.meetings = Meetings()
+        self._remembered = Remembered()
+        self._versions: WeakKeyDictionary[Any, RecentVersion] = WeakKeyDictionary()
+        self._turns: WeakKeyDictionary[Any, dict[int, Turns]] = WeakKeyDictionary()
+        self.enqueues: Combiner[_Stored, Position] = Combiner(self._enqueue, weight=BATCH_BYTES)
+        self.acks: Combiner[Held, None] = Combiner(self._ack, weight=_ACKS_AT_ONCE)
+
+    def turns(self, db: Database, duration_us: int) -> Turns:
+        """Return who serves calls on the same terms in a database."""
+        by_terms = self._turns.setdefault(db, {})
+        turns = by_terms.get(duration_us)
+        if turns is None:
+            if len(by_terms) >= MOST_TERMS:
+                for terms in [terms for terms, known in list(by_terms.items()) if not known.line.is_led()]:
+                    by_terms.pop(terms, None)
+            new = Turns(
+                self._leases,
+                duration_us=duration_us,
+                consumer=self._consumer,
+                meetings=self.meetings,
+                remembered=self._remembered,
+                version=self._version_of(db),
+                announce=self.acks.line.announce,
+            )
+            turns = by_terms.setdefault(duration_us, new)  # atomic: of two threads, one wins
+        return turns
+
+    def _version_of(self, db: Database) -> RecentVersion:
+        """Return what version of a database this process saw last."""
+        known = self._versions.get(db)
+        return self._versions.setdefault(db, RecentVersion()) if known is None else known
+
+    def _enqueue(self, db: Database, values: list[_Stored]) -> Steps[list[Position | Exception]]:
+        random = new_random()
+        layout, order = self._queue.layout, self._queue.order_name
+
+        def body(tr: Transaction) -> Steps[list[Position | Exception]]:
+            last = yield from LastIndex(tr, layout, order).steps()
+            give_up_to(tr, layout, last + len(values), order)
+            ranks = [rank for _, _, rank in values if rank is not None]
+            keys = layout.item_keys(last + 1, len(values), random, ranks or None)
+            positions: list[Position | Exception] = []
+            for key, (stored, chunks, _) in zip(keys, values, strict=True):
+                position = layout.position_of(key)
+                tr.set(key, stored)
+                for number, chunk in enumerate(chunks):
+                    tr.set(layout.chunk_key(position, number), chunk)
+                positions.append(position)
+            count(tr, layout, enqueued=len(values))
+            count_levels(tr, layout, Counter(ranks))
+            if layout.subscribed:
+                places = [layout.available.packed(key) for key in keys]
+                announce(tr, layout, [(packed, packed) for packed in places], enqueued=len(values))
+            return positions
+
+        return (yield from self._queue.transact(db, body))
+
+    def _ack(self, db: Database, leases: list[Held]) -> Steps[list[Exception | None]]:
+        old_grants: list[bytes] = []
+        last: list[Transaction] = []
+
+        def body(tr: Transaction) -> Steps[list[Exception | None]]:
+            last[:] = [tr]
+            # What is remembered is forgotten with it, so that an attempt after one that failed reads.
+            live = self._remembered.take(leases)
+            old_grants[:] = self._remembered.clear_grants(tr)
+            if not live:
+                return (yield from self._ack_each(tr, leases))
+            tr.set_read_version(live[0].version)
+            self._leases.ack_unchanged(tr, live)
+            return [None] * len(leases)
+
+        results = yield from self._queue.transact(db, body, on_retry=self.meetings.note)
+        self._remembered.forget_grants(old_grants)
+        self._version_of(db).note(last[0].get_committed_version())
+        return results
+
+    def _ack_each(self, tr: Transaction, leases: list[Held]) -> Steps[list[Exception | None]]:
+        first_of_each = {lease.position: lease for lease in reversed(leases)}
+        lost: set[Position] = set()
+        try:
+            yield from self._leases.ack_many.steps(tr, first_of_each.values())
+        except LeaseLost as error:
+            lost.update(error.lost)
+            good = [lease for lease in first_of_each.values() if lease.position not in lost]
+            yield from self._leases.ack_many.steps(tr, good)
+        results: list[Exception | None] = []
+        for lease in leases:
+            if first_of_each[lease.position] is lease and lease.position not in lost:
+                results.append(None)
+            else:
+                results.append((yield from self._refuse(tr, lease)))
+        return results
+
+    def _refuse(self, tr: Transaction, lease: Held) -> Steps[Exception | None]:
+        """Ack a lease by itself, so that if it is lost the error is its own; a stale one may come before a good one."""
+        try:
+            yield from self._leases.ack.steps(tr, lease)
+        except LeaseLost as error:
+            return error
+        return None

@@ -1,1 +1,0 @@
-"""What `fdbqueue.layers.staged` is made of: how processes that want items from one head take turns."""

@@ -1,0 +1,381 @@
+"""One call that takes items of a subscription, from its first look to its last; it may wait for them in the line.
+
+A call can be cancelled or interrupted at any moment, also while its commit is under way. It then keeps nothing: it
+leaves the line, and what it took, or was granted, goes back to its place. Each look notes what it takes before it
+commits. A cancelled look runs to its end in a thread, which then gives everything back. An interruption (Ctrl-C) can
+also end a look in the middle. It is then unknown whether its commit took effect, or still will. The transaction that
+gives everything back writes a conflict on a key that every look reads: the look has committed before, or never will.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from inspect import GEN_CLOSED, getgeneratorstate
+from typing import Any
+
+from msgspec.structs import replace
+
+from fdbqueue import LeaseLost
+from fdbqueue.engine.api import Database, Future, Transaction
+from fdbqueue.engine.errors import FDBError, leaves_in_doubt
+from fdbqueue.engine.steps import Steps
+from fdbqueue.items import notes_of
+from fdbqueue.layout import RANDOM_BYTES, pack
+
+from ..common._waiting import alarmed, finish, in_thread
+from ..leases._commit_if_written import commit_if_written
+from ..leases._lease import Held, Lease, LeaseHandle
+from ..leases._leases import Leases
+from ..leases._taking import Taken, Terms
+from ..leases._timers import next_due_us
+from ..leases._times import seconds_or_none
+from ..leases._transitions import Moves
+from ..staged._requests import REQUEST_SECONDS, Request, Wish
+from ._cursor import Habit
+from ._waiters import WaitingLine
+
+Take = Callable[[Transaction], Steps[tuple[Taken, bool, bool]]]
+"""Takes items of a subscription; says also whether it wrote, and whether it may have items at all."""
+_WATCHED = ("enqueued", "returned")
+"""The counters of which one changes whenever items arrive."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """What one transaction of a call did."""
+
+    leases: list[Lease] = field(default_factory=list)
+    request: Request | None = None
+    """Its stand in the line, as it is now."""
+    wish: Wish | None = None
+    """What it registered, if it did."""
+    stamp: Future[Any] | None = None
+    """The versionstamp under which it registered."""
+    alarms: list[Future[Any]] = field(default_factory=list)
+    """The call waits for one of these futures before it looks again."""
+    seconds: float = 0.0
+    """For how long at most."""
+    is_last: bool = False
+    """Whether the call ends with it, also without items."""
+
+
+Body = Callable[[Transaction], Steps[tuple[_Look, bool]]]
+"""Looks in one transaction; says also whether it wrote."""
+
+
+class Awaiting:
+    """One call that takes items of a subscription.
+
+    Args:
+        leases: of the queue.
+        line: the waiting line of the queue's subscriptions.
+        terms: how many items, and on which terms.
+        take: takes items of its subscription, if there are some.
+        timeout: for how many seconds to wait; 0: not at all; None: as long as it takes.
+        on_retry: called with the error before a transaction that takes is repeated.
+        every: after how many seconds it looks again at the latest.
+        sole: whether all waiting calls want the first item, so that the first in line looks for itself only.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        line: WaitingLine,
+        terms: Terms,
+        take: Take,
+        timeout: float | None,
+        on_retry: Callable[[FDBError], None],
+        *,
+        every: float = REQUEST_SECONDS,
+        sole: bool = False,
+    ) -> None:
+        self._leases = leases
+        self._layout = leases.layout
+        self._terms = terms
+        self._take = take
+        self._on_retry = on_retry
+        self._waits = timeout != 0
+        self._deadline = time.monotonic() + timeout if timeout else None
+        self._line = line
+        self._client = os.urandom(RANDOM_BYTES)
+        self._every = every
+        self._sole = sole
+        self._grant_key = line.grant_key(self._client)
+        self._habit = Habit()
+        self._request: Request | None = None
+        self._looked = False
+        """Whether it has looked for items since it stands in the line, or renewed its stand."""
+        self._tried = _Look()
+        """The last look as it was before its commit: it may have taken these items, and have registered."""
+        self._working = self._in_doubt = self._gone = False
+        """Whether a look is under way; whether it is unknown if its commit took effect; whether the caller has gone."""
+
+    def steps(self, db: Database) -> Steps[list[Lease]]:
+        """Return items as soon as there are some; [] when the time is over.
+
+        A call that is cancelled leaves the line, and its items go back to their places.
+        """
+        work: Steps[_Look] | None = None
+        try:
+            while True:
+                # A look runs to its end, also if the caller is cancelled meanwhile: a thread then goes on.
+                work = self._work(db, self._look)
+                look = yield from finish(work)
+                if look.leases or look.is_last:
+                    return look.leases
+                left = self._seconds_left()
+                if left <= 0:
+                    work = self._work(db, self._leave)
+                    return (yield from finish(work)).leases
+                if look.alarms:
+                    yield from self._rest(look, left)
+        except GeneratorExit:
+            if self._has_gone(work):
+                in_thread(self._give_up(db))
+            raise
+        except BaseException:
+            if self._has_gone(work):
+                yield from finish(self._give_up(db))
+            raise
+
+    def _has_gone(self, work: Steps[_Look] | None) -> bool:
+        """Note that the caller has gone; return whether to give up here, and not in a thread that still looks."""
+        # The thread does the reverse: it notes that it has ended, and then asks whether the caller has gone. So at
+        # least one of the two gives up. It does no harm if both do.
+        self._gone = True
+        return not self._working or work is None or getgeneratorstate(work) == GEN_CLOSED
+
+    def _work(self, db: Database, body: Body) -> Steps[_Look]:
+        """Look once; if the caller has gone meanwhile, and a thread goes on here, give everything up."""
+        self._working = self._in_doubt = True
+        look = _Look()
+        try:
+            look = yield from commit_if_written(self._leases.queue, db, body, on_retry=self._on_retry)
+            if look.stamp is not None and look.wish is not None:
+                look.request = yield from self._registered(db, look.stamp, look.wish)
+            self._request = look.request
+            self._in_doubt = False
+        except Exception as error:
+            if not leaves_in_doubt(error):
+                self._in_doubt = False
+                self._tried = _Look()
+            self._working = False
+            if not self._gone:
+                raise
+        self._working = False
+        if self._gone:
+            for alarm in look.alarms:
+                alarm.cancel()
+            yield from self._give_up(db)
+        return look
+
+    def _seconds_left(self) -> float:
+        return REQUEST_SECONDS if self._deadline is None else self._deadline - time.monotonic()
+
+    def _rest(self, look: _Look, seconds: float) -> Steps[None]:
+        try:
+            yield from alarmed(look.alarms, max(0.001, min(seconds, look.seconds, self._every)))
+        finally:
+            for alarm in look.alarms:
+                alarm.cancel()
+
+    def _look(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
+        """Collect granted items, or take, or register; or dispatch, if it is the first in line, or wait."""
+        look = self._tried = _Look(request=self._request)
+        request, renewed = self._request, False
+        if request is not None:
+            # Plain reads: a transaction that grants to this call, or wakes it, at the same time conflicts with it.
+            granted, own = tr.get(self._grant_key), tr.get(request.key)
+            value = yield granted
+            if value.present():
+                tr.clear(self._grant_key)
+                look.request = None
+                look.leases = yield from self._collect(tr, self._line.granted(bytes(value)))
+                return look, True
+            if not (yield own).present():
+                request = look.request = None
+            elif request.wish.expires_at_us - self._leases.now_us() < REQUEST_SECONDS / 2 * 1e6:
+                request = look.request = self._renewed(tr, request)
+                renewed = True
+            elif self._looked and (yield from self._stand_behind(tr, look, request)):
+                return look, False
+        taken, wrote, ready = yield from self._take(tr)
+        if taken.leases:
+            look.leases = taken.leases
+            if request is not None:
+                self._line.remove(tr, request.key)
+                look.request = None
+            return look, True
+        if not self._waits:
+            look.is_last = not taken.again
+            return look, wrote
+        if not ready and not wrote and not taken.again:
+            return look, (yield from self._stand_aside(tr, look, request)) or renewed
+        self._looked = request is not None and ready and not taken.again
+        if wrote or renewed or taken.again:
+            return look, wrote or renewed
+        if request is None:
+            look.wish = self._line.wish(self._client, self._terms.subscription, self._leases.now_us())
+            look.stamp = self._line.register(tr, look.wish)
+            return look, True
+        return look, (yield from self._stand(tr, look, request))
+
+    def _stand(self, tr: Transaction, look: _Look, request: Request) -> Steps[bool]:
+        """Act in the line; return whether anything was written. If nothing was, set the alarms."""
+        now_us = self._leases.now_us()
+        in_front = yield from self._line.in_front_of(tr, request.key)
+        if in_front is not None and in_front.wish.expires_at_us <= now_us:
+            self._line.remove(tr, in_front.key)
+            return True
+        if (yield from self._stand_behind(tr, look, request)):
+            return False
+        if not self._sole:
+            wrote, again = yield from self._line.dispatch(tr, now_us, self._habit)
+            if wrote or again:
+                return wrote
+        look.seconds = min(self._until_renewal(request), (yield from self._next_due(tr)))
+        look.alarms += [tr.watch(self._layout.count_key(name)) for name in _WATCHED]
+        look.alarms.append(tr.watch(request.key))
+        yield from self._set(tr)
+        return False
+
+    def _stand_behind(self, tr: Transaction, look: _Look, request: Request) -> Steps[bool]:
+        """Wait for the call in front, if there is one that lives; return whether there is.
+
+        Only the first in line looks at arrivals. A call that is woken because the call in front has renewed its stand
+        does not look for items.
+        """
+        now_us = self._leases.now_us()
+        in_front = yield from self._line.in_front_of(tr, request.key)
+        if in_front is None or in_front.wish.expires_at_us <= now_us:
+            return False
+        # The first in line may be dead. The next in line is then the first to see that its time is over.
+        seconds = (in_front.wish.expires_at_us - now_us) / 1e6 + 0.001
+        look.seconds = min(self._until_renewal(request), seconds)
+        look.alarms += [tr.watch(in_front.key), tr.watch(request.key)]
+        yield from self._set(tr)
+        return True
+
+    def _until_renewal(self, request: Request) -> float:
+        return (request.wish.expires_at_us - self._leases.now_us()) / 1e6 - REQUEST_SECONDS / 2
+
+    def _renewed(self, tr: Transaction, request: Request) -> Request:
+        """Renew one's stand."""
+        wish = self._line.wish(self._client, self._terms.subscription, self._leases.now_us())
+        self._line.put(tr, request.key, wish)
+        return Request(request.key, wish)
+
+    def _set(self, tr: Transaction) -> Steps[None]:
+        """Set the watches: the transaction wrote nothing, and its commit sets them by its own view of the database."""
+        yield tr.commit()
+
+    def _stand_aside(self, tr: Transaction, look: _Look, request: Request | None) -> Steps[bool]:
+        """Wait for credit, or to be resumed, outside of the line: in it an item would wait for this call."""
+        if request is not None:
+            self._line.remove(tr, request.key)
+            look.request = None
+            return True
+        name = self._terms.subscription
+        look.alarms += [
+            tr.watch(self._layout.returned.pack((name,))),
+            tr.watch(self._layout.subscriptions.pack((name,))),
+        ]
+        look.seconds = min(REQUEST_SECONDS, (yield from self._next_due(tr)))
+        yield from self._set(tr)
+        return False
+
+    def _next_due(self, tr: Transaction) -> Steps[float]:
+        """Return in how many seconds the next timer falls due."""
+        now_us = self._leases.now_us()
+        due_us = yield from next_due_us(tr, self._layout, now_us)
+        return REQUEST_SECONDS if due_us is None else max(0.0, (due_us - now_us) / 1e6)
+
+    def _collect(self, tr: Transaction, granted: list[LeaseHandle]) -> Steps[list[Lease]]:
+        """Make granted leases this call's own; lost ones are left out.
+
+        Plain reads: of a reclaim and this, one commits.
+        """
+        now_us, terms = self._leases.now_us(), self._terms
+        moves = Moves(tr, self._layout)
+        reads = [(handle, tr.get(self._layout.leased.key(pack(handle.position)))) for handle in granted]
+        leases = []
+        for handle, read in reads:
+            value = yield read
+            stored = bytes(value) if value.present() else b""
+            notes = notes_of(stored) if stored else None
+            if notes is None or notes.token != handle.token:
+                continue
+            item = yield from self._leases.queue.item(tr, handle.position, stored)
+            packed = pack(handle.position)
+            moves.leave_leased(packed, notes)
+            lent = replace(notes, expires_at_us=now_us + terms.duration_us, consumer=terms.consumer)
+            moves.enter_leased(packed, stored, lent)
+            leases.append(
+                Lease(
+                    item.position,
+                    item.value,
+                    item.headers,
+                    handle.token,
+                    lent.expires_at_us / 1e6,
+                    lent.attempt,
+                    lent.consumer,
+                    notes.error,
+                    seconds_or_none(notes.ttl_at_us),
+                )
+            )
+        moves.finish()
+        return leases
+
+    def _registered(self, db: Database, stamp: Future[Any], wish: Wish) -> Steps[Request]:
+        try:
+            return Request(self._line.key(bytes((yield stamp))), wish)
+        except FDBError:
+            # It took an unknown outcome to register, and with that went the versionstamp.
+            return (yield from self._leases.queue.read(db, partial(self._line.find, wish=wish)))
+
+    def _leave(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
+        """Leave the line; collect the items that were granted at that moment."""
+        look = self._tried = _Look(is_last=True)
+        if self._request is None:
+            return look, False
+        look.leases = yield from self._collect(tr, (yield from self._step_out(tr, self._request)))
+        return look, True
+
+    def _give_up(self, db: Database) -> Steps[None]:
+        """Leave the line for good; give back at once all items taken or granted, whether they can be read or not."""
+        if self._request is None and not self._tried.leases and not self._in_doubt:
+            return
+        # The caller is told another error already. If this fails, its stand in the line and its leases expire.
+        with contextlib.suppress(Exception):
+            yield from self._leases.queue.transact(db, self._undo)
+
+    def _undo(self, tr: Transaction) -> Steps[None]:
+        held: list[Held] = [*self._tried.leases]
+        request = self._request
+        if self._in_doubt:
+            self._line.fence_off(tr, self._terms.subscription)
+            if request is None and self._tried.wish is not None:
+                request = yield from self._line.find(tr, self._tried.wish)
+        if request is not None:
+            held += yield from self._step_out(tr, request)
+        for lease in held:
+            with contextlib.suppress(LeaseLost):  # it was never committed
+                yield from self._leases.snooze.steps(tr, lease, delay=0)
+
+    def _step_out(self, tr: Transaction, request: Request) -> Steps[list[LeaseHandle]]:
+        """Leave the line; return granted leases. If it was woken for an item, the calls behind it get that item."""
+        granted, own = tr.get(self._grant_key), tr.get(request.key)
+        value = yield granted
+        woken = not (yield own).present()
+        self._line.remove(tr, request.key)
+        if value.present():
+            tr.clear(self._grant_key)
+            return self._line.granted(bytes(value))
+        if woken and not self._sole:
+            self._line.look_anew(tr)
+        return []

@@ -1,0 +1,88 @@
+"""Checks that subscriptions miss nothing, and that their credit is what their consumers have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fdbqueue import FormatError
+from fdbqueue.browse import pages
+from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.transactional import is_database
+from fdbqueue.items import kept_size_of, notes_of
+from fdbqueue.layout import Layout
+
+from ..leases._leases import Leases
+from ._cursor import Habit, Pointing
+from ._records import Registration
+from ._selectors import ItemTest, Selector
+from ._spans import Span
+from ._waiters import DISPATCHER
+
+
+def check_subscriptions(tr: Transaction | Database, leases: Leases) -> list[str]:
+    """Return what does not fit together, a sentence each."""
+    problems = list(_problems(tr, leases))
+    if problems and is_database(tr):
+        # Items that moved between two of its transactions look wrong; what is wrong still is when looked at again.
+        again = set(_problems(tr, leases))
+        problems = [problem for problem in problems if problem in again]
+    return problems
+
+
+def _problems(tr: Transaction | Database, leases: Leases) -> Iterator[str]:
+    layout = leases.layout
+    names = [layout.subscriptions.unpack(row.key)[0] for row in _rows(tr, layout.subscriptions.range())]
+    pointers = {layout.pointers.unpack(row.key)[0] for row in _rows(tr, layout.pointers.range())}
+    for name in pointers - {*names, DISPATCHER}:
+        yield f"The pointer of {name!r} belongs to no subscription."
+    for name in set(names) - pointers:
+        yield f"The subscription {name!r} has no pointer."
+    for name in names:
+        try:
+            yield from _missed(tr, leases, name)
+        except FormatError as error:
+            yield str(error)
+    yield from _wrongly_held(tr, layout)
+
+
+def _missed(tr: Transaction | Database, leases: Leases, name: str) -> Iterator[str]:
+    """Tell of the items that a subscription wants, and that it would pass by."""
+    layout = leases.layout
+
+    def look(tr: Transaction) -> Steps[tuple[Registration, list[Span]]]:
+        pointing = Pointing(layout, name, now_us=leases.now_us(), habit=Habit())
+        registration = yield from pointing.prepare(tr, alone=False)
+        return registration, pointing.spans
+
+    registration, spans = run(leases.queue.read(tr, look))
+    if registration.selector is None:
+        return
+    wants = ItemTest(layout, Selector(registration.selector))
+    place = layout.available
+    for page in pages(tr, place.begin, place.end):
+        for row in page:
+            packed = place.packed(row.key)
+            if not any(begin <= packed < end for begin, end in spans) and wants(row.key, row.value):
+                yield f"The item {place.position(row.key)} was passed by, though the subscription {name!r} wants it."
+
+
+def _wrongly_held(tr: Transaction | Database, layout: Layout) -> Iterator[str]:
+    """Compare what is noted of items that consumers of subscriptions have with the leased items."""
+    held = {row.key: int.from_bytes(row.value, "little") for row in _rows(tr, layout.held.range())}
+    for page in pages(tr, layout.leased.begin, layout.leased.end):
+        for row in page:
+            try:
+                name = notes_of(row.value).subscription
+            except FormatError:
+                continue  # the queue's own check says so
+            key = layout.held_key(name, layout.leased.packed(row.key))
+            if name and held.pop(key, None) != kept_size_of(row.value):
+                yield f"The item {layout.leased.position(row.key)} is leased for {name!r}, whose credit does not know."
+    for key in held:
+        yield f"The credit of {layout.held.unpack(key)[0]!r} counts an item that it has not: {layout.held.unpack(key)}."
+
+
+def _rows(tr: Transaction | Database, span: slice) -> Iterator[KeyValue]:
+    for page in pages(tr, span.start, span.stop):
+        yield from page

@@ -1,0 +1,358 @@
+"""Selectors as functions: the tree of a selector becomes closures, once.
+
+Every closure takes an item's headers and its `Facts`, and returns a value: a string, a number, True or False, or None,
+which is SQL's NULL and, of a condition, its "unknown".
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from lark import Token, Tree
+
+from ._facts import FACTS, Facts
+from ._parsing import fault
+
+Test: TypeAlias = Callable[[Mapping[str, Any], Facts | None], Any]
+
+MAX_DEPTH = 100
+MAX_DIGITS = 1_000
+"""Of a decimal integer: Python turns no more than 4,300 into a number, and less where it is told so."""
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_NUMBERS = (int, float)  # a bool's type is neither
+_ANY, _NUMBER, _STRING, _BOOLEAN = "any", "number", "string", "condition"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a selector, compiled."""
+
+    test: Test
+    kind: str
+    """What it gives, as far as that is known without an item."""
+    at: int
+    """Where it begins in the text."""
+    name: str = ""
+    """Of the header that it is; "" if it is anything else."""
+    literal: Any = None
+    """What it is, if that is known without an item."""
+
+
+class Compiler:
+    """Compiles one selector."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._depth = 0
+
+    def condition(self, tree: Any) -> Part:
+        """Compile what is to be true or false.
+
+        Raises:
+            SelectorError: it is something else, or has a fault inside.
+        """
+        part = self._part(tree)
+        self._want(part, _BOOLEAN, "What is to be true or false")
+        return part
+
+    def _part(self, tree: Any) -> Part:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise fault(self._text, _at(tree), f"A selector is nested at most {MAX_DEPTH} deep.")
+        part: Part = getattr(self, f"_{tree.data}")(tree, *tree.children)
+        self._depth -= 1
+        return part
+
+    def _or(self, tree: Tree[Any], *children: Any) -> Part:
+        return self._junction(tree, children, _either)
+
+    def _and(self, tree: Tree[Any], *children: Any) -> Part:
+        return self._junction(tree, children, _both)
+
+    def _junction(self, tree: Tree[Any], children: Any, join: Callable[[list[Test]], Test]) -> Part:
+        parts = [self.condition(child) for child in children]
+        return Part(join([part.test for part in parts]), _BOOLEAN, _at(tree))
+
+    def _negation(self, tree: Tree[Any], _: Token, child: Any) -> Part:
+        part = self.condition(child)
+        return Part(_negated(part.test), _BOOLEAN, _at(tree))
+
+    def _comparison(self, tree: Tree[Any], first: Any, sign: Token, second: Any) -> Part:
+        left, right = self._part(first), self._part(second)
+        if sign not in ("=", "<>"):
+            for part in (left, right):
+                self._want(part, _NUMBER, f"What {str(sign)!r} compares")
+        if left.name and right.literal is not None and sign == "=":
+            test = _is_equal(left.name, right.literal)
+        else:
+            test = _compared(left.test, right.test, _COMPARISONS[sign], ordered=sign not in ("=", "<>"))
+        return Part(test, _BOOLEAN, _at(tree))
+
+    def _between(self, tree: Tree[Any], subject: Any, negated: Token | None, low: Any, high: Any) -> Part:
+        parts = [self._part(child) for child in (subject, low, high)]
+        for part in parts:
+            self._want(part, _NUMBER, "What BETWEEN compares")
+        value, least, most = (part.test for part in parts)
+        above = _compared(value, least, operator.ge, ordered=True)
+        below = _compared(value, most, operator.le, ordered=True)
+        return Part(_maybe_not(_both([above, below]), negated), _BOOLEAN, _at(tree))
+
+    def _among(self, tree: Tree[Any], subject: Any, negated: Token | None, *literals: Any) -> Part:
+        part = self._part(subject)
+        listed = [self._part(literal).literal for literal in literals]
+        for literal, child in zip(listed, literals, strict=True):
+            if isinstance(literal, bool):
+                raise fault(self._text, _at(child), "IN lists strings or numbers.")
+        strings = frozenset(one for one in listed if isinstance(one, str))
+        numbers = frozenset(one for one in listed if not isinstance(one, str))
+        return Part(_maybe_not(_in(part.test, strings, numbers), negated), _BOOLEAN, _at(tree))
+
+    def _like(self, tree: Tree[Any], subject: Any, negated: Token | None, pattern: Token, escape: Token | None) -> Part:
+        part = self._part(subject)
+        self._want(part, _STRING, "What LIKE looks at")
+        matches = self._pattern(pattern, escape)
+        return Part(_maybe_not(_matching(part.test, matches), negated), _BOOLEAN, _at(tree))
+
+    def _null(self, tree: Tree[Any], subject: Any, negated: Token | None) -> Part:
+        part = self._part(subject)
+        return Part(_is_null(part.test, wanted=negated is None), _BOOLEAN, _at(tree))
+
+    def _arithmetic(self, tree: Tree[Any], first: Any, sign: Token, second: Any) -> Part:
+        left, right = self._part(first), self._part(second)
+        for part in (left, right):
+            self._want(part, _NUMBER, f"What {str(sign)!r} takes")
+        return Part(_calculated(left.test, right.test, _OPERATIONS[sign]), _NUMBER, _at(tree))
+
+    def _sign(self, tree: Tree[Any], sign: Token, child: Any) -> Part:
+        part = self._part(child)
+        self._want(part, _NUMBER, f"What {str(sign)!r} takes")
+        if part.literal is not None:
+            return self._constant(tree, -part.literal if sign == "-" else part.literal, _NUMBER)
+        zero = _constant(0)
+        return Part(_calculated(zero, part.test, _OPERATIONS[sign]), _NUMBER, _at(tree))
+
+    def _name(self, tree: Tree[Any], name: Token) -> Part:
+        return self._named(tree, str(name))
+
+    def _quoted(self, tree: Tree[Any], name: Token) -> Part:
+        return self._named(tree, name[1:-1].replace('""', '"'))
+
+    def _named(self, tree: Tree[Any], name: str) -> Part:
+        fact = FACTS.get(name)
+        if fact is not None:
+            return Part(lambda headers, facts: None if facts is None else fact(facts), _ANY, _at(tree))
+        return Part(lambda headers, facts: headers.get(name), _ANY, _at(tree), name=name)
+
+    def _integer(self, tree: Tree[Any], token: Token) -> Part:
+        digits = token.rstrip("lL")
+        if len(digits) > MAX_DIGITS:
+            raise fault(self._text, _at(tree), f"A decimal integer has at most {MAX_DIGITS:,} digits.")
+        return self._constant(tree, int(digits), _NUMBER)
+
+    def _hexadecimal(self, tree: Tree[Any], token: Token) -> Part:
+        return self._constant(tree, int(token.rstrip("lL"), 16), _NUMBER)
+
+    def _approximate(self, tree: Tree[Any], token: Token) -> Part:
+        return self._constant(tree, float(token.rstrip("fFdD")), _NUMBER)
+
+    def _string(self, tree: Tree[Any], token: Token) -> Part:
+        return self._constant(tree, _unquoted(token), _STRING)
+
+    def _true(self, tree: Tree[Any]) -> Part:
+        return self._constant(tree, True, _BOOLEAN)
+
+    def _false(self, tree: Tree[Any]) -> Part:
+        return self._constant(tree, False, _BOOLEAN)
+
+    def _constant(self, tree: Tree[Any], value: Any, kind: str) -> Part:
+        return Part(_constant(value), kind, _at(tree), literal=value)
+
+    def _want(self, part: Part, kind: str, what: str) -> None:
+        if part.kind not in (kind, _ANY):
+            raise fault(self._text, part.at, f"{what} is a {kind}, or a name, and here a {part.kind} begins.")
+
+    def _pattern(self, pattern: Token, escape: Token | None) -> Callable[[str], object]:
+        """Return what says whether a whole string is like a pattern."""
+        sign = None if escape is None else _unquoted(escape)
+        if escape is not None and (sign is None or len(sign) != 1):
+            raise fault(self._text, escape.start_pos or 0, "ESCAPE names one character.")
+        runs = [""]
+        signs = iter(_unquoted(pattern))
+        for one in signs:
+            if one == sign:
+                escaped = next(signs, None)
+                if escaped is None or escaped not in ("%", "_", sign):
+                    raise fault(
+                        self._text, pattern.start_pos or 0, f"{sign!r} escapes '%', '_' and itself, and nothing else."
+                    )
+                runs[-1] += re.escape(escaped)
+            elif one == "%":
+                runs.append("")
+            else:
+                runs[-1] += "." if one == "_" else re.escape(one)
+        return re.compile(_expression(*runs), re.DOTALL).fullmatch
+
+
+def _expression(first: str, *rest: str) -> str:
+    """Return the regular expression of the runs between the "%" of a pattern.
+
+    What stands between two of them is taken where it comes first, and no other place is ever tried (an atomic group):
+    if the rest is not behind that one it is behind none. With plain ".*" all combinations of places would be tried,
+    which for a few "%" and some hundred characters takes for ever.
+    """
+    if not rest:
+        return first
+    *between, last = rest
+    return first + "".join(f"(?>.*?{run})" for run in between) + f".*{last}"
+
+
+def _unquoted(token: str) -> str:
+    return token[1:-1].replace("''", "'")
+
+
+def _at(tree: Any) -> int:
+    start: int = getattr(tree.meta, "start_pos", 0)
+    return start
+
+
+def _constant(value: Any) -> Test:
+    return lambda headers, facts: value
+
+
+def _maybe_not(test: Test, negated: Token | None) -> Test:
+    return test if negated is None else _negated(test)
+
+
+def _negated(test: Test) -> Test:
+    def negated(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
+        value = test(headers, facts)
+        return False if value is True else True if value is False else None
+
+    return negated
+
+
+def _both(tests: list[Test]) -> Test:
+    """All of them: false as soon as one is false, unknown if one is unknown. What is no condition is unknown."""
+
+    def both(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
+        known: bool | None = True
+        for test in tests:
+            value = test(headers, facts)
+            if value is False:
+                return False
+            if value is not True:
+                known = None
+        return known
+
+    return both
+
+
+def _either(tests: list[Test]) -> Test:
+    def either(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
+        known: bool | None = False
+        for test in tests:
+            value = test(headers, facts)
+            if value is True:
+                return True
+            if value is not False:
+                known = None
+        return known
+
+    return either
+
+
+def _is_equal(name: str, literal: Any) -> Test:
+    """A header and a constant: what most selectors are made of, in one step."""
+    types = _NUMBERS if type(literal) in _NUMBERS else (type(literal),)
+
+    def is_equal(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
+        value = headers.get(name)
+        if value is None:
+            return None
+        return type(value) in types and bool(value == literal)
+
+    return is_equal
+
+
+def _compared(left: Test, right: Test, compare: Callable[[Any, Any], bool], *, ordered: bool) -> Test:
+    """Values of one kind; those of two kinds compare as false, and strings and booleans have no order, as JMS says."""
+
+    def compared(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
+        one, other = left(headers, facts), right(headers, facts)
+        if one is None or other is None:
+            return None
+        kind = type(one)
+        if kind in _NUMBERS:
+            return type(other) in _NUMBERS and compare(one, other)
+        return not ordered and kind is type(other) and kind in (str, bool) and compare(one, other)
+
+    return compared
+
+
+def _in(test: Test, strings: frozenset[str], numbers: frozenset[float]) -> Test:
+    def is_in(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
+        value = test(headers, facts)
+        if value is None:
+            return None
+        if type(value) is str:
+            return value in strings
+        return type(value) in _NUMBERS and value in numbers
+
+    return is_in
+
+
+def _matching(test: Test, matches: Callable[[str], object]) -> Test:
+    def matching(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
+        value = test(headers, facts)
+        if value is None:
+            return None
+        return type(value) is str and matches(value) is not None
+
+    return matching
+
+
+def _is_null(test: Test, *, wanted: bool) -> Test:
+    return lambda headers, facts: (test(headers, facts) is None) is wanted
+
+
+def _calculated(left: Test, right: Test, operation: Callable[[Any, Any], Any]) -> Test:
+    """Arithmetic on numbers; unknown on anything else, and where it has no result."""
+
+    def calculated(headers: Mapping[str, Any], facts: Facts | None) -> int | float | None:
+        one, other = left(headers, facts), right(headers, facts)
+        if type(one) not in _NUMBERS or type(other) not in _NUMBERS:
+            return None
+        try:
+            result: int | float = operation(one, other)
+        except (ZeroDivisionError, OverflowError):
+            return None
+        return result
+
+    return calculated
+
+
+def _divided(one: Any, other: Any) -> Any:
+    """Divide as JMS does: integers towards zero."""
+    if type(one) is int and type(other) is int:
+        quotient = abs(one) // abs(other)
+        return quotient if (one < 0) == (other < 0) else -quotient
+    return one / other
+
+
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _divided,
+}

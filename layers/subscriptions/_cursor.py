@@ -1,0 +1,284 @@
+"""A subscription's pointer: what it has yet to look at, and how it looks.
+
+The head of the queue, to one subscription: the items that its selector accepts, behind what it has looked at. It
+remembers that as spans, and moves back to what becomes available in front, which it learns from the notes of
+arrivals (`fdbqueue/arrivals.py`). Looking twice at an item does no harm: where it can't know, it looks at everything.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue import SubscriptionError
+from fdbqueue.arrivals import announces, arrivals_since, arrivals_until, span_of
+from fdbqueue.engine.api import KeyValue, Transaction
+from fdbqueue.engine.steps import Steps, rows, started
+from fdbqueue.items import kept_size_of
+from fdbqueue.layout import TAKEN, Layout
+
+from ..leases._head import Head
+from ._records import NO_LOOK, Pointer, Registration, pack_record, read_pointer, read_registration
+from ._spans import END, Span, behind, everything, few, joined
+
+SCAN_ROWS = 10_000
+SCAN_BYTES = 4_000_000
+"""About how much one transaction looks at before it notes how far it has come, and another goes on."""
+PAGE_ROWS = 1_000
+PAGE_BYTES = 1_000_000
+ARRIVALS_AT_ONCE = 2_000
+"""Who has missed more arrivals than so many looks at everything instead."""
+LAG_SECONDS = 60.0
+"""Arrivals that a subscription has not looked for, for so long, may be forgotten; then it looks at everything."""
+TRIM_SECONDS = 1.0
+"""Which arrivals may be forgotten is looked for so often at most: it means reading all pointers."""
+_WORTH_NOTING = 32  # rows or arrivals: passing fewer of them again costs less than a commit
+_TRIM_CHANCE = 1 / 16
+
+Accepts = Callable[[bytes, bytes], bool]
+"""Says of an item's key and value whether it is wanted."""
+
+
+@dataclass(slots=True)
+class Habit:
+    """What a process has learnt of a subscription's items, to read about as many as are needed."""
+
+    rows_per_item: float = 1.0
+    """How many items are looked at for one that is accepted."""
+    row_bytes: float = 5_000.0
+
+
+class Pointing(Head):
+    """The items that are next for one subscription, in one transaction.
+
+    Args:
+        layout: the queue's.
+        name: the subscription's.
+        now_us: what time it is.
+        habit: learnt on the way.
+    """
+
+    def __init__(self, layout: Layout, name: str, *, now_us: int, habit: Habit) -> None:
+        super().__init__(layout)
+        self._name = name
+        self._now_us = now_us
+        self._habit = habit
+        self.spans: list[Span] = []
+        """What it has yet to look at."""
+        self._looking: list[Span] = []
+        self._reached = b""
+        self._pending: list[KeyValue] = []
+        self._rows = self._bytes = self._accepted = self._arrivals = 0
+        self._took = self._news = False
+        self._announces = False
+        """Whether this transaction may have notes of arrivals of its own."""
+        self._pointer = Pointer([], 0, 0, 0)
+        self._seen = self._unannounced = self._trimmed = 0
+        self.accepts: Accepts = lambda key, stored: True
+        self._bytes_left: int | None = None
+        self.bytes_left: int | None = None
+        """Of its credit; None: there is no limit."""
+        self.stuck = False
+        """Whether the first item that it wants is more than its credit."""
+        self.more = False
+        """Whether it stopped before it had looked at all, so that another transaction is to go on."""
+
+    def prepare(self, tr: Transaction, *, alone: bool) -> Steps[Registration]:
+        """Read the subscription, its pointer, and what arrived since; return how it is registered.
+
+        `alone`: nothing was written in this transaction yet.
+
+        Plain reads of its own keys: of two consumers of one subscription at the same time one conflicts. The rest is
+        read by snapshot: arrivals in front of what is taken conflict by themselves (`take`), others harm nobody.
+
+        Raises:
+            SubscriptionError: there is no such subscription.
+            FormatError: it can't be read.
+        """
+        self._announces = not alone
+        layout, name = self._layout, self._name
+        registered = tr.get(layout.subscriptions.pack((name,)))
+        pointing = started(self.look(tr, alone=alone))
+        stored = yield registered
+        if not stored.present():
+            raise SubscriptionError(
+                f"There is no subscription {name!r} of {layout.describe()}: it was never registered, or somebody"
+                " unsubscribed it. Subscribe again."
+            )
+        yield from pointing
+        return read_registration(layout, name, bytes(stored))
+
+    def look(self, tr: Transaction, *, alone: bool) -> Steps[None]:
+        """Read the pointer, and what arrived since; as `prepare`, for those who are no subscription."""
+        layout, name = self._layout, self._name
+        pointed = tr.get(layout.pointers.pack((name,)))
+        trimmed = tr.snapshot.get(layout.trimmed_key)
+        counts = [tr.snapshot.get(layout.count_key(counter)) for counter in ("enqueued", "announced")]
+        version = tr.get_read_version()
+        stored = yield pointed
+        self._pointer = read_pointer(layout, name, bytes(stored)) if stored.present() else Pointer([], 0, NO_LOOK, 0)
+        self._trimmed = _number((yield trimmed), "big")
+        self._unannounced = _number((yield counts[0])) - _number((yield counts[1]))
+        self._seen = yield version
+        yield from self._look_for_arrivals(tr, alone)
+
+    def _look_for_arrivals(self, tr: Transaction, alone: bool) -> Steps[None]:
+        """Add what arrived since the pointer was written, or everything where that can't be known."""
+        pointer = self._pointer
+        self.spans, self._news = everything(), True
+        if pointer.unannounced != self._unannounced or pointer.seen < self._trimmed:
+            return
+        if not alone and (yield from announces(tr, self._layout)):
+            self._seen = pointer.seen
+            return
+        found = yield from rows(tr.snapshot, *arrivals_since(self._layout, pointer.seen), limit=ARRIVALS_AT_ONCE)
+        self._arrivals = len(found)
+        if len(found) == ARRIVALS_AT_ONCE:
+            return
+        arrived = [(first, last + b"\x00") for first, last in (span_of(self._layout, row.key) for row in found)]
+        self.spans, self._news = joined([*pointer.spans, *arrived]), False
+
+    def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
+        """Read the next `limit` items that the selector accepts; fewer if there are no more, or it looked for long."""
+        if after is None:
+            self._looking, self._bytes_left = self.spans, self.bytes_left
+            self._rows = self._bytes = self._accepted = 0
+            self.more = False
+        else:
+            self._looking = behind(self._looking, self._layout.available.packed(after) + b"\x00")
+        self._pending = []
+        self._reached = self._looking[0][0] if self._looking else END
+        for begin, end in self._looking:
+            done = yield from self._look_at(tr, begin, end, limit)
+            if not done:
+                break
+        return list(self._pending)
+
+    def _look_at(self, tr: Transaction, begin: bytes, end: bytes, limit: int) -> Steps[bool]:
+        """Look at one span, up to `limit` items in all; say whether to go on with the next one."""
+        place = self._layout.available
+        until = place.end if end == END else place.key(end)
+        while True:
+            if self._rows >= SCAN_ROWS or self._bytes >= SCAN_BYTES:
+                self.more = True
+                return False
+            wanted = self._page_rows(limit - len(self._pending))
+            page = yield from rows(tr.snapshot, max(place.begin, place.key(begin)), until, limit=wanted)
+            if not self._pick(page, limit):
+                return False
+            if len(page) < wanted:
+                self._reached = max(self._reached, begin if end == END else end)
+                return True
+            begin = self._reached
+
+    def _pick(self, page: list[KeyValue], limit: int) -> bool:
+        """Pick what is accepted; say whether to read on."""
+        packed_at = len(self._layout.available.prefix)
+        accepts = self.accepts
+        for row in page:
+            self._rows += 1
+            self._bytes += len(row.value)
+            if accepts(row.key, row.value):
+                if self._bytes_left is not None:
+                    self._bytes_left -= kept_size_of(row.value)
+                    if self._bytes_left < 0:
+                        self.stuck = not self._pending
+                        self._reached = row.key[packed_at:]
+                        return False
+                self._accepted += 1
+                self._pending.append(row)
+                if len(self._pending) == limit:
+                    self._reached = row.key[packed_at:] + b"\x00"
+                    return False
+        if page:
+            self._reached = page[-1].key[packed_at:] + b"\x00"
+        return True
+
+    def _page_rows(self, items: int) -> int:
+        habit = self._habit
+        wanted = int(items * habit.rows_per_item * 1.1) + 8
+        return max(1, min(wanted, PAGE_ROWS, int(PAGE_BYTES / habit.row_bytes)))
+
+    def came_back(self, packed: Sequence[bytes]) -> None:
+        self._announces = self._announces or bool(packed)
+        self.spans = joined([*self.spans, *((one, one + b"\x00") for one in packed)])
+
+    def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:
+        """Take items that `first` read, from the first on.
+
+        The conflicts are each of these items, so that of two who want one, one gets it; and whatever comes to stand
+        in front of the last of them, which might be one that this subscription wants first. What others take in front
+        of it or between them is no conflict, so that subscriptions with different wants don't disturb each other.
+        """
+        self.pass_by(taken)
+        self.claim(tr, self._layout.available.packed(taken[-1].key))
+        for row in taken:
+            tr.add_read_conflict_key(row.key)
+            tr.clear_range(row.key, row.key + TAKEN)
+
+    def pass_by(self, passed: Sequence[KeyValue]) -> None:
+        """Note that the first ones of the items that `first` read are dealt with."""
+        self._took = True
+        self._pending = self._pending[len(passed) :]
+
+    def claim(self, tr: Transaction, packed: bytes) -> None:
+        """Let nothing come to stand in front of a place until this commits."""
+        self._took = True
+        tr.add_read_conflict_range(self._layout.arriving, self._layout.arriving + packed + b"\x00")
+
+    def found_nothing(self, tr: Transaction) -> None:
+        tr.add_read_conflict_range(self._layout.arriving, self._layout.arriving + END)
+
+    def finish(self, tr: Transaction) -> Steps[bool]:
+        """Note how far it has come, if that is worth it; say whether it was."""
+        self._learn()
+        layout = self._layout
+        age_us = self._now_us - self._pointer.at_us
+        worth = self._took or self._news or max(self._rows - self._accepted, self._arrivals) >= _WORTH_NOTING
+        if not worth and age_us < LAG_SECONDS / 4 * 1e6:
+            return False
+        point = layout.available.packed(self._pending[0].key) if self._pending else self._reached
+        spans = few(behind(self.spans, point))
+        pointer = Pointer(spans, self._seen, self._unannounced, self._now_us)
+        tr.set(layout.pointers.pack((self._name,)), pack_record(pointer))
+        if self._news or self._arrivals >= _WORTH_NOTING or (self._arrivals and random.random() < _TRIM_CHANCE):
+            yield from self._trim(tr)
+        return True
+
+    def _trim(self, tr: Transaction) -> Steps[None]:
+        """Forget the arrivals that all know of, but for those who have not looked for long, or not at all yet.
+
+        By snapshot, and blind writes: nobody reads arrivals with a conflict, and who meets a gap sees, in the same
+        view of the database, that it may be one. If one of a thousand subscriptions holds all arrivals, each of the
+        others would find that out for itself, so that all leave it to the first for a second.
+        """
+        if self._announces:
+            # A range that is cleared after a note was written takes that note with it, wherever its versionstamp would
+            # have put it: others would pass by what has come back here. Another transaction will trim.
+            return
+        layout, now_us = self._layout, self._now_us
+        looked_us = _number((yield tr.snapshot.get(layout.trimming_key)))
+        if 0 <= now_us - looked_us < TRIM_SECONDS * 1e6:  # a time to come is that of a clock which is ahead
+            return
+        tr.set(layout.trimming_key, now_us.to_bytes(8, "little"))
+        span = layout.pointers.range()
+        seen = self._seen
+        for row in (yield from rows(tr.snapshot, span.start, span.stop)):
+            pointer = read_pointer(layout, layout.pointers.unpack(row.key)[0], row.value)
+            if pointer.unannounced != NO_LOOK and now_us - pointer.at_us < LAG_SECONDS * 1e6:
+                seen = min(seen, pointer.seen)
+        if seen > self._trimmed:
+            tr.clear_range(*arrivals_until(layout, seen))
+            tr.byte_max(layout.trimmed_key, seen.to_bytes(8, "big"))
+
+    def _learn(self) -> None:
+        if self._rows:
+            habit = self._habit
+            habit.rows_per_item += (self._rows / max(1, self._accepted) - habit.rows_per_item) / 2
+            habit.row_bytes += (self._bytes / self._rows + 1 - habit.row_bytes) / 2
+
+
+def _number(value: Any, order: Any = "little") -> int:
+    return int.from_bytes(bytes(value), order) if value.present() else 0

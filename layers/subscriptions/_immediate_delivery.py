@@ -1,0 +1,217 @@
+"""Enqueueing tries delivery: an item goes straight to a consumer that waits for it, if there is one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue import Position
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import Steps, started
+from fdbqueue.items import Notes, chunks_of, envelope, kept_size_of
+from fdbqueue.layout import new_random, pack
+
+from ..leases._lease import LeaseHandle
+from ..leases._leases import Leases
+from ..leases._transitions import Moves
+from ..staged._requests import GRANT_SECONDS, Request
+from ._credit import credit_left
+from ._cursor import Habit, Pointing
+from ._exclusive_all import SoleHead
+from ._records import Registration, read_registration
+from ._selectors import ItemTest, Selector
+from ._waiters import WaitingLine
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What became of an item that was enqueued."""
+
+    position: Position
+    """The item."""
+    subscription: str | None
+    """Whose waiting consumer has it; None: it is available, for whoever comes."""
+
+
+@dataclass(slots=True)
+class _New:
+    position: Position
+    """Its index is 0 until it has one."""
+    stored: bytes
+    notes: Notes
+
+    @property
+    def packed(self) -> bytes:
+        """Its packed position."""
+        return pack(self.position)
+
+
+class Pushing:
+    """Enqueues into one queue.
+
+    Args:
+        leases: of the queue.
+    """
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._layout = leases.layout
+        self._line = WaitingLine(leases.layout)
+
+    def enqueue(
+        self,
+        tr: Transaction,
+        payload: bytes,
+        headers: Mapping[str, Any] | None,
+        rank: int | None,
+        *,
+        ttl_us: int,
+        immediate: bool,
+    ) -> Steps[Delivery | None]:
+        """Deliver an item to one who waits for it, or enqueue it; if it is `immediate`, deliver it or do nothing.
+
+        All of it is one transaction, whose conflicts are those of the one who gets it: that it still waits, that the
+        subscription has credit, and that nothing comes to stand in front. So an item is never seen by others between
+        its enqueue and its removal, and none can take it in between.
+        """
+        now_us = self._leases.now_us()
+        position = Position(0, new_random(), rank=rank)
+        new = _New(
+            position,
+            envelope(payload, headers),
+            Notes(enqueued_at_us=now_us, ttl_at_us=now_us + ttl_us if ttl_us else 0),
+        )
+        taker = yield from self._to_sole(tr, new, now_us)
+        if taker is None:
+            taker = yield from self._to_one_of_many(tr, new, now_us)
+        if not taker:
+            if immediate:
+                return None
+            moves = Moves(tr, self._layout)
+            moves.enter_available(new.packed, new.stored, new.notes)
+            moves.tally("enqueued", 1)
+            moves.finish()
+        for number, chunk in enumerate(chunks_of(payload)):
+            tr.set(self._layout.chunk_key(new.position, number), chunk)
+        return Delivery(new.position, taker or None)
+
+    def _to_sole(self, tr: Transaction, new: _New, now_us: int) -> Steps[str | None]:
+        """Deliver to the queue's sole subscription: return its name; "" if it takes nothing; None if there is none.
+
+        Who it is this process knows from before, so that all is asked for at once; the subscription's own key says
+        whether it still is.
+        """
+        layout, name = self._layout, self._layout.sole
+        if name is None:
+            return None
+        head = SoleHead(layout, name, wanted=1)
+        line = started(self._line.first(tr, limit=1))
+        registered = started(head.registration(tr))
+        yield from self._place(tr, new)
+        first, registration = (yield from line), (yield from registered)
+        if registration is None or not registration.sole:
+            return None
+        if not first:
+            return ""
+        [request] = first
+        if request.wish.consumer != name or request.wish.expires_at_us <= now_us:
+            return None  # one who died waiting stands in front: look at the whole line
+        head.fence(tr)
+        return name if (yield from self._deliver(tr, new, request, head, registration, now_us)) else ""
+
+    def _to_one_of_many(self, tr: Transaction, new: _New, now_us: int) -> Steps[str]:
+        """Deliver to one who waits, beginning behind the subscription served last; return whose it is, "" if nobody's.
+
+        Who was served is a guide for whoever enqueues next, read by snapshot: of two at the same time that serve the
+        same one, one conflicts on that one's stand in the line, and begins behind it when it comes again.
+        """
+        live, _ = yield from self._line.live(tr, now_us)
+        serving = yield tr.snapshot.get(self._layout.served_key)
+        yield from self._place(tr, new)
+        served = (serving.present() and bytes(serving).decode()) or ""
+        for request in _in_turn(live, served):
+            if (yield from self._try(tr, new, request, now_us)):
+                tr.set(self._layout.served_key, request.wish.consumer.encode())
+                return request.wish.consumer
+        return ""
+
+    def _place(self, tr: Transaction, new: _New) -> Steps[None]:
+        """Give the item its index, if it has none yet."""
+        if not new.position.index:
+            index = yield from self._leases.queue.next_index(tr, 1)
+            new.position = dataclasses.replace(new.position, index=index)
+
+    def _try(self, tr: Transaction, new: _New, request: Request, now_us: int) -> Steps[bool]:
+        """Deliver to one who waits, if its subscription is there, wants the item, and has nothing in front."""
+        layout, name = self._layout, request.wish.consumer
+        stored = yield tr.snapshot.get(layout.subscriptions.pack((name,)))
+        if not stored.present():
+            return False
+        head: Pointing | SoleHead
+        if read_registration(layout, name, bytes(stored)).sole:
+            head = SoleHead(layout, name, wanted=1)
+        else:
+            head = Pointing(layout, name, now_us=now_us, habit=Habit())
+        registration = yield from head.prepare(tr, alone=False)
+        if registration.selector is None:
+            return False
+        if isinstance(head, Pointing) and registration.selector:
+            head.accepts = ItemTest(layout, Selector(registration.selector))
+            if not head.accepts(layout.available.key(new.packed), new.stored):
+                return False
+        return (yield from self._deliver(tr, new, request, head, registration, now_us))
+
+    def _deliver(
+        self,
+        tr: Transaction,
+        new: _New,
+        request: Request,
+        head: Pointing | SoleHead,
+        registration: Registration,
+        now_us: int,
+    ) -> Steps[bool]:
+        """Give an item to one who waits for it, if its subscription may have it, and has nothing in front."""
+        layout, name = self._layout, request.wish.consumer
+        if registration.suspended:
+            return False
+        left = yield from credit_left(tr, layout, name, registration)
+        if left.items == 0 or (left.size_bytes is not None and left.size_bytes < kept_size_of(new.stored)):
+            return False
+        first = yield from head.first(tr, limit=1)
+        if head.more or (first and layout.available.packed(first[0].key) < new.packed):
+            return False
+        head.claim(tr, new.packed)
+        yield from head.finish(tr)
+        handle = self._lend(tr, new, name, now_us)
+        self._line.fulfill(tr, request, [handle], now_us=now_us)
+        return True
+
+    def _lend(self, tr: Transaction, new: _New, name: str, now_us: int) -> LeaseHandle:
+        """Lease the item in the subscription's name, until its consumer collects it or the time is over."""
+        token = new_random()
+        moves = Moves(tr, self._layout)
+        lent = Notes(
+            attempt=1,
+            token=token,
+            expires_at_us=now_us + int(GRANT_SECONDS * 1e6),
+            consumer=name,
+            enqueued_at_us=now_us,
+            ttl_at_us=new.notes.ttl_at_us,
+            subscription=name,
+        )
+        moves.enter_leased(new.packed, new.stored, lent)
+        moves.tally("enqueued", 1)
+        moves.finish()
+        return LeaseHandle(new.position, token)
+
+
+def _in_turn(live: list[Request], served: str) -> Iterator[Request]:
+    """Yield one who waits for each subscription, beginning behind the one that was served last."""
+    first_of_each: dict[str, Request] = {}
+    for request in live:
+        first_of_each.setdefault(request.wish.consumer, request)
+    names = sorted(first_of_each)
+    for name in [*(name for name in names if name > served), *(name for name in names if name <= served)]:
+        yield first_of_each[name]

@@ -1,0 +1,96 @@
+"""Stats of subscriptions: their terms, and the items that their consumers have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import Steps, finished, rows, started
+from fdbqueue.layout import Layout
+
+from ._records import Registration, read_registration
+
+_AFTER = b"\x00"  # behind a key: the first one that sorts behind it
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStats:
+    """The terms of one subscription, and the items that its consumers have."""
+
+    name: str
+    selector: str | None
+    """Its condition, "" for none; None: a function."""
+    suspended: bool
+    credit: int | None
+    """How many items its consumers may have at once; None: any number."""
+    credit_bytes: int | None
+    """How many bytes."""
+    held: int
+    """How many they have."""
+    held_bytes: int
+    """Bytes of those."""
+    exclusive: bool
+    """Whether a process owns it now."""
+
+
+def read_page(
+    tr: Transaction, layout: Layout, now_us: int, *, after: str | None, limit: int
+) -> Steps[list[SubscriptionStats]]:
+    """Read the stats of up to `limit` subscriptions, 0 for all, by name, from behind one on."""
+    span = layout.subscriptions.range()
+    begin = span.start if after is None else layout.subscriptions.pack((after,)) + _AFTER
+    found = {}
+    for row in (yield from rows(tr.snapshot, begin, span.stop, limit=limit)):
+        name = layout.subscriptions.unpack(row.key)[0]
+        found[name] = read_registration(layout, name, row.value)
+    return (yield from _with_held(tr, layout, now_us, found))
+
+
+def read_one(tr: Transaction, layout: Layout, now_us: int, name: str) -> Steps[SubscriptionStats | None]:
+    """Read the stats of one subscription; None if it is not registered."""
+    stored = tr.snapshot.get(layout.subscriptions.pack((name,)))
+    held = started(_held(tr, layout, name, name))
+    value = yield stored
+    if not value.present():
+        return None
+    [stats] = yield from _with_held(tr, layout, now_us, {name: read_registration(layout, name, bytes(value))}, held)
+    return stats
+
+
+def count_registrations(tr: Transaction, layout: Layout, *, limit: int) -> Steps[int]:
+    """Count the subscriptions, up to `limit`."""
+    span = layout.subscriptions.range()
+    return len((yield from rows(tr.snapshot, span.start, span.stop, limit=limit)))
+
+
+Held = dict[str, tuple[int, int]]
+"""How many items the consumers of each subscription have, and their bytes."""
+
+
+def _with_held(
+    tr: Transaction, layout: Layout, now_us: int, found: dict[str, Registration], held: Steps[Held] | None = None
+) -> Steps[list[SubscriptionStats]]:
+    if held is None:
+        names = list(found)
+        held = _held(tr, layout, names[0], names[-1]) if names else finished({})
+    held_by = yield from held
+    stats = []
+    for name, one in found.items():
+        items, size_bytes = held_by.get(name, (0, 0))
+        exclusive = bool(one.owner) and one.owned_until_us > now_us
+        stats.append(
+            SubscriptionStats(
+                name, one.selector, one.suspended, one.credit, one.credit_bytes, items, size_bytes, exclusive
+            )
+        )
+    return stats
+
+
+def _held(tr: Transaction, layout: Layout, first: str, last: str) -> Steps[Held]:
+    """Read what the consumers of all subscriptions from a first to a last name have, in one range read."""
+    held: Held = {}
+    for row in (yield from rows(tr.snapshot, layout.held[first].range().start, layout.held[last].range().stop)):
+        name = layout.held.unpack(row.key)[0]
+        items, size_bytes = held.get(name, (0, 0))
+        held[name] = items + 1, size_bytes + int.from_bytes(row.value, "little")
+    return held
