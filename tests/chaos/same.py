@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from fdbqueue import LeaseLost
+from fdbqueue import ChecksBypassed, LeaseLost
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Lease, Leases, State
 from fdbqueue.layers.smart import SmartQueue
@@ -69,6 +69,8 @@ class Program:
                 answer = f"lost {len(lost.lost)}"
             except FDBError as error:
                 answer = f"error {error.code}"
+            except ChecksBypassed:
+                answer = "refused: the queue is smart"
             said.append((verb, answer))
         said.append(("end", [self._look(), self._staged.check(self._db).problems]))
         return said
