@@ -13,20 +13,23 @@ A layer that is made of a bare `Queue` has leases without a policy (`leasing/pol
 
 from __future__ import annotations
 
+from typing import Generic
+
 from fdbqueue import Queue
+from fdbqueue.codecs import V
 
 from ..leases._head import Head
 from ..leases._leases import Leases
 from ..leases._policies import note_bare
 
 
-class QueueWithLeases:
+class QueueWithLeases(Generic[V]):
     """A kind of queue. Other layers take its `leases` when they are given it."""
 
-    leases: Leases
+    leases: Leases[V]
 
 
-def leases_of(given: Queue | Leases | QueueWithLeases, layer: str) -> Leases:
+def leases_of(given: Queue[V] | Leases[V] | QueueWithLeases[V], layer: str) -> Leases[V]:
     """Return the leases that a layer takes items through.
 
     Args:
@@ -42,7 +45,7 @@ def leases_of(given: Queue | Leases | QueueWithLeases, layer: str) -> Leases:
     return _existing(given, f"{layer} takes a Queue or its Leases, as in {layer}(Leases(Queue('orders')))")
 
 
-def given_leases(given: Leases | QueueWithLeases, layer: str, besides: str = "") -> Leases:
+def given_leases(given: Leases[V] | QueueWithLeases[V], layer: str, besides: str = "") -> Leases[V]:
     """Return the leases that were given, where a bare queue is refused: their policy decides about failures.
 
     Args:
@@ -56,7 +59,7 @@ def given_leases(given: Leases | QueueWithLeases, layer: str, besides: str = "")
     return _existing(given, f"{layer} takes Leases, as in {layer}(Leases(Queue('orders'))){besides and ', '}{besides}")
 
 
-def strict(leases: Leases, layer: str, remedy: str) -> Leases:
+def strict(leases: Leases[V], layer: str, remedy: str) -> Leases[V]:
     """Return leases that take items in the queue's own order.
 
     Raises:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Generic, Literal, TypeAlias, cast
 
 from fdbqueue import Item, Position, Queue
 from fdbqueue.browse import Browser, Pace, Pages
+from fdbqueue.codecs import V
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.items import is_chunked, notes_of
@@ -19,12 +20,12 @@ State: TypeAlias = Literal["available", "leased", "delayed", "dead"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Generic[V]):
     """An item, with all that is known of its life. Times are seconds of the clock of whoever wrote them."""
 
     position: Position
     """The item's identity."""
-    value: Any
+    value: V
     """What was enqueued, decoded by the queue's codec."""
     headers: Mapping[str, Any]
     """What was enqueued beside it."""
@@ -50,31 +51,33 @@ class Kept:
 
 def browse(
     tr: Transaction | Database,
-    queue: Queue,
+    queue: Queue[V],
     *,
     state: State,
     after: Position | None = None,
     limit: int | None = None,
     reverse: bool = False,
     share: float = 1.0,
-) -> Browser[Kept]:
+) -> Browser[Kept[V]]:
     """Return the items of one state in the order of their positions, as `Queue.browse` does those available."""
     place: Place = getattr(queue.layout, state)
     begin = place.begin if after is None else place.key(pack(after)) + b"\x00"
 
-    def look(row: KeyValue) -> Steps[Kept | None]:
+    def look(row: KeyValue) -> Steps[Kept[V] | None]:
         return _open(tr, queue, place, row, state)
 
     return Browser(Pages(tr, begin, place.end, limit=limit, reverse=reverse, pace=Pace(share)), look)
 
 
-def _open(tr: Transaction | Database, queue: Queue, place: Place, row: KeyValue, state: State) -> Steps[Kept | None]:
+def _open(
+    tr: Transaction | Database, queue: Queue[V], place: Place, row: KeyValue, state: State
+) -> Steps[Kept[V] | None]:
     position = place.position(row.key)
     if not is_chunked(row.value):
         item = yield from queue.item(cast(Transaction, tr), position, row.value)
         return _kept(item, row.value, state)
 
-    def with_chunks(tr: Transaction) -> Steps[Kept | None]:
+    def with_chunks(tr: Transaction) -> Steps[Kept[V] | None]:
         # The page was read in another transaction, if a database was given: the item may be gone, its chunks too, or
         # be another by now.
         value = yield tr.snapshot.get(row.key)
@@ -86,7 +89,7 @@ def _open(tr: Transaction | Database, queue: Queue, place: Place, row: KeyValue,
     return (yield from queue.read(tr, with_chunks))
 
 
-def _kept(item: Item, stored: bytes, state: State) -> Kept:
+def _kept(item: Item[V], stored: bytes, state: State) -> Kept[V]:
     notes = notes_of(stored)
     return Kept(
         item.position,

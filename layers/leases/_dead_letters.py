@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Generic, Literal, TypeAlias
 
 from msgspec import structs
 
 from fdbqueue import FormatError, Position, Queue
 from fdbqueue.browse import Browser
+from fdbqueue.codecs import V
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.items import Notes, is_chunked, notes_of
@@ -33,7 +34,7 @@ _Deal: TypeAlias = Callable[[Transaction, Moves, KeyValue, Notes], Steps[int]]
 """Deals with one dead letter; returns about how many bytes that writes."""
 
 
-class DeadLetters:
+class DeadLetters(Generic[V]):
     """The dead letters of one queue; `Leases.dead`.
 
     Args:
@@ -41,7 +42,7 @@ class DeadLetters:
         now_us: the clock, in microseconds.
     """
 
-    def __init__(self, queue: Queue, now_us: Callable[[], int]) -> None:
+    def __init__(self, queue: Queue[V], now_us: Callable[[], int]) -> None:
         if not isinstance(queue, Queue):
             raise TypeError(f"Dead letters are of a Queue, not of {queue!r}. Use Leases(queue).dead.")
         self._queue = queue
@@ -53,7 +54,7 @@ class DeadLetters:
 
     def browse(
         self, tr: Transaction | Database, *, after: Position | None = None, limit: int | None = None
-    ) -> Browser[Kept]:
+    ) -> Browser[Kept[V]]:
         """Look at the dead letters in the order of their positions, lazily, as `Queue.browse` does."""
         return browse(tr, self._queue, state="dead", after=after, limit=limit)
 

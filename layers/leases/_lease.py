@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 from fdbqueue import Position
+from fdbqueue.codecs import V
 
 
 class Fate(StrEnum):
@@ -56,12 +57,12 @@ class LeaseHandle:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Generic[V]):
     """The right of one consumer to one item for some time."""
 
     position: Position
     """The item's identity."""
-    value: Any
+    value: V
     """What was enqueued, decoded by the queue's codec."""
     headers: Mapping[str, Any]
     """What was enqueued beside it."""

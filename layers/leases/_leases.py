@@ -9,10 +9,11 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from fdbqueue import BulkReport, CheckReport, Position, Queue
 from fdbqueue.browse import Browser
+from fdbqueue.codecs import V
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database, only_transaction
@@ -43,7 +44,7 @@ TOKEN_BYTES = 8
 CONSUMER_BYTES = 200
 
 
-class Leases:
+class Leases(Generic[V]):
     """Leases of one queue's items.
 
     As everywhere, a verb takes a transaction, composes and commits nothing, or a database, and then commits by
@@ -78,7 +79,7 @@ class Leases:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: Queue[V],
         *,
         max_attempts: int | None = None,
         backoff: Backoff = immediately,
@@ -105,7 +106,7 @@ class Leases:
         if max_attempts is not None or backoff is not immediately:
             note_policy(queue, repr(self))
 
-    def sparing(self, spares: Callable[[Position, bytes], bool]) -> Leases:
+    def sparing(self, spares: Callable[[Position, bytes], bool]) -> Leases[V]:
         """Return leases like these that do not reclaim an expired lease if `spares` is true for it. For layers."""
         own = copy.copy(self)
         own.retry = dataclasses.replace(self.retry, spares=spares)
@@ -119,7 +120,7 @@ class Leases:
     def enqueue(
         self,
         tr: Transaction | Database,
-        value: Any,
+        value: V,
         *,
         delay: float | None = None,
         at: float | None = None,
@@ -148,7 +149,7 @@ class Leases:
     def enqueue_many(
         self,
         tr: Transaction | Database,
-        values: Iterable[Any],
+        values: Iterable[V],
         *,
         delay: float | None = None,
         at: float | None = None,
@@ -182,7 +183,7 @@ class Leases:
         *,
         duration: float = 30.0,
         consumer: str | None = None,
-    ) -> Steps[Lease | None]:
+    ) -> Steps[Lease[V] | None]:
         """Lease the first available item; None if there is none.
 
         Args:
@@ -209,7 +210,7 @@ class Leases:
         limit: int = 100,
         duration: float = 30.0,
         consumer: str | None = None,
-    ) -> Steps[list[Lease]]:
+    ) -> Steps[list[Lease[V]]]:
         """Lease the first `limit` available items, in order; fewer if there are no more. They share a token.
 
         Large items come a few at a time, about 2 MB in all, and given a database fewer still when so many can't be read
@@ -351,7 +352,7 @@ class Leases:
         return (yield from self.queue.transact(tr, body))
 
     @verb
-    def extend(self, tr: Transaction | Database, lease: Lease, *, duration: float = 30.0) -> Steps[Lease]:
+    def extend(self, tr: Transaction | Database, lease: Lease[V], *, duration: float = 30.0) -> Steps[Lease[V]]:
         """Let the lease end `duration` seconds from now; return it with its new end. The old one stays good too.
 
         Raises:
@@ -363,12 +364,12 @@ class Leases:
 
     @verb
     def extend_many(
-        self, tr: Transaction | Database, leases: Iterable[Lease], *, duration: float = 30.0
-    ) -> Steps[list[Lease]]:
+        self, tr: Transaction | Database, leases: Iterable[Lease[V]], *, duration: float = 30.0
+    ) -> Steps[list[Lease[V]]]:
         """Extend leases, all or none, as `extend`."""
         held, duration_us = list(leases), positive(duration, "duration")
 
-        def body(tr: Transaction) -> Steps[list[Lease]]:
+        def body(tr: Transaction) -> Steps[list[Lease[V]]]:
             return self._holding.extend(tr, held, expires_at_us=self.now_us() + duration_us)
 
         return (yield from self.queue.transact(tr, body))
@@ -401,7 +402,7 @@ class Leases:
         after: Position | None = None,
         limit: int | None = None,
         share: float = 1.0,
-    ) -> Browser[Kept]:
+    ) -> Browser[Kept[V]]:
         """Look at the items of one state with all that is known of their lives, in order, lazily.
 
         Args:

@@ -10,6 +10,7 @@ from typing import Any
 
 from fdbqueue import BulkReport, CheckReport, Item, Position, Queue
 from fdbqueue.browse import Browser
+from fdbqueue.codecs import V
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.stats import read_level_counts
@@ -35,7 +36,7 @@ class PriorityStats:
     """How many are available in each level, the soonest first."""
 
 
-class PriorityQueue(QueueWithLeases):
+class PriorityQueue(QueueWithLeases[V]):
     """A queue whose items have priorities.
 
     What is enqueued here can be leased, acked and given back by `leases`, and taken by every layer that is made of
@@ -66,7 +67,7 @@ class PriorityQueue(QueueWithLeases):
 
     def __init__(
         self,
-        queue: Queue,
+        queue: Queue[V],
         *,
         levels: Levels | int = 10,
         weights: Sequence[int] | None = None,
@@ -99,7 +100,7 @@ class PriorityQueue(QueueWithLeases):
     def enqueue(
         self,
         tr: Transaction | Database,
-        value: Any,
+        value: V,
         *,
         priority: int | None = None,
         delay: float | None = None,
@@ -129,7 +130,7 @@ class PriorityQueue(QueueWithLeases):
     def enqueue_many(
         self,
         tr: Transaction | Database,
-        values: Iterable[Any],
+        values: Iterable[V],
         *,
         priority: int | None = None,
         delay: float | None = None,
@@ -146,7 +147,7 @@ class PriorityQueue(QueueWithLeases):
         return (yield from self.leases.enqueue_many.steps(tr, values, delay=delay, at=at, ttl=ttl, headers=headers))
 
     @verb
-    def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
+    def dequeue(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
         """Take the next item out; None if there is none.
 
         Raises:
@@ -159,12 +160,12 @@ class PriorityQueue(QueueWithLeases):
         return items[0] if items else None
 
     @verb
-    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item]]:
+    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item[V]]]:
         """Take up to `limit` next items out, in order; otherwise as `dequeue`."""
         return (yield from self._dequeueing.take_out(tr, limit=limit))
 
     @verb
-    def first_item(self, tr: Transaction | Database) -> Steps[Item | None]:
+    def first_item(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
         """Return the first available item by rank without taking it; None if there is none.
 
         *Conflicts:* in a transaction, with whoever takes it or puts one before it. *Cost:* one read.
@@ -172,7 +173,7 @@ class PriorityQueue(QueueWithLeases):
         return (yield from self.queue.peek.steps(tr))
 
     @verb
-    def next_item(self, tr: Transaction | Database, position: Position) -> Steps[Item | None]:
+    def next_item(self, tr: Transaction | Database, position: Position) -> Steps[Item[V] | None]:
         """Return the available item that follows a position, in its level or else in the next; None if none does.
 
         *Conflicts:* in a transaction, with whoever takes that item or puts one between. *Cost:* one read.
@@ -181,7 +182,7 @@ class PriorityQueue(QueueWithLeases):
 
     def browse(
         self, tr: Transaction | Database, *, level: int | None = None, limit: int | None = None, reverse: bool = False
-    ) -> Browser[Item]:
+    ) -> Browser[Item[V]]:
         """Look at the available items in order, of all levels or of one, 0 being the soonest; as `Queue.browse`."""
         if level is None:
             return self.queue.browse(tr, limit=limit, reverse=reverse)
@@ -207,7 +208,7 @@ class PriorityQueue(QueueWithLeases):
         """
         return self.leases.check(tr)
 
-    def _next_item(self, tr: Transaction, position: Position) -> Steps[Item | None]:
+    def _next_item(self, tr: Transaction, position: Position) -> Steps[Item[V] | None]:
         layout = self.queue.layout
         found = yield from rows(tr, layout.item_key(position) + b"\x00", layout.end, limit=1)
         for row in found:

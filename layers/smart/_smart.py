@@ -40,7 +40,7 @@ MAX_SCAN_BYTES = 20_000_000
 CHECK_SECONDS = 1.0
 
 
-class SmartQueue(QueueWithLeases):
+class SmartQueue(QueueWithLeases[Any]):
     """A queue whose items are asked about newcomers.
 
     As everywhere, a verb takes a transaction, composes and commits nothing, or a database, and then commits by itself,

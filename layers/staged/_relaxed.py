@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fdbqueue import Item, Queue
+from fdbqueue.codecs import V
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.layout import TAKEN, Layout, rank_of
@@ -90,7 +91,7 @@ class RelaxedHead(Head):
         tr.clear_range(begin, last + TAKEN)
 
 
-class RelaxedQueue(QueueWithLeases):
+class RelaxedQueue(QueueWithLeases[V]):
     """A queue whose consumers pick among its first items.
 
     Its verbs take a transaction, in which they compose, or a database; every verb has an awaitable form.
@@ -111,7 +112,7 @@ class RelaxedQueue(QueueWithLeases):
     True
     """
 
-    def __init__(self, queue: Queue | Leases | QueueWithLeases, *, window: int = WINDOW) -> None:
+    def __init__(self, queue: Queue[V] | Leases[V] | QueueWithLeases[V], *, window: int = WINDOW) -> None:
         given = strict(leases_of(queue, "RelaxedQueue"), "RelaxedQueue", "A queue has one head: give Leases(queue).")
         self.queue = given.queue
         self.leases = Leases(
@@ -129,7 +130,7 @@ class RelaxedQueue(QueueWithLeases):
         return f"RelaxedQueue({self.queue.layout.describe()}, window={self._window})"
 
     @verb
-    def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
+    def dequeue(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
         """Take one of the first items out; None if there is none.
 
         Raises:
@@ -141,6 +142,6 @@ class RelaxedQueue(QueueWithLeases):
         return items[0] if items else None
 
     @verb
-    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item]]:
+    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item[V]]]:
         """Take a run of up to `limit` of the first items out, in order; otherwise as `dequeue`."""
         return (yield from self._dequeueing.take_out(tr, limit=limit))

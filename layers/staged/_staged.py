@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Generic, cast
 from weakref import WeakKeyDictionary
 
 from fdbqueue import CheckReport, FormatError, Item, LeaseLost, Position, Queue
 from fdbqueue.arrivals import announce
+from fdbqueue.codecs import V
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import only_database
@@ -55,7 +56,7 @@ class StagedStats:
     """Items that they ask for."""
 
 
-class StagedQueue:
+class StagedQueue(Generic[V]):
     """A queue for many consumers at once, in many processes, threads and tasks.
 
     Its verbs make their own transactions: they take a database and refuse a transaction. Only `stats` and `check` take
@@ -78,7 +79,7 @@ class StagedQueue:
     >>> db.close()
     """
 
-    def __init__(self, queue: Queue | Leases | QueueWithLeases, *, consumer: str | None = None) -> None:
+    def __init__(self, queue: Queue[V] | Leases[V] | QueueWithLeases[V], *, consumer: str | None = None) -> None:
         self.leases = leases_of(queue, "StagedQueue")
         self.queue = self.leases.queue
         self._consumer = consumer
@@ -91,7 +92,7 @@ class StagedQueue:
         return f"StagedQueue({self.queue.layout.describe()})"
 
     @verb
-    def enqueue(self, db: Database, value: Any, *, headers: Mapping[str, Any] | None = None) -> Steps[Position]:
+    def enqueue(self, db: Database, value: V, *, headers: Mapping[str, Any] | None = None) -> Steps[Position]:
         """Append an item and return its position; enqueues that are pending together share a transaction.
 
         Args:
@@ -111,7 +112,7 @@ class StagedQueue:
         return cast(Position, result_of((yield from self._crew().enqueues.call(ticket))))
 
     @verb
-    def dequeue(self, db: Database, *, timeout: float | None = 0.0) -> Steps[Item | None]:
+    def dequeue(self, db: Database, *, timeout: float | None = 0.0) -> Steps[Item[V] | None]:
         """Take the first item out; None if there is none for this call within its time.
 
         Args:
@@ -129,19 +130,19 @@ class StagedQueue:
         contention a share of two commits and a read of all items up to its own, if they are small.
         """
         only_database(db, "StagedQueue.dequeue", "In a transaction use Leases.lease(tr) or Queue.dequeue(tr).")
-        items = cast(list[Item], (yield from self._take(db, 1, timeout, 0)))
+        items = cast(list[Item[V]], (yield from self._take(db, 1, timeout, 0)))
         return items[0] if items else None
 
     @verb
-    def dequeue_many(self, db: Database, *, limit: int = 100, timeout: float | None = 0.0) -> Steps[list[Item]]:
+    def dequeue_many(self, db: Database, *, limit: int = 100, timeout: float | None = 0.0) -> Steps[list[Item[V]]]:
         """Take up to `limit` first items out, in order, as soon as there is at least one; otherwise as `dequeue`."""
         only_database(
             db, "StagedQueue.dequeue_many", "In a transaction use Leases.lease_many(tr) or Queue.dequeue_many(tr)."
         )
-        return cast(list[Item], (yield from self._take(db, limit, timeout, 0)))
+        return cast(list[Item[V]], (yield from self._take(db, limit, timeout, 0)))
 
     @verb
-    def lease(self, db: Database, *, duration: float = 30.0, timeout: float | None = 0.0) -> Steps[Lease | None]:
+    def lease(self, db: Database, *, duration: float = 30.0, timeout: float | None = 0.0) -> Steps[Lease[V] | None]:
         """Lease the first item; None if there is none for this call within its time.
 
         Args:
@@ -155,16 +156,16 @@ class StagedQueue:
         *Conflicts:* and *Cost:* as `dequeue`, and two more writes.
         """
         only_database(db, "StagedQueue.lease", "In a transaction use Leases.lease(tr).")
-        leases = cast(list[Lease], (yield from self._take(db, 1, timeout, positive(duration, "duration"))))
+        leases = cast(list[Lease[V]], (yield from self._take(db, 1, timeout, positive(duration, "duration"))))
         return leases[0] if leases else None
 
     @verb
     def lease_many(
         self, db: Database, *, limit: int = 100, duration: float = 30.0, timeout: float | None = 0.0
-    ) -> Steps[list[Lease]]:
+    ) -> Steps[list[Lease[V]]]:
         """Lease up to `limit` first items, in order, as soon as there is at least one; otherwise as `lease`."""
         only_database(db, "StagedQueue.lease_many", "In a transaction use Leases.lease_many(tr).")
-        return cast(list[Lease], (yield from self._take(db, limit, timeout, positive(duration, "duration"))))
+        return cast(list[Lease[V]], (yield from self._take(db, limit, timeout, positive(duration, "duration"))))
 
     @verb
     def ack(self, db: Database, lease: Held) -> Steps[None]:

@@ -6,11 +6,12 @@ import dataclasses
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from msgspec.structs import replace
 
 from fdbqueue import SubscriptionError
+from fdbqueue.codecs import V
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
@@ -38,7 +39,7 @@ T = TypeVar("T")
 TOKEN_BYTES = 8
 
 
-class Subscription:
+class Subscription(Generic[V]):
     """A registered subscription of one queue; `Subscriptions` makes it.
 
     What its consumers have is leased: ack it, give it back and extend it by `Leases`, as any lease.
@@ -54,7 +55,7 @@ class Subscription:
 
     def __init__(
         self,
-        leases: Leases,
+        leases: Leases[V],
         name: str,
         *,
         function: Selects | None,
@@ -83,7 +84,7 @@ class Subscription:
         duration: float = 30.0,
         consumer: str | None = None,
         timeout: float | None = 0.0,
-    ) -> Steps[Lease | None]:
+    ) -> Steps[Lease[V] | None]:
         """Lease the next available item that the selector accepts; None if there is none, or no credit for it.
 
         Given a database, a call that is cancelled or interrupted keeps nothing, also while its commit is under way:
@@ -117,7 +118,7 @@ class Subscription:
         duration: float = 30.0,
         consumer: str | None = None,
         timeout: float | None = 0.0,
-    ) -> Steps[list[Lease]]:
+    ) -> Steps[list[Lease[V]]]:
         """Lease up to `limit` next items, in order, as far as there are some and credit lasts; otherwise as `lease`."""
         check_limit(limit, "items to lease")
         check_timeout(timeout)

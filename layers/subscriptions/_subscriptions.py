@@ -6,12 +6,13 @@ import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Generic
 
 from msgspec.structs import replace
 
 from fdbqueue import BulkReport, CheckReport, Item, Position, Queue, SubscriptionError
 from fdbqueue.browse import Browser, Pace, Pages
+from fdbqueue.codecs import V
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.exclusive import made_exclusive
@@ -39,7 +40,7 @@ SHARE = 0.05
 """Which part of the time a browser reads, unless it is told otherwise."""
 
 
-class Subscriptions:
+class Subscriptions(Generic[V]):
     """The subscriptions of one queue.
 
     Args:
@@ -57,7 +58,7 @@ class Subscriptions:
     (['rose', 'blood'], 'sky')
     """
 
-    def __init__(self, queue: Queue | Leases | QueueWithLeases) -> None:
+    def __init__(self, queue: Queue[V] | Leases[V] | QueueWithLeases[V]) -> None:
         self.leases = strict(leases_of(queue, "Subscriptions"), "Subscriptions", _STRICT)
         self._queue = self.leases.queue
         self._layout = self.leases.layout
@@ -76,7 +77,7 @@ class Subscriptions:
         selector: str | Selects = "",
         exclusive: bool = False,
         ownership: float = 30.0,
-    ) -> Steps[Subscription]:
+    ) -> Steps[Subscription[V]]:
         """Register a subscription, or find the one of this name: any number of processes can serve one.
 
         A new one begins at the head of the queue; one whose selector is another than before begins there anew.
@@ -138,7 +139,7 @@ class Subscriptions:
     def enqueue(
         self,
         tr: Transaction | Database,
-        value: Any,
+        value: V,
         *,
         priority: int | None = None,
         delay: float | None = None,
@@ -191,7 +192,7 @@ class Subscriptions:
     def enqueue_many(
         self,
         tr: Transaction | Database,
-        values: Iterable[Any],
+        values: Iterable[V],
         *,
         priority: int | None = None,
         delay: float | None = None,
@@ -258,7 +259,7 @@ class Subscriptions:
         after: Position | None = None,
         limit: int | None = None,
         share: float = SHARE,
-    ) -> Browser[Item]:
+    ) -> Browser[Item[V]]:
         """Look at the available items that a selector accepts, in order, and take none: a browser.
 
         Lazily, as `Queue.browse`, with which it shares what it sees of items that come and go.
@@ -277,7 +278,7 @@ class Subscriptions:
         begin = self._layout.begin if after is None else self._layout.item_key(after) + b"\x00"
         wants = ItemTest(self._layout, Selector(selector) if isinstance(selector, str) else selector)
 
-        def look(row: KeyValue) -> Item | Steps[Item | None] | None:
+        def look(row: KeyValue) -> Item[V] | Steps[Item[V] | None] | None:
             # Only what is wanted is opened. What can't be read is told where everything is wanted.
             return self._queue.look_at(tr, row) if selector == "" or wants(row.key, row.value) else None
 

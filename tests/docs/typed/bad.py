@@ -2,6 +2,7 @@
 
 import fdbqueue
 from fdbqueue import Queue, Transaction
+from fdbqueue.layers import Leases
 
 db = fdbqueue.open("memory:")
 texts = Queue("texts", codec="str")
@@ -21,3 +22,5 @@ texts.dequeue(db).value  # None, if the queue is empty
 add(db, 7)  # another type than the function's
 add("text", "text")  # neither a transaction nor a database
 Queue("texts", codec=7)  # no codec
+Leases(texts).enqueue(db, 7)  # another type than the codec's
+Leases(texts).enqueue(db, "text", dely=3)  # no such parameter

@@ -8,6 +8,7 @@ from typing import Any, assert_type
 
 import fdbqueue
 from fdbqueue import Database, Item, Position, Queue, Transaction
+from fdbqueue.layers import Consumer, Lease, Leases, PriorityQueue, StagedQueue, Subscription, Subscriptions
 
 
 @dataclass
@@ -62,6 +63,21 @@ with db:
         assert_type(await orders.dequeue_many.aio(db, limit=2), list[Item[Order]])
 
     asyncio.run(main())
+
+    leases = Leases(Queue("leased", codec=Order), max_attempts=3)
+    assert_type(leases, Leases[Order])
+    assert_type(leases.lease(db), Lease[Order] | None)
+    assert_type(StagedQueue(leases).dequeue(db), Item[Order] | None)
+    assert_type(PriorityQueue(Queue("urgent", codec=Order)).dequeue_many(db), list[Item[Order]])
+    heavy = Subscriptions(Queue("selected", codec=Order)).subscribe(db, "heavy", selector="kg > 20")
+    assert_type(heavy, Subscription[Order])
+    assert_type(heavy.lease_many(db), list[Lease[Order]])
+    leases.enqueue(db, Order("plate"))
+
+    def handle(lease: Lease[Order]) -> None:
+        assert_type(lease.value.sku, str)
+
+    Consumer(leases, handle).drain(db)
 
     class Shop:
         @fdbqueue.transactional
