@@ -27,26 +27,26 @@ class Pace:
     """How long to rest between two pages, so that reading takes no more than a share of the time.
 
     Args:
-        share: of the time, over 0 and up to 1, which is without a rest.
+        duty_cycle: the part of the time that reading may take, over 0 and up to 1; 1 is without a rest.
         clock: seconds.
         rest: waits for so many seconds.
 
     Raises:
-        ValueError: the share is no such number.
+        ValueError: the duty cycle is no such number.
     """
 
-    __slots__ = ("_begun", "_clock", "_read", "_rest", "_share")
+    __slots__ = ("_begun", "_clock", "_duty_cycle", "_read", "_rest")
 
     def __init__(
         self,
-        share: float,
+        duty_cycle: float,
         *,
         clock: Callable[[], float] = time.perf_counter,
         rest: Callable[[float], Steps[None]] = pause,
     ) -> None:
-        if not 0 < share <= 1:
-            raise ValueError(f"share is a part of the time, over 0 and up to 1, not {share}.")
-        self._share = share
+        if not 0 < duty_cycle <= 1:
+            raise ValueError(f"duty_cycle is a part of the time, over 0 and up to 1, not {duty_cycle}.")
+        self._duty_cycle = duty_cycle
         self._clock = clock
         self._rest = rest
         self._begun: float | None = None
@@ -58,7 +58,7 @@ class Pace:
         What the caller did meanwhile counts as rest: one that is slow anyway does not wait on top of that.
         """
         if self._begun is not None:
-            seconds = self._begun + self._read / self._share - self._clock()
+            seconds = self._begun + self._read / self._duty_cycle - self._clock()
             if seconds > 0:
                 yield from self._rest(seconds)
         self._begun = self._clock()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
+from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.arrivals import announce
 from fdbqueue.batches import Encoding
 from fdbqueue.browse import Browser, Pace, Pages
@@ -44,7 +45,6 @@ from fdbqueue.items import (
 from fdbqueue.layout import TAKEN, TTL, Layout, Name, Position, new_random, pack
 from fdbqueue.once import Once
 from fdbqueue.order import Order, check_name, rank_in
-from fdbqueue.portion import Portion
 from fdbqueue.reserving import forget, reserve
 from fdbqueue.stats import Stats, count, count_levels, read_stats
 from fdbqueue.tail import Door, LastIndex, give_up_to
@@ -221,7 +221,7 @@ class Queue(Generic[V]):
         """
         if limit < 1:
             raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
-        portion = Portion(limit)
+        portion = AdaptiveLimit(limit)
         return (yield from self.transact(tr, lambda tr: self._dequeue(tr, portion.limit), on_retry=portion.note))
 
     @verb
@@ -248,7 +248,7 @@ class Queue(Generic[V]):
         before: Position | None = None,
         limit: int | None = None,
         reverse: bool = False,
-        share: float = 1.0,
+        duty_cycle: float = 1.0,
     ) -> Browser[Item[V]]:
         """Look at the items in order without taking them, lazily: ``for item in …``, or ``async for item in …``.
 
@@ -261,7 +261,7 @@ class Queue(Generic[V]):
             before: only items in front of this position.
             limit: how many at most; None: all.
             reverse: from the last item to the first.
-            share: given a database, which part of the time it may read, over 0 and up to 1; it rests after each page.
+            duty_cycle: given a database, the part of the time that it reads, over 0 and up to 1; it rests after a page.
 
         Raises:
             FormatError, CodecError: the next item can't be read; what stands behind it can be, `after` it.
@@ -273,7 +273,7 @@ class Queue(Generic[V]):
                 raise TypeError(f"What to look after or before is an item's Position, not {border!r}.")
         begin = self.layout.begin if after is None else self.layout.item_key(after) + b"\x00"
         end = self.layout.end if before is None else self.layout.item_key(before)
-        found = Pages(tr, begin, end, limit=limit, reverse=reverse, pace=Pace(share))
+        found = Pages(tr, begin, end, limit=limit, reverse=reverse, pace=Pace(duty_cycle))
         return Browser(found, partial(self.look_at, tr))
 
     @verb

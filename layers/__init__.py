@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .consumer import ACKED, Consumer, ConsumerReport, Snooze, Watchdog
-    from .leases import DeadLetters, Fate, Lease, LeaseHandle, Leases, constant, exponential, immediately
+    from .leases import DeadLetters, Disposition, Lease, LeaseHandle, Leases, constant, exponential, immediately
     from .oplog import OperationLog
     from .priority import AmqpLevels, EarliestDeadline, Levels, PriorityQueue
     from .smart import (
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
         MessageType,
         Monitor,
         Outcome,
+        Replace,
         Resend,
         SmartQueue,
-        TakeOver,
         keyed,
         types,
     )
@@ -63,7 +63,7 @@ _ROOMS = {
     "Decision": "smart",
     "EVERYTHING": "smart",
     "EarliestDeadline": "priority",
-    "Fate": "leases",
+    "Disposition": "leases",
     "Lease": "leases",
     "LeaseHandle": "leases",
     "Leases": "leases",
@@ -86,7 +86,7 @@ _ROOMS = {
     "StagedQueue": "staged",
     "Subscription": "subscriptions",
     "Subscriptions": "subscriptions",
-    "TakeOver": "smart",
+    "Replace": "smart",
     "Watchdog": "consumer",
     "constant": "leases",
     "exponential": "leases",
@@ -107,8 +107,8 @@ __all__ = [
     "DeadLetters",
     "Deadlines",
     "Decision",
+    "Disposition",
     "EarliestDeadline",
-    "Fate",
     "Lease",
     "LeaseHandle",
     "Leases",
@@ -121,6 +121,7 @@ __all__ = [
     "Outcome",
     "PriorityQueue",
     "RelaxedQueue",
+    "Replace",
     "Resend",
     "Selector",
     "SmartQueue",
@@ -128,7 +129,6 @@ __all__ = [
     "StagedQueue",
     "Subscription",
     "Subscriptions",
-    "TakeOver",
     "Watchdog",
     "constant",
     "exponential",

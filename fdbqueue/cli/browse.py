@@ -12,7 +12,7 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, position, queue_of
 from fdbqueue.cli.output import items_table, line, print_shown, wants_table, write_lines
 from fdbqueue.items import Item
-from fdbqueue.layers.leases import Kept
+from fdbqueue.layers.leases import StoredItem
 from fdbqueue.layers.leases._browsing import browse as browse_kept
 
 SCREENFUL = 20
@@ -27,8 +27,9 @@ def browse(
     after: Annotated[
         str | None, typer.Option("--after", metavar="INDEX:RANDOM", help="Only items behind this position.")
     ] = None,
-    share: Annotated[
-        float, typer.Option("--share", min=0.001, max=1, help="Which part of the time it reads; less disturbs less.")
+    duty_cycle: Annotated[
+        float,
+        typer.Option("--duty-cycle", min=0.001, max=1, help="Which part of the time it reads; less disturbs less."),
     ] = 1.0,
     url: Url = None,
     codec: Codec = CodecName.json,
@@ -43,13 +44,15 @@ def browse(
     most = limit or (SCREENFUL if table else None)
     with opened(url) as db:
         source = queue_of(queue, codec)
-        found: Browser[Item] | Browser[Kept]
+        found: Browser[Item] | Browser[StoredItem]
         if records:
-            found = browse_kept(db, source, state="available", after=start, limit=most, reverse=reverse, share=share)
+            found = browse_kept(
+                db, source, state="available", after=start, limit=most, reverse=reverse, duty_cycle=duty_cycle
+            )
         else:
-            found = source.browse(db, after=start, limit=most, reverse=reverse, share=share)
+            found = source.browse(db, after=start, limit=most, reverse=reverse, duty_cycle=duty_cycle)
         printed = 0
-        shown: list[Item | Kept] = []
+        shown: list[Item | StoredItem] = []
         for item in found:
             if table:
                 shown.append(item)

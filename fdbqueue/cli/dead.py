@@ -14,7 +14,7 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, place, queue_of
 from fdbqueue.cli.output import headers_shown, rank_of, to_copy, wants_table, write_lines, writing
 from fdbqueue.cli.values import encode_json, to_json
-from fdbqueue.layers.leases import Kept, Leases
+from fdbqueue.layers.leases import Leases, StoredItem
 
 SCREENFUL = 20
 
@@ -54,13 +54,13 @@ def dead(
         raise typer.Exit(errors.EMPTY)
 
 
-def _cells(letter: Kept, codec: CodecName) -> tuple[str | Text, ...]:
+def _cells(letter: StoredItem, codec: CodecName) -> tuple[str | Text, ...]:
     value = Text(encode_json(to_json(letter.value, codec)))
     died = datetime.fromtimestamp(letter.died_at or 0.0, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return place(letter.position), value, Text(letter.error), str(letter.attempt), died
 
 
-def _line(letter: Kept, codec: CodecName) -> bytes:
+def _line(letter: StoredItem, codec: CodecName) -> bytes:
     shown = {
         "item": place(letter.position),
         "value": to_json(letter.value, codec),

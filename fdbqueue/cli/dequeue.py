@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.handles import with_those_held
@@ -21,7 +22,6 @@ from fdbqueue.engine.errors import leaves_in_doubt
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.errors import FdbQueueError, LeaseLost
 from fdbqueue.layers.leases import Lease, Leases
-from fdbqueue.portion import Portion
 
 BATCH_ITEMS = 500
 LEASE_SECONDS = 60.0
@@ -106,7 +106,7 @@ class Drain:
             OutputFailed, Stopped, BadValue, FdbQueueError, FDBError: the reason why it ended. Items that were not
                 printed went back.
         """
-        portion = Portion(BATCH_ITEMS)
+        portion = AdaptiveLimit(BATCH_ITEMS)
         try:
             while limit is None or self.out + len(self._printed) < limit:
                 self._signals.check()
@@ -125,7 +125,7 @@ class Drain:
                     err=True,
                 )
 
-    def _next_batch(self, portion: Portion, most: int) -> bool:
+    def _next_batch(self, portion: AdaptiveLimit, most: int) -> bool:
         """Take the printed items out and lease the next ones, in one transaction. Return False if there are none."""
         self._extend_at = self._leases.clock() + EXTEND_SECONDS
         try:
@@ -141,7 +141,7 @@ class Drain:
         self._printed, self._waiting = [], taken
         return bool(taken)
 
-    def _exchange(self, tr: Transaction, portion: Portion, most: int) -> Steps[list[Lease]]:
+    def _exchange(self, tr: Transaction, portion: AdaptiveLimit, most: int) -> Steps[list[Lease]]:
         if self._printed:
             yield from self._leases.ack_many.steps(tr, self._printed)
         return (yield from self._leases.lease_many.steps(tr, limit=min(portion.limit, most), duration=LEASE_SECONDS))

@@ -12,10 +12,10 @@ import typer
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.input import InputFailed, groups_of_lines
 from fdbqueue.errors import LeaseLost
-from fdbqueue.layers.leases import Held, LeaseHandle
+from fdbqueue.layers.leases import LeaseHandle, LeaseRef
 from fdbqueue.layout import Position
 
-H = TypeVar("H", bound=Held)
+H = TypeVar("H", bound=LeaseRef)
 
 Handles = Annotated[
     list[str] | None,

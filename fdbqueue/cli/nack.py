@@ -19,7 +19,7 @@ from fdbqueue.cli.values import encode_json
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE
 from fdbqueue.errors import FdbQueueError, LeaseLost
-from fdbqueue.layers.leases import Fate, LeaseHandle, Leases
+from fdbqueue.layers.leases import Disposition, LeaseHandle, Leases
 
 BUNDLE_ITEMS = 100
 """So many are given back in one transaction: they are written anew, with up to 100,000 bytes each."""
@@ -65,8 +65,8 @@ def nack(
 
 
 def _fates(
-    give_back: Callable[[list[LeaseHandle]], list[Fate]], bundle: list[LeaseHandle]
-) -> Iterator[tuple[list[LeaseHandle], list[Fate]]]:
+    give_back: Callable[[list[LeaseHandle]], list[Disposition]], bundle: list[LeaseHandle]
+) -> Iterator[tuple[list[LeaseHandle], list[Disposition]]]:
     """Give items back, in one transaction if they fit into one, and tell which leases are lost."""
     while bundle:
         try:

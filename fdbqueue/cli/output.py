@@ -20,11 +20,11 @@ from fdbqueue.cli.input import is_terminal
 from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.items import Item
-from fdbqueue.layers.leases import Kept, Lease
+from fdbqueue.layers.leases import Lease, StoredItem
 from fdbqueue.layout import Position
 
 T = TypeVar("T")
-Shown: TypeAlias = Item | Lease | Kept
+Shown: TypeAlias = Item | Lease | StoredItem
 CUT_OFF = " The last line of the output is cut off: its item is among these."
 LOOK_SECONDS = 0.1
 """How often a command that waits for the reader of its output looks whether a signal has come."""

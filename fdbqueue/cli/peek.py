@@ -9,7 +9,7 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
 from fdbqueue.cli.output import items_table, line, print_shown, wants_table, write_lines
 from fdbqueue.items import Item
-from fdbqueue.layers.leases._browsing import Kept, browse
+from fdbqueue.layers.leases._browsing import StoredItem, browse
 
 
 def peek(
@@ -24,7 +24,7 @@ def peek(
     check_raw(raw, codec)
     with opened(url) as db:
         source = queue_of(queue, codec)
-        item: Item | Kept | None
+        item: Item | StoredItem | None
         if records:  # which tell more of an item than `Queue.peek` does
             item = next(iter(browse(db, source, state="available", limit=1)), None)
         else:

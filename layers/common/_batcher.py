@@ -48,7 +48,7 @@ ANNOUNCED_SECONDS = 0.002
 _FAULTS_OF_ONE = (TRANSACTION_TOO_LARGE, 2102, 2103)  # and a key or a value that is too large: nothing was committed
 
 
-class Ticket(Generic[A, R]):
+class PendingCall(Generic[A, R]):
     """A call in the line. Becomes ready when it is served, or when it is to lead.
 
     Args:
@@ -79,12 +79,12 @@ class Ticket(Generic[A, R]):
         return self.deadline is not None and time.monotonic() >= self.deadline
 
 
-class Line(Generic[A, R]):
+class CallQueue(Generic[A, R]):
     """Calls that wait, and which of them leads. All that decides who gets what is done under its lock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[Ticket[A, R]] = deque()
+        self._waiting: deque[PendingCall[A, R]] = deque()
         self._led = False
         self._working = False
         self._gathering: tuple[int, Promise] | None = None
@@ -94,7 +94,7 @@ class Line(Generic[A, R]):
         self._took = 0.0
         self._bell = Promise()
 
-    def join(self, ticket: Ticket[A, R]) -> None:
+    def join(self, ticket: PendingCall[A, R]) -> None:
         """Stand at the end, and lead if nobody does."""
         with self._lock:
             self._waiting.append(ticket)
@@ -155,18 +155,18 @@ class Line(Generic[A, R]):
         """
         self._announced = (calls, time.monotonic() + ANNOUNCED_SECONDS)
 
-    def waiting(self) -> list[Ticket[A, R]]:
+    def waiting(self) -> list[PendingCall[A, R]]:
         """Return those who are not served yet, in order."""
         with self._lock:
             return list(self._waiting)
 
-    def first(self, weight: int) -> list[Ticket[A, R]]:
+    def first(self, weight: int) -> list[PendingCall[A, R]]:
         """Return the first ones of one database, up to a weight in all; at least one, if there is one.
 
         They stand there until they are settled, so that none is lost when whoever serves them is interrupted.
         """
         with self._lock:
-            batch: list[Ticket[A, R]] = []
+            batch: list[PendingCall[A, R]] = []
             for ticket in self._waiting:
                 if ticket.settled:
                     continue
@@ -176,7 +176,7 @@ class Line(Generic[A, R]):
                 batch.append(ticket)
             return batch
 
-    def settle(self, ticket: Ticket[A, R], result: R | None, error: BaseException | None = None) -> bool:
+    def settle(self, ticket: PendingCall[A, R], result: R | None, error: BaseException | None = None) -> bool:
         """Serve a call; False if it is gone, and did not get it."""
         with self._lock:
             if ticket.gone or ticket.settled:
@@ -191,13 +191,13 @@ class Line(Generic[A, R]):
         with self._lock:
             self._working = True
 
-    def end(self, ticket: Ticket[A, R]) -> bool:
+    def end(self, ticket: PendingCall[A, R]) -> bool:
         """Note that the work has ended; True if the leader is gone meanwhile, and the lead is to be passed on."""
         with self._lock:
             self._working = False
             return ticket.gone
 
-    def leave(self, ticket: Ticket[A, R]) -> bool:
+    def leave(self, ticket: PendingCall[A, R]) -> bool:
         """Go, served or not; True if the lead is to be passed on by whoever goes."""
         with self._lock:
             ticket.gone = True
@@ -205,7 +205,7 @@ class Line(Generic[A, R]):
                 self._forget(ticket)
             return ticket.leads and not self._working
 
-    def pass_on(self, leader: Ticket[A, R]) -> bool:
+    def pass_on(self, leader: PendingCall[A, R]) -> bool:
         """Let the first one lead, if the leader still does; False if there is none."""
         with self._lock:
             if not leader.leads:
@@ -218,7 +218,7 @@ class Line(Generic[A, R]):
         heir.turn.keep()
         return True
 
-    def disband(self, leader: Ticket[A, R]) -> bool:
+    def disband(self, leader: PendingCall[A, R]) -> bool:
         """Let nobody lead, and the next one who comes; False if somebody has come."""
         with self._lock:
             if self._waiting:
@@ -226,35 +226,35 @@ class Line(Generic[A, R]):
             leader.leads = self._led = False
             return True
 
-    def _forget(self, ticket: Ticket[A, R]) -> None:
+    def _forget(self, ticket: PendingCall[A, R]) -> None:
         if self._waiting and self._waiting[0] is ticket:
             self._waiting.popleft()
         elif ticket in self._waiting:
             self._waiting.remove(ticket)
 
 
-class Crew(ABC, Generic[A, R]):
+class Batcher(ABC, Generic[A, R]):
     """Serves calls together. What serving is, its subclasses say."""
 
     def __init__(self) -> None:
-        self.line: Line[A, R] = Line()
+        self.line: CallQueue[A, R] = CallQueue()
 
     @abstractmethod
-    def serve(self, leader: Ticket[A, R]) -> Steps[Alarm | None]:
+    def serve(self, leader: PendingCall[A, R]) -> Steps[Alarm | None]:
         """Serve some of the line; return what to wait for, if it has to wait. Never raises: tickets get the errors."""
 
-    def joined(self, ticket: Ticket[A, R]) -> None:
+    def joined(self, ticket: PendingCall[A, R]) -> None:
         """Do what is to be done when a call has come."""
 
     def dismiss(self, db: Database) -> Steps[None]:
         """Leave nothing behind, as nobody waits any more."""
         yield from ()
 
-    def unclaimed(self, ticket: Ticket[A, R]) -> Steps[None]:
+    def unclaimed(self, ticket: PendingCall[A, R]) -> Steps[None]:
         """Take back what a call got whose caller was cancelled at that moment."""
         yield from ()
 
-    def call(self, ticket: Ticket[A, R]) -> Steps[Ticket[A, R]]:
+    def call(self, ticket: PendingCall[A, R]) -> Steps[PendingCall[A, R]]:
         """Wait until the call is served or its time is over; return it as it then is."""
         try:
             self.line.join(ticket)
@@ -279,7 +279,7 @@ class Crew(ABC, Generic[A, R]):
             raise
         return ticket
 
-    def _work(self, leader: Ticket[A, R]) -> Steps[Alarm | None]:
+    def _work(self, leader: PendingCall[A, R]) -> Steps[Alarm | None]:
         try:
             self.line.begin()
             alarm = yield from self.serve(leader)
@@ -292,7 +292,7 @@ class Crew(ABC, Generic[A, R]):
             yield from self._pass_on(leader)
         return alarm
 
-    def _rest(self, leader: Ticket[A, R], alarms: list[Future[Any]], seconds: float | None) -> Steps[None]:
+    def _rest(self, leader: PendingCall[A, R], alarms: list[Future[Any]], seconds: float | None) -> Steps[None]:
         left = leader.seconds_left()
         if left is not None:
             seconds = left if seconds is None else min(left, seconds)
@@ -302,13 +302,13 @@ class Crew(ABC, Generic[A, R]):
             for alarm in alarms:
                 alarm.cancel()
 
-    def _leave(self, ticket: Ticket[A, R], *, cancelled: bool = False) -> Steps[None]:
+    def _leave(self, ticket: PendingCall[A, R], *, cancelled: bool = False) -> Steps[None]:
         if self.line.leave(ticket):
             yield from self._pass_on(ticket)
         if cancelled and ticket.settled and ticket.error is None:
             yield from self.unclaimed(ticket)
 
-    def _pass_on(self, leader: Ticket[A, R]) -> Steps[None]:
+    def _pass_on(self, leader: PendingCall[A, R]) -> Steps[None]:
         while not self.line.pass_on(leader):
             # Whatever goes wrong: without a leader nobody would ever be served. What is left behind expires.
             with contextlib.suppress(Exception):
@@ -317,7 +317,7 @@ class Crew(ABC, Generic[A, R]):
                 return
 
 
-class Combiner(Crew[A, R]):
+class TransactionBatcher(Batcher[A, R]):
     """Serves calls by one body for all of them, which gives each its result.
 
     Args:
@@ -331,14 +331,14 @@ class Combiner(Crew[A, R]):
         self._body = body
         self._weight = weight
 
-    def serve(self, leader: Ticket[A, R]) -> Steps[Alarm | None]:
+    def serve(self, leader: PendingCall[A, R]) -> Steps[Alarm | None]:
         yield from self.line.gather()
         batch = self.line.first(self._weight)
         yield from self._serve_all(batch)
         self.line.served(len(batch))
         return None
 
-    def _serve_all(self, batch: list[Ticket[A, R]]) -> Steps[None]:
+    def _serve_all(self, batch: list[PendingCall[A, R]]) -> Steps[None]:
         if not batch:
             return
         try:
@@ -362,12 +362,12 @@ class Combiner(Crew[A, R]):
                 else:
                     self.line.settle(ticket, result)
 
-    def _fail(self, batch: list[Ticket[A, R]], error: BaseException) -> None:
+    def _fail(self, batch: list[PendingCall[A, R]], error: BaseException) -> None:
         for ticket in batch:
             self.line.settle(ticket, None, error)
 
 
-def result_of(ticket: Ticket[Any, R]) -> R | None:
+def result_of(ticket: PendingCall[Any, R]) -> R | None:
     """Return what a call got, or raise what went wrong; None if it got nothing in its time."""
     if ticket.error is not None:
         raise ticket.error

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from fdbqueue import LeaseLost
+from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError
 from fdbqueue.engine.steps import Steps
-from fdbqueue.portion import Portion
 
 from ..leases._lease import Lease
 from ..leases._leases import Leases
@@ -89,7 +89,7 @@ def _in_one_transaction(
     Raises:
         FDBError: 1007, if one transaction lives too short to read so many.
     """
-    portion = Portion(len(batch))
+    portion = AdaptiveLimit(len(batch))
     held = [hold.lease for hold in batch]
 
     def give_up(error: FDBError) -> None:

@@ -19,7 +19,7 @@ from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, FDBError
 from fdbqueue.engine.steps import run, run_async
 
 from ..common._handlers import ACKED, Handler, Snooze, Threads, in_context, is_async
-from ..leases._lease import Fate, Lease
+from ..leases._lease import Disposition, Lease
 from ..leases._leases import Leases
 from ..staged._staged import StagedQueue
 from ..subscriptions._subscription import Subscription
@@ -294,7 +294,7 @@ class Run:
             told = "A handler failed for the item %s of %r, at attempt %d."
             _log.warning(told, lease.position.text, self._leases.queue, lease.attempt, exc_info=error)
             fate = await self._settle(hold, self._leases.nack.aio(self._db, lease, error=_told(error)), "failed")
-            self._report.dead += fate is Fate.dead
+            self._report.dead += fate is Disposition.dead
         else:
             hold.settling = True
             if result is ACKED:

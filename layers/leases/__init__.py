@@ -43,10 +43,10 @@ Source
 from __future__ import annotations
 
 from ._backoff import Backoff, constant, exponential, immediately
-from ._browsing import Kept, State
+from ._browsing import State, StoredItem
 from ._dead_letters import DeadLetters
 from ._head import Head
-from ._lease import Fate, Held, Lease, LeaseHandle
+from ._lease import Disposition, Lease, LeaseHandle, LeaseRef
 from ._leases import Leases
 from ._reclaiming import ReclaimReport
 from ._stats import LeaseStats
@@ -55,17 +55,17 @@ from ._timers import Reclaimed
 __all__ = [
     "Backoff",
     "DeadLetters",
-    "Fate",
+    "Disposition",
     "Head",
-    "Held",
-    "Kept",
     "Lease",
     "LeaseHandle",
+    "LeaseRef",
     "LeaseStats",
     "Leases",
     "ReclaimReport",
     "Reclaimed",
     "State",
+    "StoredItem",
     "constant",
     "exponential",
     "immediately",

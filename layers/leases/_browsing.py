@@ -20,7 +20,7 @@ State: TypeAlias = Literal["available", "leased", "delayed", "dead"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(Generic[V]):
+class StoredItem(Generic[V]):
     """An item, with all that is known of its life. Times are seconds of the clock of whoever wrote them."""
 
     position: Position
@@ -57,27 +57,27 @@ def browse(
     after: Position | None = None,
     limit: int | None = None,
     reverse: bool = False,
-    share: float = 1.0,
-) -> Browser[Kept[V]]:
+    duty_cycle: float = 1.0,
+) -> Browser[StoredItem[V]]:
     """Return the items of one state in the order of their positions, as `Queue.browse` does those available."""
     place: Place = getattr(queue.layout, state)
     begin = place.begin if after is None else place.key(pack(after)) + b"\x00"
 
-    def look(row: KeyValue) -> Steps[Kept[V] | None]:
+    def look(row: KeyValue) -> Steps[StoredItem[V] | None]:
         return _open(tr, queue, place, row, state)
 
-    return Browser(Pages(tr, begin, place.end, limit=limit, reverse=reverse, pace=Pace(share)), look)
+    return Browser(Pages(tr, begin, place.end, limit=limit, reverse=reverse, pace=Pace(duty_cycle)), look)
 
 
 def _open(
     tr: Transaction | Database, queue: Queue[V], place: Place, row: KeyValue, state: State
-) -> Steps[Kept[V] | None]:
+) -> Steps[StoredItem[V] | None]:
     position = place.position(row.key)
     if not is_chunked(row.value):
         item = yield from queue.item(cast(Transaction, tr), position, row.value)
         return _kept(item, row.value, state)
 
-    def with_chunks(tr: Transaction) -> Steps[Kept[V] | None]:
+    def with_chunks(tr: Transaction) -> Steps[StoredItem[V] | None]:
         # The page was read in another transaction, if a database was given: the item may be gone, its chunks too, or
         # be another by now.
         value = yield tr.snapshot.get(row.key)
@@ -89,9 +89,9 @@ def _open(
     return (yield from queue.read(tr, with_chunks))
 
 
-def _kept(item: Item[V], stored: bytes, state: State) -> Kept[V]:
+def _kept(item: Item[V], stored: bytes, state: State) -> StoredItem[V]:
     notes = notes_of(stored)
-    return Kept(
+    return StoredItem(
         item.position,
         item.value,
         item.headers,

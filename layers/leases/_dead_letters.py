@@ -21,7 +21,7 @@ from fdbqueue.layout import new_random, pack
 from fdbqueue.tail import read_tail
 from fdbqueue.verbs import verb
 
-from ._browsing import Kept, browse
+from ._browsing import StoredItem, browse
 from ._times import not_negative
 from ._transitions import Moves, at_rest
 
@@ -54,7 +54,7 @@ class DeadLetters(Generic[V]):
 
     def browse(
         self, tr: Transaction | Database, *, after: Position | None = None, limit: int | None = None
-    ) -> Browser[Kept[V]]:
+    ) -> Browser[StoredItem[V]]:
         """Look at the dead letters in the order of their positions, lazily, as `Queue.browse` does."""
         return browse(tr, self._queue, state="dead", after=after, limit=limit)
 

@@ -14,7 +14,7 @@ from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.items import Notes, notes_of
 from fdbqueue.layout import Place, pack
 
-from ._lease import Fate, Held, Lease, LeaseHandle
+from ._lease import Disposition, Lease, LeaseHandle, LeaseRef
 from ._transitions import Moves, Retry
 
 RANGE_READ_ITEMS = 4
@@ -43,7 +43,7 @@ class Holding:
         self._layout = queue.layout
         self._retry = retry
 
-    def ack(self, tr: Transaction, leases: list[Held]) -> Steps[None]:
+    def ack(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[None]:
         """Let the items be gone."""
         held = yield from self._held(tr, leases)
         moves = Moves(tr, self._layout)
@@ -65,8 +65,8 @@ class Holding:
         moves.finish()
 
     def nack(
-        self, tr: Transaction, leases: list[Held], *, now_us: int, delay_us: int | None, error: str
-    ) -> Steps[list[Fate]]:
+        self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int | None, error: str
+    ) -> Steps[list[Disposition]]:
         """Give items back, whose attempts have failed."""
         moves = Moves(tr, self._layout)
         asked = started(moves.ask())
@@ -80,7 +80,9 @@ class Holding:
         moves.finish()
         return [fates[pack(lease.position)] for lease in leases]
 
-    def snooze(self, tr: Transaction, leases: list[Held], *, now_us: int, delay_us: int) -> Steps[list[Fate]]:
+    def snooze(
+        self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int
+    ) -> Steps[list[Disposition]]:
         """Give items back, without counting an attempt."""
         moves = Moves(tr, self._layout)
         asked = started(moves.ask())
@@ -104,7 +106,7 @@ class Holding:
         moves.finish()
         return [dataclasses.replace(lease, expires_at=expires_at_us / 1e6) for lease in leases]
 
-    def _held(self, tr: Transaction, leases: list[Held]) -> Steps[list[tuple[bytes, bytes, Notes]]]:
+    def _held(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[list[tuple[bytes, bytes, Notes]]]:
         """Return packed position, stored value and notes of leased items, or raise if one of the leases is lost."""
         for lease in leases:
             if not isinstance(lease, Lease | LeaseHandle):

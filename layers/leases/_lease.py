@@ -11,7 +11,7 @@ from fdbqueue import Position
 from fdbqueue.codecs import V
 
 
-class Fate(StrEnum):
+class Disposition(StrEnum):
     """What became of an item that was given back."""
 
     available = "available"
@@ -85,4 +85,4 @@ class Lease(Generic[V]):
         return LeaseHandle(self.position, self.token)
 
 
-Held: TypeAlias = Lease | LeaseHandle
+LeaseRef: TypeAlias = Lease | LeaseHandle

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from fdbqueue import BulkReport, CheckReport, Position, Queue
+from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.browse import Browser
 from fdbqueue.codecs import V
 from fdbqueue.engine.api import Database, Transaction
@@ -19,17 +20,16 @@ from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database, only_transaction
 from fdbqueue.exclusive import keep_out
 from fdbqueue.items import Notes
-from fdbqueue.portion import Portion
 from fdbqueue.verbs import verb
 
 from ._backoff import Backoff, immediately
-from ._browsing import Kept, State, browse
+from ._browsing import State, StoredItem, browse
 from ._commit_if_written import commit_if_written
 from ._dead_letters import DeadLetters
 from ._enqueueing import enqueue_with_notes
 from ._head import Head
 from ._holding import Holding, Live
-from ._lease import Fate, Held, Lease
+from ._lease import Disposition, Lease, LeaseRef
 from ._policies import note_policy
 from ._reclaiming import ReclaimReport, reclaim
 from ._stats import LeaseStats, Looks, read_lease_stats
@@ -229,7 +229,7 @@ class Leases(Generic[V]):
             strict=is_database(tr),
         )
 
-        portion = Portion(limit)
+        portion = AdaptiveLimit(limit)
 
         def take(tr: Transaction) -> Steps[tuple[Taken, bool]]:
             yield from keep_out(tr, self.layout, self.now_us)
@@ -249,7 +249,7 @@ class Leases(Generic[V]):
                 return taken.leases
 
     @verb
-    def ack(self, tr: Transaction | Database, lease: Held) -> Steps[None]:
+    def ack(self, tr: Transaction | Database, lease: LeaseRef) -> Steps[None]:
         """Let the item be gone: its work is done.
 
         In one transaction with the caller's own writes, both happen or neither.
@@ -266,7 +266,7 @@ class Leases(Generic[V]):
         yield from self.ack_many.steps(tr, [lease])
 
     @verb
-    def ack_many(self, tr: Transaction | Database, leases: Iterable[Held]) -> Steps[None]:
+    def ack_many(self, tr: Transaction | Database, leases: Iterable[LeaseRef]) -> Steps[None]:
         """Let the items be gone, all or none.
 
         Raises:
@@ -289,8 +289,8 @@ class Leases(Generic[V]):
 
     @verb
     def nack(
-        self, tr: Transaction | Database, lease: Held, *, delay: float | None = None, error: str | None = None
-    ) -> Steps[Fate]:
+        self, tr: Transaction | Database, lease: LeaseRef, *, delay: float | None = None, error: str | None = None
+    ) -> Steps[Disposition]:
         """Give the item back: this attempt has failed.
 
         Args:
@@ -313,11 +313,11 @@ class Leases(Generic[V]):
     def nack_many(
         self,
         tr: Transaction | Database,
-        leases: Iterable[Held],
+        leases: Iterable[LeaseRef],
         *,
         delay: float | None = None,
         error: str | None = None,
-    ) -> Steps[list[Fate]]:
+    ) -> Steps[list[Disposition]]:
         """Give items back, all or none, whose attempts have failed; return what became of each, as `nack`.
 
         They are written anew, in one transaction: of large items only so many fit into it.
@@ -331,22 +331,24 @@ class Leases(Generic[V]):
         delay_us = None if delay is None else not_negative(delay, "delay")
         why = error or "It was given back."
 
-        def body(tr: Transaction) -> Steps[list[Fate]]:
+        def body(tr: Transaction) -> Steps[list[Disposition]]:
             return self._holding.nack(tr, held, now_us=self.now_us(), delay_us=delay_us, error=why)
 
         return (yield from self.queue.transact(tr, body))
 
     @verb
-    def snooze(self, tr: Transaction | Database, lease: Held, *, delay: float) -> Steps[Fate]:
+    def snooze(self, tr: Transaction | Database, lease: LeaseRef, *, delay: float) -> Steps[Disposition]:
         """Give the item back for `delay` seconds without counting an attempt; otherwise as `nack`."""
         return (yield from self.snooze_many.steps(tr, [lease], delay=delay))[0]
 
     @verb
-    def snooze_many(self, tr: Transaction | Database, leases: Iterable[Held], *, delay: float) -> Steps[list[Fate]]:
+    def snooze_many(
+        self, tr: Transaction | Database, leases: Iterable[LeaseRef], *, delay: float
+    ) -> Steps[list[Disposition]]:
         """Give items back without counting an attempt, all or none; otherwise as `nack`."""
         held, delay_us = list(leases), not_negative(delay, "delay")
 
-        def body(tr: Transaction) -> Steps[list[Fate]]:
+        def body(tr: Transaction) -> Steps[list[Disposition]]:
             return self._holding.snooze(tr, held, now_us=self.now_us(), delay_us=delay_us)
 
         return (yield from self.queue.transact(tr, body))
@@ -384,12 +386,12 @@ class Leases(Generic[V]):
         read and about four writes per timer.
         """
         if is_database(tr):
-            portion = Portion(limit)
+            portion = AdaptiveLimit(limit)
 
-            def settle_some(tr: Transaction) -> Steps[tuple[ReclaimReport, bool]]:
+            def fire_some(tr: Transaction) -> Steps[tuple[ReclaimReport, bool]]:
                 return reclaim(tr, self.layout, limit=portion.limit, now_us=self.now_us(), retry=self.retry)
 
-            return (yield from commit_if_written(self.queue, cast(Database, tr), settle_some, on_retry=portion.note))
+            return (yield from commit_if_written(self.queue, cast(Database, tr), fire_some, on_retry=portion.note))
         own = cast(Transaction, tr)
         report, _ = yield from reclaim(own, self.layout, limit=limit, now_us=self.now_us(), retry=self.retry)
         return report
@@ -401,8 +403,8 @@ class Leases(Generic[V]):
         state: State,
         after: Position | None = None,
         limit: int | None = None,
-        share: float = 1.0,
-    ) -> Browser[Kept[V]]:
+        duty_cycle: float = 1.0,
+    ) -> Browser[StoredItem[V]]:
         """Look at the items of one state with all that is known of their lives, in order, lazily.
 
         Args:
@@ -410,11 +412,11 @@ class Leases(Generic[V]):
             state: "available", "leased", "delayed" or "dead".
             after: only items behind this position.
             limit: how many at most; None: all.
-            share: which part of the time it may read, as in `Queue.browse`.
+            duty_cycle: which part of the time it may read, as in `Queue.browse`.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one read per page; memory for a page.
         """
-        return browse(tr, self.queue, state=state, after=after, limit=limit, share=share)
+        return browse(tr, self.queue, state=state, after=after, limit=limit, duty_cycle=duty_cycle)
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[LeaseStats]:

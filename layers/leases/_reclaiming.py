@@ -8,7 +8,7 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.layout import Layout
 
-from ._timers import Reclaimed, due_timers, settle
+from ._timers import Reclaimed, due_timers, fire_due
 from ._transitions import Moves, Retry
 
 
@@ -35,8 +35,8 @@ def reclaim(
     overdue = yield from due_timers(tr, layout, now_us, limit=limit)
     moves = Moves(tr, layout)
     try:
-        reclaimed, all_settled = yield from settle(tr, layout, moves, overdue, now_us=now_us, retry=retry)
+        reclaimed, all_fired = yield from fire_due(tr, layout, moves, overdue, now_us=now_us, retry=retry)
     finally:
         moves.finish()
-    more = moves.any and (not all_settled or len(overdue) == limit)
+    more = moves.any and (not all_fired or len(overdue) == limit)
     return ReclaimReport(tuple(reclaimed), more), moves.any

@@ -14,7 +14,7 @@ from fdbqueue.items import NO_NOTES, Item, Notes, notes_of, size_of
 
 from ._head import Head
 from ._lease import Lease
-from ._timers import SETTLE_LIMIT, due_timers, settle
+from ._timers import FIRE_LIMIT, due_timers, fire_due
 from ._times import seconds_or_none
 from ._transitions import Moves, Retry, is_over
 
@@ -99,14 +99,14 @@ class Taking:
 
     def take(self, tr: Transaction, terms: Terms, now_us: int) -> Steps[tuple[Taken, bool]]:
         """Settle what is due, then lease the first items; say also whether anything was written."""
-        due = started(due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT))
+        due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
         head = started(self._head.first(tr, limit=terms.limit))
         overdue = yield from due
         moves = Moves(tr, self._layout)
         try:
             if overdue:
-                _, all_settled = yield from settle(tr, self._layout, moves, overdue, now_us=now_us, retry=self._retry)
-                if terms.strict and moves.any and not (all_settled and len(overdue) < SETTLE_LIMIT):
+                _, all_fired = yield from fire_due(tr, self._layout, moves, overdue, now_us=now_us, retry=self._retry)
+                if terms.strict and moves.any and not (all_fired and len(overdue) < FIRE_LIMIT):
                     return Taken([], again=True), True
                 # The head was read before items came back; a new read sees them, though nothing is committed yet.
                 self._head.came_back(moves.arrived)

@@ -16,10 +16,10 @@ from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.items import notes_of
 from fdbqueue.layout import DELAY, LEASE, TTL, Layout, pack
 
-from ._lease import Fate
+from ._lease import Disposition
 from ._transitions import Moves, Retry
 
-SETTLE_LIMIT = 64
+FIRE_LIMIT = 64
 """How many due timers a lease settles in its own transaction, before it takes an item."""
 SETTLE_BYTES = 1_000_000
 """About how much the moves of one transaction write."""
@@ -37,7 +37,7 @@ class Reclaimed:
     """The item."""
     kind: str
     """What had ended: "lease", "delay" or "ttl"."""
-    fate: Fate
+    fate: Disposition
     """What became of it."""
     consumer: str
     """Who had a lease of it last; "" if nobody ever had."""
@@ -75,7 +75,7 @@ def readable(layout: Layout, found: list[KeyValue]) -> Iterator[tuple[int, Posit
         yield timer
 
 
-def settle(
+def fire_due(
     tr: Transaction, layout: Layout, moves: Moves, due: list[KeyValue], *, now_us: int, retry: Retry
 ) -> Steps[tuple[list[Reclaimed], bool]]:
     """Settle due timers; return what was moved, and whether all of them were dealt with.
@@ -115,7 +115,7 @@ def settle(
         seen.add(packed)
         state, stored = found[0]
         written += len(stored)
-        reclaimed.append(_settle_one(moves, position, packed, kind, state, stored, now_us, retry))
+        reclaimed.append(_fire_one(moves, position, packed, kind, state, stored, now_us, retry))
     return reclaimed, True
 
 
@@ -141,7 +141,7 @@ def _is_meant(kind: str, at_us: int, stored: bytes) -> bool:
     return at_us == {LEASE: notes.expires_at_us, DELAY: notes.visible_at_us, TTL: notes.ttl_at_us}[kind]
 
 
-def _settle_one(
+def _fire_one(
     moves: Moves, position: Position, packed: bytes, kind: str, state: str, stored: bytes, now_us: int, retry: Retry
 ) -> Reclaimed:
     notes = notes_of(stored)

@@ -22,7 +22,7 @@ from fdbqueue.stats import count, count_levels
 from fdbqueue.tail import raise_tail
 
 from ._backoff import Backoff
-from ._lease import Fate
+from ._lease import Disposition
 from ._times import LONGEST_SECONDS
 
 _ONE = (1).to_bytes(8, "little")
@@ -211,20 +211,20 @@ class Moves:
             self._clear_beside(packed, notes_of(stored))
         self.tally(counter, 1)
 
-    def put_back(self, packed: bytes, stored: bytes, notes: Notes, *, now_us: int, delay_us: int) -> Fate:
+    def put_back(self, packed: bytes, stored: bytes, notes: Notes, *, now_us: int, delay_us: int) -> Disposition:
         """Put an item that has left its place back into its own, at once or after a delay, unless its life is over."""
         if is_over(notes, now_us):
             self.vanish(packed, stored, "expired")
-            return Fate.expired
+            return Disposition.expired
         if delay_us > 0:
             self.enter_delayed(packed, stored, at_rest(notes, visible_at_us=now_us + delay_us))
-            return Fate.delayed
+            return Disposition.delayed
         self.enter_available(packed, stored, at_rest(notes))
-        return Fate.available
+        return Disposition.available
 
     def fail(
         self, packed: bytes, stored: bytes, notes: Notes, retry: Retry, *, now_us: int, delay_us: int | None, error: str
-    ) -> Fate:
+    ) -> Disposition:
         """Put a leased item whose attempt failed back, or among the dead letters if that was its last attempt.
 
         An item whose time to live is over is removed instead, also at its last attempt.
@@ -237,7 +237,7 @@ class Moves:
         self.leave_leased(packed, notes)
         if retry.is_last(notes.attempt) and not is_over(notes, now_us):
             self.enter_dead(packed, stored, at_rest(notes, error=error, died_at_us=now_us))
-            return Fate.dead
+            return Disposition.dead
         return self.put_back(packed, stored, at_rest(notes, error=error), now_us=now_us, delay_us=delay_us)
 
 

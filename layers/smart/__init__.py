@@ -46,7 +46,7 @@ Source
 from __future__ import annotations
 
 from ._deadlines import Deadlines
-from ._decisions import Decision, Outcome, TakeOver
+from ._decisions import Decision, Outcome, Replace
 from ._limits import Limit
 from ._messages import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, keyed, types
 from ._monitor import Monitor, MonitorReport
@@ -66,9 +66,9 @@ __all__ = [
     "Monitor",
     "MonitorReport",
     "Outcome",
+    "Replace",
     "Resend",
     "SmartQueue",
-    "TakeOver",
     "keyed",
     "types",
 ]

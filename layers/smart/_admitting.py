@@ -16,7 +16,7 @@ from fdbqueue.layout import Layout, new_random, pack
 
 from ..leases._transitions import Moves
 from ._capacity import Going, Room
-from ._check_runner import Answers, Asking, Newcomer
+from ._check_runner import Answers, Asking, Incoming
 from ._decisions import Decision, Outcome
 from ._index import SmartIndex, deadline_parts, is_deadline
 from ._messages import MessageType
@@ -60,7 +60,7 @@ class _Rewritten:
 class _Entering:
     """What is to be appended."""
 
-    new: Newcomer
+    new: Incoming
     headers: Mapping[str, Any] | None
     rank: int | None
     stored: bytes
@@ -85,7 +85,7 @@ class Admitting:
         self._recipients = recipients
         self._bounds = bounds
 
-    def admit(self, tr: Transaction, new: Newcomer, terms: Terms, now_us: int) -> Steps[Outcome]:
+    def admit(self, tr: Transaction, new: Incoming, terms: Terms, now_us: int) -> Steps[Outcome]:
         """Compare a newcomer with those that it has to see, and do what is decided. What fails has written nothing."""
         rank = self._queue.rank(new.message, terms.headers)
         stored = envelope(new.payload, terms.headers)
@@ -110,14 +110,14 @@ class Admitting:
                 entering = None
         elif by is not None and answers.type is not None and answers.payload is not None:
             heir = self._heir(answers.type, answers.payload, by, now_us)
-            if answers.terms == "newcomer" and (rank := self._queue.rank(heir.message, terms.headers)) != by.rank:
+            if answers.terms == "incoming" and (rank := self._queue.rank(heir.message, terms.headers)) != by.rank:
                 # One goes and one of the same type and key comes, which is within every limit.
                 decision = Decision.queue_and_delete
                 going.delete(by.standing)
                 stored = envelope(heir.payload, terms.headers)
                 entering = _Entering(heir, terms.headers, rank, stored, self._notes(heir, terms, now_us, numbers))
             else:
-                rewritten = self._rewritten(by, heir, terms if answers.terms == "newcomer" else None, now_us, numbers)
+                rewritten = self._rewritten(by, heir, terms if answers.terms == "incoming" else None, now_us, numbers)
         # From here on it writes, and nothing fails any more.
         position = None
         if entering is not None:
@@ -144,7 +144,7 @@ class Admitting:
         )
 
     def _ask(
-        self, tr: Transaction, scan: Scan, new: Newcomer, going: Going, now_us: int, last: Standing | None
+        self, tr: Transaction, scan: Scan, new: Incoming, going: Going, now_us: int, last: Standing | None
     ) -> Steps[tuple[Answers, int]]:
         asked = 0
         try:
@@ -166,7 +166,7 @@ class Admitting:
         scan.decided(answers.by)
         return answers, asked
 
-    def _notes(self, new: Newcomer, terms: Terms, now_us: int, numbers: list[int]) -> Notes:
+    def _notes(self, new: Incoming, terms: Terms, now_us: int, numbers: list[int]) -> Notes:
         beside = (self._index.part(new.type.name, new.key), *self._told(new, now_us, numbers))
         _check_size(new.type, beside)
         return Notes(
@@ -176,7 +176,7 @@ class Admitting:
             beside=beside,
         )
 
-    def _told(self, new: Newcomer, now_us: int, numbers: list[int]) -> tuple[bytes, ...]:
+    def _told(self, new: Incoming, now_us: int, numbers: list[int]) -> tuple[bytes, ...]:
         """Return what stands beside an item for those who are told of it: monitors and recipients."""
         deadline_us = new.given.deadline.at_us(now_us)
         return (*deadline_parts(self._layout, deadline_us), *recipient_parts(self._layout, numbers))
@@ -196,13 +196,13 @@ class Admitting:
         self._ring(tr, notes)
         moves.tally("enqueued", 1)
 
-    def _heir(self, own: MessageType, payload: bytes, by: Found, now_us: int) -> Newcomer:
+    def _heir(self, own: MessageType, payload: bytes, by: Found, now_us: int) -> Incoming:
         """Return the message that an item is to have from now on, as its type's functions see it."""
         message = self._queue.codec.decode(payload)
         whose = f"what the item {self._position(by)} was to become; nothing was written"
-        return Newcomer(message, own, self._asking.functions.of(own, message, now_us, whose=whose), payload)
+        return Incoming(message, own, self._asking.functions.of(own, message, now_us, whose=whose), payload)
 
-    def _rewritten(self, by: Found, heir: Newcomer, terms: Terms | None, now_us: int, numbers: list[int]) -> _Rewritten:
+    def _rewritten(self, by: Found, heir: Incoming, terms: Terms | None, now_us: int, numbers: list[int]) -> _Rewritten:
         """Return an item with another message: its times begin anew, and its recipients have to fetch it again.
 
         Args:
@@ -263,7 +263,7 @@ class Admitting:
         return tuple(position_of(self._layout, item.packed) for item in items)
 
 
-def _ends_at_us(new: Newcomer, terms: Terms, now_us: int) -> int:
+def _ends_at_us(new: Incoming, terms: Terms, now_us: int) -> int:
     """Return when a message's life ends: by its type or by its own terms, whichever is first; 0: never."""
     ends = [at_us for at_us in (new.given.expires.at_us(now_us), terms.ttl_us and now_us + terms.ttl_us) if at_us]
     return min(ends, default=0)

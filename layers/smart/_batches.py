@@ -11,20 +11,20 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError, leaves_in_doubt
 from fdbqueue.engine.steps import Steps
 
-from ._check_runner import Newcomer
+from ._check_runner import Incoming
 from ._decisions import Outcome
 
 BATCH_MESSAGES = 100
 """How many share a transaction: each reads what those before it wrote, so none can be looked at ahead."""
 BATCH_BYTES = 1_000_000
 
-Admit: TypeAlias = Callable[[Transaction, Newcomer], Steps[Outcome]]
+Admit: TypeAlias = Callable[[Transaction, Incoming], Steps[Outcome]]
 
 
-def admit_all(tr: Transaction, newcomers: list[Newcomer], admit: Admit) -> Steps[list[Outcome]]:
+def admit_all(tr: Transaction, incomings: list[Incoming], admit: Admit) -> Steps[list[Outcome]]:
     """Admit newcomers one after the other, in one transaction."""
     outcomes = []
-    for new in newcomers:
+    for new in incomings:
         outcome = yield from admit(tr, new)
         outcomes.append(outcome)
     return outcomes
@@ -43,7 +43,7 @@ class Batches:
     """
 
     queue: Queue
-    newcomer: Callable[[Any], Newcomer]
+    incoming: Callable[[Any], Incoming]
     """Prepares a message."""
     admit: Admit
     """Compares and enqueues it in a transaction."""
@@ -66,7 +66,7 @@ class Batches:
             raise self._interrupted(outcomes, error) from error
         return outcomes
 
-    def _batch(self, db: Database, batch: list[Newcomer], outcomes: list[Outcome]) -> Steps[None]:
+    def _batch(self, db: Database, batch: list[Incoming], outcomes: list[Outcome]) -> Steps[None]:
         too_old = 0
 
         def on_retry(error: FDBError) -> None:
@@ -94,13 +94,13 @@ class Batches:
             yield from self._batch(db, batch[:middle], outcomes)
             yield from self._batch(db, batch[middle:], outcomes)
 
-    def _cut(self, messages: Iterable[Any]) -> Iterator[list[Newcomer]]:
-        batch: list[Newcomer] = []
+    def _cut(self, messages: Iterable[Any]) -> Iterator[list[Incoming]]:
+        batch: list[Incoming] = []
         size_bytes = 0
         for message in messages:
             self.taken += 1
             try:
-                new = self.newcomer(message)
+                new = self.incoming(message)
             except Exception:
                 if batch:
                     yield batch  # those in front of the one that fails are in

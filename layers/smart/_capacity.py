@@ -23,8 +23,8 @@ from fdbqueue.stats import read_counts
 
 from ..common._waiting import alarmed
 from ..leases._leases import Leases
-from ..leases._timers import NEXT_TIMERS, SETTLE_LIMIT, due_timers, readable
-from ._check_runner import Newcomer
+from ..leases._timers import FIRE_LIMIT, NEXT_TIMERS, due_timers, readable
+from ._check_runner import Incoming
 from ._index import SmartIndex, Span
 from ._limits import MOST_COUNTED, Limit
 from ._scanning import Standing, State, locate, place_of
@@ -77,7 +77,7 @@ class Room:
         self._index = index
         self._limit = limit
 
-    def make(self, tr: Transaction, new: Newcomer, going: Going, now_us: int) -> Steps[bool]:
+    def make(self, tr: Transaction, new: Incoming, going: Going, now_us: int) -> Steps[bool]:
         """Say whether there is room for a newcomer; where the oldest are dropped for it, add them to `going`.
 
         Raises:
@@ -91,7 +91,7 @@ class Room:
                 return False
         return self._limit is None or (yield from self._in_queue(tr, self._limit, going, now_us, new))
 
-    def wait(self, db: Database, new: Newcomer, limit: Limit, seconds: float | None) -> Steps[None]:
+    def wait(self, db: Database, new: Incoming, limit: Limit, seconds: float | None) -> Steps[None]:
         """Wait until an item has gone that `limit` counts, or `seconds` have passed.
 
         *Cost:* a transaction that watches, up to 100 keys; it wakes when one of them changes, or a life ends.
@@ -112,7 +112,7 @@ class Room:
             # Nobody may be there to settle it, and to an item whose life is over room is due.
             yield from self._leases.reclaim.steps(db)
 
-    def _of_index(self, new: Newcomer) -> list[tuple[Limit, Span]]:
+    def _of_index(self, new: Incoming) -> list[tuple[Limit, Span]]:
         limits = []
         if new.type.key_limit is not None:
             limits.append((new.type.key_limit, self._index.key_span(new.type.name, new.key)))
@@ -121,7 +121,7 @@ class Room:
         return limits
 
     def _in_index(
-        self, tr: Transaction, limit: Limit, span: Span, going: Going, now_us: int, new: Newcomer
+        self, tr: Transaction, limit: Limit, span: Span, going: Going, now_us: int, new: Incoming
     ) -> Steps[bool]:
         most = limit.most + len(going.packed)
         entries = yield from rows(tr, span.begin, span.end, limit=most)
@@ -140,7 +140,7 @@ class Room:
         free.sort(key=_to_drop_first)
         return self._settle(limit, surplus, free, going, new)
 
-    def _in_queue(self, tr: Transaction, limit: Limit, going: Going, now_us: int, new: Newcomer) -> Steps[bool]:
+    def _in_queue(self, tr: Transaction, limit: Limit, going: Going, now_us: int, new: Incoming) -> Steps[bool]:
         surplus = (yield from self._count(tr)) - len(going.packed) - limit.most + 1
         if surplus <= 0:
             return True
@@ -150,7 +150,7 @@ class Room:
             free = yield from self._to_drop(tr, surplus, going)
         return self._settle(limit, surplus, free, going, new)
 
-    def _settle(self, limit: Limit, surplus: int, free: list[Standing], going: Going, new: Newcomer) -> bool:
+    def _settle(self, limit: Limit, surplus: int, free: list[Standing], going: Going, new: Incoming) -> bool:
         if surplus <= 0:
             return True
         if limit.when_full == "drop newest":
@@ -171,8 +171,8 @@ class Room:
         positions = [position for _, position, kind in readable(self._layout, due) if kind == TTL]
         ended = [packed for packed in dict.fromkeys(map(pack, positions)) if packed not in going.packed]
         gone = 0
-        for start in range(0, len(ended), SETTLE_LIMIT):
-            there = yield from locate(tr.snapshot, self._layout, sorted(ended[start : start + SETTLE_LIMIT]))
+        for start in range(0, len(ended), FIRE_LIMIT):
+            there = yield from locate(tr.snapshot, self._layout, sorted(ended[start : start + FIRE_LIMIT]))
             over = [item for item in there if _is_over(item, now_us)]
             for item in over:
                 tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
@@ -229,13 +229,13 @@ class Room:
         counts = yield from read_counts(tr, self._layout)
         return counts.get("enqueued", 0) - sum(counts.get(name, 0) for name in _GONE)
 
-    def _watch(self, tr: Transaction, new: Newcomer, limit: Limit) -> Steps[tuple[list[Future[Any]], int | None]]:
+    def _watch(self, tr: Transaction, new: Incoming, limit: Limit) -> Steps[tuple[list[Future[Any]], int | None]]:
         """Watch what goes when there is room; nothing if there is some already."""
         due = yield from due_timers(tr, self._layout, _FAR_US, limit=NEXT_TIMERS)
         due_us = next((at_us for at_us, _, _ in readable(self._layout, due)), None)
         return [tr.watch(key) for key in (yield from self._full(tr, new, limit))], due_us
 
-    def _full(self, tr: Transaction, new: Newcomer, limit: Limit) -> Steps[list[bytes]]:
+    def _full(self, tr: Transaction, new: Incoming, limit: Limit) -> Steps[list[bytes]]:
         """Return keys of which one changes when there is room; none if there is some already.
 
         One limit may have been given for a type, its keys and the queue, each of which is counted by itself.

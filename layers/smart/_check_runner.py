@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from fdbqueue import CheckFailed, CodecError, Position, Queue
 from fdbqueue.layout import Layout
 
-from ._decisions import Asked, Decision, TakeOver
+from ._decisions import Asked, Decision, Replace
 from ._functions import Functions, Given, takes
 from ._messages import MESSAGE_ERRORS, Messages, MessageType
 from ._scanning import Found, position_of
@@ -23,7 +23,7 @@ from ._time_limit import Overrun, within
 
 
 @dataclass(frozen=True, slots=True)
-class Newcomer:
+class Incoming:
     """A message that is about to be enqueued."""
 
     message: Any
@@ -60,7 +60,7 @@ class Answers:
     """Its type."""
     payload: bytes | None = None
     """What it wants to be from now on; None: what it was."""
-    terms: Literal["own", "newcomer"] = "own"
+    terms: Literal["own", "incoming"] = "own"
     """Whose headers, delay and rank it wants to have then."""
     expired: list[Found] = field(default_factory=list)
     asked: int = 0
@@ -88,7 +88,7 @@ class Asking:
         self.wants_last = any(checker.last for checker in self._checkers.values())
         """Whether any check wants to know whether its item is the last one."""
 
-    def newcomer(self, message: Any, now_us: int) -> Newcomer:
+    def incoming(self, message: Any, now_us: int) -> Incoming:
         """Return a message as a newcomer.
 
         Raises:
@@ -102,9 +102,9 @@ class Asking:
             raise CodecError(f"The message does not fit its type in {self._queue!r}: {error}") from error
         # What is stored is the copy, encoded: what a check sees is what a later one will see.
         stored = self._messages.encode_as(found, copy)
-        return Newcomer(copy, found, self.functions.of(found, copy, now_us), stored)
+        return Incoming(copy, found, self.functions.of(found, copy, now_us), stored)
 
-    def window(self, new: Newcomer, found: list[Found], now_us: int, last: bytes | None) -> Answers:
+    def window(self, new: Incoming, found: list[Found], now_us: int, last: bytes | None) -> Answers:
         """Ask items in their order, until one cares. Those whose life is over are not asked, but listed.
 
         Args:
@@ -128,10 +128,10 @@ class Asking:
         return answers
 
     def _ask_all(
-        self, new: Newcomer, found: list[Found], now_us: int, last: bytes | None, answers: Answers, at: _At
+        self, new: Incoming, found: list[Found], now_us: int, last: bytes | None, answers: Answers, at: _At
     ) -> None:
         # Called for every item that is met, up to 10,000 in a transaction: as few calls as can be.
-        encode, decode, checkers, newcomer = self._encode, self._decode, self._checkers, new.message
+        encode, decode, checkers, incoming = self._encode, self._decode, self._checkers, new.message
         dont_care, predicates = Decision.dont_care, self.functions.predicates
         for one in found:
             at.one = one
@@ -157,9 +157,9 @@ class Asking:
                 answers.told_last.append(one.packed == last)
             try:
                 if wants_asked or wants_last:
-                    answer = self._call(checker, message, newcomer, one, now_us, last)
+                    answer = self._call(checker, message, incoming, one, now_us, last)
                 else:
-                    answer = check(message, newcomer)
+                    answer = check(message, incoming)
             except Exception as error:
                 raise self._raised(one, new, error) from error
             if self._debug:
@@ -172,15 +172,15 @@ class Asking:
             self._note(answers, answer, message, new, one, own)
             return
 
-    def _note(self, answers: Answers, answer: Any, message: Any, new: Newcomer, one: Found, own: MessageType) -> None:
-        taken_over = isinstance(answer, TakeOver)
+    def _note(self, answers: Answers, answer: Any, message: Any, new: Incoming, one: Found, own: MessageType) -> None:
+        taken_over = isinstance(answer, Replace)
         if not taken_over and not isinstance(answer, Decision):
             if inspect.iscoroutine(answer):
                 answer.close()
             raise self._failed(one, new, f"it returned {answer!r}, which is no Decision")
         payload = self._taken_over(answer.message if taken_over else message, new, one, own)
-        terms: Literal["own", "newcomer"] = answer.terms if isinstance(answer, TakeOver) else "own"
-        changed = payload != one.payload or terms == "newcomer"
+        terms: Literal["own", "incoming"] = answer.terms if isinstance(answer, Replace) else "own"
+        changed = payload != one.payload or terms == "incoming"
         if changed and not taken_over and answer is not Decision.ignore:
             raise self._failed(one, new, f"it changed its message and answered {str(answer)!r}, not 'ignore'")
         if changed and one.state == "leased":
@@ -189,7 +189,7 @@ class Asking:
         answers.by, answers.type = one, own
         answers.payload, answers.terms = payload if changed else None, terms
 
-    def _taken_over(self, message: Any, new: Newcomer, one: Found, own: MessageType) -> bytes:
+    def _taken_over(self, message: Any, new: Incoming, one: Found, own: MessageType) -> bytes:
         """Return what a message that answered is now, if it may be that."""
         try:
             found = self._messages.type_of(message)
@@ -210,7 +210,7 @@ class Asking:
             raise self._failed(one, new, "it changed the key of its message")
         return payload
 
-    def _is_over(self, own: MessageType, message: Any, new: Newcomer, now_us: int, at: _At) -> bool:
+    def _is_over(self, own: MessageType, message: Any, new: Incoming, now_us: int, at: _At) -> bool:
         """Return whether the predicate of an item's type says that its life is over."""
         at.function = "expires"
         try:
@@ -220,7 +220,7 @@ class Asking:
         at.function = "check"
         return said is True
 
-    def _ask_again(self, answer: Any, message: Any, new: Newcomer, one: Found, now_us: int, last: bytes | None) -> None:
+    def _ask_again(self, answer: Any, message: Any, new: Incoming, one: Found, now_us: int, last: bytes | None) -> None:
         """Ask a fresh copy the same, and compare."""
         other = self._messages.decode(one.payload)
         again = self._answer(other, new.message, new, one, now_us, last)
@@ -229,7 +229,7 @@ class Asking:
                 one, new, f"asked twice it answered {answer!r} and {again!r}, or changed itself in two ways"
             )
 
-    def _find_who_changed(self, new: Newcomer, found: list[Found], now_us: int, last: bytes | None) -> None:
+    def _find_who_changed(self, new: Incoming, found: list[Found], now_us: int, last: bytes | None) -> None:
         """Name the check that changed the newcomer: ask each with a fresh copy of it."""
         for one in found:
             copy = self._messages.decode(new.payload)
@@ -238,22 +238,22 @@ class Asking:
                 raise self._failed(one, new, "it changed the newcomer")
         raise self._failed(found[0], new, "it, or one behind it, changed the newcomer, and only sometimes")
 
-    def _answer(self, message: Any, newcomer: Any, new: Newcomer, one: Found, now_us: int, last: bytes | None) -> Any:
+    def _answer(self, message: Any, incoming: Any, new: Incoming, one: Found, now_us: int, last: bytes | None) -> Any:
         checker = self._checkers[self._messages.type_of(message).name]
         if checker.check is None or (one.state == "leased" and not checker.asked):
             return Decision.dont_care
         try:
-            return self._call(checker, message, newcomer, one, now_us, last)
+            return self._call(checker, message, incoming, one, now_us, last)
         except Exception as error:
             raise self._raised(one, new, error) from error
 
-    def _call(self, checker: Checker, message: Any, newcomer: Any, one: Found, now_us: int, last: bytes | None) -> Any:
+    def _call(self, checker: Checker, message: Any, incoming: Any, one: Found, now_us: int, last: bytes | None) -> Any:
         check: Any = checker.check
         more = (self._asked(one, now_us),) if checker.asked else ()
         return (
-            check(message, newcomer, *more, last=one.packed == last)
+            check(message, incoming, *more, last=one.packed == last)
             if checker.last
-            else check(message, newcomer, *more)
+            else check(message, incoming, *more)
         )
 
     def _changed(self, message: Any, payload: bytes) -> bool:
@@ -272,10 +272,10 @@ class Asking:
     def _position(self, one: Found) -> Position:
         return position_of(self._layout, one.packed)
 
-    def _raised(self, one: Found, new: Newcomer, error: Exception, function: str = "check") -> CheckFailed:
+    def _raised(self, one: Found, new: Incoming, error: Exception, function: str = "check") -> CheckFailed:
         return self._failed(one, new, f"it raised {type(error).__name__}: {error}", function)
 
-    def _failed(self, one: Found, new: Newcomer, why: str, function: str = "check") -> CheckFailed:
+    def _failed(self, one: Found, new: Incoming, why: str, function: str = "check") -> CheckFailed:
         name = self._messages.type_of(self._messages.decode(one.payload)).name
         position = self._position(one)
         return CheckFailed(

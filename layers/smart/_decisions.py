@@ -25,29 +25,29 @@ class Decision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TakeOver:
+class Replace:
     """An item's answer: leave the newcomer out, and store this message in the item's place.
 
     It is `Decision.ignore` for items that can't be changed, or are to be replaced.
 
     Raises:
-        ValueError: `terms` is neither "own" nor "newcomer".
+        ValueError: `terms` is neither "own" nor "incoming".
     """
 
     message: Any
     """Of the same type and with the same key."""
-    terms: Literal["own", "newcomer"] = "own"
+    terms: Literal["own", "incoming"] = "own"
     """Whose headers, delay, time to live and rank the item has from now on. "own": those that it has; the newcomer's
-    are dropped. That is also so for `Decision.ignore` of an item that changed itself. "newcomer": those that the
+    are dropped. That is also so for `Decision.ignore` of an item that changed itself. "incoming": those that the
     newcomer was enqueued with. If the order gives it another rank by them, it leaves its place and is appended there,
     as with "queue and delete"."""
 
     def __post_init__(self) -> None:
-        if self.terms not in ("own", "newcomer"):
-            raise ValueError(f"terms is 'own' or 'newcomer', whose headers, delay and rank stay; not {self.terms!r}.")
+        if self.terms not in ("own", "incoming"):
+            raise ValueError(f"terms is 'own' or 'incoming', whose headers, delay and rank stay; not {self.terms!r}.")
 
 
-Answer: TypeAlias = Decision | TakeOver
+Answer: TypeAlias = Decision | Replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Outcome:
     """How many items were read, asked or not."""
     bytes_read: int
     """Bytes of what was stored for them."""
-    terms: Literal["own", "newcomer"] | None = None
+    terms: Literal["own", "incoming"] | None = None
     """Whose headers, delay, time to live and rank the item has that took over the newcomer's values; None if none did.
-    With "own" it has kept all of these, though its type's `expires` and `deadline` begin anew. With "newcomer" and
+    With "own" it has kept all of these, though its type's `expires` and `deadline` begin anew. With "incoming" and
     another rank it was deleted, and `position` is its new place."""

@@ -15,7 +15,7 @@ from fdbqueue.items import notes_of, size_of
 from ..common._waiting import alarmed
 from ..leases._leases import Leases
 from ..leases._taking import EXPIRED_LIMIT, ITEM_BYTES, TAKE_BYTES, UNTAKEABLE, Predicate
-from ..leases._timers import SETTLE_LIMIT, due_timers, next_due_us, settle
+from ..leases._timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
 from ..leases._transitions import Moves, is_over
 from ._copies import Copies, Copy
 from ._scanning import position_of
@@ -80,16 +80,16 @@ class Fetching:
             strict: whether to ask for another transaction if more timers are due, and to fetch only then.
         """
         now_us = self._leases.now_us()
-        due = started(due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT))
+        due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
         number, _ = yield from self._copies.numbers(tr, recipient)
         overdue = yield from due
         moves = Moves(tr, self._layout)
         try:
             if overdue:
-                _, settled = yield from settle(
+                _, settled = yield from fire_due(
                     tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry
                 )
-                if strict and moves.any and not (settled and len(overdue) < SETTLE_LIMIT):
+                if strict and moves.any and not (settled and len(overdue) < FIRE_LIMIT):
                     return Fetched([], again=True), True
         finally:
             moves.finish()

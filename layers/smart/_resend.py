@@ -54,12 +54,12 @@ from functools import partial
 from typing import cast
 
 from fdbqueue import Position, Queue
+from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import is_database, only_transaction
 from fdbqueue.layout import Layout, pack
-from fdbqueue.portion import Portion
 from fdbqueue.verbs import verb
 
 from ..leases._commit_if_written import commit_if_written
@@ -201,7 +201,7 @@ class Resend:
                 raise ValueError("timeout needs a database: a transaction never sees items committed after it began.")
             fetched, _ = yield from self._fetching.fetch(cast(Transaction, tr), recipient, limit, strict=False)
             return fetched.copies
-        portion = Portion(limit)
+        portion = AdaptiveLimit(limit)
         deadline = None if timeout is None else time.monotonic() + timeout
 
         def body(tr: Transaction) -> Steps[tuple[Fetched, bool]]:

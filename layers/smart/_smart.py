@@ -24,7 +24,7 @@ from ._admitting import Admitting, Terms
 from ._batches import Batches, admit_all
 from ._capacity import Room
 from ._check import SmartStats, check_smart, read_smart_stats
-from ._check_runner import Asking, Newcomer
+from ._check_runner import Asking, Incoming
 from ._copies import said
 from ._decisions import Decision, Outcome
 from ._functions import NEW, failed
@@ -153,7 +153,7 @@ class SmartQueue(QueueWithLeases[Any]):
                 a database.
 
         If a queued item takes over its values, these terms are dropped, and the item keeps its own: its headers, its
-        rank and place, its delay. An item that answers ``TakeOver(message, terms="newcomer")`` takes them.
+        rank and place, its delay. An item that answers ``TakeOver(message, terms="incoming")`` takes them.
 
         Raises:
             CodecError, ItemTooLarge: the message does not fit. CheckFailed: a check, or a function of a message type,
@@ -206,8 +206,8 @@ class SmartQueue(QueueWithLeases[Any]):
             alone = partial(self._enqueue, tr, terms=terms, timeout=timeout)
             batches = Batches(self.queue, self._newcomer, admit, alone)
             return (yield from batches.enqueue(cast(Database, tr), messages))
-        newcomers = [self._newcomer(message) for message in messages]
-        return (yield from admit_all(cast(Transaction, tr), newcomers, admit))
+        incomings = [self._newcomer(message) for message in messages]
+        return (yield from admit_all(cast(Transaction, tr), incomings, admit))
 
     @verb
     def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
@@ -247,8 +247,8 @@ class SmartQueue(QueueWithLeases[Any]):
         """
         return check_smart(tr, self.leases, self._index, self.messages)
 
-    def _newcomer(self, message: Any) -> Newcomer:
-        return self._asking.newcomer(message, self.leases.now_us())
+    def _newcomer(self, message: Any) -> Incoming:
+        return self._asking.incoming(message, self.leases.now_us())
 
     def _terms(
         self,
@@ -270,7 +270,7 @@ class SmartQueue(QueueWithLeases[Any]):
         return Terms(visible_at(self.leases.now_us(), delay, at), ttl_us, headers)
 
     def _enqueue(
-        self, tr: Transaction | Database, new: Newcomer, terms: Terms, timeout: float | None
+        self, tr: Transaction | Database, new: Incoming, terms: Terms, timeout: float | None
     ) -> Steps[Outcome]:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -283,12 +283,12 @@ class SmartQueue(QueueWithLeases[Any]):
                     raise
                 yield from self._room.wait(cast(Database, tr), new, limit, left)
 
-    def _admit(self, tr: Transaction, new: Newcomer, terms: Terms) -> Steps[Outcome]:
+    def _admit(self, tr: Transaction, new: Incoming, terms: Terms) -> Steps[Outcome]:
         if new.type.confirms is not None:
             return (yield from self._confirm(tr, new))
         return (yield from self._admitting.admit(tr, new, terms, self.leases.now_us()))
 
-    def _confirm(self, tr: Transaction, new: Newcomer) -> Steps[Outcome]:
+    def _confirm(self, tr: Transaction, new: Incoming) -> Steps[Outcome]:
         """Let the item whose copy it confirms answer "ignore and delete"; no other item is asked."""
         what = self._asking.functions.confirms(new.type, new.message)
         try:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from fdbqueue.engine.api import Future, Transaction
 from fdbqueue.engine.errors import NOT_COMMITTED, FDBError
 
-from ..common._batcher import Alarm, Ticket
+from ..common._batcher import Alarm, PendingCall
 from ..common._waiting import Promise
-from ._delivery import ITEMS_AT_ONCE, Got, Share
-from ._prefetch import Foresight
+from ._delivery import ITEMS_AT_ONCE, Allotment, Got
+from ._prefetch import Prefetch
 from ._requests import Request, Wish, granted_us
 
 
@@ -24,11 +24,11 @@ class Want(NamedTuple):
     """Whether it waits when there are none."""
 
 
-Caller = Ticket[Want, list[Got]]
+Caller = PendingCall[Want, list[Got]]
 
 
 @dataclass(slots=True)
-class Turn:
+class Attempt:
     """What a transaction of ours did."""
 
     tr: Transaction
@@ -54,7 +54,7 @@ class Turn:
     """That of its commit or, without one, of its reads; 0 or less: unknown."""
     old_grants: list[bytes] = field(default_factory=list)
     """Grants' keys that it removed."""
-    foresight: Foresight | None = None
+    foresight: Prefetch | None = None
     """What comes next if it commits."""
     bell: Promise = field(default_factory=Promise)
     """Rung by those who came later and do not wait."""
@@ -67,7 +67,7 @@ class Turn:
 class Leave(Exception):
     """Ends a transaction that has nothing to write."""
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Attempt) -> None:
         self.turn = turn
 
 
@@ -80,7 +80,7 @@ class Unforeseen(Exception):
 
 
 @dataclass(slots=True)
-class Meetings:
+class ContentionStats:
     """What calls met at the head."""
 
     looks: int = 0
@@ -93,10 +93,10 @@ class Meetings:
         self.conflicts += error.code == NOT_COMMITTED
 
 
-def share_of(request: Request) -> Share:
+def share_of(request: Request) -> Allotment:
     """Return what another's request is to be given."""
     wish = request.wish
-    return Share(wish.wanted, granted_us(wish.duration_us), wish.consumer)
+    return Allotment(wish.wanted, granted_us(wish.duration_us), wish.consumer)
 
 
 def wanted_by(callers: list[Caller]) -> int:

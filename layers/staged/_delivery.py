@@ -21,10 +21,10 @@ from fdbqueue.layout import pack
 
 from ..leases._head import Head
 from ..leases._holding import read_leased
-from ..leases._lease import Fate, Lease, LeaseHandle
+from ..leases._lease import Disposition, Lease, LeaseHandle
 from ..leases._leases import Leases
 from ..leases._taking import UNTAKEABLE, LifeOver, Predicate
-from ..leases._timers import SETTLE_LIMIT, due_timers, next_due_us, settle
+from ..leases._timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
 from ..leases._times import seconds_or_none
 from ..leases._transitions import Moves, at_rest, is_over
 
@@ -57,7 +57,7 @@ class Got:
 
 
 @dataclass(slots=True)
-class Share:
+class Allotment:
     """Who gets how many."""
 
     wanted: int
@@ -71,7 +71,7 @@ class Share:
 
 
 @dataclass(slots=True)
-class Look:
+class HeadRead:
     """What is being read of the head."""
 
     now_us: int
@@ -100,7 +100,7 @@ class Served:
     """What makes the first item unreadable, if it was this process' turn to read it; it stays where it is."""
 
 
-class Serving:
+class Delivery:
     """Takes items of one queue from its head."""
 
     __slots__ = ("_bare", "_layout", "_leases", "_looks", "_others", "_predicate", "_queue", "large")
@@ -117,7 +117,7 @@ class Serving:
         self.large = False
         """Whether the items that were seen last are large ones."""
 
-    def look(self, tr: Transaction, *, limit: int) -> Look:
+    def look(self, tr: Transaction, *, limit: int) -> HeadRead:
         """Begin to read what is due, and about as many items as will be taken.
 
         In a queue without timers one read tells both: of all from the first timer's place on, in which the items are
@@ -126,13 +126,13 @@ class Serving:
         now_us = self._leases.now_us()
         if self._bare:
             begin, _ = self._layout.timers_until(now_us)
-            return Look(now_us, None, limit, started(rows(tr.snapshot, begin, self._layout.end, limit=limit)))
-        due = started(due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT))
-        return Look(now_us, due, limit, started(self._leases.head.first(tr, limit=limit)))
+            return HeadRead(now_us, None, limit, started(rows(tr.snapshot, begin, self._layout.end, limit=limit)))
+        due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
+        return HeadRead(now_us, due, limit, started(self._leases.head.first(tr, limit=limit)))
 
     def look_behind(
         self, tr: Transaction, begin: bytes, end: bytes, *, limit: int, others: int
-    ) -> Steps[tuple[list[KeyValue], Look]]:
+    ) -> Steps[tuple[list[KeyValue], HeadRead]]:
         """Read up to `others` rows between `begin` and `end`, which stand in front of all items, and look at the items.
 
         In a queue without timers one read tells all, too. By snapshot.
@@ -146,12 +146,12 @@ class Serving:
             if len(first) < min(most, others):
                 timers, _ = self._layout.timers_until(now_us)
                 behind = [row for row in found[len(first) :] if row.key >= timers]
-                return first, Look(now_us, None, most - len(found) + len(behind), finished(behind), behind)
+                return first, HeadRead(now_us, None, most - len(found) + len(behind), finished(behind), behind)
         reading = started(rows(tr.snapshot, begin, end, limit=others))
         look = self.look(tr, limit=limit)
         return (yield from reading), look
 
-    def look_alone(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[Look | None]:
+    def look_alone(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[HeadRead | None]:
         """Look at the head and at whether anything else stands between `begin` and the items, in one read.
 
         By snapshot, as the reads that it stands for. None if something does, or if that is to be expected.
@@ -163,14 +163,14 @@ class Serving:
         if found and found[0].key < self._layout.begin:
             return None
         self._bare = True
-        return Look(now_us, None, limit, finished(found), found)
+        return HeadRead(now_us, None, limit, finished(found), found)
 
     def _tries_again(self) -> bool:
         """Say whether to look once more for what was there, and may be gone for good: timers, in most queues."""
         self._looks += 1
         return self._looks % TRY_AGAIN_LOOKS == 0 and type(self._leases.head) is Head
 
-    def see(self, tr: Transaction, look: Look) -> Steps[tuple[list[KeyValue], list[KeyValue]]]:
+    def see(self, tr: Transaction, look: HeadRead) -> Steps[tuple[list[KeyValue], list[KeyValue]]]:
         """Return what is due and the first items, as a look finds them.
 
         Raises:
@@ -188,38 +188,40 @@ class Serving:
         self._bare = False
         return (yield from self.see(tr, self.look(tr, limit=look.limit)))
 
-    def take(self, tr: Transaction, look: Look, shares: list[Share], *, most: int = ITEMS_AT_ONCE) -> Steps[Served]:
-        """Settle what is due, and give the first items, at most `most`, to `shares`, each as many as it wants.
+    def take(
+        self, tr: Transaction, look: HeadRead, allotments: list[Allotment], *, most: int = ITEMS_AT_ONCE
+    ) -> Steps[Served]:
+        """Settle what is due, and give the first items, at most `most`, to `allotments`, each as many as it wants.
 
         *Conflicts:* with another who takes one of these items, and with what comes to stand in front of one. *Cost:*
         the look's reads in parallel, one more if it read too little; two to four writes per item.
         """
         now_us, seen = look.now_us, look.limit
-        limit = min(most, sum(share.wanted for share in shares))
+        limit = min(most, sum(allotment.wanted for allotment in allotments))
         moves = Moves(tr, self._layout)
         served = Served()
         try:
             overdue, found = yield from self.see(tr, look)
             if overdue:
-                _, all_settled = yield from settle(
+                _, all_fired = yield from fire_due(
                     tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry
                 )
                 # Timers of items that nobody can read stay; without anything moved, coming again would not end.
-                served.again = moves.any and (not all_settled or len(overdue) == SETTLE_LIMIT)
+                served.again = moves.any and (not all_fired or len(overdue) == FIRE_LIMIT)
                 if not served.again:
                     # The head was read before items came back.
                     seen, found = limit, (yield from self._leases.head.first(tr, limit=limit))
             if not served.again:
                 if len(found) == seen < limit:
                     found += yield from self._leases.head.first(tr, limit=limit - seen, after=found[-1].key)
-                dealt = yield from self._give(tr, moves, found, shares, served, now_us)
+                dealt = yield from self._give(tr, moves, found, allotments, served, now_us)
                 served.drained = len(found) < limit and dealt == len(found)
         finally:
             moves.finish()
         served.wrote = moves.any
         return served
 
-    def take_own(self, tr: Transaction, look: Look, shares: list[Share], *, offset: int) -> Steps[bool]:
+    def take_own(self, tr: Transaction, look: HeadRead, allotments: list[Allotment], *, offset: int) -> Steps[bool]:
         """Give shares the items that fall to them, when the first `offset` ones are taken by others, each its own.
 
         False, and nothing written, where there is more to do than that: where something is due, too large or can't be
@@ -229,7 +231,7 @@ class Serving:
         stand in front of the last one; not with those who take what falls to them. *Cost:* the look's reads in
         parallel, one more if it read too little; two to four writes per item.
         """
-        whose = [share for share in shares for _ in range(share.wanted)]
+        whose = [allotment for allotment in allotments for _ in range(allotment.wanted)]
         end = offset + len(whose)
         due, found = yield from self.see(tr, look)
         if not due and found and len(found) == look.limit < end:
@@ -241,13 +243,13 @@ class Serving:
         try:
             if not self._are_plain(found[:end], look.now_us):
                 return False
-            for row, share in zip(own, whose, strict=False):
+            for row, allotment in zip(own, whose, strict=False):
                 position, notes, item = self._layout.position_of(row.key), notes_of(row.value), None
-                if share.own or self._predicate:
+                if allotment.own or self._predicate:
                     item = yield from self._queue.item(tr, position, row.value)
                     if self._predicate.says_over(item, notes, look.now_us):
                         return False
-                opened.append((row, position, notes, item if share.own else None, share))
+                opened.append((row, position, notes, item if allotment.own else None, allotment))
         except UNTAKEABLE:
             return False
         begin = self._layout.begin
@@ -257,15 +259,15 @@ class Serving:
         tr.add_read_conflict_range(begin, own[-1].key + b"\x00")
         moves = Moves(tr, self._layout)
         token = os.urandom(TOKEN_BYTES)
-        for row, position, notes, item, share in opened:
+        for row, position, notes, item, allotment in opened:
             packed = self._layout.available.packed(row.key)
             tr.clear(row.key)  # and no more than the key: those behind count on it
             moves.leave_available(packed, notes, cleared=True)
             if item is not None:
-                share.got.append(self._own(moves, item, packed, row.value, notes, share, token, look.now_us))
+                allotment.got.append(self._own(moves, item, packed, row.value, notes, allotment, token, look.now_us))
             else:
-                self._lend(moves, packed, row.value, notes, share, token, look.now_us)
-                share.handles.append(LeaseHandle(position, token))
+                self._lend(moves, packed, row.value, notes, allotment, token, look.now_us)
+                allotment.handles.append(LeaseHandle(position, token))
         moves.finish()
         return True
 
@@ -298,14 +300,14 @@ class Serving:
     def take_out(self, tr: Transaction, *, limit: int) -> Steps[list[Item]]:
         """Take up to `limit` first items out, after what was due is settled, however much that is."""
         while True:
-            share = Share(limit, 0, "", own=True)
-            served = yield from self.take(tr, self.look(tr, limit=limit), [share])
+            allotment = Allotment(limit, 0, "", own=True)
+            served = yield from self.take(tr, self.look(tr, limit=limit), [allotment])
             if served.error is not None:
                 raise served.error
-            if share.got or not served.again:
-                return [got.given for got in share.got if isinstance(got.given, Item)]
+            if allotment.got or not served.again:
+                return [got.given for got in allotment.got if isinstance(got.given, Item)]
 
-    def collect(self, tr: Transaction, granted: list[LeaseHandle], share: Share) -> Steps[list[Got]]:
+    def collect(self, tr: Transaction, granted: list[LeaseHandle], allotment: Allotment) -> Steps[list[Got]]:
         """Make granted leases this process' own: as many as are wanted, the others go back; lost ones are left out.
 
         *Conflicts:* with whoever reclaims one of them. *Cost:* one read each, in parallel, or one of all, and
@@ -327,14 +329,14 @@ class Serving:
             before = at_rest(replace(notes, attempt=notes.attempt - 1))
             moves.leave_leased(packed, notes)
             item = None
-            if readable and len(got) < share.wanted:
+            if readable and len(got) < allotment.wanted:
                 try:
                     item = yield from self._queue.item(tr, lease.position, stored)
                 except (CodecError, FormatError):
                     # It goes back, and then it is the first one: who takes it next is told why it can't be read.
                     readable = False
             if item is not None:
-                got.append(self._own(moves, item, packed, stored, before, share, lease.token, now_us))
+                got.append(self._own(moves, item, packed, stored, before, allotment, lease.token, now_us))
                 continue
             if not asked:
                 asked = True
@@ -385,7 +387,7 @@ class Serving:
             else:
                 stored = self._write_chunks(tr, got) if is_chunked(got.stored) else got.stored
                 fate = moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
-                if fate is not Fate.expired:
+                if fate is not Disposition.expired:
                     moves.set_beside(got.packed, got.notes)
                 moves.tally("dequeued", -1)
         for got, read in leased:
@@ -402,19 +404,25 @@ class Serving:
         return next_due_us(tr, self._layout, self._leases.now_us())
 
     def _give(
-        self, tr: Transaction, moves: Moves, found: list[KeyValue], shares: list[Share], served: Served, now_us: int
+        self,
+        tr: Transaction,
+        moves: Moves,
+        found: list[KeyValue],
+        allotments: list[Allotment],
+        served: Served,
+        now_us: int,
     ) -> Steps[int]:
         """Give items to shares; return how many rows were dealt with."""
         dealt = size = 0
         following = iter(found)
-        for share in shares:
-            token = os.urandom(TOKEN_BYTES) if share.duration_us else b""
-            for row in islice(following, share.wanted):
+        for allotment in allotments:
+            token = os.urandom(TOKEN_BYTES) if allotment.duration_us else b""
+            for row in islice(following, allotment.wanted):
                 size += _CHUNKED_BYTES if is_chunked(row.value) else len(row.value)
                 if dealt and size > BYTES_AT_ONCE:
                     break
                 try:
-                    alive = yield from self._give_one(tr, moves, row, share, token, now_us)
+                    alive = yield from self._give_one(tr, moves, row, allotment, token, now_us)
                 except UNTAKEABLE as error:
                     served.error = None if dealt else error
                     break
@@ -430,30 +438,30 @@ class Serving:
         return dealt
 
     def _give_one(
-        self, tr: Transaction, moves: Moves, row: KeyValue, share: Share, token: bytes, now_us: int
+        self, tr: Transaction, moves: Moves, row: KeyValue, allotment: Allotment, token: bytes, now_us: int
     ) -> Steps[bool]:
         """Give an item to a share; False if its life was over."""
         notes, packed = notes_of(row.value), self._layout.available.packed(row.key)
         position = self._layout.position_of(row.key)
         item, outdated = None, is_over(notes, now_us)
         try:
-            if not outdated and (share.own or self._predicate):
+            if not outdated and (allotment.own or self._predicate):
                 item = yield from self._queue.item(tr, position, row.value)
                 outdated = self._predicate.says_over(item, notes, now_us)
         except UNTAKEABLE:
-            if share.own:
+            if allotment.own:
                 raise
         if outdated:
             moves.leave_available(packed, notes, cleared=True)
             moves.vanish(packed, row.value, "expired")
             return False
-        if share.own and item is not None:
+        if allotment.own and item is not None:
             moves.leave_available(packed, notes, cleared=True)
-            share.got.append(self._own(moves, item, packed, row.value, notes, share, token, now_us))
+            allotment.got.append(self._own(moves, item, packed, row.value, notes, allotment, token, now_us))
         else:
             moves.leave_available(packed, notes, cleared=True)
-            self._lend(moves, packed, row.value, notes, share, token, now_us)
-            share.handles.append(LeaseHandle(position, token))
+            self._lend(moves, packed, row.value, notes, allotment, token, now_us)
+            allotment.handles.append(LeaseHandle(position, token))
         return True
 
     def _own(
@@ -463,22 +471,22 @@ class Serving:
         packed: bytes,
         stored: bytes,
         notes: Notes,
-        share: Share,
+        allotment: Allotment,
         token: bytes,
         now_us: int,
     ) -> Got:
-        if not share.duration_us:
+        if not allotment.duration_us:
             moves.vanish(packed, stored, "dequeued")
             return Got(item, packed, stored, notes)
-        lent = self._lend(moves, packed, stored, notes, share, token, now_us)
+        lent = self._lend(moves, packed, stored, notes, allotment, token, now_us)
         return Got(_lease(item, lent), packed, stored, notes, lent)
 
     def _lend(
-        self, moves: Moves, packed: bytes, stored: bytes, notes: Notes, share: Share, token: bytes, now_us: int
+        self, moves: Moves, packed: bytes, stored: bytes, notes: Notes, allotment: Allotment, token: bytes, now_us: int
     ) -> Notes:
-        expires_at_us = now_us + share.duration_us
+        expires_at_us = now_us + allotment.duration_us
         lent = replace(
-            notes, attempt=notes.attempt + 1, token=token, expires_at_us=expires_at_us, consumer=share.consumer
+            notes, attempt=notes.attempt + 1, token=token, expires_at_us=expires_at_us, consumer=allotment.consumer
         )
         moves.enter_leased(packed, stored, lent)
         return lent

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import cast
 
 from fdbqueue import Item
+from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
-from fdbqueue.portion import Portion
 
 from ..leases._leases import Leases
-from ._delivery import Serving
+from ._delivery import Delivery
 
 
 class Dequeueing:
@@ -25,7 +25,7 @@ class Dequeueing:
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
-        self._serving = Serving(leases)
+        self._serving = Delivery(leases)
 
     def take_out(self, tr: Transaction | Database, *, limit: int) -> Steps[list[Item]]:
         """Take up to `limit` items out, in the head's order; fewer when so many can't be read in time.
@@ -35,7 +35,7 @@ class Dequeueing:
         """
         if limit < 1:
             raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
-        portion = Portion(limit)
+        portion = AdaptiveLimit(limit)
 
         def body(tr: Transaction) -> Steps[list[Item]]:
             return self._serving.take_out(tr, limit=portion.limit)

@@ -18,22 +18,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD, FDBError, predicates
 from fdbqueue.engine.steps import Steps, started
 from fdbqueue.layout import RANDOM_BYTES
-from fdbqueue.portion import Portion
 
-from ..common._batcher import Alarm, Crew
+from ..common._batcher import Alarm, Batcher
 from ..leases._head import Head
 from ..leases._lease import LeaseHandle
 from ..leases._leases import Leases
-from ._attempt import Caller, Contended, Leave, Meetings, Turn, Unforeseen, Want, share_of, wanted_by
-from ._delivery import ITEMS_AT_ONCE, Got, Look, Served, Serving, Share
-from ._recent_leases import Remembered
+from ._attempt import Attempt, Caller, Contended, ContentionStats, Leave, Unforeseen, Want, share_of, wanted_by
+from ._delivery import ITEMS_AT_ONCE, Allotment, Delivery, Got, HeadRead, Served
+from ._recent_leases import RecentLeases
 from ._requests import REQUEST_SECONDS, Request, Requests, Wish, granted_us
-from ._stall_detector import Standstill
-from ._uncontended import Alone
+from ._stall_detector import StallDetector
+from ._uncontended import Uncontended
 from ._versions import OwnVersion, RecentVersion
 
 REQUESTS_AT_ONCE = 100
@@ -48,7 +48,7 @@ _WATCHED = ("enqueued", "leased", "dead")
 """The counters that change whenever an item becomes available, but for those that a timer brings back."""
 
 
-class Turns(Crew[Want, list[Got]]):
+class HeadCoordinator(Batcher[Want, list[Got]]):
     """One process' calls for items of one queue in one database, on the same terms.
 
     Args:
@@ -67,8 +67,8 @@ class Turns(Crew[Want, list[Got]]):
         *,
         duration_us: int,
         consumer: str,
-        meetings: Meetings,
-        remembered: Remembered,
+        contention_stats: ContentionStats,
+        remembered: RecentLeases,
         version: RecentVersion,
         announce: Callable[[int], None],
     ) -> None:
@@ -76,7 +76,7 @@ class Turns(Crew[Want, list[Got]]):
         self._leases = leases
         self._queue = leases.queue
         self._requests = Requests(leases.layout)
-        self._serving = Serving(leases)
+        self._serving = Delivery(leases)
         self._duration_us = duration_us
         self._consumer = consumer
         self._client = os.urandom(RANDOM_BYTES)
@@ -88,17 +88,17 @@ class Turns(Crew[Want, list[Got]]):
         self._contended = False
         self._swept = False
         self._pause = TAKEOVER_SECONDS
-        self._standstill = Standstill()
+        self._standstill = StallDetector()
         self._fulfilled = 1
         self._reach = 1
         self._met = -math.inf
         self._ahead = True
         self._first_attempt = True
-        self._portion = Portion(ITEMS_AT_ONCE)
+        self._portion = AdaptiveLimit(ITEMS_AT_ONCE)
         self._version = version
         self._announce = announce
-        self._alone = Alone(self._serving, leases.layout, self._requests.begin)
-        self._meetings = meetings
+        self._alone = Uncontended(self._serving, leases.layout, self._requests.begin)
+        self._meetings = contention_stats
         self._remembered = remembered
 
     def serve(self, leader: Caller) -> Steps[Alarm | None]:
@@ -131,7 +131,7 @@ class Turns(Crew[Want, list[Got]]):
             yield from self.line.gather()
         self._alone.guessed = False
         if self._request is None or not self._rests:  # who could not claim as much in time waits for less
-            self._portion = Portion(ITEMS_AT_ONCE)
+            self._portion = AdaptiveLimit(ITEMS_AT_ONCE)
         lately = time.monotonic() - self._met <= AFTERMATH_SECONDS
         if self._request is not None:
             body = self._look if self._rests else self._claim
@@ -184,7 +184,7 @@ class Turns(Crew[Want, list[Got]]):
                 self._rests = self._is_served()
                 raise Contended
 
-    def _deal(self, db: Database, turn: Turn) -> Steps[None]:
+    def _deal(self, db: Database, turn: Attempt) -> Steps[None]:
         """Give what was got to those who wait, in order; what nobody wants any more goes back."""
         got = turn.got
         served = 0
@@ -215,9 +215,9 @@ class Turns(Crew[Want, list[Got]]):
         if got:
             yield from self._queue.transact(db, lambda tr: self._serving.put_back(tr, got))
 
-    def _direct(self, tr: Transaction) -> Steps[Turn]:
+    def _direct(self, tr: Transaction) -> Steps[Attempt]:
         """Fulfill the requests that stand there, and take items for our own callers behind them, without a request."""
-        turn = Turn(tr, self.line.waiting())
+        turn = Attempt(tr, self.line.waiting())
         limit = self._at_most(wanted_by(turn.callers))
         look = None
         standing: list[Request] = []
@@ -245,7 +245,7 @@ class Turns(Crew[Want, list[Got]]):
             raise Leave(turn)
         return turn
 
-    def _register_at_once(self, tr: Transaction) -> Steps[Turn]:
+    def _register_at_once(self, tr: Transaction) -> Steps[Attempt]:
         """Register without looking first whether there is somebody."""
         # At the first attempt only: a later one may have read already, to find out what became of the one before it,
         # and then has a version. What was seen meanwhile does not help it.
@@ -254,9 +254,9 @@ class Turns(Crew[Want, list[Got]]):
             tr.set_read_version(recent)
         return (yield from self._register(tr))
 
-    def _register(self, tr: Transaction) -> Steps[Turn]:
+    def _register(self, tr: Transaction) -> Steps[Attempt]:
         """Register behind all who did before, by a blind write."""
-        turn = Turn(tr, self.line.waiting())
+        turn = Attempt(tr, self.line.waiting())
         if not self._swept:
             self._swept = True
             yield from self._requests.sweep_grants(tr, self._client, self._leases.now_us())
@@ -268,7 +268,7 @@ class Turns(Crew[Want, list[Got]]):
         self._pause = TAKEOVER_SECONDS
         return turn
 
-    def _wish(self, turn: Turn) -> Wish:
+    def _wish(self, turn: Attempt) -> Wish:
         expires_at_us = self._leases.now_us() + int(REQUEST_SECONDS * 1e6)
         client = self._client + self._registrations.to_bytes(4, "big")
         return Wish(client, wanted_by(turn.callers), expires_at_us, self._duration_us, self._consumer)
@@ -281,11 +281,11 @@ class Turns(Crew[Want, list[Got]]):
             # It took an unknown outcome to register it, and with that went the versionstamp.
             return (yield from self._queue.read(db, partial(self._requests.find, wish=wish)))
 
-    def _claim(self, tr: Transaction) -> Steps[Turn]:
+    def _claim(self, tr: Transaction) -> Steps[Attempt]:
         """Take the items that fall to our request; those in front of it take theirs. Collect what was granted."""
         self._meetings.looks += 1
         request = self._own_request()
-        turn = Turn(tr, self.line.waiting(), request=request)
+        turn = Attempt(tr, self.line.waiting(), request=request)
         registered_at, self._registered_at = self._registered_at, 0
         grant_key = self._requests.grant_key(request.wish.client)
         granted = None
@@ -321,38 +321,43 @@ class Turns(Crew[Want, list[Got]]):
                 if (yield from self._serve_some(tr, look, stuck, [share_of(one) for one in stuck], [])):
                     return turn
             else:
-                share = self._share(turn, request)
-                if (yield from self._serve_some(tr, look, [request], [share], in_front)):
-                    turn.request, turn.got = None, share.got
+                allotment = self._share(turn, request)
+                if (yield from self._serve_some(tr, look, [request], [allotment], in_front)):
+                    turn.request, turn.got = None, allotment.got
                     return turn
         # It has gone, or is one of very many, or there is nothing for it, or more to do than to take it.
         self._rests = True
         raise Leave(turn)
 
     def _serve_some(
-        self, tr: Transaction, look: Look, requests: list[Request], shares: list[Share], in_front: list[Request]
+        self,
+        tr: Transaction,
+        look: HeadRead,
+        requests: list[Request],
+        allotments: list[Allotment],
+        in_front: list[Request],
     ) -> Steps[bool]:
         """Give requests the items that fall to them behind those in front; False, and nothing written, if not."""
         offset = sum(one.wish.wanted for one in in_front)
-        end = offset + sum(share.wanted for share in shares)
+        end = offset + sum(allotment.wanted for allotment in allotments)
         self._reach = min(end, REACH_ITEMS)
         if end > REACH_ITEMS or self._portion.limit < ITEMS_AT_ONCE:
             return False
-        if not (yield from self._serving.take_own(tr, look, shares, offset=offset)):
+        if not (yield from self._serving.take_own(tr, look, allotments, offset=offset)):
             return False
         self._requests.go_past(tr, in_front)
-        for one, share in zip(requests, shares, strict=True):
-            given = len(share.got or share.handles)
+        for one, allotment in zip(requests, allotments, strict=True):
+            given = len(allotment.got or allotment.handles)
             if given:
-                self._requests.fulfill(tr, one, share.handles, now_us=look.now_us, given=given, in_turn=True)
+                self._requests.fulfill(tr, one, allotment.handles, now_us=look.now_us, given=given, in_turn=True)
         return True
 
-    def _look(self, tr: Transaction) -> Steps[Turn]:
+    def _look(self, tr: Transaction) -> Steps[Attempt]:
         """Collect what was granted, or fulfill, if it is this one's turn, or wait."""
         self._meetings.looks += 1
         request = self._own_request()
         bell = self.line.new_bell()
-        turn = Turn(tr, self.line.waiting(), request=request, bell=bell)
+        turn = Attempt(tr, self.line.waiting(), request=request, bell=bell)
         grant_key = self._requests.grant_key(request.wish.client)
         # Plain reads: who fulfills, withdraws or collects this request at the same time conflicts with it.
         granted, own = tr.get(grant_key), tr.get(request.key)
@@ -381,7 +386,7 @@ class Turns(Crew[Want, list[Got]]):
             raise RuntimeError("there is no request to look after")
         return self._request
 
-    def _collect(self, tr: Transaction, turn: Turn, grant_key: bytes, granted: list[LeaseHandle]) -> Steps[None]:
+    def _collect(self, tr: Transaction, turn: Attempt, grant_key: bytes, granted: list[LeaseHandle]) -> Steps[None]:
         """Take what was granted. Leases that are good as they are need no commit. (docs/adr/0076)"""
         turn.request = None
         self._met = time.monotonic()
@@ -396,8 +401,8 @@ class Turns(Crew[Want, list[Got]]):
         tr.clear(grant_key)
 
     def _act(
-        self, tr: Transaction, turn: Turn, look: Look | None, request: Request, standing: list[Request]
-    ) -> Steps[Turn]:
+        self, tr: Transaction, turn: Attempt, look: HeadRead | None, request: Request, standing: list[Request]
+    ) -> Steps[Attempt]:
         now_us = self._leases.now_us()
         live = [one for one in standing if one.key == request.key or one.wish.expires_at_us > now_us]
         in_front = [one for one in live if one.key < request.key]
@@ -427,8 +432,8 @@ class Turns(Crew[Want, list[Got]]):
     def _fulfill(
         self,
         tr: Transaction,
-        turn: Turn,
-        look: Look | None,
+        turn: Attempt,
+        look: HeadRead | None,
         request: Request | None,
         live: list[Request],
         dead: list[Request],
@@ -436,25 +441,25 @@ class Turns(Crew[Want, list[Got]]):
         """Give the first items to the requests in order, ours among them; without one we come last."""
         alone = request is None or live[-1].key == request.key
         own = self._share(turn, None if alone else request)
-        shares = [own if request and one.key == request.key else share_of(one) for one in live]
+        allotments = [own if request and one.key == request.key else share_of(one) for one in live]
         if request is None:
-            shares.append(own)
+            allotments.append(own)
         if look is None:
-            look = self._serving.look(tr, limit=self._at_most(sum(share.wanted for share in shares)))
-        served = yield from self._serving.take(tr, look, shares, most=self._portion.limit)
+            look = self._serving.look(tr, limit=self._at_most(sum(allotment.wanted for allotment in allotments)))
+        served = yield from self._serving.take(tr, look, allotments, most=self._portion.limit)
         turn.got, turn.error, turn.drained = own.got, served.error, served.drained
         self._fulfilled = served.items
         for one in dead:
             self._requests.remove(tr, one.key)
         if own.got:
             turn.request = None
-        for one, share in zip(live, shares, strict=False):
-            if share.got or share.handles:
-                given = len(share.got or share.handles)
-                self._requests.fulfill(tr, one, share.handles, now_us=look.now_us, given=given)
+        for one, allotment in zip(live, allotments, strict=False):
+            if allotment.got or allotment.handles:
+                given = len(allotment.got or allotment.handles)
+                self._requests.fulfill(tr, one, allotment.handles, now_us=look.now_us, given=given)
         return served
 
-    def _set_alarm(self, turn: Turn, request: Request, in_front: list[Request], now_us: int) -> Steps[Alarm]:
+    def _set_alarm(self, turn: Attempt, request: Request, in_front: list[Request], now_us: int) -> Steps[Alarm]:
         """Watch what this one has to wake for, by this transaction's own view, so that nothing is missed.
 
         The transaction wrote nothing: its commit only sets the watches off, and the conflict that a watch adds harms
@@ -482,16 +487,16 @@ class Turns(Crew[Want, list[Got]]):
         value = yield tr.get(grant_key)
         self._requests.remove(tr, request.key)
         if value.present():
-            unwanted = Share(0, self._duration_us, self._consumer, own=True)
+            unwanted = Allotment(0, self._duration_us, self._consumer, own=True)
             yield from self._serving.collect(tr, self._requests.granted(bytes(value)), unwanted)
             tr.clear(grant_key)
 
     def _at_most(self, items: int) -> int:
         return min(self._portion.limit, items)
 
-    def _share(self, turn: Turn, request: Request | None) -> Share:
+    def _share(self, turn: Attempt, request: Request | None) -> Allotment:
         """Return what our callers get, of as many items as a request asks for if others stand behind it."""
         wanted = wanted_by(turn.callers)
         if request is not None:
             wanted = min(wanted, request.wish.wanted)
-        return Share(wanted, self._duration_us, self._consumer, own=True)
+        return Allotment(wanted, self._duration_us, self._consumer, own=True)

@@ -20,7 +20,7 @@ from fdbqueue.layout import TAKEN
 
 
 @dataclass(frozen=True, slots=True)
-class Foresight:
+class Prefetch:
     """The first items of a queue, the first `taken` of which are gone."""
 
     rows: Sequence[KeyValue]
@@ -47,6 +47,6 @@ class Foresight:
             begin = gone + TAKEN
         tr.add_read_conflict_range(begin, end)
 
-    def after(self) -> Foresight | None:
+    def after(self) -> Prefetch | None:
         """Return what is foreseen when one more is taken; None: nothing."""
-        return Foresight(self.rows, self.taken + 1) if self.taken + 1 < len(self.rows) else None
+        return Prefetch(self.rows, self.taken + 1) if self.taken + 1 < len(self.rows) else None

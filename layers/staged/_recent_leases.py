@@ -16,7 +16,7 @@ from fdbqueue import Position
 from fdbqueue.engine.api import Transaction
 
 from ..leases._holding import Live
-from ..leases._lease import Held, Lease
+from ..leases._lease import Lease, LeaseRef
 from ._delivery import Got
 
 REMEMBER_SECONDS = 3.0
@@ -24,7 +24,7 @@ REMEMBER_SECONDS = 3.0
 _Key = tuple[Position, bytes]
 
 
-class Remembered:
+class RecentLeases:
     """The leases of one process that it took within the last seconds."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Remembered:
                 self._live.update(live)
                 self._ages.append((now, list(live)))
 
-    def take(self, leases: Sequence[Held]) -> list[Live]:
+    def take(self, leases: Sequence[LeaseRef]) -> list[Live]:
         """Return what is known of these leases and forget it, if all were live at the same version; else nothing."""
         with self._lock:
             found = [self._live.pop((lease.position, lease.token), None) for lease in leases]

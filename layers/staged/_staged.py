@@ -24,15 +24,15 @@ from fdbqueue.stats import count, count_levels
 from fdbqueue.tail import LastIndex, give_up_to
 from fdbqueue.verbs import verb
 
-from ..common._batcher import Combiner, Ticket, result_of
+from ..common._batcher import PendingCall, TransactionBatcher, result_of
 from ..common._composing import QueueWithLeases, leases_of
-from ..leases._lease import Held, Lease
+from ..leases._lease import Lease, LeaseRef
 from ..leases._leases import Leases
 from ..leases._stats import LeaseStats
 from ..leases._times import check_timeout, positive
-from ._attempt import Meetings, Want
-from ._head_coordinator import Turns
-from ._recent_leases import Remembered
+from ._attempt import ContentionStats, Want
+from ._head_coordinator import HeadCoordinator
+from ._recent_leases import RecentLeases
 from ._requests import Requests
 from ._versions import RecentVersion
 
@@ -83,7 +83,7 @@ class StagedQueue(Generic[V]):
         self.leases = leases_of(queue, "StagedQueue")
         self.queue = self.leases.queue
         self._consumer = consumer
-        self._crews: dict[int, _Crews] = {}
+        self._states: dict[int, _ProcessState] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(StagedQueue, consumer=self._consumer), (self.leases,)
@@ -108,8 +108,8 @@ class StagedQueue(Generic[V]):
         only_database(db, "StagedQueue.enqueue", "In a transaction use Queue.enqueue(tr, value).")
         payload = self.queue.encode(value)
         argument = (envelope(payload, headers), chunks_of(payload), self.queue.rank(value, headers))
-        ticket: Ticket[_Stored, Position] = Ticket(db, argument, weight=len(payload) + _OVERHEAD_BYTES)
-        return cast(Position, result_of((yield from self._crew().enqueues.call(ticket))))
+        ticket: PendingCall[_Stored, Position] = PendingCall(db, argument, weight=len(payload) + _OVERHEAD_BYTES)
+        return cast(Position, result_of((yield from self._state().enqueues.call(ticket))))
 
     @verb
     def dequeue(self, db: Database, *, timeout: float | None = 0.0) -> Steps[Item[V] | None]:
@@ -168,7 +168,7 @@ class StagedQueue(Generic[V]):
         return cast(list[Lease[V]], (yield from self._take(db, limit, timeout, positive(duration, "duration"))))
 
     @verb
-    def ack(self, db: Database, lease: Held) -> Steps[None]:
+    def ack(self, db: Database, lease: LeaseRef) -> Steps[None]:
         """Let the item be gone; acks that are pending together share a transaction.
 
         Raises:
@@ -178,8 +178,8 @@ class StagedQueue(Generic[V]):
         seconds is also read, in parallel with the others.
         """
         only_database(db, "StagedQueue.ack", "In a transaction use Leases.ack(tr, lease).")
-        ticket: Ticket[Held, None] = Ticket(db, lease)
-        result_of((yield from self._crew().acks.call(ticket)))
+        ticket: PendingCall[LeaseRef, None] = PendingCall(db, lease)
+        result_of((yield from self._state().acks.call(ticket)))
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[StagedStats]:
@@ -203,9 +203,9 @@ class StagedQueue(Generic[V]):
             return replace(report, problems=(*report.problems, str(error)))
         return report
 
-    def meetings(self) -> Meetings:
+    def contention_stats(self) -> ContentionStats:
         """Return what the calls of this object met at the head so far, for those who measure."""
-        return self._crew().meetings
+        return self._state().contention_stats
 
     def _take(self, db: Database, limit: int, timeout: float | None, duration_us: int) -> Steps[Sequence[Item | Lease]]:
         if limit < 1:
@@ -213,16 +213,16 @@ class StagedQueue(Generic[V]):
         check_timeout(timeout)
         patient = timeout != 0
         deadline = time.monotonic() + timeout if timeout else None
-        turns = self._crew().turns(db, duration_us)
-        got = result_of((yield from turns.call(Ticket(db, Want(limit, patient), deadline=deadline))))
+        turns = self._state().turns(db, duration_us)
+        got = result_of((yield from turns.call(PendingCall(db, Want(limit, patient), deadline=deadline))))
         return [one.given for one in got or []]
 
-    def _crew(self) -> _Crews:
+    def _state(self) -> _ProcessState:
         pid = os.getpid()  # nothing of this passes a fork
-        crews = self._crews.get(pid)
+        crews = self._states.get(pid)
         if crews is None:
-            new = _Crews(self.leases, self._consumer or f"{socket.gethostname()}:{pid}")
-            crews = self._crews.setdefault(pid, new)  # atomic: of two threads, one wins
+            new = _ProcessState(self.leases, self._consumer or f"{socket.gethostname()}:{pid}")
+            crews = self._states.setdefault(pid, new)  # atomic: of two threads, one wins
         return crews
 
 
@@ -230,21 +230,21 @@ _Stored = tuple[bytes, list[bytes], int | None]
 """Envelope, chunks and rank."""
 
 
-class _Crews:
+class _ProcessState:
     """Who serves the calls of one process."""
 
     def __init__(self, leases: Leases, consumer: str) -> None:
         self._leases = leases
         self._queue = leases.queue
         self._consumer = consumer
-        self.meetings = Meetings()
-        self._remembered = Remembered()
+        self.contention_stats = ContentionStats()
+        self._remembered = RecentLeases()
         self._versions: WeakKeyDictionary[Any, RecentVersion] = WeakKeyDictionary()
-        self._turns: WeakKeyDictionary[Any, dict[int, Turns]] = WeakKeyDictionary()
-        self.enqueues: Combiner[_Stored, Position] = Combiner(self._enqueue, weight=BATCH_BYTES)
-        self.acks: Combiner[Held, None] = Combiner(self._ack, weight=_ACKS_AT_ONCE)
+        self._turns: WeakKeyDictionary[Any, dict[int, HeadCoordinator]] = WeakKeyDictionary()
+        self.enqueues: TransactionBatcher[_Stored, Position] = TransactionBatcher(self._enqueue, weight=BATCH_BYTES)
+        self.acks: TransactionBatcher[LeaseRef, None] = TransactionBatcher(self._ack, weight=_ACKS_AT_ONCE)
 
-    def turns(self, db: Database, duration_us: int) -> Turns:
+    def turns(self, db: Database, duration_us: int) -> HeadCoordinator:
         """Return who serves calls on the same terms in a database."""
         by_terms = self._turns.setdefault(db, {})
         turns = by_terms.get(duration_us)
@@ -252,11 +252,11 @@ class _Crews:
             if len(by_terms) >= MOST_TERMS:
                 for terms in [terms for terms, known in list(by_terms.items()) if not known.line.is_led()]:
                     by_terms.pop(terms, None)
-            new = Turns(
+            new = HeadCoordinator(
                 self._leases,
                 duration_us=duration_us,
                 consumer=self._consumer,
-                meetings=self.meetings,
+                contention_stats=self.contention_stats,
                 remembered=self._remembered,
                 version=self._version_of(db),
                 announce=self.acks.line.announce,
@@ -294,7 +294,7 @@ class _Crews:
 
         return (yield from self._queue.transact(db, body))
 
-    def _ack(self, db: Database, leases: list[Held]) -> Steps[list[Exception | None]]:
+    def _ack(self, db: Database, leases: list[LeaseRef]) -> Steps[list[Exception | None]]:
         old_grants: list[bytes] = []
         last: list[Transaction] = []
 
@@ -309,12 +309,12 @@ class _Crews:
             self._leases.ack_unchanged(tr, live)
             return [None] * len(leases)
 
-        results = yield from self._queue.transact(db, body, on_retry=self.meetings.note)
+        results = yield from self._queue.transact(db, body, on_retry=self.contention_stats.note)
         self._remembered.forget_grants(old_grants)
         self._version_of(db).note(last[0].get_committed_version())
         return results
 
-    def _ack_each(self, tr: Transaction, leases: list[Held]) -> Steps[list[Exception | None]]:
+    def _ack_each(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[list[Exception | None]]:
         first_of_each = {lease.position: lease for lease in reversed(leases)}
         lost: set[Position] = set()
         try:
@@ -331,7 +331,7 @@ class _Crews:
                 results.append((yield from self._refuse(tr, lease)))
         return results
 
-    def _refuse(self, tr: Transaction, lease: Held) -> Steps[Exception | None]:
+    def _refuse(self, tr: Transaction, lease: LeaseRef) -> Steps[Exception | None]:
         """Ack a lease by itself, so that if it is lost the error is its own; a stale one may come before a good one."""
         try:
             yield from self._leases.ack.steps(tr, lease)

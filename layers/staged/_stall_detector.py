@@ -7,7 +7,7 @@ import time
 from ._requests import Request
 
 
-class Standstill:
+class StallDetector:
     """Which requests have stood in front for too long, as far as one process has seen."""
 
     __slots__ = ("_first", "_last", "_since")

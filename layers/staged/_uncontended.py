@@ -14,9 +14,9 @@ from fdbqueue.engine.steps import Steps
 from fdbqueue.layout import Layout
 
 from ..leases._taking import UNTAKEABLE, LifeOver
-from ._attempt import Turn, Unforeseen
-from ._delivery import Look, Serving
-from ._prefetch import Foresight
+from ._attempt import Attempt, Unforeseen
+from ._delivery import Delivery, HeadRead
+from ._prefetch import Prefetch
 from ._versions import RECENT_SECONDS
 
 ROWS_AT_MOST = 32
@@ -28,7 +28,7 @@ PAUSE_CALLS = 16
 """After something was not as foreseen, so many calls look for themselves: one wasted commit in so many is no loss."""
 
 
-class Alone:
+class Uncontended:
     """Takes single items out for one process that meets nobody.
 
     Args:
@@ -39,18 +39,18 @@ class Alone:
 
     __slots__ = ("_begin", "_foresight", "_layout", "_limit", "_pause", "_seen_at", "_serving", "guessed")
 
-    def __init__(self, serving: Serving, layout: Layout, begin: bytes) -> None:
+    def __init__(self, serving: Delivery, layout: Layout, begin: bytes) -> None:
         self._serving = serving
         self._layout = layout
         self._begin = begin
-        self._foresight: Foresight | None = None
+        self._foresight: Prefetch | None = None
         self._seen_at = 0.0
         self._limit = 1
         self._pause = 0
         self.guessed = False
         """Whether the last attempt conflicts with more than what it takes, which says nothing yet about others."""
 
-    def take(self, tr: Transaction, turn: Turn) -> Steps[Look | None]:
+    def take(self, tr: Transaction, turn: Attempt) -> Steps[HeadRead | None]:
         """Take one item out for a turn; if it did not, return what was seen, as `Serving.look_alone`.
 
         Raises:
@@ -67,7 +67,7 @@ class Alone:
             if look is None or not look.rows:
                 return look
             self._looked(look.rows, time.monotonic() - began_at)
-            foresight = Foresight(look.rows, 0)
+            foresight = Prefetch(look.rows, 0)
         self.guessed = len(foresight.rows) > 1
         foresight.expect(tr, self._begin if self.guessed else self._layout.begin)
         try:
@@ -79,17 +79,17 @@ class Alone:
         turn.foresight = foresight.after()
         return None
 
-    def committed(self, foresight: Foresight, version: int) -> None:
+    def committed(self, foresight: Prefetch, version: int) -> None:
         """Foresee that, as of just before a commit that took the last item; 0 or less: it is not known."""
         if version > 0:
-            self._foresight = Foresight(foresight.rows, foresight.taken, version - 1)
+            self._foresight = Prefetch(foresight.rows, foresight.taken, version - 1)
             self._seen_at = time.monotonic()
 
     def was_wrong(self) -> None:
         """Look for some time."""
         self._limit, self._pause = 1, PAUSE_CALLS
 
-    def _known(self) -> Foresight | None:
+    def _known(self) -> Prefetch | None:
         if self._foresight is None or time.monotonic() - self._seen_at < RECENT_SECONDS:
             return self._foresight
         self._limit = 1  # who comes so seldom has read in vain

@@ -29,7 +29,7 @@ from fdbqueue.layout import RANDOM_BYTES, pack
 
 from ..common._waiting import alarmed, finish, in_thread
 from ..leases._commit_if_written import commit_if_written
-from ..leases._lease import Held, Lease, LeaseHandle
+from ..leases._lease import Lease, LeaseHandle, LeaseRef
 from ..leases._leases import Leases
 from ..leases._taking import Taken, Terms
 from ..leases._timers import next_due_us
@@ -355,7 +355,7 @@ class Awaiting:
             yield from self._leases.queue.transact(db, self._undo)
 
     def _undo(self, tr: Transaction) -> Steps[None]:
-        held: list[Held] = [*self._tried.leases]
+        held: list[LeaseRef] = [*self._tried.leases]
         request = self._request
         if self._in_doubt:
             self._line.fence_off(tr, self._terms.subscription)

@@ -63,12 +63,12 @@ def count_registrations(tr: Transaction, layout: Layout, *, limit: int) -> Steps
     return len((yield from rows(tr.snapshot, span.start, span.stop, limit=limit)))
 
 
-Held = dict[str, tuple[int, int]]
+LeaseRef = dict[str, tuple[int, int]]
 """How many items the consumers of each subscription have, and their bytes."""
 
 
 def _with_held(
-    tr: Transaction, layout: Layout, now_us: int, found: dict[str, Registration], held: Steps[Held] | None = None
+    tr: Transaction, layout: Layout, now_us: int, found: dict[str, Registration], held: Steps[LeaseRef] | None = None
 ) -> Steps[list[SubscriptionStats]]:
     if held is None:
         names = list(found)
@@ -86,9 +86,9 @@ def _with_held(
     return stats
 
 
-def _held(tr: Transaction, layout: Layout, first: str, last: str) -> Steps[Held]:
+def _held(tr: Transaction, layout: Layout, first: str, last: str) -> Steps[LeaseRef]:
     """Read what the consumers of all subscriptions from a first to a last name have, in one range read."""
-    held: Held = {}
+    held: LeaseRef = {}
     for row in (yield from rows(tr.snapshot, layout.held[first].range().start, layout.held[last].range().stop)):
         name = layout.held.unpack(row.key)[0]
         items, size_bytes = held.get(name, (0, 0))

@@ -11,17 +11,17 @@ from typing import Any, Generic, TypeVar, cast
 from msgspec.structs import replace
 
 from fdbqueue import SubscriptionError
+from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.codecs import V
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
-from fdbqueue.portion import Portion
 from fdbqueue.verbs import verb
 
-from ..leases._lease import Held, Lease
+from ..leases._lease import Lease, LeaseRef
 from ..leases._leases import Leases, this_consumer
 from ..leases._taking import Taken, Taking, Terms
-from ..leases._timers import SETTLE_LIMIT, due_timers, settle
+from ..leases._timers import FIRE_LIMIT, due_timers, fire_due
 from ..leases._times import check_timeout, check_waits, positive
 from ..leases._transitions import Moves
 from ..staged._requests import REQUEST_SECONDS
@@ -135,7 +135,7 @@ class Subscription(Generic[V]):
         if not is_database(tr):
             return (yield from self._take(cast(Transaction, tr), terms))[0].leases
         db = cast(Database, tr)
-        portion = Portion(limit)
+        portion = AdaptiveLimit(limit)
 
         def take(tr: Transaction) -> Steps[tuple[Taken, bool, bool]]:
             return self._take(tr, dataclasses.replace(terms, limit=portion.limit))
@@ -146,7 +146,7 @@ class Subscription(Generic[V]):
         return (yield from call.steps(db))
 
     @verb
-    def ack(self, tr: Transaction | Database, lease: Held) -> Steps[None]:
+    def ack(self, tr: Transaction | Database, lease: LeaseRef) -> Steps[None]:
         """Let an item be gone, as `Leases.ack`; its credit comes back."""
         yield from self.leases.ack.steps(tr, lease)
 
@@ -264,7 +264,7 @@ class Subscription(Generic[V]):
         short = left.size_bytes is not None or (left.items is not None and left.items < terms.limit)
         if short and left != Credit(registration.credit, registration.credit_bytes):
             # What its consumers let expire is theirs until somebody comes by.
-            moves = yield from self._settle(tr, now_us)
+            moves = yield from self._fire_due(tr, now_us)
             head.came_back(moves.arrived)
             settled = moves.any
             left = yield from credit_left(tr, self._layout, self.name, registration)
@@ -288,12 +288,12 @@ class Subscription(Generic[V]):
             return SoleHead(self._layout, self.name, wanted=terms.limit)
         return Pointing(self._layout, self.name, now_us=now_us, habit=self._habit)
 
-    def _settle(self, tr: Transaction, now_us: int) -> Steps[Moves]:
+    def _fire_due(self, tr: Transaction, now_us: int) -> Steps[Moves]:
         """Settle what is due, and return what that moved."""
-        due = yield from due_timers(tr, self._layout, now_us, limit=SETTLE_LIMIT)
+        due = yield from due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT)
         moves = Moves(tr, self._layout)
         try:
-            yield from settle(tr, self._layout, moves, due, now_us=now_us, retry=self.leases.retry)
+            yield from fire_due(tr, self._layout, moves, due, now_us=now_us, retry=self.leases.retry)
         finally:
             moves.finish()
         return moves

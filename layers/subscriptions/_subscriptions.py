@@ -36,7 +36,7 @@ from ._waiters import DISPATCHER, WaitingLine
 __all__ = ["SubscriptionStats", "Subscriptions"]
 
 _STRICT = "Subscriptions go by the queue's order: give Leases(queue) without a head."
-SHARE = 0.05
+DUTY_CYCLE = 0.05
 """Which part of the time a browser reads, unless it is told otherwise."""
 
 
@@ -258,7 +258,7 @@ class Subscriptions(Generic[V]):
         selector: str | Selects = "",
         after: Position | None = None,
         limit: int | None = None,
-        share: float = SHARE,
+        duty_cycle: float = DUTY_CYCLE,
     ) -> Browser[Item[V]]:
         """Look at the available items that a selector accepts, in order, and take none: a browser.
 
@@ -269,8 +269,8 @@ class Subscriptions(Generic[V]):
             selector: as `subscribe`.
             after: only items behind this position.
             limit: how many at most; None: all.
-            share: given a database, which part of the time it may read, over 0 and up to 1. A browser looks on while
-                others consume, and leaves them most of it; 1 is for those who are alone or in a hurry.
+            duty_cycle: given a database, the part of the time that it reads, over 0 and up to 1. A small one leaves the
+                server to consumers; 1 is full speed.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* as `Queue.browse` of all items that it passes by.
         """
@@ -282,7 +282,7 @@ class Subscriptions(Generic[V]):
             # Only what is wanted is opened. What can't be read is told where everything is wanted.
             return self._queue.look_at(tr, row) if selector == "" or wants(row.key, row.value) else None
 
-        return Browser(Pages(tr, begin, self._layout.end, pace=Pace(share)), look, limit=limit)
+        return Browser(Pages(tr, begin, self._layout.end, pace=Pace(duty_cycle)), look, limit=limit)
 
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Read everything that the queue owns and compare: what `Leases.check` does, and subscriptions.

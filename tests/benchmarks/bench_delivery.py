@@ -99,7 +99,7 @@ def _take_out(db: Any, prefix: bytes, kind: str, threads: int, calls: int) -> Sa
         return sample
     staged = StagedQueue(Queue(space))
     sample = in_threads(threads, calls, lambda _: _there(staged.dequeue(db, timeout=30)))
-    sample.conflicts = staged.meetings().conflicts
+    sample.conflicts = staged.contention_stats().conflicts
     return sample
 
 
@@ -147,7 +147,7 @@ def _lease_and_ack(db: Any, prefix: bytes, threads: int, calls: int) -> Sample:
         staged.ack(db, _there(staged.lease(db, timeout=30)))
 
     sample = in_threads(threads, calls, call)
-    sample.conflicts = staged.meetings().conflicts
+    sample.conflicts = staged.contention_stats().conflicts
     return sample
 
 
@@ -234,7 +234,7 @@ def waiting(db: Any, engine: str) -> None:
         f"{WAITING:,} idle consumers, tasks of 10 clients in one process, {engine}",
         [partial(consumers[n % 10].dequeue.aio, db, timeout=None) for n in range(WAITING)],
         lambda _: queue.enqueue.aio(db, ITEM),
-        lambda: [staged.meetings().looks for staged in consumers],
+        lambda: [staged.contention_stats().looks for staged in consumers],
         [watch_and_read(db, SPACE.pack(("watched",))) for _ in range(20)],
         wanted=("< 2%", "< 3"),
     )

@@ -312,11 +312,11 @@ def in_threads(db: Any, threads: int, count: int, work: Callable[[Any, list[int]
     each = count // threads
     started = threading.Barrier(threads + 1)
 
-    def share(thread: int) -> None:
+    def duty_cycle(thread: int) -> None:
         started.wait()
         work(db, [thread + threads * random.randrange(KEYS // threads) for _ in range(each)])
 
-    workers = [threading.Thread(target=share, args=(thread,)) for thread in range(threads)]
+    workers = [threading.Thread(target=duty_cycle, args=(thread,)) for thread in range(threads)]
     for worker in workers:
         worker.start()
 

@@ -78,13 +78,15 @@ def abreast(question: str, contestants: Iterable[tuple[str, Callable[[], object]
     say("| contestant | median | ratio | P99 | ratio |\n|---|---:|---:|---:|---:|")
     first = next(iter(seconds.values()))
     for name, taken in seconds.items():
-        times = [(_at(taken, share), _at(taken, share) / _at(first, share)) for share in (0.5, 0.99)]
+        times = [
+            (_at(taken, duty_cycle), _at(taken, duty_cycle) / _at(first, duty_cycle)) for duty_cycle in (0.5, 0.99)
+        ]
         cells = [f"{at * 1e6:,.0f} µs | {ratio:.2f}" for at, ratio in times]
         say(f"| {name} | {' | '.join(cells)} |")
 
 
-def _at(seconds: Sequence[float], share: float) -> float:
-    return quantile(seconds, share) or 0.0
+def _at(seconds: Sequence[float], duty_cycle: float) -> float:
+    return quantile(seconds, duty_cycle) or 0.0
 
 
 def takers(db: Any, verb: str) -> Iterable[tuple[str, Callable[[], object]]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tests.benchmarks.contenders import PROCESSES, Line
+from tests.benchmarks.contenders import PROCESSES, CallQueue
 from tests.benchmarks.harness import SIZE, Entrant, Sample, heading, say, sweep
 from tests.benchmarks.side_by_side import groups
 
@@ -42,7 +42,7 @@ def main() -> None:
                 over(group.name, "threads of one process", group.lines, 1)
 
 
-def over(group: str, setting: str, lines: Sequence[Line], processes: int) -> None:
+def over(group: str, setting: str, lines: Sequence[CallQueue], processes: int) -> None:
     """Drive all of a group in one setting."""
     fill = Fill()
     sweep(
@@ -53,7 +53,7 @@ def over(group: str, setting: str, lines: Sequence[Line], processes: int) -> Non
     )
 
 
-def consume(line: Line, fill: Fill, processes: int, consumers: int) -> Sample:
+def consume(line: CallQueue, fill: Fill, processes: int, consumers: int) -> Sample:
     """Fill the queue with more than can be taken, and let consumers take."""
     line.here.fill(fill.items, ITEM)
     sample = line.consume(consumers, SECONDS, processes=processes)

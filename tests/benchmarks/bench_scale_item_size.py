@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.benchmarks.contenders import Line
+from tests.benchmarks.contenders import CallQueue
 from tests.benchmarks.harness import SIZE, Entrant, Sample, heading, say, sweep
 from tests.benchmarks.side_by_side import groups
 
@@ -30,7 +30,7 @@ def main() -> None:
             )
 
 
-def pass_through(line: Line, size: int) -> Sample:
+def pass_through(line: CallQueue, size: int) -> Sample:
     """Measure with items of that size."""
     value = b"x" * size
     line.here.fill(WAITING, value)

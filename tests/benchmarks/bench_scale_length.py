@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.benchmarks.contenders import Line
+from tests.benchmarks.contenders import CallQueue
 from tests.benchmarks.harness import SIZE, Entrant, Sample, heading, say, sweep
 from tests.benchmarks.side_by_side import groups
 
@@ -30,7 +30,7 @@ def main() -> None:
             )
 
 
-def pass_through(line: Line, lengths: dict[str, int], length: int) -> Sample:
+def pass_through(line: CallQueue, lengths: dict[str, int], length: int) -> Sample:
     """Make the queue that long, if it is not, and measure."""
     line.here.fill(length - lengths[line.stand.name], ITEM)
     lengths[line.stand.name] = length

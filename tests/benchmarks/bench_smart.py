@@ -17,7 +17,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.items import parse
 from fdbqueue.layers.smart import EVERYTHING, NOTHING, OWN_KEY, Messages, MessageType, SmartQueue
-from fdbqueue.layers.smart._decisions import Answer, Decision, TakeOver
+from fdbqueue.layers.smart._decisions import Answer, Decision, Replace
 from tests.benchmarks.crowd import Crowd
 from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, in_threads, in_turn, say
 
@@ -68,7 +68,7 @@ def ignores_at_the_end(queued: dict[str, Any], new: dict[str, Any]) -> Answer:
 
 
 def takes_over(queued: dict[str, Any], new: dict[str, Any]) -> Answer:
-    return TakeOver(new)
+    return Replace(new)
 
 
 def smart_queue(space: Subspace, *types: MessageType) -> SmartQueue:
@@ -99,7 +99,7 @@ def related(db: Any, question: str) -> None:
     smart = keyed(RELATED_SPACE)
     plain = keyed(SPACE["plain"][os.urandom(4)]).queue
 
-    def newcomer() -> None:
+    def incoming() -> None:
         outcome = smart.enqueue(db, message(next(_keys)))
         if outcome.asked != RELATED:
             raise SystemExit(f"{outcome.asked} items were asked, not {RELATED}")
@@ -108,7 +108,7 @@ def related(db: Any, question: str) -> None:
         f"{question} (a third of the rate wanted)",
         [
             Contestant("plain enqueue", lambda: in_turn(CALLS, lambda: plain.enqueue(db, message(-1)))),
-            Contestant(f"smart enqueue, related to {RELATED}", lambda: in_turn(CALLS, newcomer), wanted=1 / 3),
+            Contestant(f"smart enqueue, related to {RELATED}", lambda: in_turn(CALLS, incoming), wanted=1 / 3),
         ],
     )
 

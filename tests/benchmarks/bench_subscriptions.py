@@ -17,7 +17,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.subscriptions import Subscription
-from fdbqueue.layers.subscriptions._subscriptions import SHARE, Subscriptions
+from fdbqueue.layers.subscriptions._subscriptions import DUTY_CYCLE, Subscriptions
 from fdbqueue.layers.subscriptions._waiters import WaitingLine
 from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, in_turn, say
 from tests.benchmarks.idling import WAITING, idle, watch_and_read
@@ -210,7 +210,7 @@ def consumed(db: Any, leases: Leases, takes: list[Take]) -> Sample:
 
 def looked_at(db: Any, url: str, engine: str) -> None:
     """A consumer beside browsers, and how long these take meanwhile."""
-    seconds: dict[float, list[float]] = {1.0: [], SHARE: []}
+    seconds: dict[float, list[float]] = {1.0: [], DUTY_CYCLE: []}
     compare(
         f"one consumer takes {CONSUMED:,} of {ITEMS:,} items by {BATCH} and acks them, {engine}",
         [
@@ -221,8 +221,8 @@ def looked_at(db: Any, url: str, engine: str) -> None:
                 partial(beside, db, url, browse, 1.0, seconds[1.0]),
             ),
             Contestant(
-                f"the same, as browsers do by default: for {SHARE:.0%} of the time",
-                partial(beside, db, url, browse, SHARE, seconds[SHARE]),
+                f"the same, as browsers do by default: for {DUTY_CYCLE:.0%} of the time",
+                partial(beside, db, url, browse, DUTY_CYCLE, seconds[DUTY_CYCLE]),
                 wanted=0.9,
             ),
         ],
@@ -236,7 +236,7 @@ def beside(
     db: Any,
     url: str,
     other: Callable[..., None] | None = None,
-    share: float = 1.0,
+    duty_cycle: float = 1.0,
     seconds: list[float] | None = None,
 ) -> Sample:
     """Consume some items while another process is at work; note how long it takes to look at all of them."""
@@ -245,7 +245,7 @@ def beside(
     ready, looked = spawn.Semaphore(0), spawn.Value("d", 0.0, lock=False)
     process = None
     if other is not None:
-        process = spawn.Process(target=other, args=(url, leases.layout.prefix, ready, looked, share), daemon=True)
+        process = spawn.Process(target=other, args=(url, leases.layout.prefix, ready, looked, duty_cycle), daemon=True)
         process.start()
         ready.acquire()
     latencies = []
@@ -263,7 +263,7 @@ def beside(
     return Sample(CONSUMED, passed, latencies)
 
 
-def browse(url: str, prefix: bytes, ready: Any, looked: Any, share: float) -> None:
+def browse(url: str, prefix: bytes, ready: Any, looked: Any, duty_cycle: float) -> None:
     """Look at all items, again and again, and tell how many that were.
 
     In a session of its own, as a browser elsewhere is: a scheduler that shares cores by session would take the half
@@ -275,11 +275,11 @@ def browse(url: str, prefix: bytes, ready: Any, looked: Any, share: float) -> No
         next(subscriptions.browse(db))
         ready.release()
         while True:
-            for _ in subscriptions.browse(db, selector="to = 3", share=share):
+            for _ in subscriptions.browse(db, selector="to = 3", duty_cycle=duty_cycle):
                 looked.value += CONSUMERS  # every so many-th is what it selects
 
 
-def spin(url: str, prefix: bytes, ready: Any, looked: Any, share: float) -> None:
+def spin(url: str, prefix: bytes, ready: Any, looked: Any, duty_cycle: float) -> None:
     """Take the processor time that a browser takes, and no data."""
     os.setsid()
     ready.release()

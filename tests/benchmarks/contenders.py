@@ -132,7 +132,7 @@ class Staged(Plain):
 
     @property
     def conflicts(self) -> int:
-        return self._staged.meetings().conflicts
+        return self._staged.contention_stats().conflicts
 
     def dequeue(self) -> bytes | None:
         item = self._staged.dequeue(self._db)
@@ -202,7 +202,7 @@ def on_a_cluster(url: str, *, staged: bool) -> list[Stand]:
     return [replace(stand, server=("fdbserver", address)) for stand in stands]
 
 
-class Line:
+class CallQueue:
     """A contender that takes part: opened in this process, and in those of its consumers once they are needed."""
 
     def __init__(self, stand: Stand) -> None:

@@ -90,12 +90,12 @@ def _each(seconds: Sequence[float | None], items: int) -> float | None:
     return sum(known) / items if len(known) == len(seconds) else None
 
 
-def quantile(values: Sequence[float], share: float) -> float | None:
-    """Return the value below which `share` of `values` lie; None of none."""
+def quantile(values: Sequence[float], duty_cycle: float) -> float | None:
+    """Return the value below which `duty_cycle` of `values` lie; None of none."""
     if not values:
         return None
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return ordered[min(len(ordered) - 1, int(duty_cycle * len(ordered)))]
 
 
 class Stopwatch:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks.contenders import Line, Stand, on_a_cluster
+from tests.benchmarks.contenders import CallQueue, Stand, on_a_cluster
 from tests.benchmarks.contenders_sqlite import on_this_machine
 from tests.benchmarks.harness import cluster_url
 from tests.benchmarks.servers import servers
@@ -19,7 +19,7 @@ class Group:
     """Those that are compared with each other."""
 
     name: str
-    lines: Sequence[Line]
+    lines: Sequence[CallQueue]
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def groups(*, staged: bool) -> Iterator[list[Group]]:
         yield [Group(name, [_opened(stand, stack) for stand in stands]) for name, stands in found if stands]
 
 
-def _opened(stand: Stand, stack: contextlib.ExitStack) -> Line:
-    line = Line(stand)
+def _opened(stand: Stand, stack: contextlib.ExitStack) -> CallQueue:
+    line = CallQueue(stand)
     stack.callback(line.close)
     return line

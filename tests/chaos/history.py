@@ -17,7 +17,7 @@ from typing import Any
 
 from fdbqueue import Item
 from fdbqueue.items import envelope
-from fdbqueue.layers.leases import Held, Lease
+from fdbqueue.layers.leases import Lease, LeaseRef
 from fdbqueue.layers.oplog._records import digest
 from tests.chaos.kinds import encoded
 
@@ -37,7 +37,7 @@ def content(value: Any, headers: Any = None) -> bytes:
     return digest(envelope(encoded(value), dict(headers) if headers else None))
 
 
-def told_claims(leases: Iterable[Held]) -> list[tuple[str, str]]:
+def told_claims(leases: Iterable[LeaseRef]) -> list[tuple[str, str]]:
     return [(lease.position.text, lease.token.hex()) for lease in leases]
 
 

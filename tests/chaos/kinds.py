@@ -12,7 +12,7 @@ from fdbqueue.layers.common._levels import PRIORITY, Levels
 from fdbqueue.layers.leases import Head
 from fdbqueue.layers.oplog import OperationLog
 from fdbqueue.layers.priority import WeightedHead
-from fdbqueue.layers.smart import Decision, Messages, MessageType, TakeOver, keyed
+from fdbqueue.layers.smart import Decision, Messages, MessageType, Replace, keyed
 from fdbqueue.layers.staged import RelaxedHead
 
 LEVELS = Levels(4)
@@ -50,7 +50,7 @@ def answer(queued: dict[str, Any], new: dict[str, Any]) -> Any:
         return Decision.dont_care
     match new["type"]:
         case "report":
-            return TakeOver(new)
+            return Replace(new)
         case "confirm":
             return Decision.ignore_and_delete
         case _:

@@ -89,11 +89,11 @@ def test_browse_rests_so_that_it_reads_in_its_share_of_the_time(
     days = Days()
     monkeypatch.setattr("fdbqueue.queue.Pace", partial(Pace, clock=days, rest=days.rest))
 
-    assert lines(run("browse", name, "--share", "0.1").stdout) == [1] * 1_200
+    assert lines(run("browse", name, "--duty-cycle", "0.1").stdout) == [1] * 1_200
 
     assert days.rests
     assert min(days.rests) == pytest.approx(8.0), "a page and looking at the clock took a second each"
-    assert run("browse", name, "--share", "0").exit_code == errors.USAGE
+    assert run("browse", name, "--duty-cycle", "0").exit_code == errors.USAGE
 
 
 def test_all_come_out_although_so_many_can_not_be_read_in_time(

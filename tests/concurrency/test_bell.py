@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from fdbqueue.engine.embedded.store.notify import changes, notifier
-from fdbqueue.engine.embedded.store.notify.notifier import Bell
+from fdbqueue.engine.embedded.store.notify.notifier import Notifier
 from fdbqueue.engine.embedded.store.store import Store
 from tests.helpers.processes import Processes
 from tests.helpers.stores import opened, put
@@ -44,7 +44,7 @@ def until_asleep(store: Store) -> None:
 
 def set_a_and_be_killed_before_it_rings(path: str) -> None:
     store = Store.open(path, {})
-    with patch.object(Bell, "ring", side_effect=partial(os.kill, os.getpid(), 9)):
+    with patch.object(Notifier, "ring", side_effect=partial(os.kill, os.getpid(), 9)):
         put(store, (b"a", b""))
 
 
@@ -63,7 +63,7 @@ def test_a_commit_wakes_those_who_watch_in_other_processes(
 def set_one(path: str, durability: str) -> None:
     with opened(Path(path), durability=durability) as store:
         put(store, (b"a", b""))
-        patch.object(Bell, "ring").start()  # not by closing, either
+        patch.object(Notifier, "ring").start()  # not by closing, either
 
 
 def test_who_is_killed_before_it_rings_is_noticed_all_the_same(tmp_path: Path, processes: Processes) -> None:
@@ -94,7 +94,7 @@ def test_where_the_bell_cannot_be_heard_who_watches_looks_by_itself(
 ) -> None:
     monkeypatch.setattr(notifier, "_libc", system())
     descriptors = len(os.listdir("/dev/fd"))
-    ear = notifier.Ear(str(tmp_path), bytearray(1))
+    ear = notifier.Listener(str(tmp_path), bytearray(1))
     assert len(os.listdir("/dev/fd")) == descriptors, "nothing is left open"
     ear.close()
     with opened(tmp_path) as store:
@@ -106,7 +106,7 @@ def test_where_the_bell_cannot_be_heard_who_watches_looks_by_itself(
 def test_nobody_is_rung_for_while_nobody_sleeps(tmp_path: Path) -> None:
     with (
         opened(tmp_path, durability="relaxed") as store,
-        patch.object(Bell, "ring", autospec=True, side_effect=Bell.ring) as ring,
+        patch.object(Notifier, "ring", autospec=True, side_effect=Notifier.ring) as ring,
     ):
         for number in range(100):
             put(store, (b"%d" % number, b""))
@@ -161,7 +161,7 @@ def test_closing_does_not_wait_for_the_next_ring(tmp_path: Path) -> None:
 
 def test_a_bell_that_was_closed_writes_into_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"mine")
-    rung = Bell(str(tmp_path))
+    rung = Notifier(str(tmp_path))
     used = rung._fd
     rung.close()
     fd = os.open(tmp_path / "other", os.O_RDWR)

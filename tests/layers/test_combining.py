@@ -14,7 +14,7 @@ from fdbqueue import CodecError, LeaseLost, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.common import _batcher
-from fdbqueue.layers.common._batcher import Line, Ticket
+from fdbqueue.layers.common._batcher import CallQueue, PendingCall
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.held import HeldDatabase
@@ -230,8 +230,8 @@ def test_those_who_were_served_together_elsewhere_are_waited_for_and_only_for_a_
 ) -> None:
     monkeypatch.setattr(_batcher, "GATHER_SECONDS", 20.0)
     monkeypatch.setattr(_batcher, "LONGEST_GATHER_SECONDS", 20.0)
-    line: Line[int, int] = Line()
-    line.join(Ticket(object(), 1))  # type: ignore[arg-type]
+    line: CallQueue[int, int] = CallQueue()
+    line.join(PendingCall(object(), 1))  # type: ignore[arg-type]
     monkeypatch.setattr(_batcher, "ANNOUNCED_SECONDS", 0.0)
     line.announce(2)
     began = time.monotonic()
@@ -243,5 +243,5 @@ def test_those_who_were_served_together_elsewhere_are_waited_for_and_only_for_a_
         gathering = pool.submit(run, line.gather())
         wait_until(lambda: line._gathering is not None)
         assert not gathering.done()
-        line.join(Ticket(object(), 2))  # type: ignore[arg-type]
+        line.join(PendingCall(object(), 2))  # type: ignore[arg-type]
         gathering.result(10)

@@ -20,7 +20,7 @@ from fdbqueue.engine.transactional import attempts
 from fdbqueue.items import NO_NOTES, envelope
 from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.staged import StagedQueue, _delivery, _uncontended
-from fdbqueue.layers.staged._delivery import Got, Serving
+from fdbqueue.layers.staged._delivery import Delivery, Got
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, When
 from tests.helpers.held import HeldDatabase
@@ -109,7 +109,7 @@ def test_who_is_alone_reads_ahead_and_then_takes_without_a_read(
         assert value(staged.dequeue(watching)) == text
     assert (watching.reads, watching.commits - commits) == (1, 4)
     assert list(rest(staged, watching)) == ["7"]
-    assert staged.meetings().conflicts == 0
+    assert staged.contention_stats().conflicts == 0
     assert leases.check(watching.wrapped).ok
     assert queue.stats(watching.wrapped).dequeued == 8
 
@@ -133,7 +133,7 @@ def test_an_item_that_is_enqueued_meanwhile_does_no_harm(db: Any, watching: Watc
     staged.dequeue(watching)
     watching.before = lambda: Queue(staged.queue.layout.space, codec="str").enqueue(db, "behind")
     assert value(staged.dequeue(watching)) == "4"
-    assert staged.meetings().conflicts == 0
+    assert staged.contention_stats().conflicts == 0
 
 
 @pytest.mark.parametrize("foresees", [False, True], ids=["looking", "foreseeing"])
@@ -152,7 +152,7 @@ def test_an_item_that_comes_to_stand_in_front_or_between_meanwhile_is_taken_in_i
 
     watching.before = come
     assert list(rest(staged, watching)) == sorted([*left, text + " late"])
-    assert staged.meetings().conflicts == 1
+    assert staged.contention_stats().conflicts == 1
 
 
 @pytest.mark.parametrize("index", [1, 4])
@@ -277,7 +277,7 @@ def test_an_item_that_is_put_back_while_the_next_is_taken_comes_first(
     key = staged.queue.layout.item_key(item.position)
     stored = envelope(staged.queue.encode("3"), None)
     got = Got(item, staged.queue.layout.available.packed(key), stored, NO_NOTES)
-    put_back = Serving(leases).put_back
+    put_back = Delivery(leases).put_back
     watching.before = lambda: run(attempts(db, lambda tr: put_back(tr, [got])))
     assert list(rest(staged, watching)) == ["3", "4", "5", "6", "7"]
 

@@ -10,9 +10,9 @@ import pytest
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.items import INLINE_BYTES
-from fdbqueue.layers.leases import Fate, Lease, LeaseHandle, Leases
+from fdbqueue.layers.leases import Disposition, Lease, LeaseHandle, Leases
 from fdbqueue.layers.leases._taking import EXPIRED_LIMIT
-from fdbqueue.layers.leases._timers import SETTLE_LIMIT
+from fdbqueue.layers.leases._timers import FIRE_LIMIT
 from tests.helpers.clock import Clock
 from tests.helpers.leasing import fill, lease_of
 
@@ -56,14 +56,14 @@ def test_an_item_changes_its_place_and_never_its_position(db: Any, leases: Lease
     leases.nack(db, lease, delay=5)
     assert sorted(keys(db, leases)) == [("delay", *where), ("timer", int((clock.now + 5) * 1e6), *where, "delay")]
     clock.now += 5
-    assert leases.reclaim(db).reclaimed[0].fate is Fate.available
+    assert leases.reclaim(db).reclaimed[0].fate is Disposition.available
     assert keys(db, leases) == [where]
 
 
 def test_an_item_that_comes_back_is_first_again(db: Any, leases: Leases) -> None:
     fill(leases, db, 5)
     taken = leases.lease_many(db, limit=3)
-    assert leases.nack(db, taken[1]) is Fate.available
+    assert leases.nack(db, taken[1]) is Disposition.available
     assert values(leases, db) == [b"1", b"3", b"4"]
     again = lease_of(leases, db)
     assert (again.value, again.attempt, again.error) == (b"1", 2, "It was given back.")
@@ -221,7 +221,7 @@ def test_a_leased_item_outlives_its_time_until_it_is_given_back(db: Any, leases:
     clock.now += 50
     assert leases.reclaim(db).reclaimed == ()
     leases.ack(db, x)
-    assert leases.nack(db, y) is Fate.expired
+    assert leases.nack(db, y) is Disposition.expired
     assert keys(db, leases) == []
     assert leases.queue.stats(db).expired == 1
 
@@ -267,7 +267,7 @@ def test_verbs_of_one_transaction_see_each_other(db: Any, leases: Leases, clock:
     leases.nack(tr, second)
     again = lease_of(leases, tr)
     assert (again.value, again.attempt) == (b"2", 2)
-    assert leases.snooze(tr, again, delay=0) is Fate.available
+    assert leases.snooze(tr, again, delay=0) is Disposition.available
     tr.commit().wait()
     stats = leases.stats(db)
     assert (stats.available, stats.leased, stats.delayed, stats.dequeued) == (1, 0, 1, 1)
@@ -338,7 +338,7 @@ def test_times_that_nobody_lives_to_see_are_refused_and_say_so(db: Any, leases: 
 def test_a_callers_transaction_finds_the_item_behind_very_many_whose_life_is_over(
     db: Any, leases: Leases, clock: Clock
 ) -> None:
-    leases.enqueue_many(db, [b"over"] * (2 * EXPIRED_LIMIT + SETTLE_LIMIT), ttl=1)
+    leases.enqueue_many(db, [b"over"] * (2 * EXPIRED_LIMIT + FIRE_LIMIT), ttl=1)
     leases.enqueue(db, b"alive")
     clock.now += 2
     tr = db.create_transaction()
@@ -346,7 +346,7 @@ def test_a_callers_transaction_finds_the_item_behind_very_many_whose_life_is_ove
     assert lease is not None
     assert lease.value == b"alive"
     tr.commit().wait()
-    assert leases.stats(db).expired == 2 * EXPIRED_LIMIT + SETTLE_LIMIT
+    assert leases.stats(db).expired == 2 * EXPIRED_LIMIT + FIRE_LIMIT
     assert leases.check(db).problems == ()
 
 

@@ -9,7 +9,7 @@ import pytest
 from fdbqueue import BulkInterrupted, CodecError, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.items import INLINE_BYTES
-from fdbqueue.layers.leases import Fate, Leases
+from fdbqueue.layers.leases import Disposition, Leases
 from fdbqueue.layers.leases._dead_letters import BATCH_ITEMS
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layout import pack
@@ -87,11 +87,15 @@ def test_an_item_whose_life_is_over_at_its_last_failed_attempt_is_removed_and_no
     taken = leases.lease_many(db, duration=50)
     clock.now += 50
     if how == "nack":
-        assert leases.nack_many(db, taken) == [Fate.expired, Fate.expired, Fate.dead]
+        assert leases.nack_many(db, taken) == [Disposition.expired, Disposition.expired, Disposition.dead]
     elif how == "expiry":
         assert leases.lease(db) is None
     elif how == "reclaim":
-        assert [one.fate for one in leases.reclaim(db).reclaimed] == [Fate.expired, Fate.expired, Fate.dead]
+        assert [one.fate for one in leases.reclaim(db).reclaimed] == [
+            Disposition.expired,
+            Disposition.expired,
+            Disposition.dead,
+        ]
     else:
         red = Subscriptions(leases).subscribe(db, "red")
         red.grant(db, items=1)

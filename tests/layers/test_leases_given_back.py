@@ -9,7 +9,7 @@ import pytest
 
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.leases import Fate, Leases, constant
+from fdbqueue.layers.leases import Disposition, Leases, constant
 from fdbqueue.layers.leases._times import LONGEST_SECONDS
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
@@ -24,27 +24,27 @@ def leases(space: Subspace, clock: Clock) -> Leases:
 def test_a_snoozed_item_comes_back_without_counting_the_attempt(db: Any, leases: Leases, clock: Clock) -> None:
     fill(leases, db, 2)
     lease = lease_of(leases, db)
-    assert leases.snooze(db, lease, delay=3) is Fate.delayed
+    assert leases.snooze(db, lease, delay=3) is Disposition.delayed
     assert lease_of(leases, db).value == b"1"
     clock.now += 3
     again = lease_of(leases, db)
     assert (again.value, again.attempt) == (b"0", 1)
-    assert leases.snooze_many(db, [again, again], delay=0) == [Fate.available] * 2
+    assert leases.snooze_many(db, [again, again], delay=0) == [Disposition.available] * 2
 
 
 def test_many_are_given_back_in_one_transaction_each_with_its_own_fate(db: Any, space: Subspace, clock: Clock) -> None:
     leases = Leases(Queue(space), max_attempts=2, backoff=lambda attempt: 7, clock=clock)
     fill(leases, db, 4)
-    assert leases.nack(db, lease_of(leases, db), delay=0) is Fate.available
+    assert leases.nack(db, lease_of(leases, db), delay=0) is Disposition.available
     mortal, *others = leases.lease_many(db)
     versions = FaultyDatabase(db, lambda: None)
     assert leases.nack_many(versions, [others[0], mortal, others[0]], error="jam") == [
-        Fate.delayed,
-        Fate.dead,
-        Fate.delayed,
+        Disposition.delayed,
+        Disposition.dead,
+        Disposition.delayed,
     ]
     assert versions.commits == 1
-    assert leases.nack_many(db, others[1:], delay=0) == [Fate.available] * 2
+    assert leases.nack_many(db, others[1:], delay=0) == [Disposition.available] * 2
     assert [kept.error for kept in leases.dead.browse(db)] == ["jam"]
     stats = leases.stats(db)
     assert (stats.available, stats.leased, stats.delayed, stats.dead) == (2, 0, 1, 1)
@@ -76,14 +76,14 @@ def test_an_expired_lease_counts_an_attempt_and_says_why(db: Any, leases: Leases
 def test_after_max_attempts_an_item_is_a_dead_letter(db: Any, space: Subspace, clock: Clock) -> None:
     leases = Leases(Queue(space), max_attempts=2, clock=clock)
     fill(leases, db, 2)
-    assert leases.nack(db, lease_of(leases, db), error="first") is Fate.available
-    assert leases.nack(db, lease_of(leases, db), error="second", delay=9) is Fate.dead
+    assert leases.nack(db, lease_of(leases, db), error="first") is Disposition.available
+    assert leases.nack(db, lease_of(leases, db), error="second", delay=9) is Disposition.dead
     lease_of(leases, db, duration=1)
     clock.now += 2
     lease_of(leases, db, duration=1)
     clock.now += 2
     [reclaimed] = leases.reclaim(db).reclaimed
-    assert (reclaimed.fate, reclaimed.kind, reclaimed.attempt) == (Fate.dead, "lease", 2)
+    assert (reclaimed.fate, reclaimed.kind, reclaimed.attempt) == (Disposition.dead, "lease", 2)
     stats = leases.queue.stats(db)
     assert (stats.available, stats.leased, stats.dead) == (0, 0, 2)
     assert leases.queue.check(db).ok
@@ -92,7 +92,7 @@ def test_after_max_attempts_an_item_is_a_dead_letter(db: Any, space: Subspace, c
 def test_a_back_off_policy_delays_what_failed(db: Any, space: Subspace, clock: Clock) -> None:
     leases = Leases(Queue(space), backoff=constant(7), clock=clock)
     fill(leases, db, 2)
-    assert leases.nack(db, lease_of(leases, db)) is Fate.delayed
+    assert leases.nack(db, lease_of(leases, db)) is Disposition.delayed
     lease_of(leases, db, duration=5)
     clock.now += 6.5
     assert leases.lease(db) is None
@@ -146,13 +146,13 @@ def test_a_back_off_policy_that_raises_for_one_of_many_leaves_all_with_their_hol
 def test_a_back_off_policy_is_not_asked_about_the_last_attempt(db: Any, space: Subspace, clock: Clock) -> None:
     leases = Leases(Queue(space), max_attempts=1, backoff=refuse, clock=clock)
     fill(leases, db, 1)
-    assert leases.nack(db, lease_of(leases, db)) is Fate.dead
+    assert leases.nack(db, lease_of(leases, db)) is Disposition.dead
 
 
 def test_a_back_off_without_end_is_a_very_long_one(db: Any, space: Subspace, clock: Clock) -> None:
     leases = Leases(Queue(space), backoff=lambda attempt: 2.0**1023 if attempt == 1 else float("inf"), clock=clock)
     fill(leases, db, 1)
-    assert leases.nack(db, lease_of(leases, db)) is Fate.delayed
+    assert leases.nack(db, lease_of(leases, db)) is Disposition.delayed
     [kept] = leases.browse(db, state="delayed")
     assert kept.visible_at == pytest.approx(clock.now + LONGEST_SECONDS)
     assert leases.check(db).problems == ()

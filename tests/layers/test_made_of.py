@@ -16,7 +16,7 @@ from fdbqueue.layers import (
     Consumer,
     DeadLetters,
     Deadlines,
-    Fate,
+    Disposition,
     Leases,
     Messages,
     MessageType,
@@ -212,7 +212,7 @@ def test_an_item_that_fails_dies_by_the_policy_of_what_the_layer_is_made_of(
 
     assert lease.value == JOB
     fate = made.leases.nack(db, lease)
-    assert fate is (Fate.available if leases.retry.max_attempts is None else Fate.dead)
+    assert fate is (Disposition.available if leases.retry.max_attempts is None else Disposition.dead)
     assert leases.check(db).ok
 
 

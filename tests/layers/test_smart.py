@@ -15,7 +15,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.items import INLINE_BYTES
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import Limit, SmartQueue, _batches, _scanning
-from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, TakeOver
+from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Replace
 from fdbqueue.layers.smart._messages import (
     EVERYTHING,
     NOTHING,
@@ -122,7 +122,7 @@ def test_a_message_that_can_not_be_changed_is_replaced(db: Any, space: Subspace)
         value: int
 
         def check(self, new: Level) -> Answer:
-            return TakeOver(Level(max(self.value, new.value)))
+            return Replace(Level(max(self.value, new.value)))
 
     smart = smart_queue(space, MessageType("level", Level))
     for value in (3, 7, 5):
@@ -309,7 +309,7 @@ def test_enqueue_many_says_of_which_nobody_knows_when_a_commit_times_out(
 def test_a_large_message_that_takes_over_values_while_somebody_looks_on_is_seen_as_it_is_then(
     db: Any, space: Subspace
 ) -> None:
-    smart = smart_queue(space, MessageType("x", check=lambda queued, new: TakeOver(new), key=first, sees=OWN_KEY))
+    smart = smart_queue(space, MessageType("x", check=lambda queued, new: Replace(new), key=first, sees=OWN_KEY))
     large = "x" * (INLINE_BYTES + 1)
     for name in "ab":
         smart.enqueue(db, {"type": "x", "text": name + large})

@@ -17,7 +17,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers.common._levels import Levels
 from fdbqueue.layers.common._waiting import alarmed
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.smart import NOTHING, OWN_KEY, Decision, Messages, MessageType, SmartQueue, TakeOver, _fetching
+from fdbqueue.layers.smart import NOTHING, OWN_KEY, Decision, Messages, MessageType, Replace, SmartQueue, _fetching
 from fdbqueue.layers.smart._resend import Copy
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
@@ -229,9 +229,7 @@ def test_a_confirmation_after_a_reset_is_taken_as_the_copy_has_arrived(db: Any, 
 @pytest.fixture
 def merging(db: Any, space: Subspace) -> SmartQueue:
     """A queue whose frames take over the values of the next one with their key."""
-    own = MessageType(
-        "frame", check=lambda queued, new: TakeOver(new), key=lambda message: message["key"], sees=OWN_KEY
-    )
+    own = MessageType("frame", check=lambda queued, new: Replace(new), key=lambda message: message["key"], sees=OWN_KEY)
     return registered(smart_queue(space, own, RECEIVED), db)
 
 

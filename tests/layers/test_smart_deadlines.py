@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.smart import MessageType, Monitor, SmartQueue, TakeOver
+from fdbqueue.layers.smart import MessageType, Monitor, Replace, SmartQueue
 from fdbqueue.layers.smart._deadlines import Deadline, Deadlines
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
@@ -98,7 +98,7 @@ def test_an_item_that_has_left_misses_nothing(db: Any, smart: SmartQueue, clock:
 
 
 def test_a_message_that_takes_over_values_has_a_deadline_of_its_own(db: Any, space: Subspace, clock: Clock) -> None:
-    given = MessageType("call", check=lambda queued, new: TakeOver(new), deadline=lambda message: message.get("at"))
+    given = MessageType("call", check=lambda queued, new: Replace(new), deadline=lambda message: message.get("at"))
     smart = smart_queue(space, given, clock=clock)
     for at in (10, 20, None, 5):
         smart.enqueue(db, call(1, at=at and clock.now + at))
@@ -112,7 +112,7 @@ def test_a_message_that_takes_over_values_has_a_deadline_of_its_own(db: Any, spa
 def test_a_deadline_that_was_told_is_not_told_again_when_its_item_takes_over_values_with_the_same(
     db: Any, space: Subspace, clock: Clock
 ) -> None:
-    given = MessageType("call", check=lambda queued, new: TakeOver(new), deadline=lambda message: message["at"])
+    given = MessageType("call", check=lambda queued, new: Replace(new), deadline=lambda message: message["at"])
     smart = smart_queue(space, given, clock=clock)
     at = clock.now + 10
     smart.enqueue(db, call(1, at=at))

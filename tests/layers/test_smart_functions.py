@@ -18,7 +18,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers.consumer import Consumer
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Limit, Messages, MessageType, SmartQueue
-from fdbqueue.layers.smart._decisions import Answer, Decision, TakeOver
+from fdbqueue.layers.smart._decisions import Answer, Decision, Replace
 from fdbqueue.layers.staged import RelaxedQueue, StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
@@ -109,7 +109,7 @@ def test_a_function_that_fails_of_what_an_item_would_become_is_named(db: Any, sp
         return 4e12
 
     def check(queued: Data, new: Data) -> Answer:
-        return TakeOver({"type": "x", "n": 2})
+        return Replace({"type": "x", "n": 2})
 
     given = dataclasses.replace(MessageType("x", check=check, sees=OWN_TYPE), **cast(Any, {function: only_once}))
     smart = smart_queue(space, given)

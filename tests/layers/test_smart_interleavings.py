@@ -10,7 +10,7 @@ import pytest
 
 from fdbqueue import FdbQueueError
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.smart import NOTHING, OWN_KEY, Decision, Limit, MessageType, SmartQueue, TakeOver
+from fdbqueue.layers.smart import NOTHING, OWN_KEY, Decision, Limit, MessageType, Replace, SmartQueue
 from fdbqueue.layers.smart._scanning import RANGE_READ_ITEMS
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
@@ -206,7 +206,7 @@ def test_an_oldest_item_that_is_leased_while_a_newcomer_drops_it_conflicts(db: A
 
 def test_an_item_whose_life_begins_anew_while_it_makes_room_conflicts(db: Any, space: Subspace) -> None:
     clock = Clock()
-    mortal = MessageType("x", check=lambda queued, new: TakeOver(new), expires=100.0)
+    mortal = MessageType("x", check=lambda queued, new: Replace(new), expires=100.0)
     given = mortal, MessageType("y", sees=NOTHING)
     smart, lagging = smart_queue(space, *given, clock=clock, limit=Limit(1)), smart_queue(space, *given, clock=Clock())
     smart.enqueue(db, {"type": "x", "n": 1})

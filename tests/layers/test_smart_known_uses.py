@@ -16,7 +16,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import NOTHING, OWN_KEY, OWN_TYPE, Limit, Messages, MessageType, SmartQueue, keyed
-from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, TakeOver
+from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Replace
 from tests.helpers.clock import Clock
 
 
@@ -38,7 +38,7 @@ class Progress:
 
     def check(self, new: Answer) -> Answer:
         # The display has not come to me yet, so I am outdated. I may pass others: nobody minds.
-        return TakeOver(new)
+        return Replace(new)
 
 
 def test_a_progress_display_is_shown_the_newest_report_of_each_file(db: Any, space: Subspace) -> None:

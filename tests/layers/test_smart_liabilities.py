@@ -17,7 +17,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.items import INLINE_BYTES, MAX_ITEM_BYTES
 from fdbqueue.layers.priority import EarliestDeadline
 from fdbqueue.layers.smart import NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, SmartQueue, types
-from fdbqueue.layers.smart._decisions import Asked, Decision, TakeOver
+from fdbqueue.layers.smart._decisions import Asked, Decision, Replace
 from tests.helpers.clock import Clock
 from tests.helpers.smart import contents, enqueue_unchecked, rows_of, smart_queue
 
@@ -76,8 +76,8 @@ def becomes_nothing_that_can_be_stored(queued: Data, new: Data) -> Decision:
     return Decision.ignore
 
 
-def becomes_no_message(queued: Data, new: Data) -> TakeOver:
-    return TakeOver("text")
+def becomes_no_message(queued: Data, new: Data) -> Replace:
+    return Replace("text")
 
 
 bad: dict[str, tuple[Callable[[Data, Data], Any], str]] = {
@@ -140,7 +140,7 @@ def test_a_bad_check_is_named_with_its_item_and_nothing_is_written(
 
 def test_a_leased_item_can_not_take_over_values(db: Any, space: Subspace) -> None:
     def check(queued: Data, new: Data, asked: Asked) -> Any:
-        return TakeOver(new)
+        return Replace(new)
 
     smart = smart_queue(space, MessageType("x", check=check))
     smart.enqueue(db, {"type": "x", "n": 1})
@@ -160,8 +160,8 @@ def never(message: Data) -> float | None:
     ("answer", "headers", "raised"),
     [
         (Decision.queue_and_delete, {"no": object()}, CodecError),
-        (TakeOver({"type": "x", "n": 2}), None, CheckFailed),
-        (TakeOver({"type": "x", "n": 3, "large": "x" * MAX_ITEM_BYTES}), None, ItemTooLarge),
+        (Replace({"type": "x", "n": 2}), None, CheckFailed),
+        (Replace({"type": "x", "n": 3, "large": "x" * MAX_ITEM_BYTES}), None, ItemTooLarge),
     ],
 )
 def test_an_enqueue_that_fails_has_written_nothing_whatever_becomes_of_the_transaction(
@@ -201,7 +201,7 @@ def test_a_check_that_is_not_deterministic_is_found_by_the_debug_mode(db: Any, s
     counter = itertools.count()
 
     def counts(queued: Data, new: Data) -> Any:
-        return TakeOver({"type": "x", "n": next(counter)})
+        return Replace({"type": "x", "n": next(counter)})
 
     def wavers(queued: Data, new: Data) -> Decision:
         return Decision.queue if next(counter) % 2 else Decision.dont_care
@@ -211,7 +211,7 @@ def test_a_check_that_is_not_deterministic_is_found_by_the_debug_mode(db: Any, s
         smart.enqueue(db, {"type": "x"})
         with pytest.raises(CheckFailed, match="asked twice"):
             smart.enqueue(db, {"type": "x"})
-    steady = smart_queue(space["steady"], MessageType("x", check=lambda old, new: TakeOver(new)), debug=True)
+    steady = smart_queue(space["steady"], MessageType("x", check=lambda old, new: Replace(new)), debug=True)
     steady.enqueue_many(db, [{"type": "x", "n": n} for n in range(3)])
     assert contents(steady, db) == [{"type": "x", "n": 2}]
 

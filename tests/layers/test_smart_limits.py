@@ -11,7 +11,7 @@ import pytest
 
 from fdbqueue import QueueFull
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.leases._timers import SETTLE_LIMIT
+from fdbqueue.layers.leases._timers import FIRE_LIMIT
 from fdbqueue.layers.smart import Decision, Limit, SmartQueue
 from fdbqueue.layers.smart._capacity import WATCHED_ENTRIES
 from fdbqueue.layers.smart._messages import EVERYTHING, NOTHING, OWN_KEY, MessageType, Sees, types
@@ -139,7 +139,7 @@ def test_an_item_whose_life_is_over_stays_with_the_consumer_who_has_it(
 def test_items_whose_life_is_over_make_room_in_the_queue_behind_many_others_that_are_due(
     db: Any, space: Subspace
 ) -> None:
-    clock, delayed = Clock(), 2 * SETTLE_LIMIT
+    clock, delayed = Clock(), 2 * FIRE_LIMIT
     mortal, other = MessageType("x", expires=100.0, sees=NOTHING), MessageType("y", sees=NOTHING)
     smart = smart_queue(space, mortal, other, clock=clock, limit=Limit(delayed + 1))
     smart.enqueue(db, x("a", 1))

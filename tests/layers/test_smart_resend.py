@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fdbqueue import FormatError, Position
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.smart import NOTHING, Decision, MessageType, SmartQueue, TakeOver
+from fdbqueue.layers.smart import NOTHING, Decision, MessageType, Replace, SmartQueue
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import Fault, FaultyDatabase
@@ -229,7 +229,7 @@ def test_a_redriven_item_is_sent_again(db: Any, smart: SmartQueue) -> None:
 
 
 def test_an_item_that_takes_over_values_is_sent_to_all_anew(db: Any, space: Subspace) -> None:
-    smart = smart_queue(space, MessageType("frame", check=lambda queued, new: TakeOver(new), deadline=30.0))
+    smart = smart_queue(space, MessageType("frame", check=lambda queued, new: Replace(new), deadline=30.0))
     smart.resend.register(db, "B")
     smart.resend.register(db, "C")
     smart.resend.register(db, "D")

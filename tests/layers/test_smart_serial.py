@@ -20,7 +20,7 @@ from fdbqueue import LeaseLost, Position, QueueFull
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Lease
 from fdbqueue.layers.smart import Limit, SmartQueue
-from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Outcome, TakeOver
+from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Outcome, Replace
 from fdbqueue.layers.smart._messages import EVERYTHING, OWN_KEY, OWN_TYPE, MessageType, Sees, keyed
 from tests.helpers.clock import Clock
 from tests.helpers.smart import smart_queue
@@ -47,7 +47,7 @@ def said(kind: str, mine: int, other: int, state: str) -> str:
 
 def check(queued: dict[str, Any], new: dict[str, Any], asked: Asked) -> Answer:
     answer = said(queued["type"], queued["n"], new["n"], asked.state)
-    return TakeOver({**queued, "n": new["n"]}) if answer == "take over" else Decision(answer)
+    return Replace({**queued, "n": new["n"]}) if answer == "take over" else Decision(answer)
 
 
 def types() -> list[MessageType]:

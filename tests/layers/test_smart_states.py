@@ -12,9 +12,9 @@ from fdbqueue.engine import Subspace, transactional
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import Messages, MessageType, SmartQueue
-from fdbqueue.layers.smart._decisions import Answer, Decision, TakeOver
+from fdbqueue.layers.smart._decisions import Answer, Decision, Replace
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staged._delivery import Serving, Share
+from fdbqueue.layers.staged._delivery import Allotment, Delivery
 from tests.helpers.clock import Clock
 from tests.helpers.smart import (
     ORDER,
@@ -86,16 +86,16 @@ def test_the_index_follows_whatever_way_an_item_takes_out(db: Any, smart: SmartQ
 
 def test_an_item_that_was_taken_out_for_somebody_who_had_gone_is_back_in_the_index(db: Any, smart: SmartQueue) -> None:
     smart.enqueue(db, Progress("a", 1))
-    serving = Serving(smart.leases)
-    share = Share(1, 0, "", own=True)
+    serving = Delivery(smart.leases)
+    duty_cycle = Allotment(1, 0, "", own=True)
 
     @transactional
     def take(tr: Any) -> None:
-        run(serving.take(tr, serving.look(tr, limit=1), [share]))
+        run(serving.take(tr, serving.look(tr, limit=1), [duty_cycle]))
 
     @transactional
     def put_back(tr: Any) -> None:
-        run(serving.put_back(tr, share.got))
+        run(serving.put_back(tr, duty_cycle.got))
 
     take(db)
     assert contents(smart, db) == []
@@ -205,7 +205,7 @@ def test_a_time_to_live_can_be_a_function_of_the_message_and_begins_anew_with_ne
         return message.get("until")
 
     def check(queued: dict[str, Any], new: dict[str, Any]) -> Answer:
-        return TakeOver(new)
+        return Replace(new)
 
     smart = smart_queue(space, MessageType("x", check=check, expires=until), clock=clock)
     smart.enqueue(db, {"type": "x", "until": clock.now + 5})

@@ -14,7 +14,7 @@ from fdbqueue.layers.common._levels import AmqpLevels, Levels
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.smart import EVERYTHING, NOTHING, OWN_KEY, Deadlines, Limit, Messages, MessageType, SmartQueue
-from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Outcome, TakeOver
+from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Outcome, Replace
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.smart import contents, enqueue_unchecked, smart_queue
@@ -105,7 +105,7 @@ def taking_over(terms: Any = "own", **rules: Any) -> MessageType:
     """Return a type whose items take over the newcomer, with terms."""
 
     def check(queued: Data, new: Data) -> Answer:
-        return TakeOver(new, terms=terms)
+        return Replace(new, terms=terms)
 
     return MessageType("x", check=check, key=lambda message: message.get("key"), sees=OWN_KEY, **rules)
 
@@ -154,11 +154,11 @@ def test_an_item_that_changes_itself_keeps_its_own_terms_too(db: Any, space: Sub
 
 
 def test_an_item_can_take_the_newcomers_headers_and_keeps_its_place(db: Any, space: Subspace) -> None:
-    smart = smart_queue(space, taking_over("newcomer"))
+    smart = smart_queue(space, taking_over("incoming"))
     first = smart.enqueue(db, {"type": "x", "n": 1}, headers={"a": 1})
     smart.enqueue(db, {"type": "x", "n": 5, "key": 5})
     outcome = smart.enqueue(db, {"type": "x", "n": 2}, headers={"b": 2})
-    assert (outcome.decision, outcome.rewritten, outcome.terms) == (Decision.ignore, first.position, "newcomer")
+    assert (outcome.decision, outcome.rewritten, outcome.terms) == (Decision.ignore, first.position, "incoming")
     assert [message["n"] for message in contents(smart, db)] == [2, 5]
     item = smart.dequeue(db)
     assert item is not None
@@ -166,9 +166,9 @@ def test_an_item_can_take_the_newcomers_headers_and_keeps_its_place(db: Any, spa
 
 
 def test_the_newcomers_headers_are_taken_also_with_the_same_values(db: Any, space: Subspace) -> None:
-    smart = smart_queue(space, taking_over("newcomer"))
+    smart = smart_queue(space, taking_over("incoming"))
     smart.enqueue(db, {"type": "x"}, headers={"a": 1})
-    assert smart.enqueue(db, {"type": "x"}).terms == "newcomer"
+    assert smart.enqueue(db, {"type": "x"}).terms == "incoming"
     item = smart.dequeue(db)
     assert item is not None
     assert item.headers == {}
@@ -178,7 +178,7 @@ def test_the_newcomers_headers_are_taken_also_with_the_same_values(db: Any, spac
 def test_an_item_can_take_the_newcomers_delay(
     db: Any, space: Subspace, clock: Clock, was: float | None, delay: float | None
 ) -> None:
-    smart = smart_queue(space, taking_over("newcomer"), clock=clock)
+    smart = smart_queue(space, taking_over("incoming"), clock=clock)
     smart.resend.register(db, "B")
     first = smart.enqueue(db, {"type": "x", "n": 1}, delay=was, ttl=500)
     outcome = smart.enqueue(db, {"type": "x", "n": 2}, delay=delay, ttl=600)
@@ -198,13 +198,13 @@ def test_an_item_can_take_the_newcomers_delay(
 
 
 def test_an_item_that_takes_another_rank_leaves_its_place_and_is_appended_there(db: Any, space: Subspace) -> None:
-    smart = by_levels(space, taking_over("newcomer", deadline=30.0, limit=Limit(3, "drop newest")))
+    smart = by_levels(space, taking_over("incoming", deadline=30.0, limit=Limit(3, "drop newest")))
     smart.resend.register(db, "B")
     first = smart.enqueue(db, {"type": "x", "n": 1}, priority=2)
     for key in (5, 6):
         smart.enqueue(db, {"type": "x", "n": key, "key": key}, priority=1)
     outcome = smart.enqueue(db, {"type": "x", "n": 2}, priority=0, headers={"a": 1})
-    assert (outcome.decision, outcome.terms, outcome.rewritten) == (Decision.queue_and_delete, "newcomer", None)
+    assert (outcome.decision, outcome.terms, outcome.rewritten) == (Decision.queue_and_delete, "incoming", None)
     assert outcome.deleted == (first.position,)
     assert (outcome.full, outcome.by) == (False, first.position)
     assert outcome.position is not None
@@ -219,7 +219,7 @@ def test_an_item_that_takes_another_rank_leaves_its_place_and_is_appended_there(
 
 def test_a_leased_item_takes_no_terms_either(db: Any, space: Subspace) -> None:
     def check(queued: Data, new: Data, asked: Asked) -> Answer:
-        return TakeOver(new, terms="newcomer")
+        return Replace(new, terms="incoming")
 
     smart = smart_queue(space, MessageType("x", check=check))
     smart.enqueue(db, {"type": "x"})
@@ -229,11 +229,11 @@ def test_a_leased_item_takes_no_terms_either(db: Any, space: Subspace) -> None:
 
 
 def test_terms_are_the_items_own_or_the_newcomers(db: Any, space: Subspace) -> None:
-    with pytest.raises(ValueError, match="'own' or 'newcomer'"):
-        TakeOver({}, terms=cast(Any, "both"))
+    with pytest.raises(ValueError, match="'own' or 'incoming'"):
+        Replace({}, terms=cast(Any, "both"))
     smart = smart_queue(space, taking_over("mine"))
     smart.enqueue(db, {"type": "x"})
-    with pytest.raises(CheckFailed, match="'own' or 'newcomer'"):
+    with pytest.raises(CheckFailed, match="'own' or 'incoming'"):
         smart.enqueue(db, {"type": "x"})
 
 

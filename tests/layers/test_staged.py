@@ -65,7 +65,7 @@ def test_alone_it_takes_one_transaction_and_writes_no_request(db: Any, queue: Qu
     assert counting.commits == 2
     assert staged.dequeue(counting) is None
     assert counting.commits == 2
-    assert staged.meetings().looks == 0
+    assert staged.contention_stats().looks == 0
 
 
 def test_bad_limits_and_timeouts_are_refused(db: Any, staged: StagedQueue) -> None:
@@ -91,7 +91,7 @@ def test_who_loses_the_race_for_an_item_registers_and_gets_the_next(db: Any, que
 
     assert value(staged.dequeue(FaultyDatabase(db, plan))) == "b"
     assert value(stolen[0]) == "a"
-    assert staged.meetings().conflicts == 1
+    assert staged.contention_stats().conflicts == 1
     assert left_behind(queue, db) == []
     assert queue.check(db).ok
 
@@ -131,11 +131,11 @@ def test_one_enqueue_wakes_few_of_many_who_wait(
     for number, consumer in enumerate(consumers):
         waiting.append(pool.submit(consumer.dequeue, db, timeout=60))
         wait_until(partial(has_requests, consumers[0], db, number + 1))
-    wait_until(lambda: consumers[0].meetings().looks > 0)
-    before = [consumer.meetings().looks for consumer in consumers]
+    wait_until(lambda: consumers[0].contention_stats().looks > 0)
+    before = [consumer.contention_stats().looks for consumer in consumers]
     put(queue, db, "a")
     wait_until(lambda: any(one.done() for one in waiting))
-    woken = sum(consumer.meetings().looks > seen for consumer, seen in zip(consumers, before, strict=True))
+    woken = sum(consumer.contention_stats().looks > seen for consumer, seen in zip(consumers, before, strict=True))
     assert woken < 4  # two, and one that looks after the others by its own clock just now
     for number in range(7):
         put(queue, db, f"{number}")
@@ -160,7 +160,7 @@ def test_an_item_that_is_given_back_wakes_who_waits(
     lease = leases.lease(db)
     assert lease is not None
     waiting = pool.submit(staged.dequeue, db, timeout=None)
-    wait_until(lambda: staged.meetings().looks)
+    wait_until(lambda: staged.contention_stats().looks)
     leases.nack(db, lease)
     assert value(waiting.result(20)) == "a"
 

@@ -83,7 +83,7 @@ def test_an_attempt_after_an_unknown_outcome_has_its_own_version_though_another_
     def plan() -> Fault | None:
         if not failing:
             return None
-        staged._crew()._version_of(faulty).note(seen)  # as an ack does in another thread
+        staged._state()._version_of(faulty).note(seen)  # as an ack does in another thread
         return failing.pop()
 
     staged, faulty = StagedQueue(leases), FaultyDatabase(db, plan)
@@ -93,7 +93,7 @@ def test_an_attempt_after_an_unknown_outcome_has_its_own_version_though_another_
     assert lease is not None
     assert lease.value == "a"
     staged.ack(faulty, lease)
-    [crew] = staged._crew()._turns[faulty].values()
+    [crew] = staged._state()._turns[faulty].values()
     crew._swept = True
     monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))  # it registers
     failing.append(("before", 1021))

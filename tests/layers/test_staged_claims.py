@@ -16,7 +16,7 @@ from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.leases._transitions import Moves
 from fdbqueue.layers.priority import WeightedHead
 from fdbqueue.layers.staged import RelaxedQueue, StagedQueue, _head_coordinator
-from fdbqueue.layers.staged._delivery import Serving, Share
+from fdbqueue.layers.staged._delivery import Allotment, Delivery
 from fdbqueue.layers.staged._requests import REQUEST_SECONDS, Request, Requests
 from fdbqueue.layers.staged._versions import PAUSE_CALLS, OwnVersion
 from fdbqueue.layers.subscriptions import Subscriptions
@@ -55,7 +55,7 @@ def test_two_who_registered_take_what_falls_to_each_and_do_not_meet(db: Any, que
     assert value(first.dequeue(in_front)) == "a"
     assert value(got[0]) == "b"
     assert (in_front.commits, behind.commits) == (2, 2)
-    assert first.meetings().conflicts == second.meetings().conflicts == 0
+    assert first.contention_stats().conflicts == second.contention_stats().conflicts == 0
     assert values(queue, db) == ["c"]
     assert left_behind(queue, db) == []
     assert leases.check(db).ok
@@ -70,7 +70,7 @@ def test_a_claim_of_leases_meets_nobody_either_and_its_lease_is_acked_without_re
     in_front = acting_at(db, CLAIM, lambda: got.extend(second.lease_many(db, limit=2)))
     mine = first.lease_many(in_front, limit=2)
     assert [lease.value for lease in mine + got] == ["a", "b", "c", "d"]
-    assert first.meetings().conflicts == second.meetings().conflicts == 0
+    assert first.contention_stats().conflicts == second.contention_stats().conflicts == 0
     reading = Reading(db)
     second.ack(reading, got[1])
     assert reading.reads == 0
@@ -167,7 +167,7 @@ def test_what_happens_in_front_right_before_a_claim_commits_is_noticed(
     staged = StagedQueue(leases)
     acting = acting_at(db, CLAIM, lambda: happens(db, queue, leases))
     assert value(getattr(staged, verb)(acting)) == expected
-    assert staged.meetings().conflicts == 1
+    assert staged.contention_stats().conflicts == 1
     assert leases.check(db).ok
 
 
@@ -186,18 +186,18 @@ def test_an_item_that_slips_in_between_those_in_front_is_counted(
 
     staged = StagedQueue(leases)
     assert value(staged.dequeue(acting_at(db, CLAIM, slip_in))) == "b"
-    assert staged.meetings().conflicts == 1
+    assert staged.contention_stats().conflicts == 1
 
 
 def serve_first(db: Any, queue: Queue, leases: Leases, *, wanted: int = 1, in_turn: bool = True) -> LeaseHandle:
     """Lease items to the first request, as a claim does; return the first one."""
-    request, server = first_request(queue, db), Serving(leases)
+    request, server = first_request(queue, db), Delivery(leases)
     tr = db.create_transaction()
-    share = Share(wanted, 60_000_000, "somebody")
-    assert run(server.take_own(tr, server.look(tr, limit=wanted), [share], offset=0))
-    Requests(queue.layout).fulfill(tr, request, share.handles, now_us=leases.now_us(), in_turn=in_turn)
+    duty_cycle = Allotment(wanted, 60_000_000, "somebody")
+    assert run(server.take_own(tr, server.look(tr, limit=wanted), [duty_cycle], offset=0))
+    Requests(queue.layout).fulfill(tr, request, duty_cycle.handles, now_us=leases.now_us(), in_turn=in_turn)
     tr.commit().wait()
-    return share.handles[0]
+    return duty_cycle.handles[0]
 
 
 def test_a_request_in_front_that_is_served_in_its_turn_is_no_conflict(
@@ -207,7 +207,7 @@ def test_a_request_in_front_that_is_served_in_its_turn_is_no_conflict(
     queue.enqueue_many(db, ["a", "b"])
     staged = StagedQueue(leases)
     assert value(staged.dequeue(acting_at(db, CLAIM, lambda: serve_first(db, queue, leases)))) == "b"
-    assert staged.meetings().conflicts == 0
+    assert staged.contention_stats().conflicts == 0
     assert leases.check(db).ok
 
 
@@ -219,7 +219,7 @@ def test_an_item_that_is_taken_in_its_turn_and_comes_back_is_noticed(
     staged = StagedQueue(leases)
     acting = acting_at(db, CLAIM, lambda: leases.nack(db, serve_first(db, queue, leases)))
     assert value(staged.dequeue(acting)) == "a"
-    assert staged.meetings().conflicts == 1
+    assert staged.contention_stats().conflicts == 1
 
 
 def test_who_gets_less_than_it_wanted_lets_those_behind_look_again(
@@ -230,7 +230,7 @@ def test_who_gets_less_than_it_wanted_lets_those_behind_look_again(
     staged = StagedQueue(leases)
     acting = acting_at(db, CLAIM, lambda: serve_first(db, queue, leases, wanted=1, in_turn=False))
     assert value(staged.dequeue(acting)) == "b"
-    assert staged.meetings().conflicts == 1
+    assert staged.contention_stats().conflicts == 1
 
 
 def test_who_finds_less_than_it_wants_takes_that_whatever_comes_meanwhile(
@@ -240,7 +240,7 @@ def test_who_finds_less_than_it_wants_takes_that_whatever_comes_meanwhile(
     staged = StagedQueue(leases)
     acting = acting_at(db, CLAIM, lambda: queue.enqueue_many(db, ["b", "c"]))
     assert [item.value for item in staged.dequeue_many(acting, limit=2)] == ["a"]
-    assert staged.meetings().conflicts == 0
+    assert staged.contention_stats().conflicts == 0
     assert values(queue, db) == ["b", "c"]
 
 
@@ -255,7 +255,7 @@ def test_who_finds_less_than_it_wants_and_is_passed_looks_again(db: Any, queue: 
 
     assert [item.value for item in first.dequeue_many(acting_at(db, CLAIM, pass_by), limit=2)] == ["a", "b"]
     assert value(passing[0]) == "c"
-    assert first.meetings().conflicts == 1
+    assert first.contention_stats().conflicts == 1
 
 
 def test_what_comes_behind_a_claim_is_no_conflict(db: Any, queue: Queue, leases: Leases) -> None:
@@ -263,7 +263,7 @@ def test_what_comes_behind_a_claim_is_no_conflict(db: Any, queue: Queue, leases:
     staged = StagedQueue(leases)
     acting = acting_at(db, CLAIM, lambda: queue.enqueue_many(db, ["c", "d"]))
     assert [item.value for item in staged.dequeue_many(acting, limit=2)] == ["a", "b"]
-    assert staged.meetings().conflicts == 0
+    assert staged.contention_stats().conflicts == 0
 
 
 def test_a_request_in_front_that_has_expired_is_removed_and_what_fell_to_it_falls_to_the_next(
@@ -365,7 +365,7 @@ def test_who_comes_to_a_process_that_has_registered_stands_in_its_next_request(
 
     def come() -> None:
         late.append(pool.submit(staged.dequeue, acting))
-        line = staged._crew().turns(acting, 0).line
+        line = staged._state().turns(acting, 0).line
         wait_until(lambda: len(line.waiting()) == 2)
 
     with ThreadPoolExecutor(1) as pool:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from fdbqueue import Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import LeaseHandle, Leases
-from fdbqueue.layers.leases._timers import SETTLE_LIMIT
+from fdbqueue.layers.leases._timers import FIRE_LIMIT
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator
-from fdbqueue.layers.staged._delivery import Serving, Share
+from fdbqueue.layers.staged._delivery import Allotment, Delivery
 from fdbqueue.layers.staged._requests import REQUEST_SECONDS, Request, Requests, Wish
 from fdbqueue.layout import pack
 from tests.helpers.clock import Clock
@@ -107,10 +107,10 @@ def test_a_grant_whose_lease_was_lost_is_not_collected(db: Any, queue: Queue, le
     queue.enqueue(db, "a")
     lease = leases.lease(db, duration=60)
     assert lease is not None
-    serving = Serving(leases)
+    serving = Delivery(leases)
     stale = LeaseHandle(lease.position, b"an older token")
     tr = db.create_transaction()
-    assert run(serving.collect(tr, [stale], Share(1, 0, "", own=True))) == []
+    assert run(serving.collect(tr, [stale], Allotment(1, 0, "", own=True))) == []
     tr.commit().wait()
     leases.ack(db, lease)
 
@@ -121,7 +121,7 @@ def test_granted_items_that_nobody_wants_any_more_go_back_to_their_places(
     queue.enqueue_many(db, ["a", "b", "c"])
     granted = [lease.handle for lease in leases.lease_many(db, duration=60)]
     tr = db.create_transaction()
-    [got] = run(Serving(leases).collect(tr, granted, Share(1, 0, "", own=True)))
+    [got] = run(Delivery(leases).collect(tr, granted, Allotment(1, 0, "", own=True)))
     tr.commit().wait()
     assert value(got.given) == "a"
     again = leases.lease_many(db)
@@ -136,7 +136,7 @@ def test_a_granted_item_that_can_not_be_read_goes_back_with_those_behind_it(
     of_bytes.queue.enqueue_many(db, [b"a", b"\xff", b"c"])
     granted = [lease.handle for lease in of_bytes.lease_many(db, duration=60)]
     tr = db.create_transaction()
-    [got] = run(Serving(leases).collect(tr, granted, Share(3, 0, "", own=True)))
+    [got] = run(Delivery(leases).collect(tr, granted, Allotment(3, 0, "", own=True)))
     tr.commit().wait()
     assert value(got.given) == "a"
     assert [item.value for item in of_bytes.queue.browse(db)] == [b"\xff", b"c"]
@@ -184,19 +184,19 @@ def test_who_waits_for_long_renews_its_request(
 def test_more_due_timers_than_one_transaction_settles_do_not_change_the_order(
     db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
-    queue.enqueue_many(db, [str(n) for n in range(SETTLE_LIMIT + 2)])
+    queue.enqueue_many(db, [str(n) for n in range(FIRE_LIMIT + 2)])
     assert value(leases.lease(db, duration=3)) == "0"
-    assert len(leases.lease_many(db, limit=SETTLE_LIMIT + 1, duration=1)) == SETTLE_LIMIT + 1
+    assert len(leases.lease_many(db, limit=FIRE_LIMIT + 1, duration=1)) == FIRE_LIMIT + 1
     clock.now += 5
     assert value(StagedQueue(leases).dequeue(db)) == "0"
 
 
 def test_timers_that_nobody_here_can_settle_hold_nobody_up(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
-    queue.enqueue_many(db, [str(n) for n in range(SETTLE_LIMIT + 1)])
-    for lease in leases.lease_many(db, limit=SETTLE_LIMIT, duration=1):
+    queue.enqueue_many(db, [str(n) for n in range(FIRE_LIMIT + 1)])
+    for lease in leases.lease_many(db, limit=FIRE_LIMIT, duration=1):
         db[leases.layout.leased.key(pack(lease.position))] = b"\x20newer"
     clock.now += 5
-    assert value(StagedQueue(leases).dequeue(db)) == str(SETTLE_LIMIT)
+    assert value(StagedQueue(leases).dequeue(db)) == str(FIRE_LIMIT)
 
 
 def test_when_the_one_in_front_goes_the_next_one_watches_in_its_place(

@@ -13,7 +13,7 @@ import pytest
 from fdbqueue import Item, Queue, StorageError
 from fdbqueue.layers.common._waiting import Promise
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.staged._head_coordinator import Turns
+from fdbqueue.layers.staged._head_coordinator import HeadCoordinator
 from fdbqueue.layers.staged._staged import MOST_TERMS, StagedQueue
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.interrupting import interrupted_at_each_line
@@ -121,9 +121,9 @@ def test_waits_that_are_over_leave_nothing_in_memory(db: Any, leases: Leases) ->
 def test_leases_of_ever_other_durations_are_not_remembered_for_ever(db: Any, leases: Leases) -> None:
     staged = StagedQueue(leases)
     gc.collect()
-    before = sum(isinstance(one, Turns) for one in gc.get_objects())
+    before = sum(isinstance(one, HeadCoordinator) for one in gc.get_objects())
     for n in range(5 * MOST_TERMS):
         staged.queue.enqueue(db, "a")
         assert staged.lease(db, duration=30 + n) is not None
     gc.collect()
-    assert sum(isinstance(one, Turns) for one in gc.get_objects()) <= before + MOST_TERMS
+    assert sum(isinstance(one, HeadCoordinator) for one in gc.get_objects()) <= before + MOST_TERMS

@@ -11,8 +11,8 @@ from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Lease, LeaseHandle, Leases
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _recent_leases, _versions
-from fdbqueue.layers.staged._delivery import Serving
-from fdbqueue.layers.staged._recent_leases import Remembered
+from fdbqueue.layers.staged._delivery import Delivery
+from fdbqueue.layers.staged._recent_leases import RecentLeases
 from fdbqueue.layers.staged._versions import RecentVersion
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
@@ -118,7 +118,7 @@ def test_a_granted_lease_that_was_reclaimed_before_its_holder_looked_is_not_deli
 ) -> None:
     queue.enqueue(db, "a")
     lease = take(StagedQueue(leases), db, duration=5.0)
-    serving = Serving(leases)
+    serving = Delivery(leases)
     stale = LeaseHandle(lease.position, b"an older token")
     assert run(serving.accept(db.create_transaction(), [stale], 5_000_000)) == []
     [good] = run(serving.accept(db.create_transaction(), [lease.handle], 5_000_000)) or []
@@ -131,7 +131,7 @@ def test_a_granted_lease_of_which_half_has_passed_is_not_good_as_it_is(
     queue.enqueue(db, "a")
     lease = take(StagedQueue(leases), db, duration=5.0)
     clock.now += 3
-    assert run(Serving(leases).accept(db.create_transaction(), [lease.handle], 5_000_000)) is None
+    assert run(Delivery(leases).accept(db.create_transaction(), [lease.handle], 5_000_000)) is None
 
 
 def test_an_ack_of_a_lease_that_was_just_taken_reads_nothing(db: Any, queue: Queue, leases: Leases) -> None:
@@ -254,11 +254,11 @@ def test_leases_that_were_live_at_different_versions_are_read_before_they_are_ac
     db: Any, queue: Queue, leases: Leases
 ) -> None:
     queue.enqueue_many(db, ["a", "b"])
-    serving = Serving(leases)
+    serving = Delivery(leases)
     first, second = leases.lease_many(db, limit=2)
     [got_first] = run(serving.accept(db.create_transaction(), [first.handle], 1)) or []
     [got_second] = run(serving.accept(db.create_transaction(), [second.handle], 1)) or []
-    known = Remembered()
+    known = RecentLeases()
     known.add(7, [got_first])
     known.add(8, [got_second])
     # At 8 nobody would notice what became of the first one between 7 and 8.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leases._timers import SETTLE_LIMIT
+from fdbqueue.layers.leases._timers import FIRE_LIMIT
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions._credit import Credit
 from fdbqueue.layers.subscriptions._cursor import LAG_SECONDS
@@ -94,7 +94,7 @@ def test_credit_comes_back_however_many_timers_are_due_before(
     one.grant(db, items=1)
     leases.enqueue(db, "mine")
     assert one.lease(db, duration=20) is not None
-    leases.enqueue_many(db, [f"{n}" for n in range(SETTLE_LIMIT)], delay=10)
+    leases.enqueue_many(db, [f"{n}" for n in range(FIRE_LIMIT)], delay=10)
     clock.now += 30
     again = one.lease(db)
     assert again is not None

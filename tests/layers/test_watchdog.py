@@ -16,7 +16,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run_async
 from fdbqueue.layers.common._waiting import Stop
 from fdbqueue.layers.consumer import Watchdog
-from fdbqueue.layers.leases import Fate, Leases, Reclaimed
+from fdbqueue.layers.leases import Disposition, Leases, Reclaimed
 from tests.helpers.clock import Clock
 
 
@@ -36,7 +36,7 @@ def test_expired_leases_are_given_back_and_the_hook_learns_whose_they_were(
     assert watchdog.sweep(db).leases == 0
     clock.now += 10
     assert watchdog.sweep(db).leases == 1
-    assert [(found.consumer, found.fate, found.attempt) for found in told] == [("printer 3", Fate.available, 1)]
+    assert [(found.consumer, found.fate, found.attempt) for found in told] == [("printer 3", Disposition.available, 1)]
     assert [item.value for item in leases.queue.browse(db)] == [b"1"]
 
 

@@ -268,7 +268,7 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "Subscription.renew": lambda s: Call(s.subscription.renew),
     "Subscription.resume": lambda s: Call(s.subscription.resume),
     "Subscription.suspend": lambda s: Call(s.subscription.suspend),
-    "Subscriptions.browse": lambda s: Call(s.subscriptions.browse, share=1),
+    "Subscriptions.browse": lambda s: Call(s.subscriptions.browse, duty_cycle=1),
     "Subscriptions.check": lambda s: Call(s.subscriptions.check),
     "Subscriptions.enqueue": lambda s: Call(s.subscriptions.enqueue, "new"),
     "Subscriptions.stats": lambda s: Call(s.subscriptions.stats),

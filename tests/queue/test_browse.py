@@ -31,7 +31,7 @@ def test_items_come_in_order_blocking_and_awaited(db: Any, queue: Queue) -> None
     assert [item.value for item in queue.browse(db)] == list(range(2_500))
     assert asyncio.run(awaited(None)) == list(range(2_500))
     assert asyncio.run(awaited(1_200)) == list(range(1_200))
-    browser = queue.browse(db, reverse=True, share=0.9)
+    browser = queue.browse(db, reverse=True, duty_cycle=0.9)
     assert "for item in it" in repr(browser), "who forgets to go through it is told how"
     assert [next(browser).value, next(browser).value] == [2_499, 2_498]
 
@@ -71,10 +71,10 @@ def test_an_item_that_can_not_be_read_is_told_when_it_is_reached(db: Any, space:
         list(subscriptions.browse(db))
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
-def test_reading_takes_no_more_than_its_share_of_the_time(db: Any, queue: Queue, share: float) -> None:
+@pytest.mark.parametrize("duty_cycle", [0.1, 0.5, 1.0])
+def test_reading_takes_no_more_than_its_share_of_the_time(db: Any, queue: Queue, duty_cycle: float) -> None:
     days = Days()
-    pages = Pages(db, queue.layout.begin, queue.layout.end, pace=Pace(share, clock=days, rest=days.rest))
+    pages = Pages(db, queue.layout.begin, queue.layout.end, pace=Pace(duty_cycle, clock=days, rest=days.rest))
     found: list[KeyValue] = []
     read = 0
     while (page := run(pages.next())) is not None:
@@ -82,7 +82,7 @@ def test_reading_takes_no_more_than_its_share_of_the_time(db: Any, queue: Queue,
         read += 1
     assert len(found) == 2_500
     # A page takes a second by this clock, and to look at it whether to rest takes one too.
-    assert days.rests == pytest.approx([max(0.0, 1 / share - 2)] * (read - 1 if share < 0.5 else 0))
+    assert days.rests == pytest.approx([max(0.0, 1 / duty_cycle - 2)] * (read - 1 if duty_cycle < 0.5 else 0))
 
 
 def test_who_is_slow_anyway_does_not_rest_on_top_of_it(db: Any, queue: Queue) -> None:
@@ -105,11 +105,11 @@ def test_a_transaction_is_read_without_rests(db: Any, queue: Queue) -> None:
     assert days.rests == []
 
 
-@pytest.mark.parametrize("share", [0, -1, 1.1, float("nan")])
-def test_a_share_that_is_none_is_refused(db: Any, queue: Queue, share: float) -> None:
+@pytest.mark.parametrize("duty_cycle", [0, -1, 1.1, float("nan")])
+def test_a_share_that_is_none_is_refused(db: Any, queue: Queue, duty_cycle: float) -> None:
     for browse in (queue.browse, Subscriptions(queue).browse):
-        with pytest.raises(ValueError, match="share"):
-            browse(db, share=share)
+        with pytest.raises(ValueError, match="duty_cycle"):
+            browse(db, duty_cycle=duty_cycle)
 
 
 def test_a_rest_ends_in_a_thread_and_in_an_event_loop() -> None:
@@ -118,5 +118,5 @@ def test_a_rest_ends_in_a_thread_and_in_an_event_loop() -> None:
 
 
 def test_a_browser_asks_for_facts_too(db: Any, queue: Queue) -> None:
-    found = Subscriptions(queue).browse(db, selector="fdbqueue_index = 7", limit=1, share=1)
+    found = Subscriptions(queue).browse(db, selector="fdbqueue_index = 7", limit=1, duty_cycle=1)
     assert [item.position.index for item in found] == [7]

@@ -7,13 +7,13 @@ from typing import Any
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.smart import NOTHING, OWN_KEY, Messages, MessageType, SmartQueue
-from fdbqueue.layers.smart._decisions import Answer, Decision, TakeOver
+from fdbqueue.layers.smart._decisions import Answer, Decision, Replace
 
 NOT_A_FUNCTION = 7
 
 
 def _newer(queued: dict[str, Any], new: dict[str, Any]) -> Answer:
-    return TakeOver(new) if new["n"] > queued["n"] else Decision.ignore
+    return Replace(new) if new["n"] > queued["n"] else Decision.ignore
 
 
 def prices(space: Subspace) -> SmartQueue:

@@ -13,8 +13,8 @@ from typing import cast
 import pytest
 
 from fdbqueue.engine.embedded.store.commit import commit_scheduler, process_scheduler
-from fdbqueue.engine.embedded.store.commit.commit_scheduler import Company, Gathering, Turns
-from fdbqueue.engine.embedded.store.commit.process_scheduler import Neighbours
+from fdbqueue.engine.embedded.store.commit.commit_scheduler import CommitScheduler, Gathering, TimeSlices
+from fdbqueue.engine.embedded.store.commit.process_scheduler import ProcessScheduler
 from fdbqueue.engine.embedded.store.commit.request import CommitRequest
 
 FOREVER = 1e6
@@ -102,18 +102,18 @@ def test_a_process_that_goes_on_is_looked_after_more_and_more_rarely(
         assert slept == [expected]
 
 
-def two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Neighbours, Neighbours]:
-    mine = Neighbours(str(folder))
+def two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ProcessScheduler, ProcessScheduler]:
+    mine = ProcessScheduler(str(folder))
     other = os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: other)
-    return mine, Neighbours(str(folder))
+    return mine, ProcessScheduler(str(folder))
 
 
 # -- threads ----------------------------------------------------------------------------------------------------------
 
 
 def test_whoever_gets_a_turn_and_commits_nothing_more_leaves_nobody_asleep(clock: Clock) -> None:
-    turns, lead, over = Turns(), threading.Lock(), threading.Event()
+    turns, lead, over = TimeSlices(), threading.Lock(), threading.Event()
     first, second, last = CommitRequest(), CommitRequest(), CommitRequest()
     pending = [last]
 
@@ -140,7 +140,7 @@ def test_whoever_gets_a_turn_and_commits_nothing_more_leaves_nobody_asleep(clock
 
 
 def test_whoever_has_a_turn_that_is_over_keeps_it_until_it_sleeps(clock: Clock) -> None:
-    turns, first = Turns(), CommitRequest()
+    turns, first = TimeSlices(), CommitRequest()
     turns.sleep(CommitRequest(), [], threading.Lock())
     one = sleeping(turns, first)
     clock.now += round(commit_scheduler.TURN_SECONDS * 1e9) - 1
@@ -153,27 +153,27 @@ def test_whoever_has_a_turn_that_is_over_keeps_it_until_it_sleeps(clock: Clock) 
 
 
 def test_a_request_that_is_done_before_its_thread_lies_down_is_not_slept_over(clock: Clock) -> None:
-    turns, mine, early = Turns(), CommitRequest(), CommitRequest()
+    turns, mine, early = TimeSlices(), CommitRequest(), CommitRequest()
     turns.sleep(mine, [], threading.Lock())
     finish(turns, early)
     joined(sleeping(turns, early))
 
 
 def test_a_thread_that_goes_on_is_looked_after_more_and_more_rarely(clock: Clock) -> None:
-    turns = Turns()
+    turns = TimeSlices()
     quiet, longest = commit_scheduler.QUIET_SECONDS, commit_scheduler.LONGEST_TRUST
     assert looks(turns, clock, goes_on_for=5) == pytest.approx([quiet, 2 * quiet, 4 * quiet, longest, longest])
     assert looks(turns, clock, goes_on_for=1) == pytest.approx([quiet]), "it is known that it may go away"
 
 
 def test_who_sleeps_looks_out_in_the_place_of_one_whose_turn_it_is(clock: Clock) -> None:
-    turns = Turns()
+    turns = TimeSlices()
     turns._deputy = 1
     assert looks(turns, clock, goes_on_for=1, holder=1) == pytest.approx([commit_scheduler.QUIET_SECONDS])
     assert turns._deputy == threading.get_ident(), "so the other one need not wake anybody for it"
 
 
-def looks(turns: Turns, clock: Clock, *, goes_on_for: int, holder: int = 1) -> list[float]:
+def looks(turns: TimeSlices, clock: Clock, *, goes_on_for: int, holder: int = 1) -> list[float]:
     """Let `holder` commit before all of so many looks but the last; return after how long each was made."""
     slept: list[float] = []
 
@@ -270,7 +270,10 @@ class Interrupting:
 
 
 def sleeping(
-    advice: Company, request: CommitRequest, pending: Sequence[CommitRequest] = (), lead: threading.Lock | None = None
+    advice: CommitScheduler,
+    request: CommitRequest,
+    pending: Sequence[CommitRequest] = (),
+    lead: threading.Lock | None = None,
 ) -> threading.Thread:
     """Let a thread sleep over `request`."""
     lead = lead or threading.Lock()
@@ -280,7 +283,7 @@ def sleeping(
     return thread
 
 
-def finish(advice: Company, *requests: CommitRequest) -> None:
+def finish(advice: CommitScheduler, *requests: CommitRequest) -> None:
     for request in requests:
         request.done = True
     advice.finished(requests)

@@ -14,7 +14,7 @@ from fdbqueue.engine.embedded.client.watches import Outstanding
 from fdbqueue.engine.embedded.store.log.log_rows import Commit
 from fdbqueue.engine.embedded.store.log.write_set import encode
 from fdbqueue.engine.embedded.store.notify.changes import Changes
-from fdbqueue.engine.embedded.store.notify.notifier import Bell
+from fdbqueue.engine.embedded.store.notify.notifier import Notifier
 from fdbqueue.engine.embedded.store.snapshot import Snapshot
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
@@ -49,7 +49,7 @@ class Log:
 
 def test_a_commit_that_is_counted_before_it_can_be_read_is_told_of_later(tmp_path: Path) -> None:
     log, told = Log(), []
-    changes = Changes(log, Bell(str(tmp_path)))
+    changes = Changes(log, Notifier(str(tmp_path)))
     changes.watch(b"key", lambda: told.append("once"))
     changes.close()
     log.write(b"key")
@@ -64,7 +64,7 @@ def test_a_commit_that_is_counted_before_it_can_be_read_is_told_of_later(tmp_pat
 def test_a_commit_that_is_counted_but_not_shown_when_the_watch_begins_is_told_of(tmp_path: Path) -> None:
     log, told = Log(), []
     log.write(b"key")
-    changes = Changes(log, Bell(str(tmp_path)))
+    changes = Changes(log, Notifier(str(tmp_path)))
     changes.watch(b"key", lambda: told.append("once"))
     changes.close()
     log.show()
@@ -83,7 +83,7 @@ def test_who_begins_to_watch_asks_the_store_without_the_lock_that_a_watch_needs_
             assert not ending.is_alive()
             return super().last_version()
 
-    changes = Changes(Collecting(), Bell(str(tmp_path)))
+    changes = Changes(Collecting(), Notifier(str(tmp_path)))
     changes.watch(b"key", list)
     changes.close()
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fdbqueue.engine.embedded.store.commit import committer
 from fdbqueue.engine.embedded.store.log import commit_log, log_rows
-from fdbqueue.engine.embedded.store.log.write_set import Range, Written, decode, encode
+from fdbqueue.engine.embedded.store.log.write_set import Range, WriteSet, decode, encode
 from fdbqueue.engine.embedded.store.store import CommitRequest, Snapshot, Store
 from tests.helpers.stores import MovableClock, commit, opened, put, sets, view
 
@@ -138,7 +138,7 @@ def test_a_record_of_the_log_holds_what_was_written(keys: list[bytes], ranges: l
 def test_what_was_written_can_be_looked_at_and_added_to_in_turns(
     parts: list[tuple[list[bytes], list[Range]]], reads: list[Range]
 ) -> None:
-    written = Written([], [])
+    written = WriteSet([], [])
     so_far: list[Range] = []
     for keys, ranges in parts:
         written.add(keys, ranges)

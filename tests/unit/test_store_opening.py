@@ -14,10 +14,10 @@ import pytest
 import fdbqueue
 from fdbqueue.engine.embedded.store.disk import disk
 from fdbqueue.engine.embedded.store.disk import folder_lock as guarding
-from fdbqueue.engine.embedded.store.disk.folder_lock import Guard
+from fdbqueue.engine.embedded.store.disk.folder_lock import FolderLock
 from fdbqueue.engine.embedded.store.disk.lock_owners import is_stopped
 from fdbqueue.engine.embedded.store.disk.redo import Labels
-from fdbqueue.engine.embedded.store.snapshot_reaper import Janitor
+from fdbqueue.engine.embedded.store.snapshot_reaper import SnapshotReaper
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
 from tests.helpers.processes import Processes
@@ -37,11 +37,11 @@ def test_two_who_make_a_folder_at_once_both_have_it(tmp_path: Path, monkeypatch:
             opened_by_then.wait(0.2)
         return found
 
-    guards: list[Guard] = []
+    guards: list[FolderLock] = []
     opened_by_then = threading.Event()
 
     def open_it() -> None:
-        guards.append(Guard(str(tmp_path), BOOT))
+        guards.append(FolderLock(str(tmp_path), BOOT))
         guards[-1].opened()
         opened_by_then.set()
 
@@ -56,12 +56,12 @@ def test_two_who_make_a_folder_at_once_both_have_it(tmp_path: Path, monkeypatch:
 
 
 def test_who_dies_while_bringing_a_folder_in_order_leaves_that_to_the_next(tmp_path: Path) -> None:
-    brought_in_order = Guard(str(tmp_path), BOOT)
+    brought_in_order = FolderLock(str(tmp_path), BOOT)
     brought_in_order.opened()
     brought_in_order.fail()
     brought_in_order.close()
     for _ in range(2):
-        on_the_way = Guard(str(tmp_path), BOOT)
+        on_the_way = FolderLock(str(tmp_path), BOOT)
         assert on_the_way.alone
         assert not on_the_way.in_order
         on_the_way.begin_anew()
@@ -70,7 +70,7 @@ def test_who_dies_while_bringing_a_folder_in_order_leaves_that_to_the_next(tmp_p
 
 def open_and_stay(path: str, opening: Any, go_on: Any, stop: bool) -> None:
     """Open `path`, alone, and stop on the way or wait there; then go on."""
-    guard = Guard(path, BOOT)
+    guard = FolderLock(path, BOOT)
     assert guard.alone
     opening.set()
     if stop:
@@ -332,7 +332,7 @@ class Visited:
 
 def test_who_comes_right_before_the_janitor_goes_to_sleep_is_tidied_up_after() -> None:
     visited = Visited()
-    janitor = Janitor(visited)
+    janitor = SnapshotReaper(visited)
     janitor.wake()
     visited.come.set()
     assert visited.seen.wait(30)

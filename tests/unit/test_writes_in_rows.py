@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue.engine.embedded.client.write_buffer import MANY, Writes
+from fdbqueue.engine.embedded.client.write_buffer import MANY, WriteBuffer
 from fdbqueue.engine.embedded.store.commit.request import CommitRequest, Rows
 from tests.helpers.stores import commit, contents, opened
 
@@ -27,9 +27,9 @@ _steps = st.lists(
 )
 
 
-def written(steps: list[Any], bulk: list[int]) -> Writes:
+def written(steps: list[Any], bulk: list[int]) -> WriteBuffer:
     """Do `steps` before, between and after many sets, as a transaction does them."""
-    writes = Writes()
+    writes = WriteBuffer()
     for at, (op, key, param) in enumerate(steps):
         if at in bulk:
             for n in range(at, 40, 2):
@@ -69,7 +69,7 @@ def unstamped(found: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
 
 
 def test_a_few_sets_are_not_handed_on_apart_and_many_are_beside_other_operations() -> None:
-    writes = Writes()
+    writes = WriteBuffer()
     for n in range(MANY - 1):
         writes.set(b"%02d" % n, b"", True)
     assert writes.in_rows()[1] is None

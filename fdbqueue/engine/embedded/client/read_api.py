@@ -13,12 +13,12 @@ from fdbqueue.engine.embedded.client.intervals import Intervals, Range
 from fdbqueue.engine.embedded.client.options import Settings
 from fdbqueue.engine.embedded.client.pages import Limits, Page, Selector
 from fdbqueue.engine.embedded.client.ranges import FutureKeyValueArray, KeyValue, selector
-from fdbqueue.engine.embedded.client.ryw_iterator import Reader
+from fdbqueue.engine.embedded.client.ryw_iterator import RywIterator
 from fdbqueue.engine.embedded.client.stacks import Stack
 from fdbqueue.engine.embedded.client.values import FailedKey, FailedValue, Key, Value
 from fdbqueue.engine.embedded.client.version_wait import LateKey, LatePage, LateRead, LateValue, VersionWait
 from fdbqueue.engine.embedded.client.views import TransactionRead, integer, key_to_bytes
-from fdbqueue.engine.embedded.client.write_buffer import ABSENT, Writes
+from fdbqueue.engine.embedded.client.write_buffer import ABSENT, WriteBuffer
 from fdbqueue.engine.embedded.store.in_flight import waits
 from fdbqueue.engine.errors import FUTURE_VERSION, FDBError
 from fdbqueue.engine.streaming import StreamingMode
@@ -45,14 +45,14 @@ def cut(key: bytes) -> bytes:
     return key[: (SYSTEM_KEY_LIMIT if key[:1] == TOP else READ_KEY_LIMIT) + 1]
 
 
-class Reading(TransactionRead):
+class ReadApi(TransactionRead):
     """A transaction's state as far as reading goes. `Transaction` adds the writes, the commit and the states."""
 
     _db: Database
     _store: Store
     _lock: threading.RLock
     _settings: Settings
-    _writes: Writes
+    _writes: WriteBuffer
     _gets: dict[bytes, int]  # keys read one by one, and when, by `lateness.waits`; less than 0 if they don't conflict
     _conflict_ranges: list[Range]
 
@@ -134,7 +134,7 @@ class Reading(TransactionRead):
             return self._value(key, snapshot)
         except FDBError as error:
             if error.code == FUTURE_VERSION:
-                return LateValue(LateRead(self, Reading._value, key, snapshot))
+                return LateValue(LateRead(self, ReadApi._value, key, snapshot))
             return FailedValue(self._failed(error))
 
     def _value(self, key: bytes, snapshot: bool) -> Value:
@@ -225,7 +225,7 @@ class Reading(TransactionRead):
             return self._key(after, offset, top, snapshot)
         except FDBError as error:
             if error.code == FUTURE_VERSION:
-                return LateKey(LateRead(self, Reading._key, after, offset, top, snapshot))
+                return LateKey(LateRead(self, ReadApi._key, after, offset, top, snapshot))
             return FailedKey(self._failed(error))
 
     def _key(self, after: bytes, offset: int, top: bytes, snapshot: bool) -> Key:
@@ -363,7 +363,7 @@ class Reading(TransactionRead):
             return self._rows(*read)
         except FDBError as error:
             if error.code == FUTURE_VERSION:
-                return LatePage(LateRead(self, Reading._rows, *read))
+                return LatePage(LateRead(self, ReadApi._rows, *read))
             return FutureKeyValueArray(error=self._failed(error))
 
     def _rows(
@@ -401,9 +401,9 @@ class Reading(TransactionRead):
             self._synced += len(new)
         return known
 
-    def _reader(self, snapshot: bool) -> Reader:
+    def _reader(self, snapshot: bool) -> RywIterator:
         own = None if snapshot and self._settings.snapshot_ryw <= 0 else self._writes
-        return Reader(self._opened, self._now_known(), own, self._top())
+        return RywIterator(self._opened, self._now_known(), own, self._top())
 
     def _direct(self, begin: Selector, end: Selector, limits: Limits, reverse: bool, snapshot: bool) -> Page:
         """Read without the transaction's own writes, as ``read_your_writes_disable`` asks."""

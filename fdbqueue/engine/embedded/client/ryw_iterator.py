@@ -16,7 +16,7 @@ from fdbqueue.engine.embedded.client.intervals import Intervals
 from fdbqueue.engine.embedded.client.lookahead import count_ahead, count_behind, requested, skip_ahead, skip_behind
 from fdbqueue.engine.embedded.client.pages import Limits, Page, Selector
 from fdbqueue.engine.embedded.client.segments import EMPTY, LAST, ROW, UNKNOWN, Position
-from fdbqueue.engine.embedded.client.write_buffer import Writes
+from fdbqueue.engine.embedded.client.write_buffer import WriteBuffer
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.store.store import Snapshot
@@ -25,12 +25,12 @@ LOOKAHEAD: Final = 100
 MANY: Final = 256
 
 
-class Reader:
+class RywIterator:
     """One read's view: the snapshot, what is known of it, the writes over it, and the end of legal keys."""
 
     __slots__ = ("asked", "known", "snap", "top", "writes")
 
-    def __init__(self, snap: Callable[[], Snapshot], known: Intervals, writes: Writes | None, top: bytes) -> None:
+    def __init__(self, snap: Callable[[], Snapshot], known: Intervals, writes: WriteBuffer | None, top: bytes) -> None:
         self.snap = snap
         self.known = known
         self.writes = writes

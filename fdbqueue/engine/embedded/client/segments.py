@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from fdbqueue.engine.embedded.client.intervals import Intervals
 from fdbqueue.engine.embedded.client.stacks import Point, Stack
-from fdbqueue.engine.embedded.client.write_buffer import Writes
+from fdbqueue.engine.embedded.client.write_buffer import WriteBuffer
 from fdbqueue.engine.errors import FDBError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Position:
         "unreadable",
     )
 
-    def __init__(self, snap: Callable[[], Snapshot], known: Intervals, writes: Writes | None) -> None:
+    def __init__(self, snap: Callable[[], Snapshot], known: Intervals, writes: WriteBuffer | None) -> None:
         self._snap = snap
         self._known = known
         self._writes = writes
@@ -262,7 +262,7 @@ class Position:
         else:
             self._over = INDEPENDENT
 
-    def _between(self, writes: Writes, key: bytes, begin: bytes, end: bytes) -> None:
+    def _between(self, writes: WriteBuffer, key: bytes, begin: bytes, end: bytes) -> None:
         """Settle on the segment without a written key that holds `key`, inside ``[begin, end)``."""
         for ranges, kind in ((writes.clears, CLEARED), (writes.unreadable, UNMODIFIED)):
             at = bisect_right(ranges.begins, key) - 1

@@ -33,8 +33,8 @@ from fdbqueue.engine.embedded.client.read_api import COMPACT_AT, METADATA_VERSIO
 from fdbqueue.engine.embedded.client.values import FailedKey, FailedValue, FutureString, Key, PendingKey, Value
 from fdbqueue.engine.embedded.client.views import Snapshot, integer, key_to_bytes
 from fdbqueue.engine.embedded.client.watches import FailedWatch, Watch
-from fdbqueue.engine.embedded.client.write_api import KEY_LIMIT, Writing
-from fdbqueue.engine.embedded.client.write_buffer import Writes
+from fdbqueue.engine.embedded.client.write_api import KEY_LIMIT, WriteApi
+from fdbqueue.engine.embedded.client.write_buffer import WriteBuffer
 from fdbqueue.engine.embedded.store.in_flight import waits
 from fdbqueue.engine.errors import FDBError
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from fdbqueue.engine.embedded.store.snapshot import Snapshot as StoreSnapshot
 
 
-class Transaction(Writing):
+class Transaction(WriteApi):
     """Reads and writes that take effect together when `commit` succeeds, or not at all.
 
     The methods are those of the official binding's transaction at API version 730.
@@ -68,7 +68,7 @@ class Transaction(Writing):
         self._store = db._opened or db._store()
         self._lock = RLock()
         self._created = time.monotonic()
-        self._writes = Writes()
+        self._writes = WriteBuffer()
         self._gets = {}
         self._known = None
         self._conflict_ranges = []
@@ -90,7 +90,7 @@ class Transaction(Writing):
         """Forget what was read and written, and keep the options that outlive an error, as `on_error` does."""
         self._close_snapshot()
         self._version = self._version_wait = None
-        self._writes = Writes()
+        self._writes = WriteBuffer()
         self._gets = {}
         self._synced = 0
         self._known = None

@@ -22,7 +22,7 @@ from fdbqueue.engine.errors import FUTURE_VERSION, TRANSACTION_CANCELLED, TRANSA
 from fdbqueue.errors import StorageError
 
 if TYPE_CHECKING:
-    from fdbqueue.engine.embedded.client.read_api import Reading
+    from fdbqueue.engine.embedded.client.read_api import ReadApi
     from fdbqueue.engine.embedded.store.snapshot import Snapshot
     from fdbqueue.engine.embedded.store.store import Store
 
@@ -114,7 +114,7 @@ class LateRead(Pending[None]):
 
     __slots__ = ("_answer", "_read", "_tr", "_wait", "may_fail")
 
-    def __init__(self, tr: Reading, read: Callable[..., Any], *args: Any) -> None:
+    def __init__(self, tr: ReadApi, read: Callable[..., Any], *args: Any) -> None:
         super().__init__()
         self._tr = weakref.ref(tr)  # dropping the transaction ends the read
         self._read = (read, args)
@@ -158,7 +158,7 @@ class LateRead(Pending[None]):
             self.settle(error=TRANSACTION_TOO_OLD)  # as all that a forked child reads by its parent's transaction
 
 
-def _wait_of(tr: Reading) -> VersionWait:
+def _wait_of(tr: ReadApi) -> VersionWait:
     """Return what waits for the version that `tr` was set to read at, and no commit has reached."""
     with tr._lock:
         wait = tr._version_wait

@@ -16,7 +16,7 @@ from fdbqueue.engine.embedded.client.read_api import (
     SYSTEM_KEY_LIMIT,
     SYSTEM_TOP,
     TOP,
-    Reading,
+    ReadApi,
     cut,
 )
 from fdbqueue.engine.embedded.client.views import key_to_bytes, value_to_bytes
@@ -71,7 +71,7 @@ _SETTLED_AT_COMMIT: Final = frozenset(OPERATIONS) - {SET_VERSIONSTAMPED_VALUE}
 """Those whose key and parameter say all, so that there is nothing else to look at."""
 
 
-class Writing(Reading):
+class WriteApi(ReadApi):
     """What a transaction can change."""
 
     _watches: list[Watch]  # not yet active, since not yet committed
@@ -398,4 +398,4 @@ def add_operations(owner: type) -> None:
             setattr(owner, method, operation(code))
 
 
-add_operations(Writing)
+add_operations(WriteApi)

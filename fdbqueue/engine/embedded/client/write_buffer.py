@@ -42,7 +42,7 @@ MANY: Final = 16
 _NONE: Final = Intervals()
 
 
-class Writes:
+class WriteBuffer:
     """The uncommitted writes of one transaction."""
 
     # What most transactions never write stands here, never changed: making a map is on the way of every transaction.

@@ -16,7 +16,7 @@ class Tidied(Protocol):
         """Do what is due; return in how many seconds the next thing is, None if there is nothing."""
 
 
-class Janitor:
+class SnapshotReaper:
     """Tidies as long as there is something to tidy, and sleeps otherwise."""
 
     __slots__ = ("_closed", "_event", "_thread", "_tidied", "awake")

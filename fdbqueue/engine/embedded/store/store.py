@@ -36,7 +36,7 @@ import lmdb
 
 from fdbqueue.engine.embedded.store import url_options
 from fdbqueue.engine.embedded.store.clock import Clock
-from fdbqueue.engine.embedded.store.commit.background_committer import Sweeper
+from fdbqueue.engine.embedded.store.commit.background_committer import BackgroundCommitter
 from fdbqueue.engine.embedded.store.commit.committer import Committer
 from fdbqueue.engine.embedded.store.commit.request import CommitRequest, Faults
 from fdbqueue.engine.embedded.store.commit.uninterrupted import uninterrupted
@@ -46,9 +46,9 @@ from fdbqueue.engine.embedded.store.disk.layout import WINDOW_SECONDS
 from fdbqueue.engine.embedded.store.log.committed import Committed
 from fdbqueue.engine.embedded.store.log.log_rows import Commit, last_version
 from fdbqueue.engine.embedded.store.notify.changes import Changes
-from fdbqueue.engine.embedded.store.notify.notifier import Bell
+from fdbqueue.engine.embedded.store.notify.notifier import Notifier
 from fdbqueue.engine.embedded.store.snapshot import Snapshot
-from fdbqueue.engine.embedded.store.snapshot_reaper import Janitor
+from fdbqueue.engine.embedded.store.snapshot_reaper import SnapshotReaper
 from fdbqueue.engine.errors import FUTURE_VERSION, TRANSACTION_TOO_OLD, FDBError
 from fdbqueue.errors import StorageError
 
@@ -92,7 +92,7 @@ class Store:
         self._pins: dict[int, Snapshot] = {}
         self._kept: deque[weakref.ref[Committed]] = deque()
         try:
-            self.bell = Bell(self.path)
+            self.bell = Notifier(self.path)
             try:
                 self._committer = Committer(self)
             except StorageError:
@@ -101,9 +101,9 @@ class Store:
         except StorageError:
             self.files.close()
             raise
-        self._sweeper = Sweeper(self._committer)
+        self._sweeper = BackgroundCommitter(self._committer)
         self._changes = Changes(self, self.bell)
-        self._janitor = Janitor(self)
+        self._janitor = SnapshotReaper(self)
         self._readers_checked = self.clock.seconds()
         self._tidied_commits = 0
 

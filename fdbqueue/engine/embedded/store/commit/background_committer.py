@@ -13,7 +13,7 @@ IDLE_ROUNDS: Final = 40
 LONGEST_JOIN: Final = 5.0
 
 
-class Sweeper:
+class BackgroundCommitter:
     """Leads for requests whose owners do something else meanwhile."""
 
     __slots__ = ("_closed", "_committer", "_event", "_kicked", "_thread", "armed")

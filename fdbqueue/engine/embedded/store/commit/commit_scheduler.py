@@ -3,7 +3,7 @@
 Python runs one thread at a time. Were each to commit for itself as soon as it could, sixteen threads would hand the
 interpreter to and fro at every call into LMDB, and be several times slower than one. So those that can't run anyway
 sleep, and whoever leads commits for them too. When a commit waits for the disk, it pays to have as many as possible in
-it: `Gathering`. When it doesn't, it pays not to change threads at every commit: `Turns`.
+it: `Gathering`. When it doesn't, it pays not to change threads at every commit: `TimeSlices`.
 
 Both are guesses about what the other threads will do next. Guessed wrong, a thread sleeps a moment in vain, and the
 more often that happens the more rarely it is tried again; a thread that commits alone never sleeps.
@@ -38,7 +38,7 @@ LONGEST_LINE: Final = 0.25
 LONGEST_HOLDOFF: Final = 1024
 
 
-class Company(Protocol):
+class CommitScheduler(Protocol):
     """When a thread leads, sleeps, and is woken."""
 
     def sleep(self, request: CommitRequest, pending: Sequence[CommitRequest], lead: Lock) -> bool:
@@ -140,7 +140,7 @@ class Gathering:
                 return
 
 
-class Turns:
+class TimeSlices:
     """One thread commits for all for three milliseconds, then it is the next one's turn.
 
     The others' requests are committed with its own as they come, but they themselves sleep on until it is their turn,

@@ -19,16 +19,16 @@ import lmdb
 
 from fdbqueue.engine.embedded.store.clock import Clock
 from fdbqueue.engine.embedded.store.commit.applying import apply, put_rows
-from fdbqueue.engine.embedded.store.commit.commit_scheduler import Company, Gathering, Turns
-from fdbqueue.engine.embedded.store.commit.process_scheduler import Neighbours
+from fdbqueue.engine.embedded.store.commit.commit_scheduler import CommitScheduler, Gathering, TimeSlices
+from fdbqueue.engine.embedded.store.commit.process_scheduler import ProcessScheduler
 from fdbqueue.engine.embedded.store.commit.request import IO_ERROR, CommitRequest, Faults
 from fdbqueue.engine.embedded.store.disk.files import Files, explain
 from fdbqueue.engine.embedded.store.disk.layout import WINDOW_SECONDS
 from fdbqueue.engine.embedded.store.log.commit_log import RecentCommits
 from fdbqueue.engine.embedded.store.log.log_rows import WINDOW_US, append, commits, entry
 from fdbqueue.engine.embedded.store.log.log_rows import Commit as LogCommit
-from fdbqueue.engine.embedded.store.log.write_set import Written, conflicting, conflicts, encode
-from fdbqueue.engine.embedded.store.notify.notifier import Bell
+from fdbqueue.engine.embedded.store.log.write_set import WriteSet, conflicting, conflicts, encode
+from fdbqueue.engine.embedded.store.notify.notifier import Notifier
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD
 from fdbqueue.errors import StorageError
 
@@ -50,7 +50,7 @@ class Host(Protocol):
     @property
     def clock(self) -> Clock: ...
     @property
-    def bell(self) -> Bell: ...
+    def bell(self) -> Notifier: ...
 
     def grow(self) -> None:
         """Make the map larger, at the expense of this process' open snapshots."""
@@ -96,9 +96,9 @@ class Committer:
         self._pending: list[CommitRequest] = []
         self._batch: list[CommitRequest] = []
         self._durable = durable = host.files.options.durable
-        self._company: Company = Gathering() if durable else Turns()
+        self._company: CommitScheduler = Gathering() if durable else TimeSlices()
         # Beside the wait for the disk, that for another process is little.
-        self._neighbours = None if durable else Neighbours(host.path)
+        self._neighbours = None if durable else ProcessScheduler(host.path)
         self._bell = host.bell
         self._asleep: Any = host.bell.asleep
         self._lead = threading.Lock()
@@ -386,7 +386,7 @@ class Committer:
         dbs, last_version = self._dbs, self._recent.last_version
         oldest = now / 1_000_000 - WINDOW_SECONDS
         accepted: list[CommitRequest] = []
-        fresh: Written | None = None
+        fresh: WriteSet | None = None
         for request in batch:
             if request.opened_at is not None and request.opened_at < oldest:
                 error = TRANSACTION_TOO_OLD  # before any conflict, as a cluster's resolver has it
@@ -406,7 +406,7 @@ class Committer:
                 raise Broken(request, cause) from cause
             accepted.append(request)
             if len(batch) > 1:
-                fresh = fresh or Written([], [])
+                fresh = fresh or WriteSet([], [])
                 fresh.add([*request.write_keys, *request.stamped], request.write_ranges)
         return accepted
 
@@ -434,7 +434,7 @@ class Committer:
         for request in accepted:
             request.error = COMMIT_UNKNOWN_RESULT
 
-    def _refuse(self, txn: Any, request: CommitRequest, fresh: Written | None) -> int:
+    def _refuse(self, txn: Any, request: CommitRequest, fresh: WriteSet | None) -> int:
         """Return why `request` may not commit after all that did, or 0."""
         if self.faults is not None and (code := self.faults.before_commit(request)):
             return code

@@ -27,7 +27,7 @@ _LAST_AT: Final = 16
 _NAME: Final = "turns"
 
 
-class Neighbours:
+class ProcessScheduler:
     """The processes that commit to one folder without waiting for the disk."""
 
     __slots__ = ("_me", "_now", "_page", "_trust_ns")

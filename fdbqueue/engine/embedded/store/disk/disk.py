@@ -16,7 +16,7 @@ import lmdb
 
 from fdbqueue.engine.embedded.store.commit.request import CommitRequest
 from fdbqueue.engine.embedded.store.disk import redo
-from fdbqueue.engine.embedded.store.disk.folder_lock import Guard
+from fdbqueue.engine.embedded.store.disk.folder_lock import FolderLock
 from fdbqueue.errors import StorageError
 
 
@@ -55,7 +55,7 @@ class Disk(Protocol):
 class Durable:
     """Nothing is acknowledged, and nothing is read, before it is on the disk."""
 
-    def __init__(self, path: str, env: Any, guard: Guard) -> None:
+    def __init__(self, path: str, env: Any, guard: FolderLock) -> None:
         self._path = path
         self._env = env
         self._guard = guard
@@ -164,7 +164,7 @@ class Durable:
 class Relaxed(Durable):
     """The system writes to the disk when it likes. That others wait for it is left to them."""
 
-    def __init__(self, path: str, env: Any, guard: Guard) -> None:
+    def __init__(self, path: str, env: Any, guard: FolderLock) -> None:
         super().__init__(path, env, guard)
         page_size = env.stat()["psize"]
         self._pages = mmap.mmap(self._fd, 2 * page_size, prot=mmap.PROT_READ)

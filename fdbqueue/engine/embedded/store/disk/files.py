@@ -14,7 +14,7 @@ from fdbqueue.engine.embedded.store.clock import Clock
 from fdbqueue.engine.embedded.store.commit.applying import apply
 from fdbqueue.engine.embedded.store.disk import data_file, layout, redo
 from fdbqueue.engine.embedded.store.disk.disk import Disk, Durable, Relaxed
-from fdbqueue.engine.embedded.store.disk.folder_lock import NAME, Guard
+from fdbqueue.engine.embedded.store.disk.folder_lock import NAME, FolderLock
 from fdbqueue.engine.embedded.store.disk.long_keys import Databases
 from fdbqueue.engine.embedded.store.disk.writer_lock import wait_for_stopped
 from fdbqueue.engine.embedded.store.log import log_rows, write_set
@@ -64,7 +64,7 @@ class Files:
         """Whether LMDB is closed, by intention or not; only opening the files anew helps."""
         _check_folder(path)
         _check_data_file(path)
-        self._guard = Guard(path, clock.boot())
+        self._guard = FolderLock(path, clock.boot())
         try:
             self._redo: bytes | None = None
             if self._guard.alone and not self._guard.in_order:

@@ -33,7 +33,7 @@ LONGEST_SECONDS: Final = 600.0
 """Longest wait for a process that opens or closes the folder and is not stopped: the disk may be slow."""
 
 
-class Guard:
+class FolderLock:
     """The lock, and the page that all share. Numbers are read and written as a whole (8 bytes in their own place)."""
 
     __slots__ = ("_boot", "_fd", "_numbers", "_page", "_path", "alone")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from fdbqueue.engine.embedded.store.disk.long_keys import Databases
 from fdbqueue.engine.embedded.store.log import log_rows
-from fdbqueue.engine.embedded.store.log.write_set import Written, time_of
+from fdbqueue.engine.embedded.store.log.write_set import WriteSet, time_of
 
 CACHE_BYTES: Final = 24 << 20
 BLOCK_BYTES: Final = 32 << 10
@@ -41,15 +41,15 @@ class Block:
         self.time_us = 0
         """When the last commit was, at the latest."""
         self.full = False
-        self._each: dict[int, Written] = {}
-        self._all: Written | None = None
+        self._each: dict[int, WriteSet] = {}
+        self._all: WriteSet | None = None
 
     @property
     def first(self) -> int:
         """The version of the first commit."""
         return log_rows.first_of(self.runs[0])
 
-    def since(self, version: int) -> Iterator[Written]:
+    def since(self, version: int) -> Iterator[WriteSet]:
         """Give what was written after `version`, in all where the block is full and all of it is newer."""
         if self.full and self.first > version:
             if self._all is None:
@@ -60,23 +60,23 @@ class Block:
         runs = self.runs[first:]
         if len(runs) > FEW:
             runs[0] = log_rows.newer(runs[0], version)
-            yield Written(*log_rows.written_in(runs))
+            yield WriteSet(*log_rows.written_in(runs))
             return
         for at, run in enumerate(runs, first):
             yield self._written(at, run, version)
 
-    def _written(self, at: int, run: bytes, version: int) -> Written:
+    def _written(self, at: int, run: bytes, version: int) -> WriteSet:
         rest = log_rows.newer(run, version)
         if rest is not run:
-            return Written(*log_rows.written_in((rest,)))
+            return WriteSet(*log_rows.written_in((rest,)))
         written = self._each.get(at)
         if written is None:
-            written = self._each[at] = Written(*log_rows.written_in((run,)))
+            written = self._each[at] = WriteSet(*log_rows.written_in((run,)))
         return written
 
-    def _whole(self) -> Written:
+    def _whole(self) -> WriteSet:
         self._each.clear()
-        return Written(*log_rows.written_in(self.runs))
+        return WriteSet(*log_rows.written_in(self.runs))
 
 
 class RecentCommits:
@@ -142,7 +142,7 @@ class RecentCommits:
         """Say whether every commit after `version` is known."""
         return self._blocks[0].first <= version or 0 < log_rows.first_version(txn, self._dbs) <= version
 
-    def since(self, txn: Any, version: int) -> Iterator[Written]:
+    def since(self, txn: Any, version: int) -> Iterator[WriteSet]:
         """Give what was written after `version`."""
         for block in reversed(self._blocks):
             if block.versions and block.versions[-1] <= version:
@@ -152,8 +152,8 @@ class RecentCommits:
         if oldest > version:
             yield from self._stored(txn, version, oldest)
 
-    def _stored(self, txn: Any, version: int, before: int) -> Iterator[Written]:
+    def _stored(self, txn: Any, version: int, before: int) -> Iterator[WriteSet]:
         for last, run in log_rows.read_runs(txn, self._dbs, version):
-            yield Written(*log_rows.written_in((run,)))
+            yield WriteSet(*log_rows.written_in((run,)))
             if last >= before:
                 return  # what is not older stands in memory too

@@ -36,7 +36,7 @@ def time_of(record: bytes) -> int:
     return int.from_bytes(record[:8], "big")
 
 
-class Written:
+class WriteSet:
     """Keys and ranges that were written; looked at in the form that a check needs, made when first needed."""
 
     _key_set: set[bytes] | None = None
@@ -110,7 +110,7 @@ def decode(record: bytes) -> tuple[list[bytes], list[Range]]:
     return parts[:keys], list(zip(parts[keys::2], parts[keys + 1 :: 2], strict=True))
 
 
-def conflicts(written: Iterable[Written], keys: Sequence[bytes], ranges: Sequence[Range]) -> bool:
+def conflicts(written: Iterable[WriteSet], keys: Sequence[bytes], ranges: Sequence[Range]) -> bool:
     """Say whether what was read was `written`."""
     for some in written:
         if keys and some.meets_any(keys):
@@ -121,7 +121,7 @@ def conflicts(written: Iterable[Written], keys: Sequence[bytes], ranges: Sequenc
     return False
 
 
-def conflicting(written: Iterable[Written], keys: Sequence[bytes], ranges: Sequence[Range]) -> tuple[Range, ...]:
+def conflicting(written: Iterable[WriteSet], keys: Sequence[bytes], ranges: Sequence[Range]) -> tuple[Range, ...]:
     """Return all that was read and `written`, keys first, in the order given."""
     found = list(written)
     points = [(key, key + b"\0") for key in keys if any(some.meets_any((key,)) for some in found)]

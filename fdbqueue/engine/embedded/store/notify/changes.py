@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from fdbqueue.engine.embedded.store.log.log_rows import Commit
 from fdbqueue.engine.embedded.store.log.write_set import Range, decode
-from fdbqueue.engine.embedded.store.notify.notifier import Bell
+from fdbqueue.engine.embedded.store.notify.notifier import Notifier
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.errors import StorageError
 
@@ -51,7 +51,7 @@ class Changes:
     looks at one number 20 times a second while nobody commits, and at most 250 times while others do.
     """
 
-    def __init__(self, source: Source, bell: Bell) -> None:
+    def __init__(self, source: Source, bell: Notifier) -> None:
         self._source = source
         self._bell = bell
         # Reentrant: a garbage collection inside may end a watch.

@@ -33,7 +33,7 @@ _MODIFIED: Final = 2
 _libc: Final[Any] = ctypes.CDLL(None, use_errno=True)
 
 
-class Bell:
+class Notifier:
     """The bell of a folder.
 
     Attributes:
@@ -57,9 +57,9 @@ class Bell:
             except OSError as error:
                 log.warning("%s: who waits there will notice later, as its bell failed (%s).", self._path, error)
 
-    def ear(self) -> Ear:
+    def ear(self) -> Listener:
         """Begin to listen; rings are heard from now on."""
-        return Ear(os.path.join(self._path, _NAME), self.asleep)
+        return Listener(os.path.join(self._path, _NAME), self.asleep)
 
     def close(self) -> None:
         """Let the file go. Nobody may look at `asleep` any more."""
@@ -69,7 +69,7 @@ class Bell:
         self.asleep.close()
 
 
-class Ear:
+class Listener:
     """Hears a bell, for one thread."""
 
     __slots__ = ("_asleep", "_fd", "_poll")

@@ -3,7 +3,7 @@
 A transaction lives for five seconds, and an item may have eight megabytes. Asked for as many again after each time that
 it was too old, a call would never come to an end.
 
->>> portion = Portion(100)
+>>> portion = AdaptiveLimit(100)
 >>> for _ in range(4):
 ...     portion.note(FDBError(TRANSACTION_TOO_OLD))
 >>> portion.limit
@@ -18,7 +18,7 @@ PATIENCE = 2
 """So many times it may have been the machine's fault, and not that of the items."""
 
 
-class Portion:
+class AdaptiveLimit:
     """What is left of a limit; halved each time that a transaction was too old, but for the first few times."""
 
     __slots__ = ("_too_old", "limit")
