@@ -360,7 +360,7 @@ class Committer:
             self._news.append((version, record))
         if self._host.versions_set:
             self._last = [*map(weakref.ref, accepted)]
-        elif len(accepted) == 1 and accepted[0].gate is None:  # no thread sleeps until it is done: it is this thread's own
+        elif len(accepted) == 1 and accepted[0].gate is None:  # no thread sleeps for it: it is this thread's own
             self._last = [weakref.ref(accepted[0])]
             self._last_thread = threading.get_ident()
         for number, request in enumerate(accepted):
