@@ -29,7 +29,7 @@ class SnapshotReaper:
         self.awake = False
 
     def wake(self) -> None:
-        """Note that there is something to tidy. The store calls this before it continues if `awake` is not set."""
+        """Note that there is something to tidy. The store calls this if `awake` is not set."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="fdbqueue-janitor", daemon=True)
             try:

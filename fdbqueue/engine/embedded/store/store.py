@@ -14,7 +14,7 @@ General layout of the store side::
       LongKeys         keys longer than LMDB's 511 bytes                         disk/long_keys.py
 
 One writer at a time, over all processes, holds LMDB's lock; readers never wait. A process that dies, with or without
-the lock, leaves the last commit intact: LMDB writes the pages of a commit to free places, and then one page that makes
+the lock, leaves the last commit intact. LMDB writes the pages of a commit to free places, and then one page that makes
 them the database.
 """
 

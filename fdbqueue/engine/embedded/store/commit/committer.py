@@ -144,8 +144,8 @@ class Committer:
 
     def has(self, request: CommitRequest) -> bool:
         """Return whether `request` was submitted here; False if the parent's committer got it before a fork."""
-        # The order matters: another thread adds the request to the batch before it removes it from the pending ones,
-        # and sets `done` before it removes the request from the batch.
+        # The order matters. Another thread adds the request to the batch before it removes it from the pending ones.
+        # It sets `done` before it removes the request from the batch.
         return request in self._pending or request in self._batch or request.done
 
     def wait(self, request: CommitRequest) -> None:

@@ -48,7 +48,7 @@ class CommitRequest:
         read_ranges: Half-open ranges. The commit fails if one was written since the read version.
         write_ranges: Half-open ranges that conflict with reads of later commits. If a range ends before it begins,
             the keys between the two were written without conflict: only watches are notified.
-        mutations: (FoundationDB's mutation type, key or begin, parameter or end), in the order in which they apply.
+        mutations: (FoundationDB's mutation type, key or begin, parameter or end), applied in this order.
         report_conflicts: Fill `conflicting` when the commit fails with 1020.
         read_keys: Single keys that were read: short for ``(key, key + b"\\0")`` in `read_ranges`.
         write_keys: Single keys that are written: short for ``(key, key + b"\\0")`` in `write_ranges`.

@@ -5,8 +5,8 @@ wait for both, a power cut may leave the meta page on the disk without all of th
 the meta page, so that part takes a *label*, written right before the commit. The label holds the commit's number and,
 if they fit, its writes: the *redo*. The label begins in the meta page's own sector, so the disk writes both or neither.
 
-After a power cut, do not trust the newer meta page if it has a label with its own number. The older one is complete: no
-page of a commit is written before the previous commit is on the disk, and LMDB never overwrites pages of the last two
+After a power cut, do not trust the newer meta page if it has a label with its own number. The older one is complete. No
+page of a commit is written before the previous commit is on the disk. LMDB never overwrites pages of the last two
 states. `roll_back` makes the older state the database again, and the commit is repeated from the redo. If there is no
 complete redo, no caller was told that the commit succeeded.
 

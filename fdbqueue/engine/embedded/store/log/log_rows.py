@@ -1,9 +1,9 @@
 """The log of recent commits in LMDB: rows of many commits, and the newest commits in a *tail*.
 
-The tail is stored in the page in which LMDB keeps the roots of its databases. Every commit writes that page anyway, so
-most commits write no other page for the log. When the tail is full, its entries become a row of the database ``log``.
-Each new row removes a few old ones. (Dropping many at once is cheaper in itself, but then LMDB has a long list of free
-pages. It writes that list again with every commit until the pages are used up.)
+LMDB keeps the roots of its databases in one page, and the tail is stored in that page. Every commit writes it anyway,
+so most commits write no other page for the log. When the tail is full, its entries become a row of the database
+``log``. Each new row removes a few old ones. (Dropping many at once is cheaper in itself, but then LMDB has a long list
+of free pages. It writes that list again with every commit until the pages are used up.)
 
 ::
 
@@ -93,7 +93,7 @@ def append(txn: Any, dbs: Databases, tail: bytes, entry: bytes) -> bytes:
 
 
 def read_runs(txn: Any, dbs: Databases, after: int) -> Iterator[Run]:
-    """Read the commits after version `after`, in order, in the runs in which they are stored."""
+    """Read the commits after version `after`, in order, as stored runs."""
     cursor = txn.cursor(dbs.log)
     if cursor.set_range((after + 1).to_bytes(8, "big")):
         for key, row in cursor.iternext():
