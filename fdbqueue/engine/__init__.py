@@ -1,6 +1,6 @@
-"""LEVEL 0: ordered keys and transactions; knows no queue.
+"""LEVEL 0: ordered keys and transactions, without queues.
 
-Everything that user code next to a queue needs, under the official binding's own names, for both engines.
+It exports everything that user code needs beside a queue, under the official binding's names, for both engines.
 """
 
 from fdbqueue.engine.api import Database, ReadTransaction, Transaction

@@ -1,9 +1,9 @@
 """The contract of an engine: the interface of the official Python binding at API version 730.
 
-These protocols name what user code next to a queue calls, and what the library itself builds on. Their prose is the
-specification; `tests/conformance` checks it on every engine. The embedded engine has the rest of the binding's
-interface too. A ``fdb.Database`` or ``fdb.Transaction`` of your own satisfies them as it is, except that it has no
-`Database.close` and is no context manager.
+These protocols contain the methods that user code calls beside a queue, and that the library itself uses. Their
+docstrings are the specification; `tests/conformance` checks it on every engine. The embedded engine also has the rest
+of the binding's interface. Your own ``fdb.Database`` or ``fdb.Transaction`` satisfies the protocols too, except that it
+has no `Database.close` and is no context manager.
 
 Errors are `fdbqueue.engine.FDBError` with FoundationDB's codes. A method that returns a future raises at ``wait``.
 
@@ -22,13 +22,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class AsKey(Protocol):
-    """An object that stands for a key, such as a `Subspace` or a `Value` that was read."""
+    """An object that can be used as a key, such as a `Subspace` or a `Value` that was read."""
 
     def as_foundationdb_key(self) -> bytes: ...
 
 
 class AsValue(Protocol):
-    """An object that stands for a value, such as a `Value` that was read."""
+    """An object that can be used as a value, such as a `Value` that was read."""
 
     def as_foundationdb_value(self) -> bytes: ...
 
@@ -40,27 +40,27 @@ Bytes: TypeAlias = bytes | AsValue
 
 
 class Future(Protocol[T_co]):
-    """A value that is on its way."""
+    """A value that is available later."""
 
     def wait(self) -> T_co:
-        """Block until the value is there and return it, or raise the error."""
+        """Block until the value is available and return it, or raise the error."""
 
     def is_ready(self) -> bool:
         """Return whether `wait` would return at once, without blocking."""
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
-        """Call `callback` with this future once it is ready, at once or later, perhaps in another thread."""
+        """Call `callback` with this future when it is ready: at once or later, perhaps in another thread."""
 
     def cancel(self) -> None:
-        """Give the value up; a later `wait` raises 1101."""
+        """Cancel the future; a later `wait` raises 1101."""
 
 
 class Value(Protocol):
-    """The future of a read key or value. It compares and converts like the bytes it holds, and waits if it must."""
+    """The future of a read key or value. It compares and converts like its bytes, and waits for them if needed."""
 
     @property
     def value(self) -> bytes | None:
-        """The bytes, waited for; None if the key has no value."""
+        """The bytes, after waiting for them; None if the key has no value."""
 
     def wait(self) -> Self: ...
     def present(self) -> bool:
@@ -92,7 +92,7 @@ class Value(Protocol):
 
 
 class KeyValue(Protocol):
-    """A row, which unpacks into its key and its value."""
+    """A row; it unpacks into its key and its value."""
 
     key: bytes
     value: bytes
@@ -101,16 +101,16 @@ class KeyValue(Protocol):
 
 
 class Rows(Protocol):
-    """A range read, issued when it was made and fetched as it is iterated; every iteration starts again."""
+    """A range read. The read starts at once; iteration fetches the rows, and each iteration starts from the first."""
 
     def __iter__(self) -> Iterator[KeyValue]: ...
     def to_list(self) -> list[KeyValue]: ...
 
 
 class ReadTransaction(Protocol):
-    """Reads at one version, `tr.snapshot`'s without adding read conflicts.
+    """Reads at one version. Reads through `tr.snapshot` add no read conflicts.
 
-    All reads of a transaction see the database as it was at its read version, plus the transaction's own writes.
+    All reads of a transaction see the database at its read version, plus the transaction's own writes.
     """
 
     def get(self, key: Key) -> Value: ...
@@ -129,7 +129,7 @@ class ReadTransaction(Protocol):
 
 
 class Writes(Protocol):
-    """The writes that a transaction collects, and that a database makes in a transaction of each one's own."""
+    """The writes that a transaction collects. On a database, each write runs in its own transaction."""
 
     def set(self, key: Key, value: Bytes) -> None: ...
     def clear(self, key: Key) -> None: ...
@@ -154,8 +154,8 @@ class Writes(Protocol):
 class Transaction(ReadTransaction, Writes, Protocol):
     """Reads and writes that take effect together at `commit`, or not at all.
 
-    A commit fails with 1020 if a range that was read (not through `snapshot`) was written by a transaction that
-    committed after this one's read version.
+    A commit fails with 1020 if this transaction read a range, other than through `snapshot`, and another transaction
+    that committed after its read version wrote there.
     """
 
     @property
@@ -179,9 +179,9 @@ class Transaction(ReadTransaction, Writes, Protocol):
 
 @runtime_checkable
 class Database(Writes, Protocol):
-    """What `fdbqueue.open` returns: transactions, and reads and writes that are a transaction each.
+    """The object that `fdbqueue.open` returns. It creates transactions; its reads and writes are one transaction each.
 
-    Each read or write straight on a database commits, and is repeated until it does.
+    Each read or write directly on a database commits, and is repeated until it does.
     """
 
     def create_transaction(self) -> Transaction: ...

@@ -1,8 +1,8 @@
-"""The cluster engine: the official binding, opened in the process that uses it. The only file that imports it whole.
+"""The cluster engine: the official binding, opened in the process that uses it. Only this file imports all of it.
 
-The binding's client is one per process and does not survive a fork: its network thread stays behind. A forked child
-that uses the database loads a second copy of the client library, which starts with a clean state, under a fresh copy
-of the binding's modules; objects made before the fork keep the old ones.
+A process has one client of the binding. It does not survive a fork, because its network thread does not run in the
+child. A forked child that uses the database loads a second copy of the client library, with a clean state, and a fresh
+copy of the binding's modules. Objects from before the fork keep the old modules.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _binding_pid = 0
 
 
 class ClusterDatabase:
-    """A FoundationDB cluster, connected at first use, once in every process that uses it.
+    """A FoundationDB cluster. Each process that uses it connects once, at first use.
 
-    Has all that the binding's own ``fdb.Database`` has; pickles as the path of its cluster file.
+    It has all methods of the binding's ``fdb.Database``, and pickles as the path of its cluster file.
 
     Args:
-        cluster_file: path of the cluster file; None looks where the client library does.
+        cluster_file: Path of the cluster file; None searches the same places that the client library searches.
 
     Raises:
         ClusterError: at first use, within seconds: no client library, no cluster file, no answer, or a client library
-            that is too old; the message names the remedy.
+            that is too old. The message names the remedy.
     """
 
     def __init__(self, cluster_file: str | None = None) -> None:
@@ -54,11 +54,11 @@ class ClusterDatabase:
         self._pid = 0
 
     def create_transaction(self) -> Any:
-        """Return a new transaction, the binding's own."""
+        """Return a new transaction of the binding."""
         return self._database().create_transaction()
 
     def close(self) -> None:
-        """Forget the connection; the next use opens it again. The binding itself stays loaded."""
+        """Drop the connection; the next use connects again. The binding itself stays loaded."""
         self._raw = None
         self._pid = 0
 
@@ -103,7 +103,7 @@ class ClusterDatabase:
 
 
 _inherited: list[Any] = []
-"""Databases opened before a fork: never closed in the child, whose copy of their network thread does not run."""
+"""Databases from before a fork. A child never closes them: their network thread does not run there."""
 
 
 def _find_cluster_file(given: str | None) -> str:
@@ -165,7 +165,7 @@ def _import_binding() -> Any:
     import fdb
 
     if fdb.is_api_version_selected():
-        return fdb  # the process has chosen another one, and there is one per process (`adopt_binding` judges it)
+        return fdb  # a process has only one version, and this one has chosen; `adopt_binding` checks it
     try:
         fdb.api_version(API_VERSION)
     except RuntimeError as error:
@@ -189,7 +189,7 @@ def _import_fresh_binding() -> Any:
             "This process was forked from one that had opened the cluster, and the path of the client library can't be"
             " found to load a second copy. Start processes with multiprocessing's spawn method, or open after forking."
         )
-    # The tuple layer has no state, and its classes stay the ones that everybody imported.
+    # Keep the tuple layer's modules: they have no state, and other modules have imported their classes.
     kept = {name: sys.modules[name] for name in ("fdb.tuple", "fdb.subspace_impl", "fdb.six")}
     for name in [name for name in sys.modules if name == "fdb" or name.startswith("fdb.")]:
         if name not in kept:

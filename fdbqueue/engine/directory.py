@@ -3,9 +3,9 @@
     from fdbqueue.engine.directory import directory
     users = directory.create_or_open(db, ("app", "users"))      # a short prefix, and a Subspace with it
 
-The binding's module is its own Python, but its first lines import the client library, of which it only wants the
-``transactional`` decorator. So its source is compiled here as it is installed, without that one import and with this
-package's decorator, which takes either engine's database.
+The binding's directory module is pure Python, but its first lines import the client library, only for the
+``transactional`` decorator. So this module compiles the installed source without that import. It gives it this
+package's decorator instead, which accepts databases of both engines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """FoundationDB's error, codes and predicates, the same on both engines.
 
-The embedded engine raises `FDBError` itself. When the cluster engine loads the official binding it makes this
-class a base of the binding's own `fdb.FDBError`, so one ``except FDBError`` catches both (docs/adr/0005).
+The embedded engine raises `FDBError` itself. When the cluster engine loads the official binding, it makes this class a
+base of the binding's own `fdb.FDBError`. So one ``except FDBError`` catches both (docs/adr/0005).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from fdbqueue.errors import ClusterError
 
 OLDEST_API_VERSION = 630
-"""The oldest API version of the binding that was tried. In very old ones versionstamps have another form."""
+"""The oldest tested API version of the binding. Very old ones encode versionstamps differently."""
 
 NOT_COMMITTED = 1020
 COMMIT_UNKNOWN_RESULT = 1021
@@ -87,14 +87,14 @@ DESCRIPTIONS = {
     4000: "An unknown error occurred",
     4100: "An internal error occurred",
 }
-"""What each code means, in FoundationDB's own words."""
+"""The meaning of each code, in FoundationDB's own words."""
 
 _MAYBE_COMMITTED = frozenset({1021, 1039})
 _RETRYABLE_NOT_COMMITTED = frozenset({1020, 1007, 1009, 1038, 1078, 1042, 1051, 1037, 1213, 1223})
 
 
 class FDBError(Exception):
-    """A FoundationDB error: `code` says which one, `description` what it means.
+    """A FoundationDB error: `code` is its number, `description` its meaning.
 
     >>> FDBError(1020)
     FDBError(1020)
@@ -102,7 +102,7 @@ class FDBError(Exception):
     'Transaction is too old to perform reads or be committed (1007)'
     """
 
-    # Without slots of its own its layout would differ from Exception's, and no other class could take it as a base.
+    # Without empty slots, the layout would differ from Exception's, and the binding's class could not use it as a base.
     __slots__ = ()
 
     def __init__(self, code: int) -> None:
@@ -121,22 +121,22 @@ class FDBError(Exception):
 
 
 class Predicates:
-    """FoundationDB's error predicates, each under the binding's name, which begins with ``is_``, and without that.
+    """FoundationDB's error predicates. Each has the binding's name, with its prefix ``is_`` and without.
 
     >>> predicates.is_maybe_committed(FDBError(1021)), predicates.retryable_not_committed(FDBError(1021))
     (True, False)
     """
 
     def retryable(self, error: FDBError) -> bool:
-        """Say whether the transaction can be tried again."""
+        """Return whether the transaction can be retried."""
         return self.maybe_committed(error) or self.retryable_not_committed(error)
 
     def maybe_committed(self, error: FDBError) -> bool:
-        """Say whether the commit may have taken effect although it failed."""
+        """Return whether the commit may have taken effect although it failed."""
         return error.code in _MAYBE_COMMITTED
 
     def retryable_not_committed(self, error: FDBError) -> bool:
-        """Say whether the transaction can be tried again and surely had no effect."""
+        """Return whether the transaction can be retried and certainly had no effect."""
         return error.code in _RETRYABLE_NOT_COMMITTED
 
     is_retryable = retryable
@@ -149,10 +149,10 @@ _NOT_WAITED_FOR = frozenset({TRANSACTION_CANCELLED, TRANSACTION_TIMED_OUT})
 
 
 def leaves_in_doubt(error: BaseException) -> bool:
-    """Say whether a commit that failed with `error` may have taken effect, or may yet take it.
+    """Return whether a commit that failed with `error` may have taken effect, or may still take effect.
 
-    With 1021 the client has seen to it that the commit is no longer under way. After a timeout, or when the transaction
-    was cancelled, nobody has.
+    With 1021 the client has made sure that the commit is no longer in flight. After a timeout or a cancellation, it has
+    not.
 
     >>> [leaves_in_doubt(FDBError(code)) for code in (1020, 1021, 1031)]
     [False, True, True]
@@ -165,11 +165,11 @@ def leaves_in_doubt(error: BaseException) -> bool:
 def adopt_binding() -> None:
     """Make `FDBError` a base of the binding's own error class, if the binding is loaded in this process.
 
-    Whoever catches `FDBError` around a transaction that may be the binding's calls this first. It is not done at
-    import, because the binding can be loaded at any time, and by somebody else.
+    Code that catches `FDBError` around a transaction calls this first, if the transaction may be the binding's. This
+    cannot happen at import, because other code can load the binding at any time.
 
     Raises:
-        ClusterError: that somebody has selected an API version at which writes and reads mean something else.
+        ClusterError: other code has selected an API version at which reads and writes have another meaning.
     """
     binding = sys.modules.get("fdb.impl")
     error = getattr(binding, "FDBError", None)

@@ -1,4 +1,4 @@
-"""Keys and tuples: the binding's own codec, which needs no client library."""
+"""Keys and tuples: the binding's own codec. It needs no client library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from builtins import tuple as _tuple
 
     class Subspace:
-        """The binding's own class, which has no types."""
+        """The binding's own class, declared here because it has no type annotations."""
 
         rawPrefix: bytes
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 else:
     from fdb.subspace_impl import Subspace
 
-# The binding's old copy of six adds a finder for `fdb.six.moves`, which nobody uses. Python 3.11 warns of it at every
-# import that finds no module: an error for who has warnings as errors.
+# The binding's old copy of six adds an import finder for `fdb.six.moves`, which no code uses. Python 3.11 warns about
+# it at every import that finds no module. Programs that turn warnings into errors would fail.
 sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "fdb.six"]
 
 
@@ -40,8 +40,8 @@ def _versionstamp_bytes(stamp: Versionstamp) -> bytes:
     return struct.pack(stamp._STRUCT_FORMAT_STRING, version, stamp.user_version)
 
 
-# The one place where the tuple codec asks for the client library: it looks whether the version is a lazy value. Its
-# bytes are the same.
+# The tuple codec uses the client library only here, to check whether the version is a lazy value. This function returns
+# the same bytes without it.
 Versionstamp.to_bytes = _versionstamp_bytes
 
 
@@ -52,7 +52,7 @@ def strinc(key: bytes) -> bytes:
     (b'ac', b'b')
 
     Raises:
-        ValueError: `key` is empty or all ``\\xff``, so that nothing sorts after its prefix.
+        ValueError: `key` is empty or all ``\\xff``, so no key sorts after its prefix.
     """
     stripped = key.rstrip(b"\xff")
     if not stripped:

@@ -1,4 +1,4 @@
-"""Setting many keys in one call, where the engine has one for it."""
+"""Set many keys in one call, if the engine supports that."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from fdbqueue.engine.api import Transaction
 
 
 def set_rows(tr: Transaction, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-    """Set each of `keys` to the value in its place, as so many calls of ``tr.set`` do.
+    """Set each of `keys` to the value at the same index, like one call of ``tr.set`` for each.
 
-    *Conflicts:* as `set`. *Cost:* so many writes; on the embedded engine a few steps of Python for all of them.
+    *Conflicts:* like `set`. *Cost:* one write per key; on the embedded engine a few steps of Python for all of them.
     """
-    # Of the type: what stands around another's transaction, and passes all on that it has not itself, sees each set.
+    # Look up the method on the type. A wrapper around another transaction passes on all methods that it does not
+    # define; without `set_rows` on its own type, it still sees each `set`.
     at_a_stroke = getattr(type(tr), "set_rows", None)
     if at_a_stroke is not None:
         at_a_stroke(tr, keys, values)

@@ -1,8 +1,8 @@
-"""Key selectors, as the binding has them, usable with both engines' transactions.
+"""The binding's key selectors, for transactions of both engines.
 
-The binding only takes its own class in range reads and asks with ``isinstance``. Its class lives behind the C
-library, so ours answers with it as its ``__class__`` once it is loaded, as the binding's own lazy strings answer
-``bytes``.
+In range reads, the binding accepts only its own class, and checks with ``isinstance``. Importing that class loads the C
+library. So our class returns the binding's class as its ``__class__`` when the binding is loaded. The binding's own
+lazy strings return ``bytes`` in the same way.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 
 class KeySelector:
-    """A key described by a reference: the `offset`-th key from the last one before (or at) `key`.
+    """A key relative to a reference: the `offset`-th key from the last one before (or at) `key`.
 
     >>> KeySelector.first_greater_than(b"a") + 1
     KeySelector(b'a', True, 2)

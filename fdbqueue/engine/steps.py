@@ -1,16 +1,16 @@
-"""One body of logic, two ways to wait: generators that yield futures, and the two loops that drive them.
+"""Steps: generators that yield futures, and the two loops that run them. Logic is written once for two ways to wait.
 
-A body asks for what it needs and yields the future; whoever drives it sends the value back in::
+A body starts a read and yields its future; the loop that runs the body sends the value back::
 
     def first_two(tr: Transaction) -> Steps[list[bytes]]:
-        a, b = tr.get(b"a"), tr.get(b"b")      # both reads are under way
+        a, b = tr.get(b"a"), tr.get(b"b")      # both reads are in flight
         return [bytes((yield a)), bytes((yield b))]
 
     run(first_two(tr))                          # blocks the thread
-    await run_async(first_two(tr))              # lets the event loop go on
+    await run_async(first_two(tr))              # lets the event loop continue
 
-A body yields anything with the `Future` methods; `rows` reads a range, `within` waits no longer than some seconds.
-A body must not wait by itself, so that no event loop is ever blocked. (docs/adr/0004)
+A body may yield any object with the `Future` methods. `rows` reads a range; `within` waits with a time limit. A body
+must not call ``wait`` itself, because that would block the event loop. (docs/adr/0004)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Steps = Generator[Any, Any, T]
 
 
 def run(steps: Steps[T]) -> T:
-    """Drive `steps` to the end, blocking the calling thread at every future."""
+    """Run `steps` to the end; block the calling thread at every future."""
     try:
         future = next(steps)
         while True:
@@ -48,31 +48,31 @@ def run(steps: Steps[T]) -> T:
 
 
 def wait_in_thread(future: Any) -> Any:
-    """Wait for `future` as its own `wait` does, but keep Python out of the client's network thread if possible.
+    """Wait for `future` like its own `wait`, but run no Python in the client's network thread if possible.
 
-    The binding waits by a callback into Python, so that the main thread can be interrupted; its network thread then
-    needs the interpreter lock for every answer, and many waiting threads slow each other down. Other threads can wait
-    in the client library itself.
+    The binding waits for a callback into Python, so that the main thread can be interrupted. So its network thread
+    needs the interpreter lock for every answer, and many waiting threads slow each other down. Threads other than the
+    main thread can wait in the client library itself.
     """
     if _forked:
         _refuse_parents(future)
     pointer = getattr(future, "fpointer", None)
     if pointer is not None and threading.current_thread() is not _main_thread:
         future.capi.fdb_future_block_until_ready(pointer)
-        # Every call into the library lets go of the interpreter lock and must get it back from the other threads, so
-        # two that its `wait` can do without are left out: asking again, and freeing what goes with the future anyway.
+        # Each call into the library releases the interpreter lock and must get it back from other threads. So skip two
+        # calls that `wait` does not need: the check for readiness, and freeing memory that the future frees anyway.
         future.block_until_ready = future._release_memory = _nothing
     return future.wait()
 
 
 def _nothing() -> None:
-    """Stand in for what need not be done."""
+    """Do nothing, in place of a call that is not needed."""
 
 
 async def run_async(steps: Steps[T]) -> T:
-    """Drive `steps` to the end in the running event loop, without a thread of its own.
+    """Run `steps` to the end in the running event loop, without another thread.
 
-    A cancelled task cancels the future that it waits for, and the steps see the cancellation there.
+    A cancelled task cancels the future that it waits for. The cancellation is raised in `steps` at that future.
     """
     try:
         future = next(steps)
@@ -91,7 +91,7 @@ async def run_async(steps: Steps[T]) -> T:
 async def aio(future: Future[T]) -> T:
     """Await a future of a transaction, as ``stock = await aio(tr[b"stock"])``, without blocking the event loop.
 
-    A range is read as it is iterated over, and has no future: ``await asyncio.to_thread(list, tr[begin:end])``.
+    A range has no future, because iteration reads it. Use ``await asyncio.to_thread(list, tr[begin:end])``.
 
     >>> import fdbqueue
     >>> with fdbqueue.open("memory:") as db:
@@ -119,7 +119,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def _refuse_parents(future: Any) -> None:
-    """Raise 1021 for a binding's future of the parent process: its network thread does not run in a forked child."""
+    """Raise 1021 if `future` is the binding's and from the parent: its network thread does not run in this child."""
     binding = getattr(type(future).wait, "__globals__", {})
     network = binding.get("_network_thread")
     if network is not None and not network.is_alive() and not future.is_ready():
@@ -132,11 +132,11 @@ async def _ready(future: Future[Any]) -> None:
     waiter = loop.create_future()
 
     def ready(_: object) -> None:
-        # The loop may be closed by the time a cancelled future calls back.
+        # A cancelled future may call back after the loop is closed.
         if loop.is_closed():
             return
         if threading.get_ident() == own_thread:
-            _wake(waiter)  # another task of this loop has made it ready: no need for a system call that wakes the loop
+            _wake(waiter)  # another task of this loop made it ready: no system call is needed to wake the loop
         else:
             loop.call_soon_threadsafe(_wake, waiter)
 
@@ -156,9 +156,9 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 def rows(
     tr: ReadTransaction, begin: bytes, end: bytes, *, limit: int = 0, reverse: bool = False
 ) -> Steps[list[KeyValue]]:
-    """Read the rows of ``[begin, end)``, at most `limit` of them (0: all).
+    """Return the rows of ``[begin, end)``, at most `limit` of them (0: all).
 
-    *Cost:* one round trip for what fits in one answer of the cluster, one more for each further answer.
+    *Cost:* one round trip for each answer of the cluster; a small range fits in one answer.
     """
     first: Any = begin
     last: Any = end
@@ -181,7 +181,7 @@ def rows(
 
 
 def started(steps: Steps[T]) -> Steps[T]:
-    """Begin `steps` now, so that what they ask for first is under way while others are waited for."""
+    """Start `steps` now, so that their first read is in flight while the caller waits for others."""
     try:
         future = next(steps)
     except StopIteration as stop:
@@ -190,7 +190,7 @@ def started(steps: Steps[T]) -> Steps[T]:
 
 
 def finished(result: T) -> Steps[T]:
-    """Return steps that have nothing to wait for."""
+    """Return `result` as steps without any wait."""
     yield from ()
     return result
 
@@ -210,9 +210,9 @@ def _continued(steps: Steps[T], future: Any) -> Steps[T]:
 
 
 def within(future: Future[Any], seconds: float | None) -> Steps[bool]:
-    """Wait for `future` no longer than `seconds` (None: as long as it takes); say whether it became ready.
+    """Wait for `future` at most `seconds` (None: without limit); return whether it became ready.
 
-    A future that did not become ready is left as it is: cancel it, or wait again.
+    A future that did not become ready stays in flight: cancel it, or wait again.
     """
     return (yield Deadline(future, seconds))  # type: ignore[no-any-return]
 
@@ -237,14 +237,14 @@ class _Never:
         raise RuntimeError("Nothing ever comes of this.")
 
     def cancel(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no work is in flight."""
 
 
 _NEVER: Any = _Never()
 
 
 class Deadline:
-    """The future of "`future` is ready or `seconds` have passed": True for the first."""
+    """A future that is ready when `future` is ready or `seconds` have passed; `wait` returns True if `future` is."""
 
     __slots__ = ("_done", "_future", "_seconds")
 

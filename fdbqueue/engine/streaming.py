@@ -1,4 +1,4 @@
-"""Streaming modes of range reads, the binding's numbers under the binding's names."""
+"""Streaming modes of range reads, with the binding's numbers and names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 
 class StreamingMode:
-    """How eagerly a range read fetches; a hint for the cluster, none of the embedded engine's concern."""
+    """How many rows a range read fetches at a time. It is a hint for the cluster; the embedded engine ignores it."""
 
     want_all: Final = -2
     iterator: Final = -1

@@ -42,12 +42,12 @@ def is_database(tr_or_db: object) -> bool:
 
 
 def only_database(db: object, verb: str, remedy: str) -> None:
-    """Refuse a transaction where a verb makes its own ones.
+    """Raise if `db` is no database; for verbs that make their own transactions.
 
     Args:
-        db: what the verb was given.
-        verb: its name, for the message.
-        remedy: what to do in a transaction, as a sentence.
+        db: The verb's argument.
+        verb: The verb's name, for the message.
+        remedy: What to do in a transaction, as a sentence.
 
     Raises:
         TypeError: `db` is no database.
@@ -61,11 +61,11 @@ def only_database(db: object, verb: str, remedy: str) -> None:
 
 
 def only_transaction(tr: object, verb: str) -> None:
-    """Refuse a database where a method is a part of the caller's transaction.
+    """Raise if `tr` is no transaction; for methods that are a part of the caller's transaction.
 
     Args:
-        tr: what the method was given.
-        verb: its name, for the message.
+        tr: The method's argument.
+        verb: The method's name, for the message.
 
     Raises:
         TypeError: `tr` is no transaction.
@@ -75,18 +75,18 @@ def only_transaction(tr: object, verb: str) -> None:
 
 
 def _is_snapshot(given: object) -> bool:
-    """Say whether `given` only reads, as ``tr.snapshot`` does."""
+    """Return whether `given` can only read, like ``tr.snapshot``."""
     return hasattr(given, "get_range") and not (hasattr(given, "create_transaction") or hasattr(given, "commit"))
 
 
 def attempts(db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
-    """Run `body` in a transaction of its own and commit it, again and again until it commits.
+    """Run `body` in its own transaction and commit it; repeat both until the commit succeeds.
 
-    Like the binding's loop it repeats a commit whose outcome is unknown (1021): `body` must bear being applied
-    twice, or be wrapped by `fdbqueue.once`.
+    Like the binding's loop, it repeats a commit whose outcome is unknown (1021). So `body` must be safe to apply twice,
+    or `fdbqueue.once` must wrap it.
 
     Raises:
-        FDBError: one that is not retryable, or whose retry limit or timeout, set on `db`, is used up.
+        FDBError: the error is not retryable, or the retry limit or timeout that is set on `db` is used up.
     """
     adopt_binding()
     tr = db.create_transaction()
@@ -100,7 +100,7 @@ def attempts(db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
 
 
 @overload
-def transactional(  # type: ignore[overload-overlap]  # a method's first parameter is no transaction
+def transactional(  # type: ignore[overload-overlap]  # a method's first parameter is `self`
     func: Callable[Concatenate[Transaction, P], T], /
 ) -> Callable[Concatenate[Transaction | Database, P], T]: ...
 @overload
@@ -110,11 +110,11 @@ def transactional(
 @overload
 def transactional(*, parameter: str = "tr") -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 def transactional(func: Any = None, /, *, parameter: str = "tr") -> Any:
-    """Let the function's `tr` parameter take a database as well: the call is then a transaction of its own.
+    """Allow the function's `tr` parameter to be a database too; then the call is its own transaction.
 
-    Given a transaction or its snapshot, the function runs in it and commits nothing. Given a database, it runs in a
-    new transaction, which is committed. Both are repeated while the error is one that a retry can cure. So the
-    function may run more than once, also after a commit whose outcome is unknown.
+    Given a transaction or its snapshot, the function runs in it and commits nothing. Given a database, it runs in a new
+    transaction, and the decorator commits that. On a retryable error, both are repeated. So the function may run more
+    than once, also after a commit whose outcome is unknown.
 
     >>> import fdbqueue
     >>> @transactional
@@ -125,12 +125,13 @@ def transactional(func: Any = None, /, *, parameter: str = "tr") -> Any:
     ...     int.from_bytes(db[b"n"], "little")
     1
 
-    An ``async def`` is awaited, as is its commit, and blocks no event loop as long as it awaits what it reads:
-    ``await orders.dequeue.aio(tr)``, ``await fdbqueue.aio(tr[b"n"])``. It has the five seconds of every transaction.
+    The decorator awaits an ``async def`` function and its commit. The function blocks no event loop if it awaits its
+    reads: ``await orders.dequeue.aio(tr)``, ``await fdbqueue.aio(tr[b"n"])``. Its limit is five seconds, like that of
+    every transaction.
 
     Raises:
-        ValueError: the function is a generator, or returns one or a coroutine, so that a body would run after its
-            transaction; or it has no such parameter.
+        ValueError: the function is a generator, or returns a generator or a coroutine: its body would run after the
+            transaction. Or it has no such parameter.
     """
     if func is None:
         return functools.partial(_decorate, parameter=parameter)
@@ -187,9 +188,9 @@ def _wrap_async(func: Callable[..., Any], parameter: str, index: int) -> Callabl
 def _begun(
     parameter: str, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Transaction | None, tuple[Any, ...], dict[str, Any]]:
-    """Begin a transaction in place of the database that was given, or return None: then nothing is committed here."""
+    """Replace the given database by a new transaction and return it; None if the caller commits, given no database."""
     if parameter not in kwargs and len(args) <= index:
-        return None, args, kwargs  # the function itself says what is missing
+        return None, args, kwargs  # the call of the function raises the error for the missing argument
     given = kwargs[parameter] if parameter in kwargs else args[index]
     if _is_snapshot(given) or not is_database(given):
         return None, args, kwargs

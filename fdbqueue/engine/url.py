@@ -1,8 +1,8 @@
-"""`open(url)`: from a URL to a database, never to another engine than the one asked for.
+"""`open(url)`: open the database that a URL names. It never uses another engine than the URL's.
 
-A path behind the scheme is taken as it is, up to a ``?``: ``file:shop``, ``file:/var/shop``, ``file:~/100% tea``.
-Behind ``//`` it is that of a URL (RFC 8089): absolute, with percent-escapes decoded, and of this machine. So what
-`pathlib.Path.as_uri` returns names the same folder.
+A path after the scheme is used unchanged, up to a ``?``: ``file:shop``, ``file:/var/shop``, ``file:~/100% tea``. After
+``//`` it is the path of a URL (RFC 8089): absolute, with percent-escapes decoded, and on this machine. So the URL from
+`pathlib.Path.as_uri` names the same folder.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ SCHEMES = ("memory", "file", "fdb")
 
 
 class Parsed(NamedTuple):
-    """What a database URL says."""
+    """The parts of a database URL."""
 
     scheme: str
     path: str
-    """Of the folder or the cluster file, the home folder put in; "" if the URL names none."""
+    """Path of the folder or the cluster file, with ``~`` replaced by the home folder; "" if the URL has none."""
     options: dict[str, str]
 
 
 def parse(url: str) -> Parsed:
-    """Return what `url` says.
+    """Return the parts of `url`.
 
     Raises:
-        UrlError: it is none of the three kinds.
+        UrlError: `url` is none of the three kinds, or malformed.
 
     >>> parse("file:shop?durability=relaxed")
     Parsed(scheme='file', path='shop', options={'durability': 'relaxed'})
@@ -56,8 +56,8 @@ def parse(url: str) -> Parsed:
 
 
 def _path_behind_slashes(url: str, scheme: str) -> str:
-    """Return the path behind ``//``, decoded."""
-    if "#" in url.partition("?")[0] or not url.isprintable():  # urlsplit would drop line ends, and what follows '#'
+    """Return the decoded path after ``//``."""
+    if "#" in url.partition("?")[0] or not url.isprintable():  # urlsplit would drop line ends and the part after '#'
         raise UrlError(f"{url!r}: write '#' as %23 behind //, and control characters as percent-escapes too.")
     try:
         split = urlsplit(url)
@@ -76,17 +76,17 @@ def open(url: str | None = None) -> Database:
     """Open the database that `url` names.
 
     Args:
-        url: ``memory:``, ``file:PATH`` or ``fdb:[CLUSTER_FILE]``. The embedded two take options after a ``?``, as in
-            ``file:queue?durability=relaxed``. A path is taken as it is and may begin with ``~``, the home folder.
+        url: ``memory:``, ``file:PATH`` or ``fdb:[CLUSTER_FILE]``. The first two accept options after a ``?``, such as
+            ``file:queue?durability=relaxed``. A path is used unchanged, and may begin with ``~``, the home folder.
             ``file:///PATH`` is absolute, with percent-escapes decoded. None reads the environment's ``FDBQUEUE_URL``.
 
     Returns:
-        A database: `create_transaction`, the binding's own reads and writes, `close`, and use in ``with``. One of
-        ``fdb:`` connects at first use, in the process that uses it.
+        A database: it has `create_transaction`, the binding's reads and writes, and `close`, and works in ``with``. A
+        database of ``fdb:`` connects at first use, in the process that uses it.
 
     Raises:
         UrlError: there is no URL, it is none of the three kinds, or it names a host.
-        TypeError: it is no string.
+        TypeError: `url` is no string.
         StorageError: the folder can't be used; the message says why.
 
     >>> with open("memory:") as db:

@@ -1,11 +1,11 @@
-"""The store's half of the embedded engine: what FoundationDB's servers do on a cluster.
+"""The store's half of the embedded engine: it does the work of FoundationDB's servers.
 
-It keeps keys in LMDB, gives consistent snapshots, and checks each commit for conflicts. It knows no transaction object:
-the client hands in a `commit.request`.
+It stores keys in LMDB, provides consistent snapshots, and checks each commit for conflicts. It has no transaction
+object: the client submits a `commit.request`.
 
-- `store`: opens a folder, and is the way in. `snapshot`: one consistent view. `snapshot_reaper` closes old ones.
-- `commit/`: from a request to a commit, many at a time.
+- `store`: opens a folder; the entry point. `snapshot`: one consistent view. `snapshot_reaper` closes old snapshots.
+- `commit/`: from a request to a commit, many requests at a time.
 - `log/`: the recent commits, for the conflict check.
 - `disk/`: files, locks, long keys, and the one wait for the disk.
-- `notify/`: watches learn of commits, also of other processes.
+- `notify/`: reports commits, also of other processes, to watches.
 """

@@ -1,4 +1,4 @@
-"""The machine's clock, the same for all its processes, and the boot that it counts from."""
+"""The machine's clock, which all its processes share, and the boot at which it starts."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock:
-    """Monotonic time that all processes of the machine share; tests inject one that they move by hand."""
+    """Monotonic time that all processes of the machine share. Tests inject a clock that they move by hand."""
 
     def __init__(self) -> None:
-        # The functions themselves, as every transaction asks.
+        # Store the functions themselves: every transaction calls them.
         self.now_ns: Callable[[], int] = time.monotonic_ns
         """Return nanoseconds since the machine's boot."""
         self.seconds: Callable[[], float] = time.monotonic
         """Return the same in seconds."""
 
     def boot(self) -> bytes:
-        """Return what tells this boot from every other, or nothing where the system doesn't say."""
+        """Return an id that is unique to this boot, or empty bytes if the system has none."""
         try:
             return _BOOT_ID.read_bytes().strip()
         except OSError:

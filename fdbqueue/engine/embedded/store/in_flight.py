@@ -1,13 +1,13 @@
-"""Which reads a cluster's client would still be waiting for.
+"""Reads in flight: the reads whose answer a cluster's client would still be waiting for.
 
-A read is made at once here, and on a cluster it takes a trip. A transaction that ends while a read is under way fails
-it, and programs tell the two apart: ``future = tr.get(key); tr.cancel(); future.wait()`` raises 1025. So a read counts
-as under way until this process has waited for anything, that read or another, or for a commit: by then a cluster's
-answer would have come as well. What is known without asking (own writes, keys that were read before) is never under
-way, and has no source.
+This engine reads at once; on a cluster a read is a round trip. A transaction that ends fails its reads in flight, and
+programs can see that: ``future = tr.get(key); tr.cancel(); future.wait()`` raises 1025. So a read counts as in flight
+until this process has waited for anything: this read, another read or a commit. By then a cluster's answer would also
+have arrived. Values that are known without a read (own writes, keys that were read before) are never in flight, and
+have no source.
 
-Every read passes here, so what is done is little: a read that was made when the process had waited as often as when
-its source was cut off was under way then.
+Every read uses this module, so it does little work. A read notes how often the process had waited when it was made. It
+is in flight if that count is the same when its source is cut off.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CANCELLED: Final = 1101
 
 
 class Waits:
-    """How often this process has waited for anything that takes a cluster time."""
+    """Counts how often this process has waited for something that takes time on a cluster."""
 
     __slots__ = ("count",)
 
@@ -30,21 +30,21 @@ waits: Final = Waits()
 
 
 class Source:
-    """Where reads come from, until it is cut off. Who derives from this sets `cut_at` to -1."""
+    """The source of reads, until it is cut off. Subclasses set `cut_at` to -1."""
 
     cut_at: int
-    """How often the process had waited when this was cut off; -1 as long as it is not."""
+    """How often the process had waited when the source was cut off; -1 before that."""
     error = 1025
-    """What the reads that were under way then fail with."""
+    """Error code of the reads that were in flight at that time."""
 
     def cut_off(self, error: int) -> None:
-        """Fail the reads that are under way. Only the first time counts."""
+        """Fail the reads that are in flight. Only the first call has an effect."""
         if self.cut_at < 0:
             self.cut_at, self.error = waits.count, error
 
 
 class Cancelled(Source):
-    """Where a read comes from that was cancelled while it was under way."""
+    """The source of a read that was cancelled while it was in flight."""
 
     error = CANCELLED
 
@@ -53,7 +53,7 @@ class Cancelled(Source):
 
 
 def cancelled(source: Source | None, asked_at: int) -> Source | None:
-    """Return where a read comes from now that somebody has cancelled it, which changes nothing if it had come."""
+    """Return the source of a read after its cancellation; it is unchanged if the answer had already arrived."""
     if source is None or source.cut_at >= 0 or asked_at != waits.count:
         return source
     return Cancelled(asked_at)

@@ -1,4 +1,4 @@
-"""A consistent view of the database: an LMDB read transaction that can be taken away."""
+"""A consistent view of the database: an LMDB read transaction that can be evicted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _row_key = itemgetter(0)
 
 
 class Snapshot(Source):
-    """The database as of `version`. Any thread may use it; every read raises 1007 once it was evicted."""
+    """The database at `version`. Any thread may use it; every read raises 1007 after eviction."""
 
     _any_long: bool | None = None
     _closed = False
@@ -45,7 +45,7 @@ class Snapshot(Source):
 
     @property
     def closed(self) -> bool:
-        """Whether the one who took the view has let it go."""
+        """Whether the owner has closed the snapshot. Sharers may still use it."""
         return self._closed
 
     def get(self, key: bytes) -> bytes | None:
@@ -64,7 +64,7 @@ class Snapshot(Source):
     def rows(self, begin: bytes, end: bytes, limit: int = 0, reverse: bool = False) -> list[Row]:
         """Return the rows of ``[begin, end)``, at most `limit` of them (0: all), from the front or from the back.
 
-        *Cost:* finding the first row grows with the logarithm of the database, each further row is a step.
+        *Cost:* finding the first row takes time logarithmic in the size of the database; each further row is one step.
         """
         with self._lock:
             txn = self._txn
@@ -84,7 +84,7 @@ class Snapshot(Source):
         return _down(cursor, begin, end, limit) if reverse else _up(cursor, begin, end, limit)
 
     def scan(self, begin: bytes, end: bytes, reverse: bool = False) -> Iterator[Row]:
-        """Read the rows of ``[begin, end)`` lazily, as many at a time as fit about a megabyte."""
+        """Yield the rows of ``[begin, end)``, read lazily in chunks of at most about a megabyte."""
         size = _FIRST_CHUNK
         while True:
             chunk = self.rows(begin, end, size, reverse)
@@ -98,14 +98,14 @@ class Snapshot(Source):
             size = _next_chunk(size, chunk[-1])
 
     def commits_after(self, version: int) -> tuple[int, list[Commit]]:
-        """Return LMDB's number of the view, and the commits after `version` that its log still has, in order."""
+        """Return LMDB's transaction number, and the commits after `version` that the log still has, in order."""
         with self._lock:
             if self._txn is None:
                 raise FDBError(TRANSACTION_TOO_OLD)
             return self._txn.id(), list(read_log(self._txn, self._dbs, version))
 
     def share(self) -> Snapshot:
-        """Return the same view once more, to be closed for itself."""
+        """Return another handle of the same view. The caller closes each handle separately."""
         with self._lock:
             if self._txn is None:
                 raise FDBError(TRANSACTION_TOO_OLD)
@@ -114,7 +114,7 @@ class Snapshot(Source):
         return SharedSnapshot(self, self._sharers)
 
     def close(self) -> None:
-        """Let the view go; a second time does nothing."""
+        """Close the snapshot; the view ends when all sharers have closed theirs too. A second call does nothing."""
         if not self._closed:
             self._closed = True
             if not self._sharers:
@@ -125,26 +125,26 @@ class Snapshot(Source):
                         self._txn = None
 
     def end(self) -> None:
-        """Let the view go for all who share it."""
+        """End the view for all sharers."""
         self._forget(self, None)
         self.evict()
 
     def evict(self) -> None:
-        """Take the view away from whoever still reads it."""
+        """Abort the view; all later reads of it raise 1007."""
         with self._lock:
             txn, self._txn = self._txn, None
             if txn is not None:
                 txn.abort()
 
     def abandon(self) -> Any:
-        """Give up the view in a forked child, where LMDB's transaction must not be touched; return it to be kept."""
+        """Detach and return LMDB's transaction in a forked child, which must keep it and never use it."""
         self._lock = threading.Lock()
         txn, self._txn = self._txn, None
         return txn
 
 
 class SharedSnapshot(Snapshot):
-    """A view that belongs to another snapshot as well; it ends with the last who has it."""
+    """Another handle of a snapshot's view; the view ends when its last handle is closed."""
 
     def __init__(self, base: Snapshot, sharers: dict[Snapshot, None]) -> None:
         self._base = base
@@ -178,7 +178,7 @@ def _next_chunk(size: int, row: Row) -> int:
 
 
 def _up(cursor: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
-    # No key here is longer than a seek can be, so cutting `begin` there finds the same row.
+    # No key here is longer than the limit of a seek, so a seek to the truncated `begin` finds the same row.
     if not (cursor.set_range(begin[:_SEEK_LIMIT]) if begin else cursor.first()):
         return []
     if limit == 1:
@@ -204,7 +204,7 @@ def _down(cursor: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
 
 
 def _chunks(rows: Iterator[Row], limit: int) -> Iterator[list[Row]]:
-    """Give up to `limit` rows in chunks that grow, so that little is read in vain behind a range's end."""
+    """Yield up to `limit` rows in growing chunks, so that few rows after the end of a range are read in vain."""
     size, left = _FIRST_CHUNK, limit or -1
     while left:
         wanted = min(size, left) if limit else size

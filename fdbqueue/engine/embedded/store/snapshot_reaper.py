@@ -1,4 +1,4 @@
-"""The thread that takes snapshots away when they get too old, so that LMDB can use their pages again."""
+"""The snapshot reaper: a thread that evicts snapshots that are too old, so that LMDB can reuse their pages."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ LONGEST_JOIN: Final = 5.0
 
 
 class Tidied(Protocol):
-    """What is kept tidy."""
+    """The object that the reaper tidies: the store."""
 
     def tidy(self) -> float | None:
-        """Do what is due; return in how many seconds the next thing is, None if there is nothing."""
+        """Do the due work; return the seconds until more work is due, None if there is none."""
 
 
 class SnapshotReaper:
-    """Tidies as long as there is something to tidy, and sleeps otherwise."""
+    """Tidies while there is something to tidy, and sleeps otherwise."""
 
     __slots__ = ("_closed", "_event", "_thread", "_tidied", "awake")
 
@@ -29,13 +29,13 @@ class SnapshotReaper:
         self.awake = False
 
     def wake(self) -> None:
-        """Note that there is something to tidy. Whoever works with the store calls it when `awake` is not set."""
+        """Note that there is something to tidy. The store calls this if `awake` is not set."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="fdbqueue-janitor", daemon=True)
             try:
                 thread.start()
             except RuntimeError:
-                return  # no more threads, or the interpreter ends: the next one tries again
+                return  # no more threads, or the interpreter is shutting down: the next call tries again
             self._thread = thread
         self.awake = True
         self._event.set()
@@ -55,10 +55,10 @@ class SnapshotReaper:
             self._pause(due)
 
     def _sleep(self) -> float:
-        """Sleep until something is there to tidy; return when to do it."""
+        """Sleep until there is something to tidy; return the seconds until it is due."""
         self._event.clear()
         self.awake = False
-        due = self._tidied.tidy()  # of who came before that, and saw it awake
+        due = self._tidied.tidy()  # for callers that came earlier and still saw `awake` set
         if due is None:
             if not self._closed:
                 self._event.wait()

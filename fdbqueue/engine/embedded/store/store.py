@@ -2,19 +2,19 @@
 
 General layout of the store side::
 
-    Store            one open folder of this process, shared by all who open it   store.py
-      Files          LMDB's environment: open, check, grow                         files.py, layout.py, datafile.py
-        Disk         durable with one wait, and in order after a power cut         disk.py, redo.py, guard.py
-      Snapshot       a consistent view, taken away when it gets too old            snapshot.py, janitor.py
-      Committer      group commit                                                  committer.py, request.py
-        RecentCommits  which commit wrote what, for conflict checks                commitlog.py
-        apply          mutations to LMDB                                           applying.py, atomics.py
-      Changes        who wants to hear of writes to which keys                     changes.py
-        Bell         wakes the processes that wait for commits of others           bell.py, sharedpage.py
-      LongKeys       keys beyond LMDB's 511 bytes                                  longkeys.py
+    Store              one open folder of this process, shared by its users      store.py
+      Files            LMDB's environment: open, check, grow                     disk/files.py, layout.py, data_file.py
+        Disk           durable with one wait; recovery after a power cut         disk/disk.py, redo.py, folder_lock.py
+      Snapshot         a consistent view, evicted when it gets too old           snapshot.py, snapshot_reaper.py
+      Committer        group commit                                              commit/committer.py, request.py
+        RecentCommits  the write set of each commit, for conflict checks         log/commit_log.py
+        apply          mutations to LMDB                                         commit/applying.py, atomics.py
+      Changes          watched keys and their callbacks                          notify/changes.py
+        Notifier       wakes processes that wait for commits of others           notify/notifier.py, shared_page.py
+      LongKeys         keys longer than LMDB's 511 bytes                         disk/long_keys.py
 
 One writer at a time, over all processes, holds LMDB's lock; readers never wait. A process that dies, with or without
-the lock, leaves the last commit in place: LMDB writes a commit's pages to free places and then one page that makes
+the lock, leaves the last commit intact. LMDB writes the pages of a commit to free places, and then one page that makes
 them the database.
 """
 
@@ -63,11 +63,11 @@ MOST_KEPT: Final = 16
 _stores: dict[str, Store] = {}
 _stores_lock = threading.RLock()
 _all: weakref.WeakSet[Store] = weakref.WeakSet()
-"""Those too whose files somebody has removed, and put others in their place."""
+"""All stores, also those whose files were removed or replaced."""
 
 
 class Store:
-    """An open folder. Open it with `Store.open`, which shares it among all of this process that open the same."""
+    """An open folder. Open it with `Store.open`: all callers in this process that open the same folder share it."""
 
     def __init__(self, path: str, options: url_options.StoreOptions, clock: Clock) -> None:
         self.path = path
@@ -83,7 +83,7 @@ class Store:
         _all.add(self)
 
     def _begin_work(self) -> None:
-        """Open the files and make what works on them: at the beginning, and in a forked child."""
+        """Open the files and create the objects that work on them: in `__init__`, and again in a forked child."""
         self._use(self._opened_files())
         self._gate = threading.Lock()
         self._open: dict[Snapshot, None] = {}
@@ -108,7 +108,7 @@ class Store:
         self._tidied_commits = 0
 
     def _opened_files(self) -> Files:
-        """Open the files: none that somebody has put into the place of those that were open before."""
+        """Open the files; raise if other files have replaced those that were open before."""
         memory.check(self.path)
         if self._identity not in (None, identity(self.path)):
             raise StorageError(
@@ -128,11 +128,11 @@ class Store:
 
     @classmethod
     def open(cls, path: str | None, options: Mapping[str, str], clock: Clock | None = None) -> Store:
-        """Open the folder `path`, or for None one in memory, with a URL's `options`.
+        """Open the folder `path` with a URL's `options`; None opens a new one in memory.
 
         Raises:
             StorageError: the folder can't be used.
-            UrlError: an option is unknown, or its value is.
+            UrlError: an option or its value is unknown.
         """
         parsed = url_options.parse(options)
         if path is None:
@@ -151,7 +151,7 @@ class Store:
             with _stores_lock:
                 found = _stores.get(real)
                 if found is None or not found.files.in_place():
-                    # Nothing is open there, or only files that somebody has removed since.
+                    # No store is open there, or only one whose files were removed since.
                     found = _stores[real] = cls(real, parsed, clock or Clock())
                 if found._users or not found._closer:
                     if parsed.durable and not found.options.durable:
@@ -160,15 +160,15 @@ class Store:
                         )
                     found._users += 1
                     return found
-            # Another thread is closing it; LMDB opens no file twice in a process.
+            # Another thread is closing it. A process can't open a file twice with LMDB, so wait.
             if found._closer == threading.get_ident():
                 raise StorageError(f"{path}: is being closed, by what called this.")
             found._closed.wait()
 
     def close(self) -> None:
-        """Give the folder up; the last one to do so commits what is still there and closes the files.
+        """Release the folder. The last user of it commits the pending requests and closes the files.
 
-        Who is interrupted meanwhile, as by Ctrl-C, is so when that is done.
+        An interrupt during this, such as Ctrl-C, is raised when the work is done.
         """
         uninterrupted(self._give_up)
 
@@ -202,10 +202,10 @@ class Store:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Take a view of the database as it is now.
+        """Return a snapshot of the database as it is now.
 
         Raises:
-            StorageError: too many are open, or the store is closed.
+            StorageError: too many snapshots are open, or the store is closed.
         """
         with self._gate:
             try:
@@ -229,7 +229,7 @@ class Store:
         return self._snapshot_in_spite_of(trouble)
 
     def _keep(self, txn: Any, txn_id: int) -> None:
-        """Wait until a view is on the disk: nobody may act on what a power cut could still take back."""
+        """Wait until the state of a snapshot is on the disk: no caller may act on data that a power cut could undo."""
         try:
             self._ensure(txn_id)
         except BaseException:
@@ -237,12 +237,12 @@ class Store:
             raise
 
     def snapshot_at(self, version: int) -> Snapshot:
-        """Take the view of `version`: the newest, or one that a transaction of this process has or has pinned.
+        """Return a snapshot of `version`: the newest, or one that a transaction of this process has open or pinned.
 
-        A version between two commits has the view of the one before it.
+        For a version between two commits, that is the state after the first of them.
 
         Raises:
-            FDBError: 1007, it is gone; 1009, it is yet to come.
+            FDBError: 1007: the version is no longer available; 1009: it is in the future.
         """
         newest = self.snapshot()
         if newest.version == version:
@@ -258,7 +258,7 @@ class Store:
         raise FDBError(TRANSACTION_TOO_OLD)
 
     def pin(self, snapshot: Snapshot) -> None:
-        """Keep the view of `snapshot` for `snapshot_at` until it is 5 s old, or until 64 others were pinned."""
+        """Keep the state of `snapshot` available to `snapshot_at` until it is 5 s old, or 64 others were pinned."""
         if snapshot.version not in self._pins:
             self._pins[snapshot.version] = snapshot.share()
             for version in list(self._pins)[:-MOST_PINS]:
@@ -267,10 +267,10 @@ class Store:
                     oldest.close()
 
     def keep_newest(self) -> Committed | None:
-        """Keep what the last commit left for `snapshot_at`, until nobody holds what this returns.
+        """Keep the state after the last commit available to `snapshot_at` while a caller holds the returned object.
 
-        It is over sooner when it is 5 s old, or when 16 others were kept. None where another process has committed
-        since, or LMDB refuses.
+        The state is dropped earlier if it is 5 s old, or if 16 others were kept. Returns None if another process has
+        committed since, or if LMDB refuses.
         """
         with self._gate, contextlib.suppress(lmdb.Error):
             txn = self._begin(self._data)
@@ -287,20 +287,20 @@ class Store:
         return None
 
     def current(self, key: bytes) -> bytes | None:
-        """Return the value that `key` has now."""
+        """Return the current value of `key`."""
         while True:
             snapshot = self.snapshot()
             try:
                 return snapshot.get(key)
             except FDBError:
-                pass  # taken away, since the map had to grow, or this thread stood still for long
+                pass  # the snapshot was evicted: the map had to grow, or this thread did not run for long
             finally:
                 snapshot.close()
 
     # -- committing ----------------------------------------------------------------------------------------------
 
     def submit(self, request: CommitRequest) -> None:
-        """Hand a commit in. It is made when somebody waits for it, or a moment later if nobody does."""
+        """Submit a commit. A waiting thread commits it; if none waits, the background committer does so soon."""
         self._committer.submit(request)
         if not self._sweeper.armed:
             self._sweeper.arm()
@@ -309,28 +309,28 @@ class Store:
         """Block until `request` is done.
 
         Raises:
-            StorageError: the disk refused, and nothing of the commit was kept.
+            StorageError: the disk failed, and nothing of the commit was kept.
         """
         try:
             self._committer.wait(request)
         except BaseException:
-            self._sweeper.kick()  # whoever is interrupted may have had to do something for others
+            self._sweeper.kick()  # the interrupted thread may have had work to do for others
             raise
         if request.failure is not None:
             raise request.failure
 
     def on_done(self, request: CommitRequest, callback: Callable[[CommitRequest], None]) -> None:
-        """Call `callback` once `request` is done, at once if it is, else perhaps in another thread."""
+        """Call `callback` when `request` is done: at once if it already is, else perhaps in another thread."""
         if request.on_done(callback):
             return
         if self._forked and not self._committer.has(request):
-            self._committer.wait(request)  # the parent's: nothing is waited for
+            self._committer.wait(request)  # the request is the parent's: this does not wait
         else:
             self._sweeper.kick()
 
     @property
     def faults(self) -> Faults | None:
-        """What tests let go wrong."""
+        """The failures that tests inject."""
         return self._committer.faults
 
     @faults.setter
@@ -344,15 +344,15 @@ class Store:
         self._changes.watch(key, callback)
 
     def unwatch(self, key: bytes, callback: Callable[[], object]) -> None:
-        """Take `callback` for `key` back."""
+        """Stop calling `callback` for `key`."""
         self._changes.unwatch(key, callback)
 
     def follow(self, callback: Callable[[], object]) -> None:
-        """Call `callback` after every commit, of any process, and some 20 times a second, until `unfollow`."""
+        """Call `callback` after every commit, of any process, and about 20 times a second, until `unfollow`."""
         self._changes.follow(callback)
 
     def unfollow(self, callback: Callable[[], object]) -> None:
-        """Take `callback` back."""
+        """Stop calling `callback`."""
         self._changes.unfollow(callback)
 
     def listen(self, on: bool) -> None:
@@ -381,10 +381,14 @@ class Store:
         snapshot.close()
         return snapshot.version
 
-    # -- keeping house -------------------------------------------------------------------------------------------
+    # -- housekeeping --------------------------------------------------------------------------------------------
 
     def tidy(self) -> float | None:
-        """Take away snapshots older than 5 s, and readers of processes that were killed."""
+        """Evict snapshots older than 5 s, and remove readers of killed processes.
+
+        Returns:
+            The seconds until the next call is due; None if no call is.
+        """
         now = self.clock.seconds()
         oldest: Snapshot | None = None
         for snapshot in list(self._open):
@@ -409,22 +413,22 @@ class Store:
             self._janitor.wake()
 
     def grow(self) -> None:
-        """Double the map. Open snapshots stand in the way: they are taken away."""
+        """Double the map. This evicts the open snapshots, because they would prevent it."""
         with self._gate:
             self._evict_all()
             self.files.grow()
 
     def adopt(self) -> None:
-        """Take over the size of the map that another process has set."""
+        """Adopt the map size that another process has set."""
         with self._gate:
             self._evict_all()
             self.files.adopt()
 
     def reopen(self) -> None:
-        """Open the files anew after LMDB gave them up."""
+        """Open the files again after LMDB has closed them."""
         with self._gate:
             self._evict_all()
-            self.files.close()  # nothing, where that was done already and opening them failed
+            self.files.close()  # does nothing if an earlier call closed them and then failed to open them
             self._use(self._opened_files())
 
     def _evict(self, snapshot: Snapshot) -> None:
@@ -437,7 +441,7 @@ class Store:
             self._evict(snapshot)
 
     def _snapshot_in_spite_of(self, error: lmdb.Error) -> Snapshot:
-        """Remove what kept a snapshot from being taken, if that can be done."""
+        """Fix the cause of `error`, which prevented a snapshot, and return a snapshot; raise if that is impossible."""
         if isinstance(error, lmdb.MapResizedError):
             self._committer.alone(self.adopt)
         elif isinstance(error, lmdb.PanicError) or self.files.lost:
@@ -452,7 +456,7 @@ class Store:
     # -- forks ---------------------------------------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
-        """Begin anew in a forked child, where `abandon` has left nothing to work with."""
+        """Open the files again in a forked child, where `abandon` has removed the attributes."""
         if name not in _WORK:
             raise AttributeError(name)
         with _stores_lock:
@@ -461,7 +465,7 @@ class Store:
         return self.__dict__[name]
 
     def abandon(self) -> list[Any]:
-        """Leave all that belongs to the parent process; return what must not be freed in the child."""
+        """Drop all objects of the parent process; return those that must not be freed in the child."""
         self._forked = True
         kept: list[Any] = [self.__dict__.pop(name, None) for name in _WORK]
         kept.extend([snapshot.abandon() for snapshot in list(kept[_WORK.index("_open")] or ())])
@@ -478,7 +482,7 @@ def _after_fork() -> None:
     global _stores_lock
     _stores_lock = threading.RLock()
     for path in [path for path, store in _stores.items() if not store._users]:
-        del _stores[path]  # the thread that was closing it is not here
+        del _stores[path]  # the thread that was closing it does not exist in this process
     forks.keep([store.abandon() for store in list(_all)])
 
 

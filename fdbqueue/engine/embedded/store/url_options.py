@@ -1,4 +1,4 @@
-"""The options behind the ``?`` of a ``file:`` or ``memory:`` URL."""
+"""The options after the ``?`` of a ``file:`` or ``memory:`` URL."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ MINIMUM_MAP = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """How a folder is opened."""
+    """The options with which a folder is opened."""
 
     durable: bool = True
     """A commit is on disk (fsync) before it is acknowledged."""
     map_size: int = 1 << 30
-    """Bytes of address space to begin with; the file takes what it needs, and the map grows by itself."""
+    """Initial address space in bytes. The file is only as large as needed, and the map grows automatically."""
     max_size: int = 1 << 44
-    """Bytes that the file may grow to."""
+    """Maximum size of the file in bytes."""
 
 
 def parse(options: Mapping[str, str]) -> StoreOptions:
-    """Read a URL's options: ``durability`` (``fsync`` or ``relaxed``), ``map_size`` and ``max_size`` (bytes).
+    """Parse a URL's options: ``durability`` (``fsync`` or ``relaxed``), ``map_size`` and ``max_size`` (bytes).
 
     Raises:
-        UrlError: an option that doesn't exist, or a value that it doesn't take.
+        UrlError: an option does not exist, or it does not accept the value.
 
     >>> parse({"durability": "relaxed"}).durable
     False

@@ -20,9 +20,9 @@ _item = itemgetter(1, 2)
 
 
 def apply(txn: Any, dbs: Databases, mutations: Sequence[Mutation], version: bytes, batch: int) -> tuple[bytes, ...]:
-    """Apply `mutations` in order; return the keys that were made with the versionstamp of `version` and `batch`.
+    """Apply `mutations` in order; return the keys that contain the versionstamp of `version` and `batch`.
 
-    *Cost:* an LMDB operation each; a cleared range one for each of its keys.
+    *Cost:* one LMDB operation per mutation; for a cleared range, one per key in it.
     """
     if len(mutations) < _MANY:
         return _one_by_one(txn, dbs, mutations, version, batch)
@@ -60,7 +60,7 @@ def _one_by_one(
 def put_rows(txn: Any, dbs: Databases, rows: Rows) -> None:
     """Set all of `rows`.
 
-    *Cost:* as `apply`, in a few steps of Python where no key is long.
+    *Cost:* the same as `apply`, but only a few steps of Python if no key is long.
     """
     if rows.keys[0] and max(map(len, rows.keys)) <= DIRECT_KEY:
         txn.cursor(dbs.data).putmulti(rows)
@@ -105,7 +105,7 @@ def _change(txn: Any, dbs: Databases, op: int, key: bytes, param: bytes) -> None
 
 
 def _sets_at_the_end(mutations: Sequence[Mutation]) -> int:
-    """Return from where on all mutations are sets of short keys: in a bulk load, all but the first few."""
+    """Return the index from which all mutations are sets of short keys: near the start, in a bulk load."""
     at = len(mutations)
     for op, key, _ in reversed(mutations):
         if op != _SET or not 0 < len(key) <= DIRECT_KEY:

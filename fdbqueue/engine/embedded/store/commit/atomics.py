@@ -1,8 +1,8 @@
-"""Atomic operations as pure functions: the stored value and the parameter in, the new value out.
+"""Atomic operations as pure functions: each takes the stored value and the parameter and returns the new value.
 
-``None`` is a key without a value, on both sides. The numbers are FoundationDB's own mutation types, so that a commit
-carries them as they are. ``min`` and ``bit_and`` have the meaning that API versions from 510 on give them: on a key
-without a value both store their parameter.
+``None`` means that the key has no value, both as argument and as result. The numbers are FoundationDB's own mutation
+types, so a commit passes them on unchanged. ``min`` and ``bit_and`` behave like API version 510 and later: on a key
+without a value, both store their parameter.
 
 >>> apply(ADD, b"\\xff\\x00", b"\\x01\\x00")
 b'\\x00\\x01'
@@ -35,7 +35,7 @@ VALUE_SIZE_LIMIT: Final = 100_000
 VERSIONSTAMPED: Final = frozenset({SET_VERSIONSTAMPED_KEY, SET_VERSIONSTAMPED_VALUE})
 
 LENGTH_SENSITIVE: Final = frozenset({ADD, BIT_OR, BIT_XOR, MAX, MIN, COMPARE_AND_CLEAR})
-"""Operations that may be folded, one into the next, only while their parameters are of one length."""
+"""Operations that may be merged with the next one only if both parameters have the same length."""
 
 
 def add(old: bytes | None, param: bytes) -> bytes:
@@ -72,7 +72,7 @@ def bit_xor(old: bytes | None, param: bytes) -> bytes:
 
 
 def append_if_fits(old: bytes | None, param: bytes) -> bytes:
-    """Append, or leave the value alone if it would grow over the limit for values."""
+    """Append, or keep the value unchanged if it would exceed the size limit for values."""
     if not old:
         return param
     return old + param if len(old) + len(param) <= VALUE_SIZE_LIMIT else old
@@ -107,12 +107,12 @@ def byte_max(old: bytes | None, param: bytes) -> bytes:
 
 
 def compare_and_clear(old: bytes | None, param: bytes) -> bytes | None:
-    """Clear the key if it has just this value."""
+    """Clear the key if its value equals the parameter."""
     return None if old == param else old
 
 
 def replace(_old: bytes | None, param: bytes) -> bytes:
-    """Store the parameter. A versionstamped value that has not got its stamp yet reads as its parameter too."""
+    """Return the parameter. A versionstamped value reads as its parameter until the commit fills in the stamp."""
     return param
 
 
@@ -133,12 +133,12 @@ OPERATIONS: Final[dict[int, Callable[[bytes | None, bytes], bytes | None]]] = {
 
 
 def apply(op: int, old: bytes | None, param: bytes) -> bytes | None:
-    """Return what operation number `op` makes of the value `old`; None is no value."""
+    """Return the result of operation number `op` on the value `old`; None means no value."""
     return OPERATIONS[op](old, param)
 
 
 def stamp(template: bytes, versionstamp: bytes) -> bytes:
-    """Put the 10-byte `versionstamp` where the last four bytes of `template`, which go, say that it belongs.
+    """Insert the 10-byte `versionstamp` into `template`, at the offset in its last four bytes, and remove these four.
 
     >>> stamp(b"..........tail" + bytes(4), b"0123456789")
     b'0123456789tail'
@@ -149,7 +149,7 @@ def stamp(template: bytes, versionstamp: bytes) -> bytes:
 
 
 def stamp_position(template: bytes) -> int | None:
-    """Return where in `template` its versionstamp goes, or None if its last four bytes name no such place."""
+    """Return the offset of the versionstamp in `template`, or None if its last four bytes hold no valid offset."""
     if len(template) < 4:
         return None
     at = int.from_bytes(template[-4:], "little", signed=True)

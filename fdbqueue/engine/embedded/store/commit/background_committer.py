@@ -1,4 +1,7 @@
-"""The thread that commits what nobody waits for: requests with callbacks at once, forgotten ones after a moment."""
+"""The thread that commits requests without a waiting thread.
+
+It commits requests with callbacks at once, and forgotten requests after a few milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ LONGEST_JOIN: Final = 5.0
 
 
 class BackgroundCommitter:
-    """Leads for requests whose owners do something else meanwhile."""
+    """Takes the lead and commits requests whose owners do not wait for them."""
 
     __slots__ = ("_closed", "_committer", "_event", "_kicked", "_thread", "armed")
 
@@ -27,11 +30,14 @@ class BackgroundCommitter:
         self.armed = False
 
     def arm(self) -> None:
-        """Look now and then for forgotten requests. Whoever submits one calls it when `armed` is not set."""
+        """Start to look for forgotten requests from time to time.
+
+        A thread that submits a request calls this if `armed` is not set.
+        """
         self.armed = self._start()
 
     def kick(self) -> None:
-        """Commit what is there now."""
+        """Commit all requests that are pending now."""
         self._kicked = True
         if not self._start() or self._closed:
             self._committer.sweep()
@@ -44,13 +50,13 @@ class BackgroundCommitter:
             self._thread.join(LONGEST_JOIN)
 
     def _start(self) -> bool:
-        """Set the thread to work; say whether there is one."""
+        """Start or wake the thread; return whether there is one."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="fdbqueue-sweeper", daemon=True)
             try:
                 thread.start()
             except RuntimeError:
-                return False  # no more threads, or the interpreter ends
+                return False  # no more threads, or the interpreter is shutting down
             self._thread = thread
         self._event.set()
         return True
@@ -66,7 +72,7 @@ class BackgroundCommitter:
                 self._watch_over()
 
     def _watch_over(self) -> None:
-        """Sweep whenever a request has been there for a whole round; stop when nothing was committed for a while."""
+        """Sweep when a request has been pending for a whole round; stop after some rounds without a commit."""
         committer = self._committer
         waiting: CommitRequest | None = None
         commits, quiet = committer.commits, 0

@@ -1,12 +1,14 @@
-"""What threads that commit at the same time do about each other.
+"""Schedule the threads of one process that commit at the same time.
 
-Python runs one thread at a time. Were each to commit for itself as soon as it could, sixteen threads would hand the
-interpreter to and fro at every call into LMDB, and be several times slower than one. So those that can't run anyway
-sleep, and whoever leads commits for them too. When a commit waits for the disk, it pays to have as many as possible in
-it: `Gathering`. When it doesn't, it pays not to change threads at every commit: `TimeSlices`.
+Python runs one thread at a time. If each thread committed for itself immediately, sixteen threads would switch the
+interpreter at every call into LMDB. They would be several times slower than one thread. So threads that can't run
+anyway sleep, and the leader commits for them too. There are two cases:
 
-Both are guesses about what the other threads will do next. Guessed wrong, a thread sleeps a moment in vain, and the
-more often that happens the more rarely it is tried again; a thread that commits alone never sleeps.
+- A commit waits for the disk: a commit with more requests is cheaper. See `Gathering`.
+- A commit does not wait: it is cheaper to keep the same thread for several commits. See `TimeSlices`.
+
+Both guess what the other threads will do next. After a wrong guess a thread has slept a moment in vain, and each
+failure makes the next try rarer. A thread that commits uncontended never sleeps.
 """
 
 from __future__ import annotations
@@ -21,38 +23,38 @@ from typing import Final, Protocol
 from fdbqueue.engine.embedded.store.commit.request import CommitRequest
 
 GATHER_SECONDS: Final = 0.0002
-"""How long to wait for others, for each that is about."""
+"""How long to wait for others, per active thread."""
 TURN_SECONDS: Final = 0.003
-"""How long one thread commits before the next one's turn."""
+"""Length of a time slice: one thread commits this long before the next one."""
 QUIET_SECONDS: Final = 0.0005
-"""After how long the one whose turn it is has gone away, as far as others can tell."""
+"""After this time without a commit, the other threads assume that the holder of the time slice has left."""
 LONGEST_TRUST: Final = 0.004
-"""How long whoever looks whether the one whose turn it is has gone away waits at most until it looks.
+"""Longest wait before the deputy checks that the holder of the time slice is still active.
 
-Twice as long after each look that finds it there, since a look takes the interpreter from it.
+The wait doubles after each check that finds the holder active, because a check takes the interpreter from it.
 """
 LONGEST_SLEEP: Final = 0.01
-"""How long a thread sleeps at most while another one leads, as whoever is to wake it may be kept from running."""
+"""Longest sleep while another thread leads: the thread that should wake the sleeper may be unable to run."""
 LONGEST_LINE: Final = 0.25
-"""How long a thread sleeps at most until its turn: those of some eighty others."""
+"""Longest sleep before a thread's own time slice: about eighty time slices of others."""
 LONGEST_HOLDOFF: Final = 1024
 
 
 class CommitScheduler(Protocol):
-    """When a thread leads, sleeps, and is woken."""
+    """Decides when a thread leads, sleeps and wakes."""
 
     def sleep(self, request: CommitRequest, pending: Sequence[CommitRequest], lead: Lock) -> bool:
-        """Sleep, if the calling thread had better not lead now; say whether it slept and has to look again."""
+        """Sleep if the calling thread should not lead now; return whether it slept and must check again."""
 
     def finished(self, batch: Sequence[CommitRequest]) -> None:
-        """Wake those whose requests are done, now or when their turn comes."""
+        """Wake the threads whose requests are done, now or at the start of their time slice."""
 
     def left(self, pending: Sequence[CommitRequest]) -> None:
-        """Wake a thread to lead, as the lead was given up while requests are there."""
+        """Wake a thread to lead: the leader has released the lead while requests are pending."""
 
 
 class Patience:
-    """Tries what failed more and more rarely."""
+    """Makes retries rarer after each failure (exponential backoff)."""
 
     __slots__ = ("_holdoff", "_skip")
 
@@ -61,7 +63,7 @@ class Patience:
         self._skip = 0
 
     def lost(self) -> bool:
-        """Say whether to leave it for this time."""
+        """Return whether to skip this try."""
         if not self._skip:
             return False
         self._skip -= 1
@@ -78,10 +80,11 @@ class Patience:
 
 
 class Gathering:
-    """Those who have committed lately go together; the last one to come leads.
+    """Threads that have committed recently commit together; the last one to arrive leads.
 
-    A thread that finds others about who are not there yet sleeps until the last of them comes or a short time is over.
-    Of those whose requests are done, each wakes the next one. All of them awake would only wait for the interpreter.
+    A thread sleeps if other active threads have not handed in their requests yet. It wakes when the last of them
+    arrives, or after a short time. When requests are done, each thread wakes the next one: if all woke at once, they
+    would only wait for the interpreter.
     """
 
     __slots__ = ("_patience", "_threads")
@@ -95,7 +98,7 @@ class Gathering:
         threads[get_ident()] = None
         if lead.locked():
             request.close_gate()
-            # Whoever leads looks for gates after giving the lead up. If it is free now, that look may be over.
+            # The leader looks for gates after it releases the lead. If the lead is free now, that look may be over.
             if lead.locked():
                 self._sleep(request, LONGEST_SLEEP)
             return True
@@ -106,19 +109,19 @@ class Gathering:
                 self._patience.worked()
             return request.settled()
         if lead.locked():
-            return True  # they came, and are being committed
-        # Some have left. Those who are still about will be noted again.
+            return True  # they arrived, and a leader commits them now
+        # Some threads have left. Threads that are still active register again.
         self._threads = {}
         if len(pending) <= 1:
             self._patience.in_vain()
         return False
 
     def _sleep(self, request: CommitRequest, seconds: float) -> bool:
-        """Sleep until woken, but not longer than `seconds`; say whether it was woken."""
+        """Sleep until woken, at most `seconds`; return whether the thread was woken."""
         gate = request.close_gate()
         request.sleeper = get_ident()
         try:
-            # Done before, it may have been seen without a sleeper, and nobody wakes it.
+            # If the request was done earlier, its leader may have seen no sleeper, and will wake no thread.
             return request.settled() or gate.acquire(timeout=seconds)
         finally:
             request.sleeper = 0
@@ -130,7 +133,7 @@ class Gathering:
         for request, behind in pairwise(asleep):
             request.behind = behind
             if not request.sleeper:
-                behind.wake()  # the other one has just woken by itself, and may not have seen whom to wake
+                behind.wake()  # the other thread has just woken on its own, and may not have seen `behind`
         if asleep:
             asleep[0].wake()
 
@@ -141,11 +144,11 @@ class Gathering:
 
 
 class TimeSlices:
-    """One thread commits for all for three milliseconds, then it is the next one's turn.
+    """One thread, the holder, commits for all threads for three milliseconds; then the next one becomes the holder.
 
-    The others' requests are committed with its own as they come, but they themselves sleep on until it is their turn,
-    or the one whose turn it is does something else. A turn that is over is handed on with the next commit, by a thread
-    that sleeps right away.
+    The holder commits the requests of others together with its own. The others sleep until they become the holder, or
+    until the holder does something else. The holder passes on an expired time slice at its next commit, and then
+    sleeps immediately.
     """
 
     __slots__ = ("_asleep", "_deputy", "_holder", "_last", "_patience", "_since", "_trust")
@@ -171,7 +174,7 @@ class TimeSlices:
         gate = request.close_gate()
         request.sleeper = me
         try:
-            if not request.settled():  # else whoever finished it may have seen no sleeper, and will wake nobody
+            if not request.settled():  # else the thread that finished it may have seen no sleeper
                 self._sleep(gate, me)
         finally:
             request.sleeper = 0
@@ -184,8 +187,8 @@ class TimeSlices:
         now = monotonic()
         until = now + LONGEST_LINE
         while now < until:
-            # One of those who sleep looks whether the one whose turn it is has gone away. Who has got the turn looks no
-            # more, and would have to wake another one for it.
+            # One of the sleeping threads, the deputy, checks whether the holder has left. A thread that has become the
+            # holder stops checking. If it stayed the deputy, it would have to wake another thread for that.
             if self._deputy in (0, self._holder):
                 self._deputy = me
             look_at = self._last + self._trust if self._deputy == me else until
@@ -204,7 +207,7 @@ class TimeSlices:
                 self._trust = min(2 * self._trust, LONGEST_TRUST)
 
     def _appoint(self, requests: Iterable[CommitRequest]) -> None:
-        """Wake one of those who sleep, to be the deputy; its turn is yet to come."""
+        """Wake one of the sleeping threads to become the deputy; its time slice does not start yet."""
         for request in requests:
             if request.sleeper and request.wake():
                 return
@@ -214,10 +217,11 @@ class TimeSlices:
         self._since = self._last = now
 
     def _hand_on(self, now: float) -> bool:
-        """Give the turn to the one who has slept longest; say whether there was one.
+        """Pass the time slice to the thread that has slept longest; return whether there was one.
 
-        Whoever does it sleeps right away, and has no snapshot open. Awake it would wait for the interpreter, for some
-        milliseconds if it has bad luck, and none of the pages that become free meanwhile could be used again.
+        The calling thread then sleeps immediately, and has no open snapshot. If it stayed awake, it would wait for the
+        interpreter, in the worst case for some milliseconds. With an open snapshot, LMDB could reuse none of the pages
+        that become free in that time.
         """
         asleep = self._asleep
         while asleep:
@@ -238,4 +242,4 @@ class TimeSlices:
             self._appoint(asleep)
 
     def left(self, pending: Sequence[CommitRequest]) -> None:
-        pass  # whoever had the lead has the turn, and leads again
+        pass  # the thread that had the lead still holds the time slice, and leads again

@@ -1,8 +1,9 @@
-"""Group commit: many transactions of a process in one LMDB transaction, so that they share one fsync.
+"""Group commit: many transactions of a process in one LMDB transaction, with one shared fsync.
 
-Requests are handed in to a list. Whoever waits for one and finds the lead free leads: takes all that is there, checks
-and applies each in order in one LMDB write transaction, and wakes the others. While it writes to the disk, the next
-requests gather. A lone writer leads for itself, with no other thread in the way.
+Threads add requests to a list. A thread that waits for a request and finds the lead free becomes the leader. It takes
+all pending requests, checks and applies each in order in one LMDB write transaction, and wakes the other threads. While
+the leader writes to the disk, the next requests gather. An uncontended thread leads for its own request, without any
+switch to another thread.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ log = logging.getLogger(__name__)
 MOST_REQUESTS: Final = 2048
 MOST_MUTATIONS: Final = 50_000
 FORGET_EVERY: Final = 128
-"""Commits, after which those in memory that are too old are dropped."""
+"""Number of commits between two removals of expired commits from memory."""
 
 
 class Host(Protocol):
-    """What the committer needs of the store."""
+    """The part of the store that the committer uses."""
 
     @property
     def path(self) -> str: ...
@@ -53,34 +54,34 @@ class Host(Protocol):
     def bell(self) -> Notifier: ...
 
     def grow(self) -> None:
-        """Make the map larger, at the expense of this process' open snapshots."""
+        """Make the map larger. This evicts the open snapshots of this process."""
 
     def adopt(self) -> None:
-        """Take over the map size that another process has set."""
+        """Adopt the map size that another process has set."""
 
     def reopen(self) -> None:
-        """Open the files anew after LMDB gave them up."""
+        """Open the files again after LMDB has closed them."""
 
     @property
     def versions_set(self) -> bool:
-        """Whether somebody reads at versions that others got."""
+        """Whether a transaction has set its read version to one that another transaction got."""
 
     def keep_newest(self) -> object:
-        """Return what keeps the state that this process' last commit left readable; None if it can't be had."""
+        """Return an object that keeps the state after this process' last commit readable; None if unavailable."""
 
     def working(self) -> None:
-        """Learn now and then that there are commits."""
+        """Note that commits happen; called from time to time."""
 
     def published(self, entries: list[LogCommit]) -> None:
-        """Learn of commits, of this and other processes, in order."""
+        """Take the log entries of commits of this and other processes, in order."""
 
 
 class Again(Exception):
-    """Nothing failed; only another attempt is to be made."""
+    """Nothing failed: the commit only needs another attempt."""
 
 
 class Broken(Exception):
-    """A request that can't be applied; it fails alone."""
+    """A request that can't be applied; only this request fails."""
 
     def __init__(self, request: CommitRequest, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -97,7 +98,7 @@ class Committer:
         self._batch: list[CommitRequest] = []
         self._durable = durable = host.files.options.durable
         self._company: CommitScheduler = Gathering() if durable else TimeSlices()
-        # Beside the wait for the disk, that for another process is little.
+        # With a wait for the disk, the wait for another process hardly matters.
         self._neighbours = None if durable else ProcessScheduler(host.path)
         self._bell = host.bell
         self._asleep: Any = host.bell.asleep
@@ -110,14 +111,14 @@ class Committer:
         self._now_ns = host.clock.now_ns
         self.commits = 0
         self.listening = False
-        """Whether the host wants to hear of commits."""
+        """Whether the host needs the log entries of commits."""
         self.faults: Faults | None = None
         self.submit: Callable[[CommitRequest], None] = self._pending.append
-        """Hand a request in; it is committed when someone leads."""
+        """Add a request to the pending ones; the next leader commits it."""
         self._attach()
 
     def _attach(self) -> None:
-        """Begin to work with the host's files."""
+        """Start to use the host's files."""
         files = self._host.files
         self._begin: Callable[..., Any] = files.env.begin
         self._dbs = files.dbs
@@ -125,35 +126,36 @@ class Committer:
         self._begin_to_know()
 
     def _begin_to_know(self) -> None:
-        """Forget what was committed. The next commit reads it from the log."""
+        """Forget the recent commits. The next commit reads them from the log."""
         self._recent = RecentCommits(self._dbs)
         self._last_txn = -1
         self.newest = (-1, -1)
-        """The LMDB transaction and the version of the last commit of this process; it is on the disk."""
+        """LMDB's transaction number and the version of this process' last commit, which is on the disk."""
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is waiting to be committed."""
+        """Whether no request is pending."""
         return not self._pending
 
     @property
     def oldest(self) -> CommitRequest | None:
-        """The request that has waited longest."""
+        """The request that has been pending longest."""
         return next(iter(self._pending), None)
 
     def has(self, request: CommitRequest) -> bool:
-        """Say whether `request` was handed in here, and not to the parent's committer before a fork."""
-        # In this order: another thread takes it out of the pending ones when it is in the batch, and out of that done.
+        """Return whether `request` was submitted here; False if the parent's committer got it before a fork."""
+        # The order matters. Another thread adds the request to the batch before it removes it from the pending ones.
+        # It sets `done` before it removes the request from the batch.
         return request in self._pending or request in self._batch or request.done
 
     def wait(self, request: CommitRequest) -> None:
-        """Wait until `request`, which was submitted, is done; lead unless somebody else had better do it."""
+        """Wait until the submitted `request` is done; lead unless another thread should."""
         while not request.done:
             if not self._company.sleep(request, self._pending, self._lead):
                 self._serve(request)
 
     def close(self, shut: Callable[[], None]) -> None:
-        """Run `shut`, which closes the files, while nothing is being committed; whatever is still to come fails."""
+        """Run `shut`, which closes the files, while no commit is running. All later commits fail."""
         with self._lead:
             self._begin = self._closed
             self._asleep = b"\0"
@@ -167,18 +169,18 @@ class Committer:
         raise StorageError(f"{self._host.path}: was closed.")
 
     def reopen(self) -> None:
-        """Have the host open the files anew. Only for who has the lead."""
+        """Ask the host to open the files again. Only the leader may call this."""
         self._host.reopen()
         self._attach()
 
     def sweep(self) -> None:
-        """Commit all that is there, waiting for the lead, and do what interrupts have kept others from."""
+        """Wait for the lead, commit all pending requests, and finish the work that interrupted threads left undone."""
         for request in self._batch[-1:] + self._pending[-1:]:
             self._serve(request)
         self._call_back()
 
     def alone(self, action: Callable[[], None]) -> None:
-        """Run `action` while nothing is being committed. Its thread must not hold the host's lock."""
+        """Run `action` while no commit is running. The calling thread must not hold the host's lock."""
         with self._lead:
             action()
 
@@ -189,22 +191,22 @@ class Committer:
         try:
             with self._lead:
                 if self._batch:
-                    self._settle()  # an interrupt kept who led before from it
+                    self._settle()  # an interrupt kept the previous leader from it
                 while not request.done:
                     if pending:
                         self._commit_pending()
                     else:
-                        self._batch = [request]  # handed in before a fork, and the parent's
+                        self._batch = [request]  # it was submitted before a fork and belongs to the parent
                         self._settle()
                 if self._news:
                     news, self._news = self._news, news
         finally:
             if pending:
                 self._company.left(pending)
-            # Without the lead: a callback may well commit something itself.
+            # After the lead is released: a callback may itself commit.
             if news:
                 self._host.published(news)
-            # Afterwards, so that who listens in this process knows what it has heard of already.
+            # After `published`, so that the listener of this process knows which commits it was already told of.
             if self._asleep[0]:
                 self._bell.ring()
             if self._called:
@@ -224,10 +226,10 @@ class Committer:
                 raise
 
     def _commit_pending(self) -> None:
-        """Commit what is there, or as much of it as goes into one LMDB transaction."""
+        """Commit the pending requests, or as many of them as fit in one LMDB transaction."""
         pending = self._pending
         count = 1 if len(pending) == 1 else self._fitting()
-        # In this order: wherever an interrupt strikes, nobody's request is lost.
+        # The order matters: no request is lost, at whatever point an interrupt occurs.
         batch = self._batch = pending[:count]
         del pending[:count]
         try:
@@ -236,17 +238,17 @@ class Committer:
             except (Broken, StorageError, lmdb.Error) as error:
                 self._commit_in_spite_of(error, batch)
         except BaseException:
-            self._begin_to_know()  # what is known may lack a commit, or have it by halves
+            self._begin_to_know()  # the recent commits may lack one, or have half of it
             raise
         finally:
             self._settle()
 
     def _settle(self) -> None:
-        """End the requests of the batch. What an interrupt leaves of that, the next one to lead does."""
+        """Finish the requests of the batch. If an interrupt prevents that, the next leader does it."""
         batch = self._batch
         for request in batch:
             if request.version < 0 and request.error is None:
-                # Only an exception from outside, such as KeyboardInterrupt, leads here without a failure.
+                # Only an asynchronous exception, such as KeyboardInterrupt, leads here without a failure.
                 request.error = COMMIT_UNKNOWN_RESULT if request.failure is None else IO_ERROR
             request.done = True
             if request.has_callbacks:
@@ -256,7 +258,7 @@ class Committer:
         self.commits += 1
 
     def _fitting(self) -> int:
-        """Return how many of the pending requests go together."""
+        """Return how many of the pending requests fit in one LMDB transaction."""
         count = mutations = 0
         for request in self._pending:
             mutations += request.size()
@@ -266,7 +268,7 @@ class Committer:
         return count
 
     def _commit_in_spite_of(self, error: Exception, batch: list[CommitRequest]) -> None:
-        """Settle every request of `batch`, the first attempt having failed with `error`."""
+        """Commit or fail every request of `batch` after the first attempt failed with `error`."""
         while True:
             if isinstance(error, Broken):
                 error.request.failure = error.cause
@@ -275,7 +277,7 @@ class Committer:
                 if len(batch) == 1:
                     batch[0].failure = failure
                     return
-                # One large transaction must not make the small ones beside it fail.
+                # One large transaction must not make the small ones in its batch fail.
                 for request in batch:
                     self._commit_in_spite_of(Again(), [request])
                 return
@@ -288,7 +290,7 @@ class Committer:
                 error = another
 
     def _recover(self, error: Exception) -> StorageError | None:
-        """Make another attempt possible, or return why none is."""
+        """Make another attempt possible, or return the error that prevents it."""
         try:
             if isinstance(error, lmdb.MapFullError):
                 self._host.grow()
@@ -307,7 +309,7 @@ class Committer:
         return None
 
     def _attempt(self, batch: list[CommitRequest]) -> None:
-        """Commit those requests of `batch` that may commit, in one LMDB transaction."""
+        """Commit the requests of `batch` that do not conflict or fail, in one LMDB transaction."""
         if self._last and (len(self._last) > 1 or self._last[0]() is not None):
             self._keep_last()
         if self._neighbours is not None:
@@ -318,7 +320,7 @@ class Committer:
             txn_id = txn.id()
             self._disk.begun(txn_id)
             if txn_id != self._last_txn + 1:
-                # Another process has committed. That is known from here on, whatever becomes of this transaction.
+                # Another process has committed. Its commits stay known even if this transaction aborts.
                 others = recent.catch_up(txn)
                 if self.listening:
                     self._news += chain.from_iterable(map(commits, others))
@@ -358,7 +360,7 @@ class Committer:
             self._news.append((version, record))
         if self._host.versions_set:
             self._last = [*map(weakref.ref, accepted)]
-        elif len(accepted) == 1 and accepted[0].gate is None:  # nobody sleeps over it: it is this thread's own
+        elif len(accepted) == 1 and accepted[0].gate is None:  # no thread sleeps for it: it is this thread's own
             self._last = [weakref.ref(accepted[0])]
             self._last_thread = threading.get_ident()
         for number, request in enumerate(accepted):
@@ -369,10 +371,10 @@ class Committer:
                 request.error = self.faults.after_commit(request)
 
     def _keep_last(self) -> None:
-        """Keep the state that the last commit left readable, if somebody holds that commit and may ask for its version.
+        """Keep the state after the last commit readable, if a caller holds that commit and may need its version.
 
-        Threads that commit by turns hold theirs until their next turn, and all that time LMDB could use no page again.
-        So what one left for another is kept only where versions are known to be set.
+        Threads that commit in turn hold their commits until their next time slice. All that time LMDB could reuse no
+        page. So another thread's state is kept only if a transaction has set its read version.
         """
         last, self._last = self._last, []
         if self._last_thread == threading.get_ident() or self._host.versions_set:
@@ -382,18 +384,18 @@ class Committer:
                 request.committed = committed
 
     def _apply(self, txn: Any, batch: list[CommitRequest], version: bytes, now: int) -> list[CommitRequest]:
-        """Apply those requests that may commit, and return them; the others get their error."""
+        """Apply the requests that may commit and return them; set the error of the others."""
         dbs, last_version = self._dbs, self._recent.last_version
         oldest = now / 1_000_000 - WINDOW_SECONDS
         accepted: list[CommitRequest] = []
         fresh: WriteSet | None = None
         for request in batch:
             if request.opened_at is not None and request.opened_at < oldest:
-                error = TRANSACTION_TOO_OLD  # before any conflict, as a cluster's resolver has it
+                error = TRANSACTION_TOO_OLD  # checked before conflicts, like in a cluster's resolver
             elif request.snapshot_version != last_version or fresh or self.faults is not None:
                 error = self._refuse(txn, request, fresh)
             else:
-                error = 0  # nothing was committed since its snapshot
+                error = 0  # no commit since its snapshot
             if error:
                 request.error = error
                 continue
@@ -411,13 +413,13 @@ class Committer:
         return accepted
 
     def _lost(self, txn_id: int, error: lmdb.Error, accepted: list[CommitRequest]) -> None:
-        """Raise `error` if the commit surely had no effect, else say that nobody knows."""
+        """Raise `error` if the commit certainly had no effect, else give its requests an unknown outcome."""
         if self._host.files.env.info()["last_txnid"] < txn_id:
             raise error
         self._unknown(error, accepted)
 
     def _not_kept(self, txn_id: int) -> StorageError | None:
-        """Wait until a commit is on the disk, or return why that is not known."""
+        """Wait until a commit is on the disk; return the error if that remains unknown."""
         while True:
             try:
                 self._disk.ensure(txn_id)
@@ -435,7 +437,7 @@ class Committer:
             request.error = COMMIT_UNKNOWN_RESULT
 
     def _refuse(self, txn: Any, request: CommitRequest, fresh: WriteSet | None) -> int:
-        """Return why `request` may not commit after all that did, or 0."""
+        """Return the error code with which `request` fails after all earlier commits, or 0 if it may commit."""
         if self.faults is not None and (code := self.faults.before_commit(request)):
             return code
         since = request.snapshot_version
@@ -463,7 +465,7 @@ class Committer:
 
 
 def encode_requests(now: int, requests: list[CommitRequest]) -> bytes:
-    """Return the log's record of what `requests` write."""
+    """Return the log record of the keys and ranges that `requests` write."""
     if len(requests) == 1:
         request = requests[0]
         keys = request.write_keys

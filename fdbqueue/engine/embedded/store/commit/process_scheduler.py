@@ -1,9 +1,11 @@
-"""What processes that commit at the same time do about each other: they take turns of eight milliseconds.
+"""Schedule the processes that commit to one folder at the same time, in time slices of eight milliseconds.
 
-LMDB's lock goes from one process to another at every commit, if both commit all the time; each time the one sleeps and
-has to be woken, which takes several times as long as the commit. So a process that finds another one in the middle of
-its turn lets it be. Whose turn it is stands in a page that all share, the file ``turns``. It is advice and no lock:
-who dies or stops in the middle of a turn, or has nothing to commit for a moment, has lost it as soon as another looks.
+If two processes commit all the time, LMDB's lock moves to the other process at every commit. Each time one of them
+sleeps and must be woken, which takes several times longer than the commit. So a process waits if another process is
+in the middle of its time slice.
+
+A page that all processes share, the file ``turns``, names the holder of the time slice. It is a hint and no lock. A
+holder loses its time slice as soon as another process looks, if it died, stopped, or has not committed for a moment.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from typing import Final
 from fdbqueue.engine.embedded.store.notify.shared_page import open_page
 
 TURN_NS: Final = 8_000_000
-"""A change costs about a millisecond of work: what one process wrote last has to come to the other one's core."""
+"""Length of a time slice. A switch costs about a millisecond: recently written data must move to the other core."""
 QUIET_NS: Final = 1_000_000
-"""After how long without a commit the turn is lost."""
+"""After this time without a commit, the holder loses its time slice."""
 LONGEST_WAIT_NS: Final = 40_000_000
 
 _PAGE: Final = struct.Struct("=QQQ")
@@ -28,7 +30,7 @@ _NAME: Final = "turns"
 
 
 class ProcessScheduler:
-    """The processes that commit to one folder without waiting for the disk."""
+    """Schedules the processes that commit to one folder without waiting for the disk."""
 
     __slots__ = ("_me", "_now", "_page", "_trust_ns")
 
@@ -40,7 +42,7 @@ class ProcessScheduler:
         os.close(fd)
 
     def wait(self) -> None:
-        """Wait while it is another process' turn; then it is this one's."""
+        """Wait while another process holds the time slice, then take it."""
         page, now = self._page, self._now()
         holder, since, last = _PAGE.unpack_from(page)
         if holder == self._me:
@@ -51,10 +53,10 @@ class ProcessScheduler:
             time.sleep((min(since + TURN_NS, last + self._trust_ns, latest) - now) / 1e9)
             now = self._now()
             holder, since, last = _PAGE.unpack_from(page)
-            # Who was there is looked after more rarely: where cores are few, each look keeps it from its work.
+            # Check an active holder less often: on a machine with few cores, each check interrupts its work.
             self._trust_ns = min(2 * self._trust_ns, TURN_NS) if now - last < QUIET_NS else QUIET_NS
         _PAGE.pack_into(page, 0, self._me, now, now)
 
     def close(self) -> None:
-        """Let the page go."""
+        """Release the page."""
         self._page.close()

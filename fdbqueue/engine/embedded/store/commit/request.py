@@ -1,4 +1,4 @@
-"""A commit on its way: what the transaction above hands in, and what it gets back."""
+"""A commit request: the transaction's input to a commit, and the result."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SET: Final = 0
 
 
 class Rows:
-    """Plain sets of keys, in order and each but once, that are applied behind a request's mutations.
+    """Plain sets of keys, applied after a request's mutations. Keys are in order, and each occurs once.
 
-    A transaction's map of writes by another view: what is not in `keys` is none of them.
+    It is a view of a transaction's map of writes: entries of the map that are not in `keys` do not belong to it.
     """
 
     __slots__ = ("_points", "keys")
@@ -34,54 +34,54 @@ class Rows:
 
 
 IO_ERROR: Final = 1510
-"""FoundationDB's code for a disk that failed; `CommitRequest.failure` says more."""
+"""FoundationDB's code for a failed disk; `CommitRequest.failure` has the details."""
 
-# Reentrant: a garbage collection inside may end a transaction that has callbacks of its own.
+# Reentrant: a garbage collection under this lock may end a transaction that has callbacks itself.
 _callbacks_lock = threading.RLock()
 
 
 class CommitRequest:
-    """What a transaction wants committed, and, once it is `done`, what became of it.
+    """The reads and writes of a transaction that commits and, once it is `done`, the result.
 
     Args:
-        snapshot_version: Read version; None for a transaction without one, which can't conflict nor be too old.
-        read_ranges: Half-open ranges that must not have been written since the read version.
-        write_ranges: Half-open ranges that later commits' reads conflict with. One that ends before it begins is
-            what lies between the two, written without conflict: only watches hear of it.
-        mutations: (FoundationDB's mutation type, key or begin, parameter or end), in the order of their taking effect.
+        snapshot_version: Read version. None for a transaction without one: it can't conflict and can't be too old.
+        read_ranges: Half-open ranges. The commit fails if one was written since the read version.
+        write_ranges: Half-open ranges that conflict with reads of later commits. If a range ends before it begins,
+            the keys between the two were written without conflict: only watches are notified.
+        mutations: (FoundationDB's mutation type, key or begin, parameter or end), applied in this order.
         report_conflicts: Fill `conflicting` when the commit fails with 1020.
-        read_keys: Single keys that were read: shorter for ``(key, key + b"\\0")`` in `read_ranges`.
-        write_keys: Single keys that are written: shorter for ``(key, key + b"\\0")`` in `write_ranges`.
-        opened_at: When the snapshot was taken (`Snapshot.opened_at`); a commit more than 5 s later fails with 1007.
-        rows: Sets that take effect behind the mutations, where there are many.
+        read_keys: Single keys that were read: short for ``(key, key + b"\\0")`` in `read_ranges`.
+        write_keys: Single keys that are written: short for ``(key, key + b"\\0")`` in `write_ranges`.
+        opened_at: When the snapshot was taken (`Snapshot.opened_at`). A commit more than 5 s later fails with 1007.
+        rows: Sets that apply after the mutations; for transactions with many of them.
 
-    The lists belong to the request from then on: whoever made them must not change them.
+    The request owns the lists from then on: the caller must not change them.
     """
 
-    # What most requests never set stands here: making one is on the way of every commit.
+    # Defaults on the class, for attributes that most requests never set: every commit makes a request, so it is cheap.
     done = False
     version = -1
     """Committed version."""
     batch = 0
-    """Number within the version; both make the versionstamp."""
+    """Number within the version; together they are the versionstamp."""
     committed: object = None
-    """What keeps the state that it left readable, once there is a newer one."""
+    """An object that keeps the state after this commit readable, once there is a newer state."""
     error: int | None = None
-    """FoundationDB's code, None for a commit that took effect."""
+    """FoundationDB's error code; None for a commit that took effect."""
     failure: Exception | None = None
-    """What the disk said, for a commit that surely had no effect; `Store.wait` raises it."""
+    """The disk's error, for a commit that certainly had no effect; `Store.wait` raises it."""
     conflicting: tuple[Range, ...] = ()
-    """The part of what was read that others wrote."""
+    """The keys and ranges that were read and that other transactions wrote."""
     stamped: tuple[bytes, ...] = ()
     """Keys that the commit made from versionstamps; they count as written."""
     gate: threading.Lock | None = None
-    """Closed while a thread sleeps over this request."""
+    """A lock that is closed while a thread sleeps until this request is done."""
     sleeper = 0
-    """The thread that sleeps over this request, where that matters."""
+    """The thread that sleeps until this request is done; 0 if there is none or if it does not matter."""
     behind: CommitRequest | None = None
-    """The request whose sleeper is to be woken by this one's."""
+    """The next request in line: this request's sleeper wakes the sleeper of that one."""
     has_callbacks = False
-    """Whether somebody is to be called when the request is done."""
+    """Whether there are callbacks to call when the request is done."""
     _callbacks: list[Callable[[CommitRequest], None]] | None = None
 
     def __init__(
@@ -115,15 +115,15 @@ class CommitRequest:
         return self.mutations if self.rows is None else [*self.mutations, *((_SET, *row) for row in self.rows)]
 
     def reads(self) -> bool:
-        """Say whether it can conflict at all."""
+        """Return whether the request has reads, and so can conflict."""
         return bool(self.read_keys or self.read_ranges)
 
     def settled(self) -> bool:
-        """Say whether the request is `done`, which another thread may have made it."""
+        """Return whether the request is `done`. Another thread may have changed that."""
         return self.done
 
     def close_gate(self) -> threading.Lock:
-        """Return the gate for the calling thread to sleep at, until `wake`."""
+        """Return the closed gate. The calling thread sleeps at it until `wake`."""
         gate = self.gate
         if gate is None:
             gate = threading.Lock()
@@ -132,20 +132,20 @@ class CommitRequest:
         return gate
 
     def wake(self) -> bool:
-        """Wake the thread that sleeps over this request; say whether there was one."""
+        """Wake the thread that sleeps until this request is done; return whether there was one."""
         gate = self.gate
         if gate is None:
             return False
         try:
             gate.release()
         except RuntimeError:
-            return False  # it is awake already
+            return False  # the thread is already awake
         return True
 
     def on_done(self, callback: Callable[[CommitRequest], None]) -> bool:
-        """Have `callback` called when the request is done; say whether it was, and the call has been made."""
+        """Call `callback` when the request is done; return whether it already was, and the call was made at once."""
         with _callbacks_lock:
-            self.has_callbacks = True  # before the look, as who ends the request does it the other way round
+            self.has_callbacks = True  # set before reading `done`: the thread that ends the request does the reverse
             if not self.done:
                 if self._callbacks is None:
                     self._callbacks = []
@@ -155,7 +155,7 @@ class CommitRequest:
         return True
 
     def call_back(self) -> None:
-        """Call everybody who asked for it and has not been called yet."""
+        """Call all callbacks that were not called yet."""
         while True:
             with _callbacks_lock:
                 if not self._callbacks:
@@ -165,18 +165,18 @@ class CommitRequest:
 
 
 class Faults(Protocol):
-    """Failures that tests put into commits, one request at a time."""
+    """Failures that tests inject into commits, one request at a time."""
 
     def before_commit(self, request: CommitRequest) -> int | None:
-        """Return a code to fail with, without effect."""
+        """Return an error code with which the request fails without effect."""
 
     def after_commit(self, request: CommitRequest) -> int | None:
-        """Return a code to report although the commit took effect."""
+        """Return an error code to report although the commit took effect."""
 
 
 def _after_fork() -> None:
     global _callbacks_lock
-    _callbacks_lock = threading.RLock()  # another thread of the parent may have held it
+    _callbacks_lock = threading.RLock()  # another thread of the parent may have held the old one
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""What Ctrl-C must not leave half done."""
+"""Run an action completely, even if Ctrl-C interrupts the thread."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 
 def uninterrupted(action: Callable[[], None]) -> None:
-    """Run `action` to its end, and raise what interrupts the calling thread meanwhile behind that.
+    """Run `action` to its end; raise an interrupt of the calling thread only afterwards.
 
-    Python lets signals interrupt the main thread only, so another one does it. Who is interrupted once more no longer
-    waits for it.
+    Python delivers signals to the main thread only, so another thread runs the action. After a second interrupt the
+    caller no longer waits for it.
     """
     if threading.current_thread() is not threading.main_thread():
         action()
@@ -20,7 +20,7 @@ def uninterrupted(action: Callable[[], None]) -> None:
     def run() -> None:
         try:
             action()
-        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+        except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
             failures.append(error)
 
     thread = threading.Thread(target=run, name="fdbqueue-uninterrupted", daemon=True)
@@ -30,7 +30,7 @@ def uninterrupted(action: Callable[[], None]) -> None:
     except BaseException as error:
         if thread.ident is not None:
             thread.join()
-        elif isinstance(error, RuntimeError):  # no more threads, or the interpreter ends
+        elif isinstance(error, RuntimeError):  # no more threads, or the interpreter is shutting down
             action()
             return
         raise

@@ -1,7 +1,7 @@
-"""What can be seen of LMDB's data file without mapping it: whether it is whole.
+"""Check LMDB's data file without mapping it: whether it is complete.
 
-LMDB maps the file and reads it as memory, so that a part which is not there ends the process (SIGBUS) instead of
-raising an error. Whoever opens a file therefore looks first how long it has to be.
+LMDB maps the file and reads it as memory. If a part of the file is missing, such a read kills the process (SIGBUS)
+instead of raising an error. So a process first checks the length of a file that it opens.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from typing import Final
 
 from fdbqueue.errors import StorageError
 
-# Of LMDB 0.9's meta page: a page header of 16 bytes, then magic, format, address, map size, two databases of 48 bytes
-# each, of which the first, that of the free pages, begins with the page size and ends with its root, last page used,
-# number of the transaction.
+# LMDB 0.9's meta page: a page header of 16 bytes, then magic, format, address, map size, two databases of 48 bytes
+# each, last page used, transaction number. The first database is that of the free pages: it begins with the page size
+# and ends with its root.
 META_AT: Final = 16
 _META: Final = struct.Struct("<II16xI36xQ48xQQ")
 _MAGIC: Final = 0xBEEFC0DE
 _FORMAT: Final = 1
 
-# Of its other pages: number, flags, and the end of a list of offsets; there, of each entry, two numbers whose meaning
-# depends on the page's kind, the entry's flags and its key's length.
+# LMDB's other pages: page number, flags, and the end of a list of offsets. At each offset is an entry: two numbers
+# whose meaning depends on the kind of page, the entry's flags, and the length of its key.
 _PAGE: Final = struct.Struct("<Q2xHH2x")
 _ENTRY: Final = struct.Struct("<HHHH")
 _NUMBER: Final = struct.Struct("<Q")
 _BRANCH: Final = 1
 _LEAF: Final = 2
 _ELSEWHERE: Final = 1
-"""The value of the entry stands in pages of its own."""
+"""Flag: the value of the entry is stored in separate pages."""
 _NO_PAGE: Final = (1 << 64) - 1
 _DEEPEST: Final = 32
 _LARGEST_PAGE: Final = 1 << 16
 
 
 def check(path: str, *, mend: bool = True) -> None:
-    """Raise if the data file of the folder `path`, which nobody else has open, is shorter than its first pages say.
+    """Raise if the data file of the folder `path` is shorter than its first pages say.
 
-    LMDB has never written pages at its end that it took and freed in one transaction. Those may be missing, and are
-    added unless `mend` is False: then nothing is written.
+    No other process may have the folder open. LMDB never writes pages at the end of the file that one transaction both
+    takes and frees. Such pages may be missing: `check` adds them, unless `mend` is False. Then it writes nothing.
 
     Raises:
-        StorageError: it was cut off, or may not be written.
+        StorageError: the file was truncated, or it can't be written.
     """
     try:
         with open(os.path.join(path, "data.mdb"), "r+b" if mend else "rb", buffering=0) as file:
             newest = _newest(file.fileno())
             if newest is None:
-                return  # LMDB itself will say what that is
+                return  # LMDB itself will report what the file is
             needed = (newest.last_page + 1) * newest.page_size
             size = os.fstat(file.fileno()).st_size
             if size >= needed:
@@ -71,20 +71,20 @@ def check(path: str, *, mend: bool = True) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """One of the two pages that say what the database is: the one with the larger number does."""
+    """One of the two pages with the roots of the database. The page with the larger transaction number is current."""
 
     page_size: int
     free_root: int
     """The page at which the search for free pages begins."""
     last_page: int
     txn: int
-    """The number of the transaction that wrote it."""
+    """The number of the transaction that wrote the page."""
     content: bytes
-    """All that LMDB keeps there, behind the page's header."""
+    """All of LMDB's data on the page, without the page header."""
 
 
 def meta(fd: int, at: int) -> Meta | None:
-    """Read the meta page at that place; None where there is none."""
+    """Return the meta page at offset `at`; None if there is none."""
     content = os.pread(fd, _META.size, at + META_AT)
     if len(content) < _META.size:
         return None
@@ -99,7 +99,7 @@ def _newest(fd: int) -> Meta | None:
 
 
 def _all_free(fd: int, newest: Meta, first: int) -> bool:
-    """Say whether all pages from the one numbered `first` on are free."""
+    """Return whether all pages from number `first` on are free."""
     free: set[int] = set()
     if newest.page_size > _LARGEST_PAGE:
         return False
@@ -107,12 +107,12 @@ def _all_free(fd: int, newest: Meta, first: int) -> bool:
         for pages in _free_lists(fd, newest.page_size, newest.free_root, _DEEPEST):
             free.update(page for page in pages if page >= first)
     except (struct.error, ValueError, OverflowError, MemoryError):
-        return False  # the list of the free pages is damaged itself
+        return False  # the list of free pages itself is damaged
     return len(free) > newest.last_page - first
 
 
 def _free_lists(fd: int, page_size: int, root: int, deepest: int) -> Iterator[tuple[int, ...]]:
-    """Read the lists of free pages, each of which stands in LMDB as their count and their numbers."""
+    """Yield the lists of free pages. LMDB stores each list as a count and the page numbers."""
     if root == _NO_PAGE:
         return
     page = os.pread(fd, page_size, root * page_size)

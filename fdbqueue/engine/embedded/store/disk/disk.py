@@ -1,7 +1,7 @@
-"""The way of commits to the disk, with one wait each where that is possible.
+"""Write commits to the disk, with one wait each if possible.
 
-That a power cut loses nothing (`redo`) hangs on two rules, which all processes keep: a commit is made only when the one
-before it is on the disk, and it is labelled before it is made. Relaxed commits keep neither, and leave no label.
+A power cut loses nothing (`redo`) because all processes follow two rules. A process makes a commit only after the
+previous commit is on the disk, and it labels the commit first. Relaxed commits follow neither rule, and have no label.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from fdbqueue.errors import StorageError
 
 
 class Disk(Protocol):
-    """What the store asks of a disk. What it says of a transaction is by LMDB's number of it."""
+    """The disk as the store uses it. `txn` is LMDB's number of a transaction."""
 
     def begun(self, txn: int) -> None:
-        """Make it safe that the transaction `txn`, which has just begun, writes something.
+        """Make it safe to write in the transaction `txn`, which has just begun.
 
         Raises:
-            StorageError: the disk has failed: nothing may be written.
+            StorageError: the disk has failed: no process may write.
         """
 
     def label(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> None:
-        """Label the commit `txn`, right before it is made.
+        """Label the commit `txn`, immediately before it is made.
 
         Raises:
-            StorageError: the disk refused.
+            StorageError: the disk refused the write.
         """
 
     def ensure(self, txn: int) -> None:
-        """Wait until the commit `txn`, which was made, and all before it are on the disk.
+        """Wait until the commit `txn`, which was made, and all earlier commits are on the disk.
 
         Raises:
-            StorageError: the disk has failed: they may be, or not.
-            lmdb.MapResizedError: another process has made the map larger; that is to be taken over first.
+            StorageError: the disk has failed: the commits may or may not be on it.
+            lmdb.MapResizedError: another process has made the map larger; the caller must adopt its size first.
         """
 
     def release(self) -> None:
-        """Leave a file that needs no bringing in order. Only for the last process that has it open."""
+        """Leave a file that needs no recovery. Only the last process that has it open may call this."""
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
 
 
 class Durable:
-    """Nothing is acknowledged, and nothing is read, before it is on the disk."""
+    """Commits are on the disk before they are acknowledged, and before they are read."""
 
     def __init__(self, path: str, env: Any, guard: FolderLock) -> None:
         self._path = path
@@ -73,7 +73,7 @@ class Durable:
         self.label_other(txn, redo.encode(version, time_us, requests, self._labels.room))
 
     def label_other(self, txn: int, content: bytes | None) -> None:
-        """Label a commit that is made again from that redo, if there is one."""
+        """Label the commit `txn` with the redo `content`; None if it has no redo."""
         try:
             self._labels.write(txn, content)
         except OSError as error:
@@ -88,7 +88,8 @@ class Durable:
                 return
             whose, has_redo = self._label_at(txn)
             if whose == txn and not has_redo:
-                # Its label has to go, and may be another commit's meanwhile: nobody may commit.
+                # Its label must be removed. In the meantime the label could become another commit's, so lock out
+                # other commits.
                 self._locked(self._settle)
             else:
                 self._sync()
@@ -101,7 +102,7 @@ class Durable:
         os.close(self._fd)
 
     def _locked(self, action: Callable[[int], None]) -> None:
-        """Do something for the last commit, so that it remains the last meanwhile."""
+        """Run `action` on the last commit, under the writer lock so that it stays the last."""
         lock = self._env.begin(write=True)
         try:
             action(lock.id() - 1)
@@ -109,7 +110,7 @@ class Durable:
             lock.abort()
 
     def _settle(self, last: int) -> None:
-        """Have `last` on the disk, and trusted or made again after a power cut."""
+        """Make sure that `last` is on the disk, and that it is trusted or made again after a power cut."""
         if self._guard.synced >= last:
             return
         self._sync()
@@ -119,7 +120,7 @@ class Durable:
         self._note(last)
 
     def _unlabel(self, last: int) -> None:
-        """Have `last` on the disk, and trusted after a power cut."""
+        """Make sure that `last` is on the disk, and that it is trusted after a power cut."""
         self._settle(last)
         if self._label_at(last)[0] == last:
             self._clear(last)
@@ -141,7 +142,7 @@ class Durable:
         return StorageError(f"{self._path}: the disk failed ({error.strerror}).")
 
     def _note(self, txn: int) -> None:
-        if self._guard.synced < txn:  # another process may write a smaller number over it: that only costs a wait
+        if self._guard.synced < txn:  # another process may overwrite it with less: that only costs a wait
             self._guard.synced = txn
 
     def _sync(self) -> None:
@@ -150,7 +151,7 @@ class Durable:
         try:
             self._env.sync(True)
         except lmdb.Error as error:
-            # What the system could not write it forgets, and it claims success the next time it is asked.
+            # The system drops data that it could not write, and reports success at the next sync.
             self._guard.fail()
             raise self._failure() from error
 
@@ -162,7 +163,7 @@ class Durable:
 
 
 class Relaxed(Durable):
-    """The system writes to the disk when it likes. That others wait for it is left to them."""
+    """The system decides when it writes to the disk. Other processes may still wait for the disk."""
 
     def __init__(self, path: str, env: Any, guard: FolderLock) -> None:
         super().__init__(path, env, guard)
@@ -174,9 +175,10 @@ class Relaxed(Durable):
     def begun(self, txn: int) -> None:
         numbers, places = self._numbers, self._places
         if numbers[places[txn & 1]] == txn:
-            self._clear(txn)  # of one that failed
+            self._clear(txn)  # the label of a commit that failed
         if numbers[places[~txn & 1]] == txn - 1:
-            # Made again from the state before it, which is about to be written over.
+            # After a power cut, this commit would be made again from the state before it. That state is about to be
+            # overwritten.
             self._unlabel(txn - 1)
 
     def label(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> None:

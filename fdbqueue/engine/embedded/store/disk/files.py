@@ -1,4 +1,4 @@
-"""LMDB's files in a folder: open, check, grow, and every way in which that fails, said clearly."""
+"""LMDB's files in a folder: open, check and grow them, with a clear error for every failure."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from fdbqueue.errors import StorageError
 log = logging.getLogger(__name__)
 
 MAX_READERS: Final = 4096
-"""Transactions of all processes together that may be reading at one time."""
+"""Maximum number of transactions, of all processes together, that read at one time."""
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _OURS: Final = frozenset({"data.mdb", "lock.mdb", "owner", "turns", "bell", NAME, "lost+found"})
 
 
 def explain(path: str, error: lmdb.Error) -> StorageError:
-    """Make LMDB's error one that says what happened, where, and what to do."""
+    """Return an error for LMDB's `error` that names the cause, the folder and the remedy."""
     code = getattr(error, "code", 0)
     if code in FULL:
         return StorageError(f"{path}: the disk, or a quota, is full. Make room and try again.")
     if code in (errno.EACCES, errno.EROFS, errno.EPERM):
         return StorageError(f"{path}: no right to write there. The folder and its files must be writable.")
     if code == errno.EIO:
-        # LMDB's answer, too, to a write that the disk took only the beginning of.
+        # LMDB also raises this if the disk accepted only the first part of a write.
         return StorageError(f"{path}: the disk did not take all: it, or a quota, is full, or it failed ({error}).")
     if isinstance(error, lmdb.MapFullError):
         return StorageError(f"{path}: the database has reached its max_size; give a larger one in the URL.")
@@ -52,7 +52,7 @@ def explain(path: str, error: lmdb.Error) -> StorageError:
 
 
 class Files:
-    """An open environment and its databases; `map_size` is the address space that it has."""
+    """An open environment and its databases; `map_size` is the size of its address space."""
 
     __slots__ = ("_closed", "_guard", "_redo", "dbs", "disk", "env", "identity", "lost", "map_size", "options", "path")
 
@@ -61,7 +61,7 @@ class Files:
         self.options = options
         self._closed = False
         self.lost = False
-        """Whether LMDB is closed, by intention or not; only opening the files anew helps."""
+        """Whether LMDB is closed, on purpose or after an error. Then the files must be opened again."""
         _check_folder(path)
         _check_data_file(path)
         self._guard = FolderLock(path, clock.boot())
@@ -84,12 +84,12 @@ class Files:
         self.map_size = min(max(self.options.map_size, _round(size)), max(self.options.max_size, size))
         try:
             self.env = lmdb.open(
-                os.fsencode(path),  # as text it has to be UTF-8
+                os.fsencode(path),  # a str would have to be UTF-8
                 map_size=self.map_size,
                 max_dbs=8,
                 max_readers=MAX_READERS,
                 max_spare_txns=64,
-                sync=False,  # that is done by `disk`, with one wait
+                sync=False,  # `disk` does that, with one wait
                 metasync=False,
                 mode=0o644,
                 lib_version=0,
@@ -118,14 +118,14 @@ class Files:
             raise StorageError(f"{path}: its file 'data.mdb' can't be used ({error.strerror}).") from error
 
     def in_place(self) -> bool:
-        """Say whether the folder still has these files, and not none or others."""
+        """Return whether the folder still has these files; False if they were removed or replaced."""
         return identity(self.path) == self.identity
 
     def grow(self) -> None:
         """Double the address space. No transaction of this process may be open.
 
         Raises:
-            StorageError: it is at `max_size` already.
+            StorageError: the address space is already at `max_size`.
         """
         size = min(self.map_size * 2, self.options.max_size)
         if size <= self.map_size:
@@ -136,14 +136,14 @@ class Files:
         self._set_map_size(size)
 
     def adopt(self) -> None:
-        """Take over the size to which another process has grown the map. No transaction may be open."""
+        """Adopt the map size that another process has set. No transaction may be open."""
         self._set_map_size(0)
 
     def _set_map_size(self, size: int) -> None:
         try:
             self.env.set_mapsize(size)
         except lmdb.Error as error:
-            # The old map is gone: with this environment nothing can be done any more.
+            # The old map is gone, so this environment is unusable.
             self.env.close()
             self.lost = True
             raise explain(self.path, error) from error
@@ -164,7 +164,7 @@ class Files:
         self._guard.close()
 
     def _prepared(self, disk: Durable, clock: Clock) -> Databases:
-        """Do `_prepare`, also if another process makes the map larger meanwhile, or it is full."""
+        """Run `_prepare`; repeat it if another process has made the map larger, or if the map is full."""
         if not self._guard.alone:
             wait_for_stopped(self.path)
         while True:
@@ -176,7 +176,7 @@ class Files:
                 self.grow()
 
     def _prepare(self, disk: Durable, clock: Clock) -> Databases:
-        """Make the databases, or check those that are there, and note the boot."""
+        """Create the databases or check the existing ones, and note the boot."""
         with self.env.begin(write=True) as txn:
             found, meta = self._format(txn)
             number = txn.id()
@@ -200,7 +200,7 @@ class Files:
         return dbs
 
     def _format(self, txn: Any) -> tuple[bytes | None, Any]:
-        """Return our mark in an environment of ours, or None in a new one; never write into another program's."""
+        """Return the format of our environment, None for a new one; never write into another program's environment."""
         found, meta = _mark(self.path, self.env, txn, create=not txn.stat()["entries"])
         if found == layout.FORMER_FORMAT and not self._guard.alone:
             raise StorageError(
@@ -210,7 +210,7 @@ class Files:
         return found, meta
 
     def _make_again(self, dbs: Databases, disk: Durable) -> None:
-        """Make the commit again that a power cut may have left in parts."""
+        """Repeat the commit that a power cut may have left incomplete."""
         if self._redo is None:
             return
         commit = redo.decode(self._redo)
@@ -231,8 +231,8 @@ class Files:
             current = txn.get(layout.FORMAT_KEY, db=dbs.meta) == layout.FORMAT
             if current and txn.get(layout.BOOT_KEY, db=dbs.meta) == boot:
                 return
-            # No transaction is left from before the boot, whose clock said nothing of this one's, nor, where the
-            # format is a former one, from before this process came, alone.
+            # No old transaction is left. After a boot, none survives, and the old boot's clock is unrelated to this
+            # one's. With a former format, this process is the only one that has the folder open.
             number = txn.id()
             disk.begun(number)
             disk.label_other(number, None)
@@ -260,9 +260,9 @@ def _check_folder(path: str) -> None:
 
 
 def _check_data_file(path: str) -> None:
-    """Raise if the data file is not ours, before anything is written: not even the guard's file.
+    """Raise if the data file is not ours. This runs before any write, even before the folder lock's file is made.
 
-    Where that file is, a process of ours has been in the folder. It is not there beside a backup.
+    If the folder lock's file exists, a process of ours has opened the folder before. A backup does not contain it.
     """
     data, guarded = Path(path, "data.mdb"), Path(path, NAME)
     if guarded.exists() or not data.exists() or not data.stat().st_size:
@@ -276,12 +276,12 @@ def _check_data_file(path: str) -> None:
             if txn.stat()["entries"]:
                 _mark(path, env, txn, create=False)
     except (lmdb.Error, StorageError) as error:
-        if not guarded.exists():  # else another process opens the folder right now, and writes
+        if not guarded.exists():  # else another process is opening the folder now, and writes
             raise (explain(path, error) if isinstance(error, lmdb.Error) else error) from error
 
 
 def _mark(path: str, env: Any, txn: Any, *, create: bool) -> tuple[bytes | None, Any]:
-    """Return our mark in an environment, None in a new one, and the database that it is in."""
+    """Return the format of an environment, None for a new one, and the database that it is stored in."""
     try:
         meta = env.open_db(layout.META, txn=txn, create=create)
     except lmdb.NotFoundError:
@@ -296,7 +296,7 @@ def _mark(path: str, env: Any, txn: Any, *, create: bool) -> tuple[bytes | None,
 
 
 def _keep_names(path: str) -> None:
-    """Wait until the folder's name, those of folders that were made for it, and those of its files are on the disk."""
+    """Wait until the names of the folder, of its parents and of its files are on the disk."""
     for folder in (path, *map(str, Path(path).parents)):
         try:
             fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
@@ -304,12 +304,12 @@ def _keep_names(path: str) -> None:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-        except OSError as error:  # a parent that may not be read, a file system that has no such call
+        except OSError as error:  # an unreadable parent, or a file system without this call
             log.info("%s: can't be written when asked to, as files can: %s", folder, error)
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Return what tells the data file in the folder `path` from every other; None if there is none."""
+    """Return a unique id of the data file in the folder `path` (device, inode); None if there is none."""
     try:
         found = os.stat(os.path.join(path, "data.mdb"))
     except OSError:
@@ -325,5 +325,5 @@ def _file_size(path: str) -> int:
 
 
 def _round(size: int) -> int:
-    """Return a power of two with room for as much again."""
+    """Return a power of two that is larger than twice `size`, or 0 for 0."""
     return 1 << (2 * size).bit_length() if size else 0

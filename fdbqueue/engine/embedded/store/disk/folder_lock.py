@@ -1,8 +1,8 @@
-"""What the processes that have a folder open tell each other of the disk: the file ``synced``.
+"""The folder lock: the file ``synced``, which processes with an open folder share to report the state of the disk.
 
-Each holds a lock on it (flock) as long as it has the folder open: whoever gets it alone may bring the data file in
-order (`redo.roll_back`). In the file stand the boot in which that was done last, the last LMDB transaction that surely
-is on the disk, and whether the disk has failed since.
+Each process holds a lock on it (flock) while it has the folder open. A process that gets the lock exclusively may
+recover the data file (`redo.roll_back`). The file contains the boot of the last recovery, the last LMDB transaction
+that is certainly on the disk, and whether the disk has failed since.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _FAILED: Final = _SYNCED + 1
 
 SHORTEST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.02
-"""Seconds between two looks at a lock, at first and in the end."""
+"""Seconds between two tries of a lock: first the shortest, in the end the longest."""
 PATIENCE_SECONDS: Final = 20.0
-"""Longest wait, at opening, for a process that is stopped with a lock of the folder."""
+"""Longest wait, when opening, for a stopped process that holds a lock of the folder."""
 LONGEST_SECONDS: Final = 600.0
-"""Longest wait for a process that opens or closes the folder and is not stopped: the disk may be slow."""
+"""Longest wait for a running process that opens or closes the folder: the disk may be slow."""
 
 
 class FolderLock:
-    """The lock, and the page that all share. Numbers are read and written as a whole (8 bytes in their own place)."""
+    """The lock and the shared page. Reads and writes of a number are atomic (8 aligned bytes)."""
 
     __slots__ = ("_boot", "_fd", "_numbers", "_page", "_path", "alone")
 
@@ -54,13 +54,13 @@ class FolderLock:
         except StorageError:
             os.close(self._fd)
             raise
-        except (OSError, ValueError) as error:  # a file that is too short for the page is an error of value
+        except (OSError, ValueError) as error:  # mmap raises ValueError if the file is too short
             os.close(self._fd)
             raise StorageError(f"{path}: its file {NAME!r} can't be used ({error}).") from error
 
     @property
     def synced(self) -> int:
-        """The last LMDB transaction that surely is on the disk, with all before it."""
+        """The last LMDB transaction that is certainly on the disk, with all earlier ones."""
         return self._numbers[_SYNCED]
 
     @synced.setter
@@ -69,56 +69,56 @@ class FolderLock:
 
     @property
     def failed(self) -> bool:
-        """Whether the disk has failed to keep what LMDB takes for granted."""
+        """Whether the disk has failed to keep data that LMDB relies on."""
         return bool(self._numbers[_FAILED])
 
     @property
     def in_order(self) -> bool:
-        """Whether the data file was brought in order in this boot, and nothing has failed since."""
+        """Whether the data file was recovered in this boot, with no failure since."""
         return self._page[:_HEAD] == self._boot and self._boot.strip(b"\0") != _MAGIC and not self.failed
 
     def fail(self) -> None:
-        """Note that the disk has failed. No process commits any more until one that is alone has opened the folder."""
+        """Note that the disk has failed. No process commits until one process has opened the folder exclusively."""
         self._numbers[_FAILED] = 1
 
     def begin_anew(self) -> None:
-        """Forget what was known of the disk, as the data file is being brought in order."""
+        """Reset the state of the disk: recovery of the data file begins."""
         self._page[:_HEAD] = bytes(_HEAD)
         self._numbers[_SYNCED] = self._numbers[_FAILED] = 0
 
     def found(self, last: int) -> None:
-        """Forget what is said here of commits after `last`, the data file's own: a backup was put into its place."""
+        """Reset `synced` if it is after `last`, the data file's last transaction: a backup has replaced the file."""
         if self.alone and self.synced > last:
             self.synced = 0
 
     def opened(self) -> None:
-        """Let the others in, as the data file is in order."""
+        """Allow other processes to open the folder: the data file is recovered."""
         if self.alone:
             self._page[:_HEAD] = self._boot
             fcntl.flock(self._fd, fcntl.LOCK_SH)
 
     def last_one(self) -> bool:
-        """Say whether no other process has the folder open; nobody can open it then before `close`."""
+        """Return whether no other process has the folder open. If so, no process can open it until `close`."""
         return self._try(fcntl.LOCK_EX)
 
     def close(self) -> None:
-        """Give the lock up."""
+        """Release the lock."""
         self._numbers.release()
         self._page.close()
-        fcntl.flock(self._fd, fcntl.LOCK_UN)  # a forked child has this file open too, and would keep the lock
+        fcntl.flock(self._fd, fcntl.LOCK_UN)  # closing is not enough: a forked child has the file open too
         os.close(self._fd)
 
     def _lock(self) -> bool:
-        """Take the lock, alone if nobody else has it, else together with others who have brought the file in order.
+        """Take the lock; return whether it is exclusive. It is shared if other processes have recovered the file.
 
-        Before the page is mapped, as who maps a new file writes to it, and only who is alone may.
+        This must run before the page is mapped. Mapping a new file writes to it, and only an exclusive holder may.
         """
         since, pause = time.monotonic(), SHORTEST_PAUSE
         while not self._try(fcntl.LOCK_EX):
-            if self._try(fcntl.LOCK_SH):  # else somebody who is alone opens the folder, or closes it
+            if self._try(fcntl.LOCK_SH):  # else an exclusive holder opens or closes the folder
                 if os.pread(self._fd, _HEAD, 0) == self._boot:
                     return False
-                # Whoever was alone died on the way.
+                # The exclusive holder died before the file was recovered.
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
             self._give_up_after(time.monotonic() - since)
             time.sleep(pause)
@@ -133,7 +133,7 @@ class FolderLock:
         return True
 
     def _give_up_after(self, waited: float) -> None:
-        """Raise if waiting has become hopeless: who holds the lock is stopped, or has held it for very long."""
+        """Raise if further waiting is useless: the lock's holder is stopped, or has held the lock too long."""
         if waited < PATIENCE_SECONDS:
             return
         pids = holders(self._fd)
@@ -155,6 +155,7 @@ class FolderLock:
 def _mapped(fd: int) -> mmap.mmap:
     found = os.fstat(fd)
     if found.st_size < _SIZE:
-        # Written, not only made longer: a page without a block would end the process when the disk is full.
+        # Write the bytes: if the file were only made longer, its page would have no block on the disk. A write to that
+        # page would kill the process when the disk is full.
         os.pwrite(fd, bytes(_SIZE - found.st_size), found.st_size)
     return mmap.mmap(fd, _SIZE)

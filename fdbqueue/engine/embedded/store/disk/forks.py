@@ -1,9 +1,9 @@
-"""What a fork leaves behind, so that a child can open the same files again.
+"""Handle forks, so that a child process can open the same files again.
 
-Nothing of LMDB may cross a fork: the child's copy of the environment shares the parent's places in the lock file's
-table of readers. The child leaves it untouched, never freed, and opens the files anew. py-lmdb (3.0) stands in the
-way, as it refuses to open files twice in a process and a child inherits the list of what is open: in the child the
-files are therefore identified together with the process.
+No LMDB object may cross a fork: the child's copy of the environment shares the parent's slots in the lock file's
+reader table. The child leaves that copy untouched, never frees it, and opens the files again. py-lmdb (3.0) would
+refuse that. It opens no file twice in a process, and a child inherits its list of open files. So in the child, the
+process id is a part of each file's identity.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, Final
 
 try:
     _envid: Any = importlib.import_module("lmdb._envid")
-except ImportError:  # another version, which may do without
+except ImportError:  # another version, which may not need this
     _envid = None
 
 generation = 0
-"""How many forks lie between the first process and this one."""
+"""Number of forks between the first process and this one."""
 _untouched: Final[list[Any]] = []
 _identify: Final[Any] = getattr(_envid, "env_keys", None)
 
 
 def keep(parents: list[Any]) -> None:
-    """Keep what belongs to the parent process from ever being freed in this child, and let files be opened again."""
+    """Never free `parents`, objects of the parent process, in this child; allow the child to open files again."""
     _untouched.extend(parents)
     if _identify is not None:
         _envid.env_keys = _identify_here

@@ -1,4 +1,4 @@
-"""Processes that hold a lock others wait for, as far as the system says: Linux does, of processes in sight."""
+"""Find the processes that hold a lock, if the system reports them: Linux does, for processes that it shows us."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _STOPPED: Final = (b"T", b"t")
 
 
 def holders(fd: int) -> list[int]:
-    """Return the other processes that have a lock (flock) on an open file; none where the system doesn't say."""
+    """Return the other processes that hold a lock (flock) on an open file; none if the system does not report them."""
     found = os.fstat(fd)
     file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     try:
         rows = [line.split() for line in _LOCKS.read_text().splitlines()]
     except OSError:
         return []
-    # number, kind, advisory, read or write, process, file, …; a process that waits has an arrow behind the number
+    # Columns: number, kind, advisory, read or write, process, file, … A waiting process has an arrow after the number.
     pids = {int(row[4]) for row in rows if len(row) > 5 and row[1] == "FLOCK" and row[5] == file}
     return sorted(pids - {os.getpid()})
 
@@ -33,7 +33,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def process_of(thread: int) -> int:
-    """Return the process that a thread belongs to; `thread` itself where the system doesn't say."""
+    """Return the process that a thread belongs to; `thread` itself if the system does not report it."""
     try:
         lines = Path(f"/proc/{thread}/status").read_text(errors="replace").splitlines()
     except OSError:
@@ -42,5 +42,5 @@ def process_of(thread: int) -> int:
 
 
 def blame(pid: int) -> str:
-    """Return the part of a message that names the stopped process with a lock, and the remedy."""
+    """Return a part of an error message: the stopped process that holds a lock, and the remedy."""
     return f"process {pid} has, which is stopped. `kill -CONT {pid}` lets it go on; or end it,"

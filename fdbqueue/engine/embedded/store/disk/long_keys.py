@@ -1,11 +1,12 @@
-"""Keys of up to 10,000 bytes over LMDB's 511, their order kept.
+"""Keys of up to 10,000 bytes, in order, although LMDB's limit is 511.
 
-A key of up to 500 bytes stands in ``data`` as it is. Of a longer one the first 500 bytes and a zero byte lead, as a
-*pointer*, to a *level* of ``long`` that holds what follows, under the level's id; a rest that is too long in turn has
-a pointer there, and so on. A pointer is 501 bytes long, as nothing else is, and sorts where the keys behind it do:
-right after the key of its 500 bytes, before everything else. Level 0 holds the empty key, which LMDB doesn't take.
+A key of up to 500 bytes is stored in ``data`` unchanged. For a longer key, its first 500 bytes and a zero byte are a
+*pointer* to a *level*. The level is stored in ``long`` under its id, and holds the rest of the key. If the rest is too
+long again, the level has a pointer for it, and so on. A pointer is 501 bytes long, unlike any other stored key. It
+sorts in the same place as the keys that it leads to: right after the key of its 500 bytes, before everything else.
+Level 0 holds the empty key, which LMDB doesn't accept.
 
-Most databases have no long key; whoever knows so (`any_long`) reads and writes ``data`` directly.
+Most databases have no long key. A caller that knows this (`any_long`) reads and writes ``data`` directly.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ class Databases:
     log: Any
     meta: Any
     top: Any
-    """The environment's own, in which LMDB keeps where the others begin."""
+    """The environment's own database, where LMDB keeps the roots of the others."""
 
 
 class LongKeys:
-    """Reads and writes of any key in one LMDB transaction, long ones included.
+    """Reads and writes of all keys, long and short, in one LMDB transaction.
 
-    *Cost:* one LMDB operation for each 500 bytes of the key, for the key itself or for each row.
+    *Cost:* one LMDB operation for each 500 bytes of the key, for a single key and for each row.
     """
 
     __slots__ = ("_data", "_long", "_txn")
@@ -49,7 +50,7 @@ class LongKeys:
         self._long = dbs.long
 
     def any_long(self) -> bool:
-        """Say whether there is a key that doesn't stand in ``data`` as it is."""
+        """Return whether there is a key that is not stored in ``data`` unchanged."""
         return bool(self._txn.cursor(self._long).first())
 
     def get(self, key: bytes) -> bytes | None:
@@ -59,7 +60,7 @@ class LongKeys:
         return value
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Set `key`, making the levels that it needs."""
+        """Set `key`, and create the levels that it needs."""
         txn, db, level, rest = self._txn, self._data, b"", key
         fresh = 0
         while len(level) + len(rest) > DIRECT_KEY:
@@ -76,7 +77,7 @@ class LongKeys:
             txn.put(EMPTY_KEY, value, db=self._long)
 
     def delete(self, key: bytes) -> bool:
-        """Clear `key`, and the levels that are empty then; say whether it was there."""
+        """Clear `key`, and the levels that become empty; return whether the key was there."""
         path = self._path(key)
         if path[-1] is None:
             return False
@@ -90,7 +91,7 @@ class LongKeys:
         return True
 
     def rows(self, begin: bytes, end: bytes, reverse: bool = False) -> Iterator[Row]:
-        """Read ``[begin, end)`` in order; nothing may be written meanwhile."""
+        """Yield the rows of ``[begin, end)`` in order. No write may happen during the iteration."""
         if reverse:
             yield from self._down(self._data, b"", b"", begin, end)
             if begin == b"" < end and (value := self._txn.get(EMPTY_KEY, db=self._long)) is not None:
@@ -101,7 +102,7 @@ class LongKeys:
         yield from self._up(self._data, b"", b"", begin, end)
 
     def _path(self, key: bytes) -> list[tuple[Any, bytes] | None]:
-        """Return where the pointers to `key` stand and, last, where the key itself does; None where one is missing."""
+        """Return the places of the pointers to `key` and, last, of the key itself; None if a pointer is missing."""
         if not key:
             return [(self._long, EMPTY_KEY)]
         db, level, rest = self._data, b"", key
@@ -124,7 +125,7 @@ class LongKeys:
         return bool(cursor.set_range(level)) and cursor.key().startswith(level)
 
     def _up(self, db: Any, level: bytes, prefix: bytes, begin: bytes, end: bytes) -> Iterator[Row]:
-        """Read the rows of one level, whose keys all start with `prefix`, from `begin` on, upwards."""
+        """Yield the rows of one level, whose keys all start with `prefix`, from `begin` on, in ascending order."""
         cursor = self._txn.cursor(db)
         rest = begin[len(prefix) :] if begin > prefix else b""
         seek = _seek(level, rest)
@@ -146,11 +147,11 @@ class LongKeys:
                 yield key, value
 
     def _down(self, db: Any, level: bytes, prefix: bytes, begin: bytes, end: bytes) -> Iterator[Row]:
-        """Read the rows of one level from before `end` on, downwards."""
+        """Yield the rows of one level that are before `end`, in descending order."""
         cursor = self._txn.cursor(db)
         if end.startswith(prefix):
             seek = _seek(level, end[len(prefix) :])
-            # A pointer that `end` itself leads through holds keys before it.
+            # If the path to `end` goes through a pointer, that pointer's level also holds keys before `end`.
             found = cursor.set_range(seek) if seek else False
             if not (found and len(seek) == POINTER_LENGTH and cursor.key() == seek):
                 found = cursor.prev() if found else cursor.last()
@@ -175,20 +176,20 @@ class LongKeys:
 
 
 def _split(level: bytes, rest: bytes) -> tuple[bytes, bytes]:
-    """Return the pointer that leads on from `level` towards `rest`, and what is left behind it."""
+    """Return the pointer that leads from `level` towards `rest`, and the part of `rest` after it."""
     room = DIRECT_KEY - len(level)
     return level + rest[:room] + b"\0", rest[room:]
 
 
 def _seek(level: bytes, rest: bytes) -> bytes:
-    """Return where in the level the first stored key at or after `rest`, or the pointer towards it, is."""
+    """Return the stored key to seek to: `rest` itself in the level, or the pointer that leads towards it."""
     if len(level) + len(rest) > DIRECT_KEY:
         return _split(level, rest)[0]
     return level + rest
 
 
 def _last_of(cursor: Any, level: bytes) -> bool:
-    """Move to the last key of the level, if it has one."""
+    """Move the cursor to the last key of the level; return whether there is one."""
     if not level:
         return bool(cursor.last())
     after = (int.from_bytes(level, "big") + 1).to_bytes(8, "big")

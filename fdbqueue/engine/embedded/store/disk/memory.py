@@ -1,7 +1,7 @@
-"""The private folder of a ``memory:`` database: on tmpfs where there is one, and gone with its owner.
+"""The private folder of a ``memory:`` database, on tmpfs if available. It is removed when its owner ends.
 
-The folder's ``owner`` file is locked (flock) as long as the owner, or a child forked from it, lives. A folder whose
-owner was killed is removed by whoever makes the next one.
+The folder's ``owner`` file is locked (flock) while the owner, or a child forked from it, lives. If the owner was
+killed, the next process that makes such a folder removes the old one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _owned: dict[str, tuple[int, int]] = {}
 
 
 def make() -> str:
-    """Make a folder that `remove`, or the end of this process, removes."""
+    """Create a folder; `remove` or the end of this process removes it."""
     root = _root()
     _sweep(root)
     while True:
@@ -35,7 +35,7 @@ def make() -> str:
         fcntl.flock(fd, fcntl.LOCK_EX)
         if os.fstat(fd).st_nlink:
             break
-        os.close(fd)  # another process found it without a lock, and has removed it
+        os.close(fd)  # another process found the file without a lock, and removed it
     if not _owned:
         atexit.register(_remove_all)
     _owned[path] = (os.getpid(), fd)
@@ -43,17 +43,17 @@ def make() -> str:
 
 
 def check(path: str) -> None:
-    """Raise if the folder `path` is one that was made here and is gone; opening it would make an empty one.
+    """Raise if `path` is a folder of `make` that was removed. Opening it would create an empty one.
 
     Raises:
-        StorageError: it is gone.
+        StorageError: the folder was removed.
     """
     if os.path.basename(path).startswith(_PREFIX) and not os.path.exists(os.path.join(path, _OWNER)):
         raise StorageError("The database in memory is gone with the process that made it, or was closed there.")
 
 
 def remove(path: str) -> None:
-    """Remove a folder, if this process made it."""
+    """Remove a folder if this process made it."""
     owner = _owned.get(path)
     if owner is None or owner[0] != os.getpid():
         return
@@ -73,7 +73,7 @@ def _root() -> str:
 
 
 def _sweep(root: str) -> None:
-    """Remove what killed processes of this user have left."""
+    """Remove the folders that killed processes of this user have left."""
     for folder in Path(root).glob(_PREFIX + "*"):
         try:
             if folder.stat().st_uid != os.getuid():
@@ -85,6 +85,6 @@ def _sweep(root: str) -> None:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
         except OSError:
-            continue  # its owner lives
+            continue  # its owner is alive
         finally:
             os.close(fd)

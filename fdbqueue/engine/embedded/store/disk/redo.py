@@ -1,14 +1,14 @@
-"""What makes one wait for the disk enough: beside a commit's meta page stands how to make the commit again.
+"""The redo: data beside a commit's meta page to repeat the commit, so that one wait for the disk is enough.
 
-LMDB makes a commit durable with two waits: for its pages, and then for the meta page that makes them the database. With
-one wait for all of them a power cut may leave the meta page on disk, and not all of the pages. So the rest of the
-meta page, which LMDB leaves alone, takes a *label*, written right before the commit: its number and, if it is small
-enough, its writes, the *redo*. The label begins in the meta page's own sector, so the disk takes both or none.
+LMDB makes a commit durable with two waits: for its pages, then for the meta page that makes them the database. With one
+wait for both, a power cut may leave the meta page on the disk without all of the pages. LMDB does not use the rest of
+the meta page, so that part takes a *label*, written right before the commit. The label holds the commit's number and,
+if they fit, its writes: the *redo*. The label begins in the meta page's own sector, so the disk writes both or neither.
 
-After a power cut the newer of the two meta pages is not to be trusted if it has a label of its own number. The older
-one is whole: nothing of a commit is written before the one before it is on disk, and LMDB never writes over pages of
-the last two states. `roll_back` makes it the database again, and the commit is made again from the redo. Without a
-whole redo nobody was told that it succeeded.
+After a power cut, do not trust the newer meta page if it has a label with its own number. The older one is complete. No
+page of a commit is written before the previous commit is on the disk. LMDB never overwrites pages of the last two
+states. `roll_back` makes the older state the database again, and the commit is repeated from the redo. If there is no
+complete redo, no caller was told that the commit succeeded.
 
 ::
 
@@ -33,23 +33,23 @@ from fdbqueue.errors import StorageError
 
 LABEL_AT: Final = 256
 NONE: Final = 0xFFFFFFFF
-"""The length of a redo that is not there."""
+"""The length that means that there is no redo."""
 MOST_MUTATIONS: Final = 256
-"""More of them hardly ever fit, and are not tried."""
+"""Maximum number of mutations in a redo: more would hardly ever fit."""
 
 _LABEL: Final = struct.Struct("<8sQQII")
 _MAGIC: Final = b"fdbqredo"
 NUMBER_AT: Final = LABEL_AT + 16
-"""Where the number stands that a label belongs to."""
+"""Offset of the number of the commit that a label belongs to."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Redo(msgspec.Struct, array_like=True, frozen=True):
-    """A commit of one or more requests, as it is made again."""
+    """A commit of one or more requests, in the form that repeats it."""
 
     version: bytes
     time_us: int
-    """When it was. What it wrote, as the log of commits has it, nobody asks: no transaction outlives a roll-back."""
+    """The time of the commit. No conflict check needs its write set: no transaction outlives a roll-back."""
     requests: list[list[tuple[int, bytes, bytes]]]
     """The mutations of each request."""
 
@@ -58,7 +58,7 @@ _decode: Final = msgspec.msgpack.Decoder(Redo).decode
 
 
 def encode(version: bytes, time_us: int, requests: Sequence[CommitRequest], room: int) -> bytes | None:
-    """Return the redo of a commit, None if it has more than `room` bytes."""
+    """Return the redo of a commit; None if it has more than `room` bytes or too many mutations."""
     if sum(request.size() for request in requests) > MOST_MUTATIONS:
         return None
     redo = _encode((version, time_us, [request.all_mutations() for request in requests]))
@@ -66,23 +66,23 @@ def encode(version: bytes, time_us: int, requests: Sequence[CommitRequest], room
 
 
 def decode(redo: bytes) -> Redo:
-    """Return what `encode` was given."""
+    """Return the commit that `encode` was given."""
     return _decode(redo)
 
 
 def room(page_size: int) -> int:
-    """Return how many bytes a redo may have."""
+    """Return the maximum size of a redo in bytes."""
     return page_size - LABEL_AT - _LABEL.size
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What stands beside a meta page."""
+    """The label beside a meta page."""
 
     txn: int
-    """The number of the commit that it belongs to, whatever meta page it stands beside; 0 for no label."""
+    """The number of the commit that it belongs to, whichever meta page it is beside; 0 if there is no label."""
     redo: bytes | None
-    """How to make the commit again, where that is whole."""
+    """The redo of the commit; None if there is no complete one."""
 
 
 class Labels:
@@ -93,7 +93,7 @@ class Labels:
     def __init__(self, fd: int, page_size: int) -> None:
         self._fd = fd
         self._page_size = page_size
-        self._identity = os.fstat(fd).st_ino  # a copy's labels are none: whoever made it may have torn the older state
+        self._identity = os.fstat(fd).st_ino  # ignore labels in a copied file: its older state may be torn
         self.room = room(page_size)
 
     def write(self, txn: int, redo: bytes | None) -> None:
@@ -104,16 +104,19 @@ class Labels:
         self._put(txn, head + (redo or b""))
 
     def clear(self, txn: int) -> None:
-        """Take the label of the commit `txn` away."""
+        """Remove the label of the commit `txn`."""
         self._put(txn, bytes(_LABEL.size))
 
     def txn_at(self, txn: int) -> tuple[int, bool]:
-        """Return whose label stands where that of `txn` would, 0 for nobody's, and whether it says it has a redo."""
+        """Return the number of the commit whose label is in the place of `txn`'s, and whether it claims to have a redo.
+
+        The number is 0 if there is no label.
+        """
         magic, identity, found, length, _ = _LABEL.unpack(os.pread(self._fd, _LABEL.size, self._at(txn)))
         return (found, length != NONE) if magic == _MAGIC and identity == self._identity else (0, False)
 
     def read(self, txn: int) -> Label:
-        """Return the label that stands where that of `txn` would."""
+        """Return the label that is in the place of `txn`'s."""
         place = os.pread(self._fd, _LABEL.size + self.room, self._at(txn))
         magic, identity, found, length, checksum = _LABEL.unpack_from(place)
         if magic != _MAGIC or identity != self._identity:
@@ -131,12 +134,12 @@ class Labels:
 
 
 def roll_back(path: str) -> bytes | None:
-    """Go back to the last state that is surely whole; return the redo of the commit after it, where there is one.
+    """Go back to the last state that is certainly complete; return the redo of the commit after it, or None.
 
-    Nobody may have the folder `path` open. Interrupted, it does the rest when it is called again.
+    No process may have the folder `path` open. After an interrupt, the next call finishes the work.
 
     Raises:
-        StorageError: there is no such state, or the file can't be written.
+        StorageError: there is no complete state, or the file can't be written.
     """
     try:
         fd = os.open(os.path.join(path, "data.mdb"), os.O_RDWR | os.O_CLOEXEC)
@@ -158,7 +161,7 @@ def _roll_back(path: str, fd: int) -> bytes | None:
     first = data_file.meta(fd, 0)
     second = data_file.meta(fd, first.page_size) if first is not None else None
     if first is None or second is None:
-        return None  # LMDB itself will say what that is
+        return None  # LMDB itself will report what the file is
     labels = Labels(fd, first.page_size)
     older, newer = sorted((first, second), key=lambda meta: meta.txn)
     txn = older.txn + 1

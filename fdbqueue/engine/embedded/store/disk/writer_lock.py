@@ -1,8 +1,8 @@
-"""LMDB's writer lock, which can only be waited for without a limit: wait for it here first if its owner is stopped.
+"""Wait for LMDB's writer lock with a time limit if its owner is stopped. LMDB itself waits without a limit.
 
-The lock is a mutex in the file ``lock.mdb``, which LMDB has mapped. Its first word is the thread that owns it. That is
-read where LMDB mapped it: opening and closing the file once more would drop LMDB's own locks on it. Where the mutex
-does not look as glibc makes it, nothing is known of its owner.
+The lock is a mutex in the file ``lock.mdb``, which LMDB has mapped. Its first word is the thread that owns it. This
+module reads that word in LMDB's mapping: opening and closing the file again would drop LMDB's own locks on it. If the
+mutex does not have glibc's layout, the owner is unknown.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from fdbqueue.errors import StorageError
 _MAPS: Final = Path("/proc/self/maps")
 _LMDB: Final = 0xBEEFC0DE
 _PLACES: Final = (64, 128)
-"""Where the mutex stands: behind a header that is as long as cache lines are, one or two of them."""
+"""Possible offsets of the mutex: after a header of one or two cache lines."""
 _KIND_AT: Final = 16
 _SHARED_AND_ROBUST: Final = 0x90
 _THREAD: Final = 0x3FFFFFFF
-"""The bits of the first word that are the owner's number."""
+"""The bits of the first word that hold the owner's thread number."""
 
 
 def wait_for_stopped(path: str) -> None:
     """Wait while a stopped process owns the writer lock of the folder `path`, which this process has open.
 
-    A process that is not stopped lets go of it soon, and LMDB waits for that best.
+    A running process releases the lock soon, and LMDB's own wait is the best for that case.
 
     Raises:
-        StorageError: it was stopped for `folder_lock.PATIENCE_SECONDS`.
+        StorageError: the process was stopped for `folder_lock.PATIENCE_SECONDS`.
     """
     word = _first_word(os.path.join(path, "lock.mdb"))
     if word is None:
@@ -51,7 +51,7 @@ def wait_for_stopped(path: str) -> None:
 
 
 def _first_word(file: str) -> ctypes.c_uint32 | None:
-    """Return the mutex's first word in this process's memory; None if it isn't found."""
+    """Return the mutex's first word in this process's memory; None if the mutex isn't found."""
     start = _mapped_at(file)
     if start is None or ctypes.c_uint32.from_address(start).value != _LMDB:
         return None
@@ -67,6 +67,6 @@ def _mapped_at(file: str) -> int | None:
         rows = [line.split(maxsplit=5) for line in _MAPS.read_text(errors="surrogateescape").splitlines()]
     except OSError:
         return None
-    # from-to, rights, offset, device, inode, path
+    # Columns: from-to, rights, offset, device, inode, path.
     spans = [row[0] for row in rows if len(row) > 5 and row[4] == inode and row[5].endswith("/lock.mdb")]
     return int(spans[0].partition("-")[0], 16) if spans else None

@@ -1,8 +1,8 @@
-"""The log of recent commits: which keys and ranges each wrote, for the conflict check.
+"""The recent commits in memory: which keys and ranges each wrote, for the conflict check.
 
-A commit conflicts if a range that its transaction read was written, after its read version, by another. The log says
-so for all processes: it stands beside the data (`logrows`), written in the commit's own LMDB transaction. This is what
-a process keeps of it in memory.
+A commit conflicts if another transaction wrote a range that it read, after its read version. The log of commits covers
+all processes: it is stored with the data (`log_rows`), and each commit writes its record in its own LMDB transaction.
+This module is the part of the log that one process keeps in memory.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from fdbqueue.engine.embedded.store.log.write_set import WriteSet, time_of
 CACHE_BYTES: Final = 24 << 20
 BLOCK_BYTES: Final = 32 << 10
 FEW: Final = 8
-"""Runs that are looked at one by one, as others will look at them again."""
+"""Up to this many runs are decoded one by one and cached, because later checks use them again."""
 RUN_OVERHEAD: Final = 90
-"""Bytes that Python takes for a run beside its own."""
+"""Bytes that Python needs for a run in addition to the run's own bytes."""
 
 
 class Block:
-    """Commits one after the other, in runs: an own one by itself, others' as they stood in the log.
+    """Consecutive commits in runs: each own commit is one run, other processes' runs are copied from the log.
 
-    What they wrote in all is made out when a check needs it. Plain bytes in lists, rather than an object for each
-    commit, spare the garbage collector hundreds of thousands.
+    The write set of the whole block is computed when a check needs it. A block holds plain bytes in lists. One object
+    per commit would give the garbage collector hundreds of thousands of objects.
     """
 
     __slots__ = ("_all", "_each", "full", "runs", "size", "time_us", "versions")
 
     def __init__(self) -> None:
         self.versions: list[int] = []
-        """The last one of each run."""
+        """The last version of each run."""
         self.runs: list[bytes] = []
         self.size = 0
         self.time_us = 0
-        """When the last commit was, at the latest."""
+        """Upper bound for the time of the last commit."""
         self.full = False
         self._each: dict[int, WriteSet] = {}
         self._all: WriteSet | None = None
@@ -50,7 +50,7 @@ class Block:
         return log_rows.first_of(self.runs[0])
 
     def since(self, version: int) -> Iterator[WriteSet]:
-        """Give what was written after `version`, in all where the block is full and all of it is newer."""
+        """Yield the write sets of commits after `version`: a single one if the block is full and entirely newer."""
         if self.full and self.first > version:
             if self._all is None:
                 self._all = self._whole()
@@ -80,7 +80,7 @@ class Block:
 
 
 class RecentCommits:
-    """The newest part of the log, as far as this process has read or written it; what is older stays in LMDB.
+    """The newest part of the log that this process has read or written; older commits stay in LMDB.
 
     Only the thread that holds the committer's lead uses it.
     """
@@ -95,10 +95,10 @@ class RecentCommits:
         self.last_version = -1
         self.last_time_us = 0
         self.tail = b""
-        """The log's tail in LMDB (`logrows`) as the last commit left it."""
+        """The log's tail in LMDB (`log_rows`) after the last commit."""
 
     def add(self, version: int, time_us: int, run: bytes) -> None:
-        """Take in the newest commit, or several up to it."""
+        """Add the run of the newest commit, or of several commits up to it."""
         self.last_version = version
         self.last_time_us = time_us
         block = self._block
@@ -122,7 +122,7 @@ class RecentCommits:
         self._size -= self._blocks.popleft().size
 
     def catch_up(self, txn: Any) -> list[bytes]:
-        """Take in what other processes have committed, and return it, in runs."""
+        """Read and add the commits of other processes; return them in runs."""
         known, dbs = self.last_version, self._dbs
         new = list(log_rows.read_runs(txn, dbs, known if known >= 0 else log_rows.last_version(txn, dbs) - 1))
         self.tail = log_rows.tail_of(txn, dbs)
@@ -134,16 +134,16 @@ class RecentCommits:
         return [run for _, run in new] if known >= 0 else []
 
     def forget(self, before_us: int) -> None:
-        """Let go of what is from before `before_us`, but for the newest."""
+        """Drop blocks from before `before_us`, except the newest block."""
         while len(self._blocks) > 1 and self._blocks[0].time_us < before_us:
             self._drop()
 
     def reaches(self, txn: Any, version: int) -> bool:
-        """Say whether every commit after `version` is known."""
+        """Return whether every commit after `version` is known."""
         return self._blocks[0].first <= version or 0 < log_rows.first_version(txn, self._dbs) <= version
 
     def since(self, txn: Any, version: int) -> Iterator[WriteSet]:
-        """Give what was written after `version`."""
+        """Yield the write sets of commits after `version`."""
         for block in reversed(self._blocks):
             if block.versions and block.versions[-1] <= version:
                 return
@@ -156,4 +156,4 @@ class RecentCommits:
         for last, run in log_rows.read_runs(txn, self._dbs, version):
             yield WriteSet(*log_rows.written_in((run,)))
             if last >= before:
-                return  # what is not older stands in memory too
+                return  # the rest is in memory too

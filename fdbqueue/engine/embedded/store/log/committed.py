@@ -1,4 +1,4 @@
-"""The state that commits of one version left, readable for as long as somebody may ask for that version."""
+"""The state after the commits of one version, readable while a caller may ask for that version."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fdbqueue.engine.embedded.store.snapshot import Snapshot
 
 
 class Committed:
-    """A view that those hold whose commits led to it, and that goes with the last of them."""
+    """A snapshot that the commits of its version hold in common; it closes when the last of them is freed."""
 
     __slots__ = ("__weakref__", "snapshot")
 

@@ -1,19 +1,19 @@
-"""How the log of recent commits stands in LMDB: rows of many commits, and the newest ones in a *tail*.
+"""The log of recent commits in LMDB: rows of many commits, and the newest commits in a *tail*.
 
-The tail stands in the page in which LMDB keeps where its databases begin, which every commit writes anyhow; so most
-commits write no page for the log. What no longer fits there becomes a row of the database ``log``. With each row some
-old ones go. (Dropping many at a stroke is cheaper in itself, but leaves LMDB a long list of free pages, which it writes
-anew with every commit until they are used up.)
+LMDB keeps the roots of its databases in one page, and the tail is stored in that page. Every commit writes it anyway,
+so most commits write no other page for the log. When the tail is full, its entries become a row of the database
+``log``. Each new row removes a few old ones. (Dropping many at once is cheaper in itself, but then LMDB has a long list
+of free pages. It writes that list again with every commit until the pages are used up.)
 
 ::
 
     tail    | version of the last commit | entry | entry | …     the key ``tail`` of the environment's own database
     row     | entry | entry | …                                  of ``log``, its key the version of its last entry
     entry   | version of a commit | length | record |
-              8                     4        as `written` has it
+              8                     4        encoded by `write_set`
 
-Entries that follow each other, as rows and the tail have them, are a *run*. What other processes have committed stays
-in its runs until a check asks for it, since most of it is never asked for one by one.
+Consecutive entries, in a row or in the tail, are a *run*. Commits of other processes stay in their runs until a check
+needs them: most are never needed one by one.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ Run = tuple[int, bytes]
 """The version of its last entry, and the entries."""
 
 TAIL_BYTES: Final = 1_900
-"""With key and header, less than half a page, as LMDB wants of what is to stand in a page among others."""
+"""With key and header, less than half a page: LMDB's limit for an entry that shares a page with others."""
 TRIM_MOST: Final = 3
-"""Rows that go at most with each new one: more than come, or they would pile up."""
+"""Old rows that each new row removes at most. It is more than one, because otherwise rows would accumulate."""
 WINDOW_US: Final = int((WINDOW_SECONDS + 1) * 1_000_000)
 
 _ENTRY: Final = struct.Struct(">QI")
 _SHAPE: Final = struct.Struct(">8xI8xQ")
-"""Of an entry: its record's length, and how many keys and ranges the record has."""
+"""Of an entry: the length of its record, and the record's number of keys and of ranges."""
 _VERSION_BYTES: Final = 8
 
 
 def begin(txn: Any, dbs: Databases, record: bytes, *, jump: int) -> None:
-    """Forget all there was and go on, `jump` versions higher, with one commit of that record."""
+    """Remove all commits and continue, `jump` versions higher, with one commit that has `record`."""
     version = (last_version(txn, dbs) + jump).to_bytes(8, "big")
     txn.drop(dbs.log, delete=False)
     append(txn, dbs, version, entry(version, record))
@@ -56,11 +56,11 @@ def entry(version: bytes, record: bytes) -> bytes:
 
 
 def last_version(txn: Any, dbs: Databases) -> int:
-    """Return the last commit's version, 0 if there is none."""
+    """Return the version of the last commit, 0 if there is none."""
     tail = txn.get(TAIL_KEY, db=dbs.top)
     if tail is not None:
         return int.from_bytes(tail[:_VERSION_BYTES], "big")
-    cursor = txn.cursor(dbs.log)  # of a format that had no tail
+    cursor = txn.cursor(dbs.log)  # the former format has no tail
     return int.from_bytes(cursor.key(), "big") if cursor.last() else 0
 
 
@@ -71,9 +71,10 @@ def tail_of(txn: Any, dbs: Databases) -> bytes:
 
 
 def append(txn: Any, dbs: Databases, tail: bytes, entry: bytes) -> bytes:
-    """Add the newest commit behind `tail`, which is what stands there, and return the new tail.
+    """Append the newest commit to `tail`, the tail that is stored now, and return the new tail.
 
-    *Cost:* one write into a page that the commit writes anyhow; once in some forty small commits, the way to two rows.
+    *Cost:* one write into a page that the commit writes anyway; once in about forty small commits, two searches for
+    rows.
     """
     version = entry[:_VERSION_BYTES]
     if len(tail) + len(entry) <= TAIL_BYTES:
@@ -92,7 +93,7 @@ def append(txn: Any, dbs: Databases, tail: bytes, entry: bytes) -> bytes:
 
 
 def read_runs(txn: Any, dbs: Databases, after: int) -> Iterator[Run]:
-    """Read the commits after version `after`, in order, as they stand there."""
+    """Read the commits after version `after`, in order, as stored runs."""
     cursor = txn.cursor(dbs.log)
     if cursor.set_range((after + 1).to_bytes(8, "big")):
         for key, row in cursor.iternext():
@@ -124,7 +125,7 @@ def newest(run: bytes) -> Commit:
 
 
 def newer(run: bytes, version: int) -> bytes:
-    """Return the part of `run` after `version`; `run` itself if that is all of it."""
+    """Return the part of `run` after `version`; `run` itself if all of it is newer."""
     at = 0
     while at < len(run):
         found, length = _ENTRY.unpack_from(run, at)
@@ -135,7 +136,7 @@ def newer(run: bytes, version: int) -> bytes:
 
 
 def commits(run: bytes) -> Iterator[Commit]:
-    """Give the commits of `run` one by one."""
+    """Yield the commits of `run` one by one."""
     at = 0
     while at < len(run):
         version, length = _ENTRY.unpack_from(run, at)
@@ -164,17 +165,17 @@ def written_in(runs: Iterable[bytes]) -> tuple[list[bytes], list[Range]]:
 
 
 def first_version(txn: Any, dbs: Databases) -> int:
-    """Return the version of the oldest commit that is still there; 0 if there is none."""
+    """Return the version of the oldest commit in the log; 0 if there is none."""
     cursor = txn.cursor(dbs.log)
     oldest = commits(cursor.value() if cursor.first() else tail_of(txn, dbs)[_VERSION_BYTES:])
     return next(oldest, (0, b""))[0]
 
 
 def _trim(txn: Any, dbs: Databases, version: bytes) -> None:
-    """Drop some rows that no transaction can need, the last commit being of `version`.
+    """Drop some rows that no transaction can need; `version` is that of the last commit.
 
-    Versions grow at least as fast as microseconds. The newest row from before the window stays: its last commit stands
-    for the state that a transaction at the window's beginning sees.
+    Versions grow at least one per microsecond. The newest row from before the window stays: its last commit gives the
+    state that a transaction at the start of the window sees.
     """
     cursor = txn.cursor(dbs.log)
     since = max(0, int.from_bytes(version, "big") - WINDOW_US).to_bytes(8, "big")

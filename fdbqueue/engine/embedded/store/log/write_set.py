@@ -1,6 +1,6 @@
-"""What a commit wrote, as the log records it, and whether something that was read meets it.
+"""The write set of a commit, as the log records it, and the check of reads against it.
 
-The check is exact, with keys as half-open ranges ``[key, key + b"\\0")``.
+The check is exact: a key is the half-open range ``[key, key + b"\\0")``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Range = tuple[bytes, bytes]
 _HEADER: Final = struct.Struct(">QII")
 _SINGLE: Final = struct.Struct(">QIIH")
 ONE_KEY: Final = 1 << 32
-"""The numbers of keys and of ranges of a record with one key and no range, as one number."""
+"""The number of keys and the number of ranges in a record with one key and no range, read as one integer."""
 KEY_AT: Final = _SINGLE.size
-"""Where that key stands."""
+"""Offset of that key."""
 
 
 def encode(time_us: int, keys: Sequence[bytes], ranges: Sequence[Range]) -> bytes:
-    """Return the record of a commit: when it was, which single keys it wrote, and which ranges."""
+    """Return the record of a commit: its time, the single keys and the ranges that it wrote."""
     if len(keys) == 1 and not ranges:
         return _SINGLE.pack(time_us, 1, 0, len(keys[0])) + keys[0]
     parts = [*keys, *chain.from_iterable(ranges)] if ranges else keys
@@ -32,12 +32,12 @@ def encode(time_us: int, keys: Sequence[bytes], ranges: Sequence[Range]) -> byte
 
 
 def time_of(record: bytes) -> int:
-    """Return when the record's commit was, in microseconds of the machine's clock."""
+    """Return the time of the record's commit, in microseconds of the machine's clock."""
     return int.from_bytes(record[:8], "big")
 
 
 class WriteSet:
-    """Keys and ranges that were written; looked at in the form that a check needs, made when first needed."""
+    """Keys and ranges that were written. The forms that checks need are computed when first needed."""
 
     _key_set: set[bytes] | None = None
     _sorted: list[bytes] | None = None
@@ -48,7 +48,7 @@ class WriteSet:
         self.ranges = ranges
 
     def add(self, keys: Sequence[bytes], ranges: Sequence[Range]) -> None:
-        """Note more that was written."""
+        """Add keys and ranges."""
         self.keys += keys
         if self._key_set is not None:
             self._key_set.update(keys)
@@ -58,7 +58,7 @@ class WriteSet:
             self._merged = None
 
     def meets_any(self, keys: Sequence[bytes]) -> bool:
-        """Say whether one of `keys` was written."""
+        """Return whether one of `keys` was written."""
         if self._key_set is None:
             self._key_set = set(self.keys)
         if not self._key_set.isdisjoint(keys):
@@ -66,7 +66,7 @@ class WriteSet:
         return bool(self.ranges) and any(self._in_ranges(key, key + b"\0") for key in keys)
 
     def meets_range(self, begin: bytes, end: bytes) -> bool:
-        """Say whether something in ``[begin, end)``, which may be empty, was written."""
+        """Return whether a key in ``[begin, end)``, which may be empty, was written."""
         if begin >= end:
             return False
         keys = self._sorted
@@ -111,7 +111,7 @@ def decode(record: bytes) -> tuple[list[bytes], list[Range]]:
 
 
 def conflicts(written: Iterable[WriteSet], keys: Sequence[bytes], ranges: Sequence[Range]) -> bool:
-    """Say whether what was read was `written`."""
+    """Return whether one of the read `keys` or `ranges` was `written`."""
     for some in written:
         if keys and some.meets_any(keys):
             return True
@@ -122,7 +122,7 @@ def conflicts(written: Iterable[WriteSet], keys: Sequence[bytes], ranges: Sequen
 
 
 def conflicting(written: Iterable[WriteSet], keys: Sequence[bytes], ranges: Sequence[Range]) -> tuple[Range, ...]:
-    """Return all that was read and `written`, keys first, in the order given."""
+    """Return the read keys and ranges that were `written`, keys first, in the order given."""
     found = list(written)
     points = [(key, key + b"\0") for key in keys if any(some.meets_any((key,)) for some in found)]
     return (*points, *(span for span in ranges if any(some.meets_range(*span) for some in found)))

@@ -1,1 +1,1 @@
-"""Notification of commits: `notifier` wakes processes that watch, `changes` finds out which keys were written."""
+"""Watches: `changes` calls back after writes to keys, `notifier` wakes other processes through a `shared_page`."""

@@ -1,8 +1,8 @@
-"""Who wants to hear of writes to which keys, from commits of this process and of every other.
+"""Watches: call back after commits, of this and every other process, that write a watched key.
 
-Commits of this process are told at once. For those of other processes there is a thread, as long as there is a watch:
-it sleeps until a bell rings, and then looks at the number of the environment's last transaction, and, only if that has
-moved, at the log.
+Commits of this process are reported at once. While there is a watch, a thread looks for commits of other processes. It
+sleeps until the notifier wakes it, then reads the number of the environment's last transaction. It reads the log only
+if that number has changed.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from fdbqueue.errors import StorageError
 log = logging.getLogger(__name__)
 
 REST_SECONDS: Final = 0.004
-"""How long to rest after a look that found something, so that a busy neighbour is looked at in pieces."""
+"""Pause after a look that found commits, so that commits of a busy process are read in batches."""
 LONGEST_JOIN: Final = 5.0
 
 Callback = Callable[[], object]
 
 
 class Source(Protocol):
-    """Where the commits come from."""
+    """The source of the commits."""
 
     def listen(self, on: bool) -> None:
-        """Have this process' commits published, or not."""
+        """Start or stop publishing this process' commits."""
 
     def last_transaction(self) -> int:
-        """Return LMDB's number of the last commit, which readers may not see yet."""
+        """Return LMDB's transaction number of the last commit, which readers may not see yet."""
 
     def entries_after(self, version: int) -> tuple[int, list[Commit]]:
-        """Return LMDB's number of what readers see, and what was committed after `version`, in order."""
+        """Return LMDB's transaction number of the state that readers see, and the commits after `version`, in order."""
 
     def last_version(self) -> int:
         """Return the version of the last commit."""
 
 
 class Changes:
-    """Watched keys and their callbacks, which run in the thread that committed or in the one that looks.
+    """Watched keys and their callbacks, which run in the committing thread or in the thread that looks for commits.
 
-    *Cost:* a commit of one key looks it up once; one of ranges once for each range. A process that watches anything
-    looks at one number 20 times a second while nobody commits, and at most 250 times while others do.
+    *Cost:* a commit takes one lookup for each key and each range that it wrote. A process with a watch reads one number
+    20 times a second while no process commits, and at most 250 times a second while others commit.
     """
 
     def __init__(self, source: Source, bell: Notifier) -> None:
         self._source = source
         self._bell = bell
-        # Reentrant: a garbage collection inside may end a watch.
+        # Reentrant: a garbage collection under this lock may end a watch.
         self._lock = threading.RLock()
         self._watched: dict[bytes, dict[Callback, None]] = {}
         self._followers: dict[Callback, None] = {}
@@ -66,7 +66,7 @@ class Changes:
         self._stop = threading.Event()
 
     def watch(self, key: bytes, callback: Callback) -> None:
-        """Call `callback` after every commit, from now on, that wrote `key`."""
+        """Call `callback` after every commit from now on that writes `key`."""
 
         def add() -> None:
             callbacks = self._watched.get(key)
@@ -78,7 +78,7 @@ class Changes:
         self._add(add)
 
     def follow(self, callback: Callback) -> None:
-        """Call `callback` after every commit, from now on, and some 20 times a second."""
+        """Call `callback` after every commit from now on, and about 20 times a second."""
         self._add(lambda: self._followers.setdefault(callback))
 
     def unfollow(self, callback: Callback) -> None:
@@ -87,16 +87,17 @@ class Changes:
             self._followers.pop(callback, None)
 
     def remind(self) -> None:
-        """Call all who follow."""
+        """Call all callbacks that were given to `follow`."""
         with self._lock:
             followers = list(self._followers)
         for callback in followers:
             callback()
 
     def _add(self, add: Callback) -> None:
-        """Call `add` while the thread works."""
+        """Call `add` while the thread is running; start the thread if it is not."""
         while True:
-            # Without the lock: this takes the store's, and a garbage collection under that one may end a watch.
+            # Outside the lock: `last_version` takes the store's lock, and a garbage collection under that may end a
+            # watch.
             told = None if self._thread is not None else self._source.last_version()
             with self._lock:
                 if self._thread is None:
@@ -118,21 +119,22 @@ class Changes:
                 del self._sorted[bisect_left(self._sorted, key)]
 
     def publish(self, entries: list[Commit]) -> None:
-        """Tell of commits, in whatever order; telling twice does no harm."""
+        """Report commits, in any order; a second report of the same commit does no harm."""
         with self._lock:
             self._published.update([version for version, _ in entries])
         self._tell(entries)
 
     def look(self) -> bool:
-        """Tell of what was committed since the last look and not published, that is, by other processes.
+        """Report the commits since the last look that were not published: those of other processes.
 
         Returns:
             Whether anything was committed.
         """
         if self._source.last_transaction() == self._seen_txn:
             return False
-        # LMDB counts a commit before it shows it to readers, and waits for the disk in between. What was seen is
-        # therefore what was read: the number from above would have the commit missed that a reader came too early for.
+        # LMDB counts a commit, then waits for the disk, then shows the commit to readers. A reader in between does not
+        # see the commit that is already counted. So remember the number of the state that was read: with the number
+        # from above, the next look would miss that commit.
         self._seen_txn, entries = self._source.entries_after(self._told)
         if not entries:
             return False

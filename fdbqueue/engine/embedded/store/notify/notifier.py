@@ -1,12 +1,12 @@
-"""A bell, by which whoever commits wakes the processes that wait for commits of others.
+"""The notifier: a commit wakes the processes that wait for commits of others.
 
-It is a file, ``bell``, whose first byte says whether anybody sleeps. Who goes to sleep sets that byte in memory, which
-nobody notices. Who has committed looks at it there, and only if it is set writes it back, by a call: of calls that
-write to the file the system tells all who asked for it (inotify). So a commit wakes at once who sleeps, and costs
-nothing if nobody does.
+It is a file named ``bell``. Its first byte says whether a listener sleeps. A listener sets that byte in mapped memory
+before it sleeps, which notifies no process. After a commit, the committing process reads the byte in mapped memory. If
+it is set, the process clears it with a system call: the system reports writes by system call to all listeners
+(inotify). So a commit wakes a sleeping listener at once, and costs nothing if none sleeps.
 
-It is advice. A bell that was not rung, by a process that was killed right after its commit, or can't be heard, on a
-system that has no inotify or no more of it, makes those who wait look later.
+The notifier is a hint. A process that is killed right after its commit does not notify. A system may have no inotify,
+or no more of its watches. In these cases the waiters look later.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from fdbqueue.engine.embedded.store.notify.shared_page import open_page
 log = logging.getLogger(__name__)
 
 LONGEST_SLEEP: Final = 0.05
-"""Seconds to sleep at most, as a bell may not have been rung."""
+"""Longest sleep in seconds, because a notification may be missing."""
 DEAF_SLEEP: Final = 0.006
-"""Seconds to sleep where the bell can't be heard."""
+"""Sleep in seconds if the system has no notifications."""
 
 _NAME: Final = "bell"
 _MODIFIED: Final = 2
@@ -34,10 +34,10 @@ _libc: Final[Any] = ctypes.CDLL(None, use_errno=True)
 
 
 class Notifier:
-    """The bell of a folder.
+    """The notifier of a folder.
 
     Attributes:
-        asleep: its first byte is zero if nobody sleeps.
+        asleep: The mapped file. Its first byte is zero if no listener sleeps.
     """
 
     __slots__ = ("_fd", "_lock", "_path", "asleep")
@@ -48,8 +48,8 @@ class Notifier:
         self._lock = threading.Lock()
 
     def ring(self) -> None:
-        """Wake all who sleep, in whatever process."""
-        with self._lock:  # no other file may have got the number meanwhile
+        """Wake all sleeping listeners, in all processes."""
+        with self._lock:  # else `close` could free the file's number, and another file could get it
             if self._fd < 0:
                 return
             try:
@@ -58,11 +58,11 @@ class Notifier:
                 log.warning("%s: who waits there will notice later, as its bell failed (%s).", self._path, error)
 
     def ear(self) -> Listener:
-        """Begin to listen; rings are heard from now on."""
+        """Return a listener that receives all notifications from now on."""
         return Listener(os.path.join(self._path, _NAME), self.asleep)
 
     def close(self) -> None:
-        """Let the file go. Nobody may look at `asleep` any more."""
+        """Close the file. No thread may read `asleep` afterwards."""
         with self._lock:
             os.close(self._fd)
             self._fd = -1
@@ -70,7 +70,7 @@ class Notifier:
 
 
 class Listener:
-    """Hears a bell, for one thread."""
+    """Receives the notifications of a folder, for one thread."""
 
     __slots__ = ("_asleep", "_fd", "_poll")
 
@@ -82,25 +82,28 @@ class Listener:
             self._poll.register(self._fd, select.POLLIN)
 
     def lie_down(self) -> None:
-        """Have the next `sleep` end with the next commit. Look at what was committed until then between the two."""
+        """Announce the next `sleep`, so that the next commit ends it.
+
+        Between this call and `sleep`, the caller must look for earlier commits.
+        """
         self._asleep[0] = 1
 
     def sleep(self) -> None:
-        """Sleep until the bell rings, not at all if it has rung since the last time, and never for long."""
+        """Sleep until a notification, at most `LONGEST_SLEEP`; return at once if one came since the last sleep."""
         if self._fd < 0:
             time.sleep(DEAF_SLEEP)
         elif self._poll.poll(LONGEST_SLEEP * 1000):
             os.read(self._fd, 1 << 16)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def _listen(path: str) -> int:
-    """Return a file that can be read after each write to the file `path`, or -1 if the system has none."""
+    """Return a file descriptor that becomes readable at each write to the file `path`, or -1 if unavailable."""
     if not hasattr(_libc, "inotify_init1"):
         return -1
     fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""A page that all processes with a folder open have in common: a small file, mapped."""
+"""A page of memory that all processes with an open folder share: a small mapped file."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from fdbqueue.errors import StorageError
 
 
 def open_page(path: str, name: str, size: int) -> tuple[int, mmap.mmap]:
-    """Return the file `name` in the folder `path`, made if it isn't there, and its first `size` bytes in memory.
+    """Open the file `name` in the folder `path`, or create it; return its number and its first `size` bytes, mapped.
 
     Raises:
-        StorageError: it can't be used.
+        StorageError: the file can't be used.
     """
     try:
         fd = os.open(os.path.join(path, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             found = os.fstat(fd)
             if found.st_size < size or not found.st_blocks:
-                # Written, not only made longer: a page without a block would end the process when the disk is full.
+                # Write the bytes: if the file were only made longer, its page would have no block on the disk. A write
+                # to that page would kill the process when the disk is full.
                 os.pwrite(fd, bytes(size), 0)
             return fd, mmap.mmap(fd, size)
         except BaseException:
