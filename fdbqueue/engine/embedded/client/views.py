@@ -78,7 +78,7 @@ class TransactionRead:
     ) -> FDBRange:
         """Read the rows from `begin` (a key or selector; None: the first key) up to and excluding `end`.
 
-        *Conflicts:* with writes to the rows that were read and the gaps between them. With a `limit`, or if the
+        *Conflicts:* with writes to the part of the range that was read, gaps included. With a `limit`, or if the
         iteration stops early, the conflicts end with the pages that were read.
         """
         if begin is None:
