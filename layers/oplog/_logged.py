@@ -1,4 +1,4 @@
-"""Databases and transactions that note what they change in a queue; `layers/oplog/_oplog.py` makes them."""
+"""Databases and transactions that log their changes to a queue. `layers/oplog/_oplog.py` creates them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from fdbqueue.layout import Layout
 from ._records import Change, digest, notes_beside, pack_record, set_change
 
 RECORD_BYTES = 90_000
-"""A larger record stands under several keys."""
+"""A larger record is split over several keys."""
 _ATOMICS = ("add", "bit_and", "bit_or", "bit_xor", "append_if_fits", "max", "min", "byte_min", "byte_max")
 _VALUES_ATOMICS = ("compare_and_clear",)
 
 
 @dataclass(slots=True)
 class Call:
-    """What is being called in this thread or task."""
+    """The current call in this thread or task."""
 
     name: str
     arguments: bytes
-    """The digest of its arguments."""
+    """The digest of the arguments."""
     version: int = 0
-    """The first version that one of its transactions read."""
+    """The read version of the first of its transactions that has one."""
 
 
 current_call: ContextVar[Call | None] = ContextVar("fdbqueue operation log call", default=None)
@@ -37,7 +37,7 @@ current_call: ContextVar[Call | None] = ContextVar("fdbqueue operation log call"
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Where and as whom is logged."""
+    """Where to log, and under which name."""
 
     space: Subspace
     layout: Layout
@@ -46,14 +46,14 @@ class Terms:
 
 
 class LoggedDatabase:
-    """A database whose transactions log what they change in a queue."""
+    """A database whose transactions log their changes to a queue."""
 
     def __init__(self, db: Any, terms: Terms) -> None:
         self._db = db
         self._terms = terms
 
     def create_transaction(self) -> LoggedTransaction:
-        """Return a new transaction, which writes its record when it is committed."""
+        """Return a new transaction that writes its record when it commits."""
         return LoggedTransaction(self._db.create_transaction(), self._terms)
 
     def __repr__(self) -> str:
@@ -61,10 +61,10 @@ class LoggedDatabase:
 
 
 class LoggedTransaction:
-    """A transaction that logs what it changes in a queue; all else is the wrapped one's.
+    """A transaction that logs its changes to a queue. All other methods are the wrapped transaction's.
 
-    It notes each write as it is made. A `commit` that has something to tell adds one write, of the record, under a key
-    that the commit's versionstamp completes: a blind write, which conflicts with nothing.
+    It collects each write at once. A `commit` with changes also writes the record, under a versionstamped key. This
+    is a blind write, which conflicts with nothing.
     """
 
     def __init__(self, tr: Any, terms: Terms) -> None:
@@ -137,7 +137,7 @@ class LoggedTransaction:
         self._tr.set_versionstamped_key(key, param)
         template = _bytes(key)
         if template.startswith(self._begin):
-            # The last four bytes say where in the key the versionstamp goes.
+            # The last four bytes are the offset of the versionstamp in the key.
             at = int.from_bytes(template[-4:], "little") - len(self._begin)
             own = template[len(self._begin) : -4]
             value = _bytes(param)
@@ -145,19 +145,19 @@ class LoggedTransaction:
             self._changes.append(Change("set_versionstamped_key", own, digest(value), notes, stamp_at=at))
 
     def commit(self) -> Future[None]:
-        """Commit, with the record."""
+        """Write the record and commit."""
         if self._changes:
             self._write_record()
         commit: Future[None] = self._tr.commit()
         return commit
 
     def on_error(self, error: Any) -> Any:
-        """Make ready for the next attempt, which notes its writes anew."""
+        """Prepare the next attempt, which collects its writes again."""
         self._forget()
         return self._tr.on_error(error)
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Discard the collected changes and reset the transaction."""
         self._forget()
         self._tr.reset()
 
@@ -167,7 +167,7 @@ class LoggedTransaction:
         self._began_at_us = int(self._terms.clock() * 1e6)
 
     def _reads(self) -> None:
-        """Ask for the version when there is something to read at it, which fixes it anyway."""
+        """Get the read version before the first read, which would fix it anyway."""
         if self._version is None:
             self._version = self._tr.get_read_version()
 
@@ -189,7 +189,7 @@ class LoggedTransaction:
             self._tr.set_versionstamped_key(key, stored[start : start + RECORD_BYTES])
 
     def _read_version(self) -> int:
-        """Return the version if it is here, without waiting: it is, when something was read."""
+        """Return the read version without waiting, or 0 if it is unknown. After a read it is known."""
         if self._version is None or not self._version.is_ready():
             return 0
         with contextlib.suppress(FDBError):

@@ -1,4 +1,4 @@
-"""`OperationLog`: the verbs of a log of changes."""
+"""`OperationLog`: the verbs of an operation log."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["Change", "Moved", "OperationLog", "Record", "calling"]
 
 
 class OperationLog:
-    """The log of what is done to one queue.
+    """The log of all changes to one queue.
 
     Args:
-        name: of the log, as a queue's: a subspace of its own, apart from the queue's.
-        queue: whose changes are logged.
+        name: the log's name, as for a queue. Its subspace must be outside the queue's.
+        queue: the queue to log.
 
     Raises:
-        ValueError: the log's subspace and the queue's are not apart.
+        ValueError: the log's subspace and the queue's overlap.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -65,14 +65,14 @@ class OperationLog:
     @overload
     def of(self, tr: Transaction, *, by: str | None = None, clock: Clock = time.time) -> Transaction: ...
     def of(self, tr: Any, *, by: str | None = None, clock: Clock = time.time) -> Any:
-        """Return a database or a transaction that does what the given one does, and logs it.
+        """Return a database or a transaction that works like the given one, and logs its changes.
 
-        A wrapped transaction is to be committed through what is returned.
+        To log a transaction's changes, commit the returned transaction, not the given one.
 
         Args:
-            tr: a database, or a transaction that has not written yet.
-            by: who does it; host name and process id by default.
-            clock: seconds since 1970, as `time.time`.
+            tr: a database, or a transaction without writes so far.
+            by: the name for the records; host name and process id by default.
+            clock: returns seconds since 1970, like `time.time`.
 
         *Conflicts:* none. *Cost:* one more write per transaction that changes the queue.
         """
@@ -80,23 +80,23 @@ class OperationLog:
         return LoggedDatabase(tr, terms) if is_database(tr) else LoggedTransaction(tr, terms)
 
     def records(self, tr: Transaction | Database, *, after: bytes | None = None) -> Iterator[Record]:
-        """Yield the records in commit order, lazily, as `Queue.browse` does items.
+        """Yield the records in commit order, lazily, like `Queue.browse`.
 
         Args:
-            tr: a transaction, or a database: then a page of rows in each of as many as it takes.
-            after: only those behind this stamp.
+            tr: a transaction, or a database. A database reads each page of rows in a transaction of its own.
+            after: a stamp; yields only the records behind it.
 
         Raises:
             FormatError: a record can't be read.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* one read per page of up to 1,000 rows.
+        *Conflicts:* none, because it reads by snapshot. *Cost:* one read per page of up to 1,000 rows.
         """
         begin, end = self._span(after)
         yield from joined(self._space, (row for page in pages(tr, begin, end) for row in page))
 
     @verb
     def forget(self, tr: Transaction | Database, *, until: bytes | None = None) -> Steps[None]:
-        """Remove the records up to a stamp, that one included; None: all.
+        """Remove the records up to and including a stamp, or all records if it is None.
 
         *Conflicts:* none. *Cost:* one write.
         """
@@ -115,18 +115,18 @@ class OperationLog:
 
     def _span(self, after: bytes | None) -> tuple[bytes, bytes]:
         whole = self._space.range()
-        # Up to 65,536 rows have one stamp and differ in the user version behind it.
+        # Up to 65,536 rows have the same stamp and differ in the user version behind it.
         begin = whole.start if after is None else self._space.key() + b"\x33" + after + b"\xff\xff\xff"
         return begin, whole.stop
 
 
 @contextlib.contextmanager
 def calling(name: str, *arguments: Any) -> Iterator[None]:
-    """Name what is called, for the records of the transactions that this thread or task commits meanwhile.
+    """Set the call's name for the records that this thread or task commits in the ``with`` block.
 
     Args:
-        name: of the call.
-        arguments: whose digest is kept: of their `repr`.
+        name: the name of the call.
+        arguments: the call's arguments. The record has the digest of their `repr`.
     """
     token = current_call.set(Call(name, digest(repr(arguments).encode()) if arguments else b""))
     try:

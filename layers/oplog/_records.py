@@ -1,7 +1,7 @@
-"""Records of an operation log: what one transaction changed in a queue, and on whose behalf.
+"""Records of an operation log: the changes of one transaction to a queue, and the process that made them.
 
-A record's bytes are one that says the format's version, and MessagePack. Values are kept as digests: a log tells which
-item went where, and not what is in it.
+A record is one byte for the format's version, then MessagePack. Values are stored as digests: a log shows where each
+item went, without its contents.
 """
 
 from __future__ import annotations
@@ -33,59 +33,59 @@ class Change(NamedTuple):
     operation: str
     """"set", "clear", "clear_range", or the name of an atomic operation."""
     key: bytes
-    """The key behind the queue's prefix; of a range its begin."""
+    """The key behind the queue's prefix. For a range, its begin."""
     param: bytes = b""
-    """Of "set" the stored value's digest; of "clear_range" the end, b"" for the queue's own; else the parameter."""
+    """For "set" the value's digest; for "clear_range" the end, b"" for the queue's end; else the parameter."""
     notes: bytes = b""
-    """Of an item, the library's notes on its life, as they are stored; of a request of staged calls, all of it."""
+    """For an item, its stored notes. For a request of a staged dequeue, its whole value."""
     content: bytes = b""
-    """Of an item, the digest of what does not change in its life: headers and payload."""
+    """For an item, the digest of its headers and payload, which never change."""
     stamp_at: int = -1
-    """Where in `key` the commit's versionstamp goes; -1: nowhere."""
+    """The offset of the commit's versionstamp in `key`; -1 if the key has none."""
 
 
 class Moved(NamedTuple):
-    """An item that was put into a place."""
+    """An item that a transaction wrote to a place: one of the states."""
 
     position: Position
     state: str
     """"available", "leased", "delayed" or "dead"."""
     token: bytes
-    """Of its lease; b"" unless it is leased."""
+    """The token of its lease; b"" unless it is leased."""
     attempt: int
-    """How often it was leased so far."""
+    """The number of its leases so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What one transaction did to a queue."""
+    """The changes of one transaction to a queue."""
 
     stamp: bytes
-    """The versionstamp of its commit, 10 bytes: records sort by it in commit order."""
+    """The versionstamp of its commit, 10 bytes. Records sort by it in commit order."""
     by: str
-    """Who did it."""
+    """The name that was given to `OperationLog.of`."""
     call: str
-    """What was called, if that was said; of calls that share a transaction the one that led."""
+    """The call's name, if given. If calls share a transaction, the name of the leading call."""
     arguments: bytes
-    """The digest of its arguments, if they were said."""
+    """The digest of its arguments, if given."""
     began_at_us: int
-    """When the transaction was begun, by the clock of whoever did it."""
+    """When the transaction began, by the clock of its process, in microseconds."""
     at_us: int
-    """When it was sent to commit, by the same clock."""
+    """When it was sent to commit, by the same clock, in microseconds."""
     read_version: int
-    """The version that it read; 0 if it read nothing, or that is not known."""
+    """Its read version; 0 if it read nothing, or if the version is unknown."""
     call_version: int
-    """The first version that the call read, in whichever of its transactions; 0 if unknown, or no call was named."""
+    """The first read version of all the call's transactions; 0 if unknown, or if the call has no name."""
     changes: tuple[Change, ...]
-    """Its writes, in their order."""
+    """Its writes, in order."""
 
     @property
     def version(self) -> int:
-        """The version of its commit."""
+        """Return the version of its commit."""
         return int.from_bytes(self.stamp[:8], "big")
 
     def moves(self, layout: Layout) -> Iterator[Moved]:
-        """Yield the items that it put into places, in the order of the writes."""
+        """Yield the items that it wrote to places, in the order of the writes."""
         for change in self.changes:
             found = place_of(layout, change.key) if change.operation == "set" else None
             if found is not None:
@@ -109,17 +109,17 @@ _decoder = msgspec.msgpack.Decoder(_Stored)
 
 
 def digest(value: bytes) -> bytes:
-    """Return what stands for a value in the log."""
+    """Return the digest of a value."""
     return hashlib.blake2b(value, digest_size=DIGEST_BYTES).digest()
 
 
 def content_of(stored: bytes) -> bytes:
-    """Return the digest of what does not change in the life of an item: its envelope without the library's notes."""
+    """Return the digest of an item's constant part: its envelope without the notes."""
     return digest(envelope_without_notes(stored))
 
 
 def place_of(layout: Layout, key: bytes) -> tuple[str, Position] | None:
-    """Return state and position in an item's key, given behind the queue's prefix; None if it is no item's."""
+    """Return the state and position in an item's key, without the queue's prefix. None for other keys."""
     whole = layout.prefix + key
     for state in STATES:
         place: Place = getattr(layout, state)
@@ -129,12 +129,12 @@ def place_of(layout: Layout, key: bytes) -> tuple[str, Position] | None:
 
 
 def notes_beside(layout: Layout, key: bytes, value: bytes) -> bytes:
-    """Return what is noted of a key that is no item's: the value, if it is a request's."""
+    """Return the `notes` for a key that is not an item's: the value of a request, or b"" for other keys."""
     return value if (layout.prefix + key).startswith(layout.requests.key()) else b""
 
 
 def set_change(layout: Layout, key: bytes, value: bytes) -> Change:
-    """Return what is logged when `value` is set under a key behind the queue's prefix."""
+    """Return the change for a set of `key`, without the queue's prefix, to `value`."""
     if place_of(layout, key) is None:
         return Change("set", key, digest(value), notes_beside(layout, key, value))
     try:
@@ -160,7 +160,7 @@ def unpack_record(stamp: bytes, stored: bytes) -> Record:
     """Return the record in stored bytes.
 
     Raises:
-        FormatError: they are none that this version of the library can read.
+        FormatError: this version of the library can't read them.
     """
     if stored[:1] != _FIRST_BYTE:
         raise FormatError(f"The log's record {stamp.hex()} is of another format than {FORMAT_VERSION}, or no record.")
@@ -183,7 +183,7 @@ def unpack_record(stamp: bytes, stored: bytes) -> Record:
 
 
 def joined(space: Subspace, rows: Iterable[KeyValue]) -> Iterator[Record]:
-    """Yield the records in rows, of which a large record has several."""
+    """Yield the records in rows. A large record has several rows."""
     for stamp, group in groupby(rows, key=lambda row: space.unpack(row.key)[0].tr_version):
         yield unpack_record(stamp, b"".join(row.value for row in group))
 

@@ -1,38 +1,39 @@
-"""Priorities: an ordered list of standard queues, the tail of a level followed by the head of the next.
+"""Priorities: an ordered list of standard queues. The end of a level is followed by the head of the next one.
 
 Challenge
-    What is urgent must not wait behind what is not, and what came first among equals must come out first, also after it
-    was given back. One queue per priority would need a look into each to find the first item.
+    An urgent item must not wait behind a less urgent one. Among items of equal priority the oldest comes out first,
+    also after it was given back. With one queue per priority, a consumer has to look into each to find the first item.
 
 Keys
-    Those of a queue with an order (behind the queue's own tuple), with the level as rank; all other places of an item
-    have the rank in front of its index too:
+    Those of a queue with an order (behind the queue's own tuple), with the level as rank. In all other states too, an
+    item's key has the rank in front of its index:
 
     ==========================  ============================================================================
     ``(rank, index, random)``   available; each rank is a standard queue in a subspace of its own
-    ``("level", rank)``         how many those are
+    ``("level", rank)``         the number of available items in the level
     ==========================  ============================================================================
 
 Ordering
-    Smaller ranks first, always. Within a rank strict, in the order of commits and through an item's whole life: what is
-    released, by nack, expiry or the end of its delay, comes before everything of its level that came after it. With
-    weights every level gets its turn: of as many turns in a row of one process as the sum of the weights, exactly
-    `weights[rank]` begin with that level, so that the first item of a level waits at most for the turns of that sum
-    that are another's, and per turn for what one call takes. Within a level order stays strict.
+    Smaller ranks always come first. Within a rank the order is strict: commit order, through an item's whole life. An
+    item that is released, by nack, expiry or the end of its delay, comes before all later items of its level.
+
+    With weights, every level gets turns. A round has as many turns as the sum of the weights. In each round of one
+    process, exactly `weights[rank]` turns begin with that level. So the first item of a level waits at most for the
+    other levels' turns of one round, and in each turn for the items of one call. Within a level the order stays strict.
 
 Guarantees
-    As `Leases`. One range read finds the next items, whichever levels they are in. A consumer that takes an item while
-    a sooner one is committed conflicts, and takes that one; later arrivals disturb nobody. With weights only arrivals
-    in the levels that are taken from matter. A queue has one order: who enqueues by another, or by none, is refused.
+    As `Leases`. One range read finds the next items in all levels. A consumer conflicts if a sooner item is committed
+    while it takes one, and then takes the sooner item. Later arrivals cause no conflict. With weights, only arrivals in
+    the levels that it takes from conflict. A queue has one order: an enqueue with another order, or none, is refused.
 
 Limits
-    An item keeps its level for life. Strict priority starves what is not urgent, as it says; that is what weights are
-    for, which are each consumer's own. Two who give a new queue two orders at the same instant both succeed: `check`
-    tells then. A turn that meets a conflict counts as had.
+    An item keeps its level for life. Strict priority starves items that are not urgent. Weights prevent that; each
+    consumer has its own. If two processes give a new queue two orders at the same instant, both succeed, and `check`
+    reports it. A turn that meets a conflict is used up.
 
 Source
-    Apache Qpid, "Queue Implementation" (a priority queue as an ordered list of standard sub-queues; getHead and next);
-    AMQP 0-10 and JMS for what priorities mean (`levels.py`); weighted round robin as web servers spread it (nginx).
+    Apache Qpid, "Queue Implementation" (a priority queue as an ordered list of standard sub-queues; getHead and next).
+    AMQP 0-10 and JMS for the meaning of priorities (`layers/common/_levels.py`). Weighted round robin as in nginx.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""Earliest deadline first: a queue whose items come out by their deadlines.
+"""Earliest deadline first: a queue that delivers items in the order of their deadlines.
 
 Challenge
-    Items are due at different times, and whoever is free should take the one that is due first.
+    Items are due at different times, and a free consumer should take the one that is due first.
 
 Keys
     Those of a queue with an order, with the deadline in microseconds as rank.
 
 Ordering
-    By deadline; items of the same microsecond in the order of their commits, and items without a deadline behind all
-    others. Strict through an item's whole life.
+    By deadline. Items of the same microsecond come in commit order, and items without a deadline after all others. The
+    order is strict through an item's whole life.
 
 Guarantees
-    Those of the queue and of every layer over it: the order alone was given, and nothing else overridden.
+    Those of the queue and of every layer over it: this only adds an order, and overrides nothing.
 
 Limits
-    Nothing happens when a deadline has passed: the item is still the first one. A time to live removes it.
+    Nothing happens when a deadline passes: the item is still the first one. A time to live removes it.
 
 Source
     Apache Qpid, "Queue Implementation" (a new list type by its order); Liu and Layland, 1973, for the rule.
@@ -43,7 +43,7 @@ DEADLINE = "deadline"
 
 
 class EarliestDeadline:
-    """By the header "deadline", in seconds since 1970. An `fdbqueue.Order`."""
+    """An `fdbqueue.Order` by the header "deadline", in seconds since 1970."""
 
     name = "earliest deadline"
 
@@ -51,10 +51,10 @@ class EarliestDeadline:
         return "EarliestDeadline()"
 
     def rank(self, value: Any, headers: Mapping[str, Any] | None) -> int:
-        """Return the deadline in microseconds.
+        """Return the deadline in microseconds, or the largest rank if there is none.
 
         Raises:
-            ValueError: the header is no such number.
+            ValueError: the header is not such a number.
         """
         if headers is None or DEADLINE not in headers:
             return MAX_RANK

@@ -28,26 +28,26 @@ from ._weighted import WeightedHead
 
 @dataclass(frozen=True, slots=True)
 class PriorityStats:
-    """What a priority queue holds."""
+    """The contents of a priority queue."""
 
     items: LeaseStats
-    """The items, by state."""
+    """The numbers of items by state."""
     levels: tuple[int, ...]
-    """How many are available in each level, the soonest first."""
+    """The number of available items in each level, the soonest level first."""
 
 
 class PriorityQueue(QueueWithLeases[V]):
     """A queue whose items have priorities.
 
-    What is enqueued here can be leased, acked and given back by `leases`, and taken by every layer that is made of
-    it. Every verb takes a transaction, in which it composes, or a database, and has an awaitable form.
+    `leases` leases, acks and gives back its items, and every layer on top of the priority queue takes them. Every verb
+    accepts a transaction to run in, or a database, and has an awaitable form.
 
     Args:
-        queue: the queue, without an order yet.
-        levels: how many levels, and what a priority means: a number for priorities from 0, the soonest, on;
-            `AmqpLevels` for those of AMQP and JMS.
-        weights: how many turns each level has, the soonest first; None: strictly by priority.
-        max_attempts, backoff, clock: as of `Leases`.
+        queue: the queue, without an order.
+        levels: the number of levels, for priorities from 0, the soonest, on. Or `AmqpLevels` for the priorities of
+            AMQP and JMS.
+        weights: the number of turns of each level, the soonest level first. None: strictly by priority.
+        max_attempts, backoff, clock: as for `Leases`.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -112,16 +112,17 @@ class PriorityQueue(QueueWithLeases[V]):
 
         Args:
             tr: a transaction to enqueue in, or a database.
-            value: what the queue's codec takes.
-            priority: as `levels` has them, kept as the header "priority"; None: that header's, or the default.
-            delay, at, ttl, headers: as `Leases.enqueue`.
+            value: a value that the queue's codec accepts.
+            priority: a priority of `levels`, stored as the header "priority". None: the value of that header, or the
+                default.
+            delay, at, ttl, headers: as for `Leases.enqueue`.
 
         Raises:
-            ValueError: the queue has no such priority. CodecError, ItemTooLarge, OrderError: as `Queue.enqueue`. In all
-                cases no key was touched.
+            ValueError: the queue has no such priority.
+            CodecError, ItemTooLarge, OrderError: as for `Queue.enqueue`. In all cases no key was changed.
 
-        *Conflicts:* none, but with consumers that take less urgent items at the same time, which then come again.
-        *Cost:* one read, four writes, and one each for a delay and a time to live.
+        *Conflicts:* none for the enqueue. Consumers that take less urgent items at the same time conflict with it and
+        retry. *Cost:* one read, four writes, and one write each for a delay and a time to live.
         """
         headers = _with_priority(headers, priority)
         return (yield from self.leases.enqueue.steps(tr, value, delay=delay, at=at, ttl=ttl, headers=headers))
@@ -138,52 +139,52 @@ class PriorityQueue(QueueWithLeases[V]):
         ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> Steps[BulkReport]:
-        """Append items in their order, all with the same terms, as `Leases.enqueue_many`.
+        """Append items in order, all with the same arguments, as `Leases.enqueue_many` does.
 
-        To load values of many priorities give `levels` an `of`, and use this or, without terms and faster,
-        `queue.enqueue_many`.
+        To load values of many priorities, give `levels` an `of` function and use this method.
+        `queue.enqueue_many` is faster, but takes none of these arguments.
         """
         headers = _with_priority(headers, priority)
         return (yield from self.leases.enqueue_many.steps(tr, values, delay=delay, at=at, ttl=ttl, headers=headers))
 
     @verb
     def dequeue(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
-        """Take the next item out; None if there is none.
+        """Take the next item out. Returns None if there is none.
 
         Raises:
-            FormatError, CodecError: it can't be read; it stays where it is.
+            FormatError, CodecError: the item can't be read. It stays where it is.
 
-        *Conflicts:* with whoever takes the same item, and with what comes to stand in front of it. *Cost:* two reads
-        in parallel whichever level has it, four writes; with weights two reads more if the turn's level has none.
+        *Conflicts:* with a consumer that takes the same item, and with an item that arrives in front of it. *Cost:* two
+        reads in parallel for all levels, four writes. With weights, two more reads if the turn's level has no item.
         """
         items = yield from self._dequeueing.take_out(tr, limit=1)
         return items[0] if items else None
 
     @verb
     def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item[V]]]:
-        """Take up to `limit` next items out, in order; otherwise as `dequeue`."""
+        """Take the next items out, up to `limit`, in order. Otherwise as `dequeue`."""
         return (yield from self._dequeueing.take_out(tr, limit=limit))
 
     @verb
     def first_item(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
-        """Return the first available item by rank without taking it; None if there is none.
+        """Return the first available item by rank without taking it, or None if there is none.
 
-        *Conflicts:* in a transaction, with whoever takes it or puts one before it. *Cost:* one read.
+        *Conflicts:* in a transaction, with writes that take the item or add one before it. *Cost:* one read.
         """
         return (yield from self.queue.peek.steps(tr))
 
     @verb
     def next_item(self, tr: Transaction | Database, position: Position) -> Steps[Item[V] | None]:
-        """Return the available item that follows a position, in its level or else in the next; None if none does.
+        """Return the next available item after a position, in its level or a later one, or None.
 
-        *Conflicts:* in a transaction, with whoever takes that item or puts one between. *Cost:* one read.
+        *Conflicts:* in a transaction, with writes that take the item or add one in between. *Cost:* one read.
         """
         return (yield from self.queue.read(tr, partial(self._next_item, position=position)))
 
     def browse(
         self, tr: Transaction | Database, *, level: int | None = None, limit: int | None = None, reverse: bool = False
     ) -> Browser[Item[V]]:
-        """Look at the available items in order, of all levels or of one, 0 being the soonest; as `Queue.browse`."""
+        """Browse the available items of all levels in order, or of one (0: the soonest). See `Queue.browse`."""
         if level is None:
             return self.queue.browse(tr, limit=limit, reverse=reverse)
         if not 0 <= level < self.levels.count:
@@ -193,18 +194,18 @@ class PriorityQueue(QueueWithLeases[V]):
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[PriorityStats]:
-        """Return what there is in each state, and in each level.
+        """Return the number of items in each state, and in each level.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* four reads; it does not grow with the queue.
+        *Conflicts:* none, because it reads by snapshot. *Cost:* four reads, for a queue of any size.
         """
         items = yield from self.leases.stats.steps(tr)
         counts = yield from self.queue.read(tr, partial(read_level_counts, layout=self.queue.layout))
         return PriorityStats(items, tuple(counts.get(rank, 0) for rank in range(self.levels.count)))
 
     def check(self, tr: Transaction | Database) -> CheckReport:
-        """Read everything that the queue owns and compare: what `Leases.check` does, ranks and levels included.
+        """Read all that the queue owns and report contradictions, like `Leases.check`, with ranks and levels.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* as `Leases.check`.
+        *Conflicts:* none, because it reads by snapshot. *Cost:* as for `Leases.check`.
         """
         return self.leases.check(tr)
 

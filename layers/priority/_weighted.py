@@ -1,8 +1,8 @@
-"""A weighted head: every level gets its turn, so that none starves.
+"""A weighted head: every level gets turns, so that none starves.
 
-Each transaction that takes items begins with the level whose turn it is, and goes on by rank when that one has too few.
-Whose turn it is says a wheel, which each process turns by itself: of as many turns in a row as the weights' sum, every
-level has exactly as many as its weight says, spread evenly. An attempt that meets a conflict has had its turn.
+Each transaction that takes items has a turn. It begins with the turn's level, and continues by rank if that level has
+too few items. Each process has its own wheel of turns. A round of the wheel has as many turns as the sum of the
+weights. In it each level has exactly its weight in turns, spread evenly. A conflict uses up the attempt's turn.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ MAX_WEIGHTS = 10_000
 
 @dataclass(slots=True)
 class _Turn:
-    """A level's turn in one transaction, for all its reads until they begin anew behind what was taken."""
+    """The turn of one transaction. It holds until a read starts from the front after a take."""
 
     level: int
     taken: bool = False
 
 
 class WeightedHead(Head):
-    """The first items of the level whose turn it is, and then of the others.
+    """Find the first items of the turn's level, and then of the other levels.
 
     Args:
-        layout: the queue's.
-        weights: of each level, from rank 0 on; how many turns it has of as many as their sum, at least 1.
-        spin: given n, a number below it: where the wheel begins. At random, so that processes that live for one turn
-            don't all take the same.
+        layout: the queue's layout.
+        weights: one weight for each level, from rank 0 on: its number of turns in a round, at least 1.
+        spin: returns a number below n, the wheel's first turn. It is random, so that processes that live for only one
+            turn begin with different levels.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class WeightedHead(Head):
         return found[:limit]
 
     def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:
-        """Clear items, and with that end the turn.
+        """Clear items and end the turn.
 
-        The conflict ranges are those of strict order within each level: from its begin to its last item that is taken.
-        What comes to another level meanwhile is of no interest: it was not its turn.
+        The conflict ranges are those of strict order within each level: from its begin to its last taken item. Items
+        that arrive in another level meanwhile don't conflict, because the turn does not take from that level.
         """
         for begin, run in _runs(self._layout, taken):
             tr.add_read_conflict_range(begin, run[-1].key + b"\x00")
@@ -84,7 +84,7 @@ class WeightedHead(Head):
             turn.taken = True
 
     def _spans(self, level: int, after: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the ranges of keys to look at, in their order, from behind `after` on."""
+        """Yield the ranges of keys to read, in order, starting behind `after`."""
         begin, end = self._layout.level(level)
         for span in ((begin, end), (self._layout.begin, begin), (end, self._layout.end)):
             if after is None:
@@ -95,7 +95,7 @@ class WeightedHead(Head):
 
 
 def wheel(weights: Sequence[int]) -> Iterator[int]:
-    """Yield each level as often as its weight says, spread evenly.
+    """Yield each level as many times as its weight, spread evenly.
 
     >>> list(wheel([3, 2, 1]))
     [0, 1, 0, 2, 1, 0]
@@ -110,6 +110,6 @@ def wheel(weights: Sequence[int]) -> Iterator[int]:
 
 
 def _runs(layout: Layout, taken: Iterable[KeyValue]) -> Iterator[tuple[bytes, list[KeyValue]]]:
-    """Yield the items of each level that are next to each other, with the begin of their level."""
+    """Yield each run of adjacent items of one level, with the begin of that level."""
     for rank, run in itertools.groupby(taken, key=lambda row: layout.position_of(row.key).rank):
         yield layout.begin if rank is None else layout.level(rank)[0], list(run)

@@ -1,4 +1,4 @@
-"""A commit: what it hands to the store, and its future."""
+"""A commit: the request that it submits to the store, and its future."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _lock = threading.Lock()
 class Commit(Future[None]):
     """The future of a commit.
 
-    It holds no reference to its transaction, so that dropping that one frees it at once; what has to happen at
-    the end (versionstamp, watches) it takes along.
+    It holds no reference to its transaction, so that a dropped transaction is freed at once. It takes over the
+    transaction's versionstamps and watches, and completes them at the end.
     """
 
-    # What most commits leave as it is: making one is on the way of every transaction.
+    # Class attributes hold the values that most commits never change: creating a commit must be cheap.
     _callbacks: tuple[Callable[[Any], object], ...] = ()
     _done = False
     _error = 0
     _stamps: Sequence[PendingKey] = ()
     _watches: Sequence[Watch] = ()
     _request: CommitRequest | None = None
-    _go_on: Callable[[], None] | None = None  # as long as reads wait for their version
+    _go_on: Callable[[], None] | None = None  # set while reads wait for their version
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class Commit(Future[None]):
         return f"<Commit {state}>"
 
     def begin_after(self, wait: VersionWait, tr: Transaction) -> None:
-        """Hand the writes in when the version has come that reads wait for."""
+        """Submit the writes when the version that reads wait for is reached."""
 
         def go_on(_: object = None) -> None:
             wait.block_until_ready()
@@ -66,7 +66,7 @@ class Commit(Future[None]):
         wait.on_ready(go_on)
 
     def begin(self, tr: Transaction) -> None:
-        """Hand the transaction's writes to the store."""
+        """Submit the transaction's writes to the store."""
         if tr._stamps:
             self._stamps = tr._stamps
         if tr._watches:
@@ -83,7 +83,7 @@ class Commit(Future[None]):
             self._store.on_done(request, self._finished)
 
     def _finished(self, request: CommitRequest) -> None:
-        """Take over the store's result, once."""
+        """Take the store's result. Only the first call counts."""
         self._end(request.error or 0)
 
     def _end(self, error: int) -> None:
@@ -96,7 +96,7 @@ class Commit(Future[None]):
             self._tell(error)
 
     def _tell(self, error: int) -> None:
-        """Tell all who wait for the end."""
+        """Complete the versionstamps and watches, and run the callbacks."""
         request = self._request
         for stamp in self._stamps:
             if error:
@@ -113,7 +113,7 @@ class Commit(Future[None]):
         self._call_back()
 
     def fail(self, error: int) -> None:
-        """Give the future up with `error`, whatever becomes of the commit."""
+        """Fail the future with `error`. The commit itself may still succeed or fail."""
         with _lock:
             if self._done:
                 return
@@ -128,23 +128,23 @@ class Commit(Future[None]):
 
     @property
     def versioned(self) -> bool:
-        """Whether the commit itself took a read version, if the transaction had none."""
+        """Return whether the commit took a read version, if the transaction had none."""
         return self._request is not None
 
     def version(self, before: int) -> int:
-        """Return the version that was committed at, -1 for a commit of nothing, `before` if it did not succeed."""
+        """Return the committed version: -1 for a commit without writes, `before` if it has not succeeded."""
         request = self._request
         if request is None:
             return -1 if self._done and not self._error else before
         return request.version if request.done and not request.error else before
 
     def stamped(self) -> tuple[bytes, ...]:
-        """Return the keys that a successful commit made from versionstamps."""
+        """Return the versionstamped keys that a successful commit wrote."""
         request = self._request
         return request.stamped if request is not None and request.done and not request.error else ()
 
     def conflicting(self) -> list[Range]:
-        """Return the read ranges that the commit failed on, if the transaction asked to know."""
+        """Return the read ranges that the commit failed on, if the transaction asked for them."""
         return list(self._request.conflicting) if self._request is not None and self._request.done else []
 
     def wait(self) -> None:
@@ -188,17 +188,17 @@ class Commit(Future[None]):
 
 
 def _request(tr: Transaction) -> CommitRequest | None:
-    """Return what the store is to commit; None if the transaction may not write, or not as much."""
+    """Return the request for the store, or None if the transaction may not write or is too large."""
     writes, settings, snap = tr._writes, tr._settings, tr._snap
     if settings.read_only or _too_large(tr, settings.size_limit):
         return None
     read_keys: list[bytes] | None
-    if settings.report_conflicts:  # in the form that a cluster would report: ranges, as wide as they touch
+    if settings.report_conflicts:  # as a cluster reports them: as merged ranges
         read_keys, read_ranges = None, list(tr._read_conflicts())
     else:
         read_keys, read_ranges = tr._conflict_keys(), tr._conflict_ranges
     mutations, rows = writes.in_rows()
-    # A cluster's client lets commits conflict with themselves, so that writes alone can be too old, unless told not to.
+    # A cluster's client makes commits conflict with themselves, unless `risky`: without reads they can be too old.
     ageless = (settings.risky or not tr._version) and not (read_keys or read_ranges)
     return CommitRequest(
         None if ageless else tr._version,
@@ -220,7 +220,7 @@ def _too_large(tr: Transaction, limit: int) -> bool:
 
 
 def _size(tr: Transaction) -> int:
-    """Return how large the commit is by FoundationDB's count, which cuts cleared ranges at the keys written in them."""
+    """Return the commit's size by FoundationDB's count. It splits cleared ranges at the keys written in them."""
     writes = tr._writes
     written: list[Mutation] = list(writes.early)
     cleared = Intervals(writes.clears)
@@ -241,7 +241,7 @@ def _size(tr: Transaction) -> int:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.Lock()  # another thread of the parent may have held it
+    _lock = threading.Lock()  # a thread of the parent may have held it
 
 
 os.register_at_fork(after_in_child=_after_fork)

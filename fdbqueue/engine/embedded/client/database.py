@@ -1,4 +1,4 @@
-"""The embedded database: where transactions come from, and reads and writes that are a transaction each."""
+"""The embedded database: it creates transactions, and offers reads and writes that are one transaction each."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ T = TypeVar("T")
 class Database:
     """An embedded database: a folder that any number of processes share, or one in memory.
 
-    It opens its store when it is first used, again after a fork, in the process that unpickled it, and when it is used
-    after it was closed, unless it was in memory. Reads and writes straight on it are transactions of their own,
-    repeated until they commit.
+    The first use opens its store. A use after a fork, after unpickling or after `close` opens it again; a database in
+    memory stays closed. Each read or write on the database itself is one transaction, repeated until it commits.
     """
 
     def __init__(self, path: str | None, options: Mapping[str, str]) -> None:
@@ -48,12 +47,12 @@ class Database:
         _databases.add(self)
 
     def _new_locks(self) -> None:
-        """Make the locks, at the beginning and in a forked child, where another thread may have held the old ones."""
+        """Make the locks, at the start and in a forked child: a thread of the parent may have held the old ones."""
         self._lock = threading.Lock()
         self._outstanding.lock = threading.RLock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as where the database is. One in memory lives on only as long as the process that made it."""
+        """Pickle the database's location. A database in memory ends with the process that made it."""
         path, options = self._path, self._url_options
         if path is None:
             path, options = self._store().path, {**options, "durability": "relaxed"}
@@ -73,9 +72,9 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Close the database for this process. What is still being committed is finished first.
+        """Close the database for this process, after the commits that are under way.
 
-        One in memory is gone then: using it raises StorageError.
+        The contents of a database in memory are then lost, and using it raises StorageError.
         """
         with self._lock:
             store, self._opened = self._opened, None
@@ -98,9 +97,9 @@ class Database:
 
     @property
     def commits_in_flight(self) -> int:
-        """How many commits one thread should have under way, where it writes as much as it can.
+        """Return how many commits one thread should have under way to write at full speed.
 
-        Those that are pending together are made in one step, which pays as long as they wait for the disk.
+        The store makes pending commits in one step. That pays off if commits wait for the disk.
         """
         return 8 if self._store().options.durable else 2
 
@@ -109,12 +108,12 @@ class Database:
         return DatabaseOptions(self)
 
     def _set_option(self, code: int, param: bytes | None) -> None:
-        """Set an option. One that is refused fails all that is asked of the database from then on."""
+        """Set an option. After a refused option every operation on the database fails."""
         if code == USE_CONFIG_DATABASE:
             raise Unsupported("use_config_database")
         if self._settings.error:
             return
-        settings = self._settings.copy()  # transactions that are under way keep those that they began with
+        settings = self._settings.copy()  # transactions under way keep the options they began with
         if code in DEFAULT_FOR or code in SNAPSHOT_RYW:
             settings.try_set(DEFAULT_FOR.get(code) or SNAPSHOT_RYW[code], param)
         elif code in MOST:
@@ -153,7 +152,7 @@ class Database:
     # -- reads ---------------------------------------------------------------------------------------------------
 
     def get(self, key: Any) -> Any:
-        """Read the value of `key`; None if it has none."""
+        """Return the value of `key`, or None if it has none."""
         return self._run(lambda tr: tr[key].value)
 
     def __getitem__(self, key: Any) -> Any:
@@ -173,11 +172,11 @@ class Database:
         reverse: bool = False,
         streaming_mode: int = StreamingMode.want_all,
     ) -> list[KeyValue]:
-        """Read the rows of a range, all in one transaction."""
+        """Return the rows of a range, read in one transaction."""
         return self._run(lambda tr: tr.get_range(begin, end, limit, reverse, streaming_mode).to_list())
 
     def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> list[KeyValue]:
-        """Read the rows whose keys start with `prefix`, all in one transaction."""
+        """Return the rows whose keys start with `prefix`, read in one transaction."""
         return self._run(lambda tr: tr.get_range_startswith(prefix, *args, **kwargs).to_list())
 
     # -- writes --------------------------------------------------------------------------------------------------
@@ -194,7 +193,7 @@ class Database:
         self.__delitem__(key)
 
     def clear_range(self, begin: Any, end: Any) -> None:
-        """Clear the keys from `begin` to `end`, which is left out."""
+        """Clear the keys from `begin` up to and excluding `end`."""
         self._run(lambda tr: tr.clear_range(begin, end))
 
     def __delitem__(self, key_or_slice: Any) -> None:
@@ -253,14 +252,14 @@ def _unpickled(path: str, options: Mapping[str, str], settings: Settings, most_w
 
 
 def open_file(path: str, *, options: Mapping[str, str]) -> Database:
-    """Open the database in the folder `path`, which is made if it is missing."""
+    """Open the database in the folder `path`. A missing folder is created."""
     db = Database(os.path.abspath(path), options)
     db._store()
     return db
 
 
 def open_memory(*, options: Mapping[str, str]) -> Database:
-    """Open a database of this process and its children, gone when it is closed."""
+    """Open a database in memory, shared with child processes. Closing it discards its contents."""
     db = Database(None, options)
     db._store()
     return db

@@ -1,7 +1,7 @@
-"""Futures with the binding's faces: reads are there when they are made, the others settle later.
+"""Futures with the binding's interface: the future of a read is ready at once, others become ready later.
 
-The embedded engine reads at once, so that the future of a read only hands over a value or an error. What really
-waits (a commit, a watch, the pause of `on_error`) derives from `Pending`.
+The embedded engine reads at once, so that the future of a read only holds a value or an error. Futures that really
+wait (a commit, a watch, the pause of `on_error`) derive from `Pending`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class Future(Generic[T]):
-    """What the futures have in common: those of the binding plus asyncio's protocol, by four primitives.
+    """Base of all futures: the binding's methods and asyncio's protocol, on top of a few primitives.
 
-    A kind of future says how to wait (`wait`, `block_until_ready`), whether it `is_ready`, whom to call (`on_ready`)
-    and how to give it up (`cancel`).
+    A subclass defines how to wait (`wait`, `block_until_ready`), whether it `is_ready`, how to call back (`on_ready`)
+    and how to `cancel`.
     """
 
     __slots__ = ("__weakref__",)
@@ -87,7 +87,7 @@ class Future(Generic[T]):
         return self.is_ready() and getattr(self.exception(), "code", 0) == CANCELLED
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Call `fn` with this future from the running event loop once it is ready."""
+        """Call `fn` with this future in the running event loop when it is ready."""
         loop = asyncio.get_running_loop()
         self.on_ready(lambda future: loop.call_soon_threadsafe(fn, future))
 
@@ -96,16 +96,16 @@ class Future(Generic[T]):
 
 
 def call(callback: Callable[[Any], object], future: Any) -> None:
-    """Call a user's callback; what it raises is printed and dropped, as the binding does."""
+    """Call a user's callback. Print and drop an exception that it raises, as the binding does."""
     try:
         callback(future)
-    except Exception:  # noqa: BLE001  a callback is foreign code, and nobody is there to catch what it raises
+    except Exception:  # noqa: BLE001  a callback is foreign code, and no caller can catch its exception
         sys.stderr.write("Discarding uncaught exception from user FDB callback:\n")
         traceback.print_exc(file=sys.stderr)
 
 
 class Ready(Future[T]):
-    """A future whose value or error is known already."""
+    """A future that is ready from the start."""
 
     __slots__ = ("_error", "_value")
 
@@ -136,7 +136,7 @@ class Ready(Future[T]):
 
 
 class Asked(Ready[T]):
-    """What had to be asked for, unless it has no `source`: see `lateness`."""
+    """A value that the engine read. Without a `source` it was known before: see `store.in_flight`."""
 
     __slots__ = ("_asked_at", "_source")
 
@@ -165,7 +165,7 @@ class Asked(Ready[T]):
             self._come()
 
     def _come(self) -> None:
-        """Note that somebody has waited."""
+        """Record that a caller has waited."""
         waits.count += 1
         self._source = None
 
@@ -178,13 +178,13 @@ class Asked(Ready[T]):
 
 
 class FutureVoid(Ready[None]):
-    """Says that something has happened."""
+    """A future without a value."""
 
     __slots__ = ()
 
 
 class FutureInt64(Asked[int]):
-    """A number: of those, only a read version takes a trip, and what is read at it takes another."""
+    """A number. Only a read version takes a cluster a round trip. Reads at that version take another one."""
 
     __slots__ = ()
 
@@ -199,9 +199,9 @@ class FutureKeyArray(Ready[list[bytes]]):
 
 
 class Pending(Future[T]):
-    """A future that another thread may settle, once; later settlements are ignored.
+    """A future that another thread may settle. Only the first `settle` counts.
 
-    A forked child has a copy that no thread of its own settles. There it fails with 1021 as soon as it is looked at.
+    A forked child has a copy that no thread of the child settles. The first use there fails it with 1021.
     """
 
     __slots__ = ("_callbacks", "_error", "_generation", "_lock", "_settled", "_value")
@@ -219,7 +219,7 @@ class Pending(Future[T]):
         return f"<{type(self).__name__} {state}>"
 
     def settle(self, value: T | None = None, error: int = 0) -> bool:
-        """Make the future ready, wake all who wait and run the callbacks; return whether this was the first call."""
+        """Make the future ready, wake its waiters and run the callbacks. Return whether this was the first call."""
         self._adopt()
         with self._lock:
             if self._settled:
@@ -233,17 +233,17 @@ class Pending(Future[T]):
         return True
 
     def _adopt(self) -> bool:
-        """Make a forked child's copy usable there; return whether it was such a copy, not yet made usable."""
+        """Make a forked child's copy usable there. Return whether this call did so."""
         if self._generation == forks.generation:
             return False
-        # Another thread of the parent may have had the lock, and the callbacks are for threads and loops of the parent.
+        # A thread of the parent may have held the lock. The callbacks belong to threads and event loops of the parent.
         self._lock = threading.Condition(threading.Lock())
         self._callbacks = []
         self._generation = forks.generation
         return True
 
     def _leave_parent(self) -> None:
-        """End a forked child's copy."""
+        """Fail a forked child's copy."""
         if self._adopt():
             self.settle(error=COMMIT_UNKNOWN_RESULT)
 

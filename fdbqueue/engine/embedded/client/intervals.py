@@ -1,4 +1,4 @@
-"""A set of keys, kept as sorted, disjoint, half-open intervals that never touch."""
+"""A set of keys, stored as sorted, disjoint, half-open intervals that never touch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Range = tuple[bytes, bytes]
 
 
 class Intervals:
-    """A set of keys that are added and removed by the range.
+    """A set of keys with operations on ranges.
 
     >>> keys = Intervals([(b"a", b"c"), (b"c", b"d")])
     >>> keys.remove(b"b", b"b\\x00")
@@ -18,7 +18,7 @@ class Intervals:
     >>> b"b" in keys, keys.meets(b"b", b"c"), list(keys.clip(b"", b"b"))
     (False, True, [(b'a', b'b')])
 
-    *Cost:* a search is logarithmic in the number of intervals; a change moves the ones behind it.
+    *Cost:* a search is logarithmic in the number of intervals. A change moves the intervals behind it.
     """
 
     __slots__ = ("begins", "ends")
@@ -51,8 +51,8 @@ class Intervals:
             begins.append(begin)
             ends.append(end)
             return
-        first = bisect_left(ends, begin)  # the first that reaches `begin`
-        last = bisect_right(begins, end)  # the first that starts behind `end`
+        first = bisect_left(ends, begin)  # the first interval that reaches `begin`
+        last = bisect_right(begins, end)  # the first interval that starts behind `end`
         if first < last:
             begin = min(begin, begins[first])
             end = max(end, ends[last - 1])
@@ -78,7 +78,7 @@ class Intervals:
         ends[first:last] = [part[1] for part in kept]
 
     def meets(self, begin: bytes, end: bytes) -> bool:
-        """Say whether any key of ``[begin, end)`` is in the set."""
+        """Return whether any key of ``[begin, end)`` is in the set."""
         at = bisect_right(self.ends, begin)
         return at < len(self.begins) and self.begins[at] < end
 
@@ -88,19 +88,19 @@ class Intervals:
         return self.ends[at] if at >= 0 and key < self.ends[at] else key
 
     def begin_of(self, key: bytes) -> bytes:
-        """Return the begin of the interval that holds what is right before `key`, or `key` if none does."""
+        """Return the begin of the interval that holds the keys right before `key`, or `key` if none does."""
         at = bisect_left(self.begins, key) - 1
         return self.begins[at] if at >= 0 and key <= self.ends[at] else key
 
     def clip(self, begin: bytes, end: bytes) -> Iterator[Range]:
-        """Return the set's intervals inside ``[begin, end)``, cut at its ends."""
+        """Yield the set's intervals inside ``[begin, end)``, cut at its ends."""
         at = bisect_right(self.ends, begin)
         while at < len(self.begins) and self.begins[at] < end:
             yield max(begin, self.begins[at]), min(end, self.ends[at])
             at += 1
 
     def gaps(self, begin: bytes, end: bytes) -> Iterator[Range]:
-        """Return what of ``[begin, end)`` is not in the set."""
+        """Yield the parts of ``[begin, end)`` that are not in the set."""
         for low, high in self.clip(begin, end):
             if begin < low:
                 yield begin, low

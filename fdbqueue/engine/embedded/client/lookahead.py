@@ -1,4 +1,4 @@
-"""How much of the snapshot to ask for, so that a range can be filled in spite of what the transaction has cleared."""
+"""How many rows to ask of the snapshot, so that a page is full although the transaction has cleared some."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fdbqueue.engine.embedded.client.segments import EMPTY, UNKNOWN, Position
 
 
 def requested(limits: Limits, extra: int, offset: int, requests: int) -> Limits:
-    """Return what to ask of the snapshot so that `limits` can be filled in spite of what the writes take away."""
+    """Return the limits for a read of the snapshot that fills `limits` although own clears hide some rows."""
     asked = limits.copy()
     asked.least = max(1 + extra, offset)
     if asked.rows != pages.UNLIMITED:
@@ -23,7 +23,7 @@ def requested(limits: Limits, extra: int, offset: int, requests: int) -> Limits:
 
 
 def skip_ahead(at: Position, until: Position, steps: int) -> int:
-    """Move to the last unknown segment before the next range known to be empty; count the single empty keys passed."""
+    """Move to the last unknown segment before the next known empty range. Return how many empty keys it passed."""
     begin, end = at.begin, at.end
     single = 0
     while not at.same(until) and steps > 0:
@@ -42,7 +42,7 @@ def skip_ahead(at: Position, until: Position, steps: int) -> int:
 
 
 def skip_behind(at: Position, until: Position, steps: int) -> int:
-    """Do as `skip_ahead` does, towards the front."""
+    """Move like `skip_ahead`, but towards the front."""
     begin, end = at.begin, at.end
     single = 0
     while not at.same(until) and steps > 0:
@@ -61,7 +61,7 @@ def skip_behind(at: Position, until: Position, steps: int) -> int:
 
 
 def count_ahead(at: Position, top: bytes, most: int) -> int:
-    """Count the single keys known to be empty before the next wider empty range."""
+    """Return the number of single empty keys before the next wider empty range."""
     begin, end = at.begin, at.end
     single = 0
     while single < most and end < top:
@@ -77,7 +77,7 @@ def count_ahead(at: Position, top: bytes, most: int) -> int:
 
 
 def count_behind(at: Position, most: int) -> int:
-    """Do as `count_ahead` does, towards the front."""
+    """Count like `count_ahead`, but towards the front."""
     begin, end = at.begin, at.end
     single = 0
     while single < most and begin:

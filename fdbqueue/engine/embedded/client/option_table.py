@@ -1,10 +1,10 @@
-"""The binding's options, by name and number. What each does here stands in `options`."""
+"""The binding's options, by name and number. `options` implements them."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# An option's argument is of the kind that the dictionary which it stands in is named for.
+# The name of a dictionary is the type of its options' arguments.
 FLAGS: Final = {
     "causal_write_risky": 10, "causal_read_risky": 20, "causal_read_disable": 21, "include_port_in_address": 23,
     "next_write_no_write_conflict_range": 30, "read_your_writes_disable": 51, "read_ahead_disable": 52,
@@ -45,16 +45,16 @@ DATABASE_TEXTS: Final = {"machine_id": 21, "datacenter_id": 22}
 DEFAULT_FOR: Final = {
     405: 405, 500: 500, 501: 501, 502: 502, 503: 503, 504: 20, 505: 23, 506: 505, 700: 1100, 701: 701, 702: 712,
 }  # fmt: skip
-"""Database options that set an option of each transaction made from then on."""
+"""Database options that set an option of each later transaction."""
 
 READ_YOUR_WRITES_DISABLE: Final = 51
 INITIALIZE_NEW_DATABASE: Final = 300
 MAX_WATCHES: Final = 20
 MOST: Final = {10: 2**31 - 1, MAX_WATCHES: 1_000_000, 900: 100}
-"""The database's own options with a number, and the largest that each takes; the least is 0."""
+"""The database's own numeric options, and the largest value of each. The smallest is 0."""
 TIMEOUT: Final = 500
 SNAPSHOT_RYW: Final = {26: 600, 27: 601}
-"""Database options that count up and down as the transaction's do."""
+"""Database options that count up and down, as the transaction's options do."""
 USE_CONFIG_DATABASE: Final = 800
 
 PERSISTENT: Final = frozenset({500, 501, 502, 2000})

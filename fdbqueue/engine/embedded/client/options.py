@@ -1,8 +1,8 @@
-"""Transaction and database options: the binding's names and arguments, and what each does here.
+"""Transaction and database options: the binding's names and arguments, and their effects.
 
-Options that only steer a cluster's machines (priorities, tags, tracing, caches, addresses) are checked as the binding
-and FoundationDB's client check them and then have nothing to do. ``UNSUPPORTED`` names the few that would change what a
-program observes and that the embedded engine does not have.
+Some options only control a cluster's machines (priorities, tags, tracing, caches, addresses). They have no effect
+here, but their values are checked as in the binding and FoundationDB's client. ``UNSUPPORTED`` names the few features
+that a program could observe and that the embedded engine lacks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 INT_MAX: Final = 2**31 - 1
 SIZE_LIMIT: Final = 10_000_000
 
-# A span begins with the protocol version that it was written in; the client of 7.3 reads these.
+# A span begins with the protocol version of its writer. The 7.3 client reads versions in this range.
 _PROTOCOL_MASK: Final = (1 << 60) - 1
 _OLDEST_PROTOCOL: Final = 0x0FDB00A200060001
 _FUTURE_PROTOCOL: Final = 0x0FDB00B075000000
@@ -42,7 +42,7 @@ UNSUPPORTED: Final = {
 
 
 class Unsupported(FDBError):
-    """The embedded engine does not have what was asked for; a cluster does."""
+    """The embedded engine lacks a feature that a cluster has."""
 
     def __init__(self, what: str) -> None:
         super().__init__(2108)
@@ -57,7 +57,7 @@ class Unsupported(FDBError):
 
 
 class Settings:
-    """The values that a transaction's options have. A new one has FoundationDB's defaults."""
+    """The values of a transaction's options, at first FoundationDB's defaults."""
 
     __slots__ = (
         "bypass_unreadable",
@@ -115,7 +115,7 @@ class Settings:
         return other
 
     def _look(self) -> None:
-        """Note whether reads and writes need to look at any of this."""
+        """Set `odd`: whether reads and writes must check any of these options."""
         self.odd = bool(
             self.bypass_unreadable
             or self.error
@@ -128,19 +128,19 @@ class Settings:
         )
 
     def see_own_writes(self, count: int) -> None:
-        """Let snapshot reads see the transaction's own writes if that was asked for more often than the opposite."""
+        """Set `snapshot_ryw`: enable calls minus disable calls. Above 0, snapshot reads see own writes."""
         self.snapshot_ryw = count
         self._look()
 
     def try_set(self, code: int, param: bytes | None) -> None:
-        """Set option number `code`, or keep the `error` for the transactions that this is for."""
+        """Set option number `code`. On an error, fail the transactions that have these settings."""
         try:
             self.set(code, param)
         except FDBError as error:
             self.refuse(error.code)
 
     def refuse(self, code: int) -> None:
-        """Fail whatever is asked of the transactions that this is for."""
+        """Fail every operation of the transactions that have these settings."""
         self.error = self.error or code
         self._look()
 
@@ -148,7 +148,7 @@ class Settings:
         """Set option number `code`.
 
         Raises:
-            FDBError: 2006 for a value that the option does not take, 2000 or 2007 where it does not belong.
+            FDBError: 2006 for an invalid value, 2000 or 2007 if the option is not allowed here.
         """
         if code in _SETTERS:
             _SETTERS[code](self, param)
@@ -239,7 +239,7 @@ def _tag(settings: Settings, param: bytes | None) -> None:
         raise FDBError(2006)
     if len(param) > 255:
         raise FDBError(2110)
-    if len(settings.tags) >= 5:  # also if it is one of them
+    if len(settings.tags) >= 5:  # a tag that is set already counts too
         raise FDBError(2109)
     settings.tags |= {param}
 

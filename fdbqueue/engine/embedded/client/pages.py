@@ -1,7 +1,7 @@
-"""What a cluster's storage servers would answer: rows between two selectors, no more than asked for.
+"""Range reads as a cluster's storage servers answer them: rows between two selectors, up to the limits.
 
-This is the level beneath the transaction's own writes. A page ends where a cluster's page ends, since a transaction
-that stops reading there conflicts on what it has got and on nothing behind it.
+This level knows nothing of the transaction's own writes. A page ends at the same row as a cluster's page: a
+transaction that stops there conflicts on the rows that it has read, and on none behind them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ UNLIMITED: Final = -1
 REPLY_BYTES: Final = 80_000
 FIRST_ROWS: Final = 32
 ROW_OVERHEAD: Final = 24
-"""What a row costs of a reply's bytes, beyond its key and value."""
+"""Bytes that a row adds to a reply's size, besides its key and value."""
 BEYOND: Final = b"\xff\xfe"
-"""Where the keys begin that are counted and never handed out (`beyond`)."""
+"""Begin of the keys that a selector counts and no read returns (`beyond`)."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Selector:
 
     @property
     def plain(self) -> bool:
-        """Say whether this names the first key at or behind `key`."""
+        """Return whether this names the first key at or behind `key`."""
         return self.offset == 1
 
     def copy(self) -> Selector:
@@ -44,7 +44,7 @@ class Selector:
 
 @dataclass(slots=True)
 class Limits:
-    """How much to read: rows and bytes, but `least` rows however large they are."""
+    """How much to read: rows and bytes, and at least `least` rows of any size."""
 
     rows: int = UNLIMITED
     size: int = UNLIMITED
@@ -62,7 +62,7 @@ class Limits:
         return self.size != UNLIMITED and self.least == 0
 
     def count(self, number: int, size: int) -> None:
-        """Count `number` rows that were read, of `size` bytes in all by a reply's count."""
+        """Count `number` rows that were read. `size` is their total size in a reply, in bytes."""
         self.least = max(0, self.least - number)
         if self.rows > 0:
             self.rows -= number
@@ -70,7 +70,7 @@ class Limits:
             self.size = max(0, self.size - size + (ROW_OVERHEAD - 8) * number)
 
     def take_most(self, rows: list[Row]) -> int:
-        """Count rows until the limits are reached; return how many that took."""
+        """Count rows until the limits are reached. Return the number of counted rows."""
         for number, (key, value) in enumerate(rows, 1):
             self.take(key, value)
             if self.reached:
@@ -89,7 +89,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Page:
-    """Rows in the order of reading, and what they tell about what is around them."""
+    """Rows in the order of reading, and whether the page reached an end of the database."""
 
     rows: list[Row]
     more: bool = False
@@ -97,7 +97,7 @@ class Page:
     through_end: bool = False
 
     def conflict(self, begin: Selector, end: Selector, reverse: bool, top: bytes) -> Row:
-        """Return the range whose change could change this page, which was read between `begin` and `end`."""
+        """Return the conflict range of this page, which was read between `begin` and `end`."""
         low, high = (begin.key, end.key) if begin.key < end.key else (end.key, begin.key)
         if self.more and begin.key < end.key:
             if not reverse and end.offset > 0:
@@ -122,7 +122,7 @@ class Page:
         return low, high
 
     def direct_conflict(self, begin: Selector, end: Selector, reverse: bool) -> Row:
-        """Return the same for a page that was read without looking at the transaction's own writes."""
+        """Return the conflict range of a page that was read without the transaction's own writes."""
         rows = self.rows
         if self.to_begin:
             low = b""
@@ -144,9 +144,9 @@ class Page:
 
 
 def resolve(snap: Snapshot, selector: Selector) -> tuple[bytes, int]:
-    """Return the key that `selector` names in the snapshot, and how many keys short of it the database ended.
+    """Return the key that `selector` names in the snapshot, and how many keys the database was short of it.
 
-    Behind the last key a cluster has many of its own; `beyond` stands in for them.
+    A cluster has many system keys behind the last key; `beyond` imitates them.
     """
     offset = selector.offset
     if offset > 0:
@@ -161,12 +161,12 @@ def resolve(snap: Snapshot, selector: Selector) -> tuple[bytes, int]:
 
 
 def beyond(number: int) -> bytes:
-    """Return the `number`-th key, from 1, of those that a cluster has for itself behind everybody else's."""
+    """Return the `number`-th of a cluster's system keys behind all other keys, counted from 1."""
     return BEYOND + number.to_bytes(4, "big")
 
 
 def locate(snap: Snapshot, selector: Selector) -> bytes:
-    """Return the key of the row that `selector` names, or one behind all others."""
+    """Return the key of the row that `selector` names, or a key behind all others."""
     if selector.offset != 1:
         return resolve(snap, selector)[0]
     rows = snap.rows(selector.key, LAST, 1)
@@ -190,7 +190,7 @@ def read(snap: Snapshot, begin: Selector, end: Selector, limits: Limits, reverse
     far = min(long, near + REPLY_BYTES)  # no reply has more rows
     fill(snap, first, last, limits, reverse, page, [(beyond(number), b"") for number in range(near, far)])
     if off:
-        # The selectors ran off the database, which a storage server can't tell; the client then asks more exactly.
+        # The selectors ran off the database. A storage server can't tell this, and the client then asks more exactly.
         page.to_begin = first == b"" and not (reverse and page.more)
     return page
 
@@ -205,7 +205,7 @@ def fill(
     tail: Sequence[Row] = (),
     likely: int = 0,
 ) -> None:
-    """Add the rows of ``[begin, end)``, with those of `tail` behind them, to `page`, reply by reply."""
+    """Append the rows of ``[begin, end)`` and then those of `tail` to `page`, reply by reply."""
     limits = limits.copy()
     source = _Source(snap, begin, end, reverse, tail)
     while True:
@@ -228,9 +228,9 @@ def fill(
 def first(
     snap: Snapshot, begin: bytes, end: bytes, limit: int, size: int, reverse: bool, likely: int = 0
 ) -> tuple[list[Row], bool]:
-    """Return the first rows of ``[begin, end)``, and whether a limit cut them off: `fill` in its most frequent form.
+    """Return the first rows of ``[begin, end)``, and whether a limit cut them off. This is the common case of `fill`.
 
-    How many are `likely` to fit in `size` saves looking twice.
+    `likely` is the number of rows that probably fit in `size`. It saves a second read.
     """
     if 0 < limit <= FIRST_ROWS:
         rows = snap.rows(begin, end, limit, reverse)
@@ -242,7 +242,7 @@ def first(
 
 
 class _Source:
-    """The rows of a range, taken a reply at a time."""
+    """The rows of a range, one reply at a time."""
 
     __slots__ = ("_begin", "_end", "_left", "_reverse", "_snap", "_tail")
 
@@ -255,7 +255,7 @@ class _Source:
         self._left: list[Row] = list(tail)[::-1] if tail and reverse else []
 
     def take(self, count: int, room: int, likely: int) -> tuple[list[Row], int]:
-        """Return up to `count` rows, the last of them the first to use up `room` bytes, and how many bytes they are."""
+        """Return up to `count` rows, up to the first that uses up `room` bytes, and their size in bytes."""
         reply: list[Row] = []
         total = 0
         wanted = max(FIRST_ROWS, likely)
@@ -295,7 +295,7 @@ class _Source:
 
 
 def _cut(rows: list[Row], size: int, room: int) -> tuple[int, int]:
-    """Return how many of `rows`, of `size` bytes, it takes to use up `room` bytes, and how many bytes those are."""
+    """Return how many of `rows`, `size` bytes in all, use up `room` bytes, and the size of these in bytes."""
     count = len(rows)
     while True:
         key, value = rows[count - 1]

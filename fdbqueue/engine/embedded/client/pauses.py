@@ -1,4 +1,4 @@
-"""The pause of `on_error`, after which a transaction is as new."""
+"""The pause of `on_error`. After it the transaction is like new."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RETRYABLE: Final = frozenset({1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 12
 """Errors after which each pause is longer than the one before."""
 CROWDED: Final = frozenset({1042, 1078})
 LATE: Final = frozenset({1007, 1009})
-"""Errors of the read version, after which a short pause is enough."""
+"""Errors of the read version. A short pause is enough after them."""
 BROKEN_PROMISE: Final = 1100
 INVALID_CALL: Final = 2000
 INTERNAL_ERROR: Final = 4100
@@ -33,9 +33,9 @@ INTERNAL_ERROR: Final = 4100
 class Pause(Pending[None]):
     """The future of a transaction that is ready for another attempt.
 
-    The transaction is renewed by whoever finds the pause over: the one who waits, the next use of the transaction,
-    or a timer if a callback was asked for. Of several pauses of one transaction the shortest renews it; the others then
-    fail, and with them the transaction.
+    A waiter, the next use of the transaction, or (with a callback) a timer notices that the pause is over. It then
+    renews the transaction. If a transaction has several pauses, the shortest one renews it. The other pauses then
+    fail, and the transaction fails with them.
     """
 
     __slots__ = ("_due", "_timer", "_together", "_tr")
@@ -49,7 +49,7 @@ class Pause(Pending[None]):
 
     @classmethod
     def after(cls, tr: Transaction, code: int) -> Future[None]:
-        """Begin the pause that error `code` asks for, or say that no retry helps."""
+        """Begin the pause for error `code`. Return a failed future if a retry can't help."""
         broken = tr._broken_error()
         if broken:
             return FutureVoid(error=broken)
@@ -58,7 +58,7 @@ class Pause(Pending[None]):
         tr._retries += 1
         if exhausted or (code not in RETRYABLE and code not in LATE):
             tr._break(1025)
-            if not code:  # no error: a cluster's client can't raise it, and finds itself wrong
+            if not code:  # code 0 is no error: a cluster's client reports its own error
                 code = INTERNAL_ERROR if exhausted else INVALID_CALL
             return FutureVoid(error=1025 if code == BROKEN_PROMISE else code)
         if code in LATE:
@@ -112,17 +112,17 @@ class Pause(Pending[None]):
         self.settle(error=error)
 
     def _under_way(self) -> list[Pause]:
-        """Return the transaction's pauses that are not over yet."""
+        """Return the transaction's pauses that have not ended."""
         pauses = [ref() for ref in self._together]
         return [pause for pause in pauses if pause is not None and not pause._settled]
 
     def fail(self) -> bool:
-        """Fail all pauses of the transaction, which was reset or dropped; say whether there were any."""
+        """Fail all pauses of the transaction, after it was reset or dropped. Return whether there were any."""
         failed = [pause.settle(error=TRANSACTION_CANCELLED) for pause in self._under_way()]
         return any(failed)
 
     def cancel(self) -> None:
-        """Give the pause up, and with it the transaction, which is neither what it was nor new."""
+        """Cancel the pause, and break the transaction: its old state is gone and it is not renewed yet."""
         tr = self._tr()
         if self.settle(error=CANCELLED) and tr is not None and tr._pause is not None:
             tr._pause = None
@@ -130,16 +130,16 @@ class Pause(Pending[None]):
             self.fail()
 
     def _holds(self, tr: Transaction) -> bool:
-        """Say whether `tr` is to be renewed when this pause is over."""
-        return tr._pause is not None and tr._pause() in (self, None)  # None: this one, which is being dropped
+        """Return whether this pause renews `tr` at its end."""
+        return tr._pause is not None and tr._pause() in (self, None)  # None: this pause, while it is dropped
 
     def __del__(self) -> None:
         self.look()
         if not self._settled:
-            self.cancel()  # as the binding does with a future that nobody has any more
+            self.cancel()  # as the binding does with a future that is dropped
 
     def _leave_parent(self) -> None:
-        """Go on in a forked child, where the parent's timer does not run."""
+        """Adopt the pause in a forked child, where the parent's timer does not run."""
         if self._adopt():
             self._timer = None
 

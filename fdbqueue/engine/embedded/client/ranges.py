@@ -1,4 +1,4 @@
-"""Range reads as the binding hands them out: rows, and the lazy container that fetches them page by page."""
+"""Range reads with the binding's interface: rows, and the lazy container that fetches them page by page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class KeyValue(msgspec.Struct, eq=False, gc=False):
-    """A row, which also unpacks into its key and its value. As in the binding, it equals itself only."""
+    """A row. It unpacks into its key and its value. As in the binding, a row equals only itself."""
 
     key: bytes
     value: bytes
@@ -33,22 +33,22 @@ Page = tuple[list[KeyValue], int, bool]
 
 
 def selector(key_or_selector: Any) -> Any:
-    """Return a key selector: the one given, or the first key at or behind the key given."""
+    """Return the given key selector, or a selector of the first key at or behind the given key."""
     if hasattr(key_or_selector, "or_equal"):
         return key_or_selector
     return KeySelector(key_or_selector, False, 1)
 
 
 class FutureKeyValueArray(Asked[Page]):
-    """A page of rows, how many they are, and whether there may be more."""
+    """A page of rows, their number, and whether more may follow."""
 
     __slots__ = ()
 
 
 class FDBRange:
-    """A range read. Its first page was read when it was made; iterating reads the following ones.
+    """A range read. Its creation reads the first page; an iteration reads the following pages.
 
-    Every iteration starts anew with that first page, as in the binding, and `to_list` fetches in large pages.
+    As in the binding, every iteration starts with that first page again, and `to_list` fetches large pages.
     """
 
     __slots__ = ("_bsel", "_esel", "_future", "_limit", "_mode", "_reverse", "_tr")
@@ -99,8 +99,8 @@ class FDBRange:
                 return
             last = rows[-1].key
             yield rows[:-1]
-            # The next page is asked for before the last row of this one is handed out, as the binding does it: what
-            # the caller writes while it has that row is not seen by the next page.
+            # As in the binding, this requests the next page before it yields the last row of this one. The next page
+            # therefore misses the caller's writes after that row.
             iteration += 1
             if limit > 0:
                 limit -= count

@@ -1,4 +1,4 @@
-"""The reading half of a transaction: what each read sees, and the read conflicts that it adds."""
+"""The reading half of a transaction: the values that each read sees, and the read conflicts that it adds."""
 
 from __future__ import annotations
 
@@ -41,41 +41,42 @@ _MODE_BYTES: Final = {-2: 80000, 0: pages.UNLIMITED, 1: 256, 2: 1000, 3: 4096, 4
 
 
 def cut(key: bytes) -> bytes:
-    """Shorten a key that no key of the database can equal to one that sorts the same among those that exist."""
+    """Shorten an overlong key. No stored key equals it, and the short form sorts the same among stored keys."""
     return key[: (SYSTEM_KEY_LIMIT if key[:1] == TOP else READ_KEY_LIMIT) + 1]
 
 
 class ReadApi(TransactionRead):
-    """A transaction's state as far as reading goes. `Transaction` adds the writes, the commit and the states."""
+    """The state that a transaction's reads need. `Transaction` adds the writes, the commit and the states."""
 
     _db: Database
     _store: Store
     _lock: threading.RLock
     _settings: Settings
     _writes: WriteBuffer
-    _gets: dict[bytes, int]  # keys read one by one, and when, by `lateness.waits`; less than 0 if they don't conflict
+    # Single keys that were read, with `in_flight.waits.count` at the time of the read; negative for a snapshot read.
+    _gets: dict[bytes, int]
     _conflict_ranges: list[Range]
 
-    # What most transactions leave as it is stands here: making one is on the way of every read and write.
-    _odd = False  # something needs a look before a read or write can take the short way
+    # Class attributes hold the values that most transactions never change: creating a transaction must be cheap.
+    _odd = False  # whether a read or write must check the state before it takes the short path
     _snap: Snapshot | None = None
     _version: int | None = None
-    _known: Intervals | None  # what was read of the snapshot
-    _known_since = 0  # when that became more
+    _known: Intervals | None  # the ranges that were read from the snapshot
+    _known_since = 0  # `waits.count` when `_known` last grew
     _version_since = 0
-    _version_wait: VersionWait | None = None  # for a version that was set and is yet to come
-    _synced = 0  # how many of `_gets` it has
-    _only_looked = False  # some of `_gets` do not conflict
-    _has_read = False  # a selector or range; `_gets` has the keys, except without own writes in view
-    _read_error = 0  # the first read that failed, which fails the commit too
+    _version_wait: VersionWait | None = None  # set if no commit has reached the given read version yet
+    _synced = 0  # the number of keys of `_gets` that `_known` includes
+    _only_looked = False  # whether any key of `_gets` was read by snapshot
+    _has_read = False  # whether a selector or range was read, or a key without read-your-writes
+    _read_error = 0  # the code of the first failed read, which fails the commit too
     _size = 0
-    _unseen_size = 0  # the size of the commit without own writes in view, where not all counts towards the other
-    _covered: Intervals | None = None  # where conflicts were added over many writes
-    _compact_at = COMPACT_AT  # how many conflict ranges are worth merging
-    _likely = 0  # how many rows fit in a page, going by the last one
+    _unseen_size = 0  # the commit's size without read-your-writes; `_size` misses some of it
+    _covered: Intervals | None = None  # ranges of conflicts that were added over many writes
+    _compact_at = COMPACT_AT  # the number of conflict ranges from which merging pays off
+    _likely = 0  # the number of rows that fit in a page, by the last page
 
     def _blocked(self) -> int:
-        """Return the code of what keeps the transaction from being used, or 0."""
+        """Return the error code that every operation now fails with, or 0."""
         raise NotImplementedError
 
     @property
@@ -83,7 +84,7 @@ class ReadApi(TransactionRead):
         return self._db
 
     def _opened(self) -> Snapshot:
-        """Return the snapshot, which the first read takes."""
+        """Return the snapshot. The first read takes it."""
         with self._lock:
             snap = self._snap
             if snap is None:
@@ -96,7 +97,7 @@ class ReadApi(TransactionRead):
                     if self._version_wait is not None:
                         self._version_wait.release()
                 else:
-                    raise FDBError(2000)  # said to be new, a database has nothing to read
+                    raise FDBError(2000)  # an option declared the database new: there is nothing to read
                 self._snap = snap
         return snap
 
@@ -107,7 +108,7 @@ class ReadApi(TransactionRead):
         return SYSTEM_TOP if self._settings.read_system else TOP
 
     def _failed(self, error: FDBError) -> int:
-        """Note that a read failed, and return the code to fail it with."""
+        """Record that a read failed, and return the error code for it."""
         self._read_error = self._read_error or error.code
         return error.code
 
@@ -171,14 +172,14 @@ class ReadApi(TransactionRead):
         return Value(value, self._asked_again(key, snap))
 
     def _asked_again(self, key: bytes, snap: Snapshot) -> Snapshot | None:
-        """Note a read of `key`, which may be known; return where it comes from: `snap`, or nowhere if it is."""
+        """Record a read of `key`. Return its source: `snap`, or None if the value was known."""
         source = self._source_of(key, snap)
         if self._gets.get(key, -1) < 0:
             self._gets[key] = waits.count
         return source
 
     def _looked_at(self, key: bytes, snap: Snapshot) -> Snapshot | None:
-        """Do as `_asked_again` does for a read without a conflict."""
+        """Record a read of `key` without a conflict. Return its source as `_asked_again` does."""
         source = self._source_of(key, snap)
         self._gets.setdefault(key, -waits.count)
         self._only_looked = True
@@ -194,7 +195,7 @@ class ReadApi(TransactionRead):
         return None if told else snap
 
     def _refused(self, key: bytes) -> int:
-        """Return the code that reading `key` meets before anything is read, or 0."""
+        """Return the error code for a read of `key` that is refused before the read, or 0."""
         if special_keys.holds(key):
             return self._deferred_error()
         code = self._blocked()
@@ -219,7 +220,7 @@ class ReadApi(TransactionRead):
         after = key + b"\0" if or_equal else key
         settings = self._settings
         if not after and offset <= 0 and not (settings.ryw_disabled or (snapshot and settings.snapshot_ryw <= 0)):
-            return Key(b"")  # whatever is there: a cluster isn't asked, and the read version is not taken yet
+            return Key(b"")  # a cluster's client answers this itself, and takes no read version
         self._has_read = True
         try:
             return self._key(after, offset, top, snapshot)
@@ -248,7 +249,7 @@ class ReadApi(TransactionRead):
         return Key(min(found, top) if found < pages.BEYOND else top, self._told_by(asked))
 
     def _row_below(self, end: bytes) -> bytes | None:
-        """Return the last row's key below `end` where nothing was written or read before; None if it is not so."""
+        """Return the last key below `end`. Return None after earlier reads or writes, or if there is no row."""
         if self._gets or self._known or not self._writes.empty or end > TOP:
             return None
         rows = self._opened().rows(b"", end, 1, True)
@@ -264,7 +265,7 @@ class ReadApi(TransactionRead):
     def _page(
         self, begin: Any, end: Any, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
     ) -> FutureKeyValueArray:
-        """Read one page; what the binding's range reads are made of. The ends are keys or selectors."""
+        """Read one page of a range. The ends are keys or selectors. The binding's range reads consist of such pages."""
         if (
             type(begin) is bytes
             and type(end) is bytes
@@ -281,7 +282,7 @@ class ReadApi(TransactionRead):
     def _short_page(
         self, begin: bytes, end: bytes, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
     ) -> FutureKeyValueArray | None:
-        """Read a page where nothing was written or read before, straight from the snapshot; None if it is not so."""
+        """Read a page directly from the snapshot. Return None if the range has own writes or earlier reads."""
         if begin >= end or end > TOP or len(begin) > READ_KEY_LIMIT or len(end) > READ_KEY_LIMIT:
             return None
         if mode == StreamingMode.iterator and iteration > 0:
@@ -305,7 +306,7 @@ class ReadApi(TransactionRead):
                     return None
                 return FutureKeyValueArray(error=self._failed(error))
             if more:
-                # Cut off by a limit: what lies beyond was not read. A page full of bytes at its very end is no cut.
+                # A limit ended the page: the rest was not read. A page filled exactly at the range's end is complete.
                 last = rows[-1][0]
                 if reverse:
                     more = last > begin or len(rows) == limit
@@ -383,19 +384,19 @@ class ReadApi(TransactionRead):
         return FutureKeyValueArray((list(starmap(KeyValue, rows)), len(rows), page.more), self._told_by(asked))
 
     def _told_by(self, asked: bool) -> Snapshot | None:
-        """Return where a range or selector comes from that had to be `asked` for, or was known."""
+        """Return the source of a range or selector: the snapshot if it was `asked`, None if the answer was known."""
         if asked:
             self._known_since = waits.count
         return self._snap if self._known_since == waits.count else None
 
     def _now_known(self) -> Intervals:
-        """Return what was read of the snapshot so far."""
+        """Return the ranges that were read from the snapshot so far."""
         gets = self._gets
         known = self._known
         if known is None:
             known = self._known = Intervals()
         if len(gets) != self._synced:
-            new = list(gets)[self._synced :]  # at a stroke: another thread may be reading
+            new = list(gets)[self._synced :]  # one atomic copy: another thread may be reading
             for key in new:
                 known.add(key, key + b"\0")
             self._synced += len(new)
@@ -406,7 +407,7 @@ class ReadApi(TransactionRead):
         return RywIterator(self._opened, self._now_known(), own, self._top())
 
     def _direct(self, begin: Selector, end: Selector, limits: Limits, reverse: bool, snapshot: bool) -> Page:
-        """Read without the transaction's own writes, as ``read_your_writes_disable`` asks."""
+        """Read without the transaction's own writes, for the option ``read_your_writes_disable``."""
         snap, top = self._opened(), min(self._top(), pages.BEYOND)
         if reverse and end.offset > 1:
             found = pages.locate(snap, end)
@@ -422,7 +423,7 @@ class ReadApi(TransactionRead):
         return page
 
     def _add_conflict(self, begin: bytes, end: bytes) -> None:
-        """Conflict on ``[begin, end)``, but for what the transaction has itself written there for certain."""
+        """Add a read conflict on ``[begin, end)``, except where the contents depend only on own writes."""
         if begin >= end:
             return
         cost = len(begin) + len(end) + 24
@@ -440,8 +441,8 @@ class ReadApi(TransactionRead):
             return
         anew = [(begin, end)]
         if writes.count(begin, end) > MANY_WRITES:
-            # Reading on and on over a growing number of own writes must not cost more each time. What was once read
-            # and has been written since can only depend less on the snapshot, so that nothing is missed.
+            # Repeated reads over a growing number of own writes must not cost more each time. So it skips keys that it
+            # has covered. Later writes make a key depend less on the snapshot, never more: no conflict is missed.
             covered = self._covered = self._covered or Intervals()
             anew = list(covered.gaps(begin, end))
             covered.add(begin, end)
@@ -453,7 +454,7 @@ class ReadApi(TransactionRead):
             ranges[:] = Intervals(sorted(ranges))
             self._compact_at = COMPACT_AT + 2 * len(ranges)
 
-    # -- versions and sizes, the latter of what is committed by now, whatever the read version -----------------------
+    # -- versions and sizes: a size counts all that is committed now, at any read version ----------------------------
 
     def _get_read_version(self) -> FutureInt64:
         code = self._deferred_error() or self._broken_error()

@@ -1,9 +1,8 @@
-"""Reading over one's own writes: ranges from either end, key selectors, and the conflicts that reading adds.
+"""Read-your-writes reads: ranges from either end, key selectors, and the conflicts that they add.
 
-The way through the segments is that of FoundationDB's client (``ReadYourWrites`` in its sources), because its
-answers show which way was taken: where a page ends, and by that what a transaction conflicts on, depends on what it
-wrote and read before. A range without own writes and without earlier reads in it takes a short way past all this
-(`reading`).
+The algorithm follows FoundationDB's client (``ReadYourWrites`` in its sources), because a program can observe it. The
+end of a page depends on the transaction's earlier reads and writes, and the page's end decides the read conflicts.
+`read_api` reads a range without own writes or earlier reads directly, without this module.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MANY: Final = 256
 
 
 class RywIterator:
-    """One read's view: the snapshot, what is known of it, the writes over it, and the end of legal keys."""
+    """The view of one read: the snapshot, its known ranges, the writes over it, and the end of legal keys."""
 
     __slots__ = ("asked", "known", "snap", "top", "writes")
 
@@ -35,13 +34,13 @@ class RywIterator:
         self.known = known
         self.writes = writes
         self.top = top
-        self.asked = False  # whether the snapshot had to tell anything
+        self.asked = False  # whether it had to read the snapshot
 
     def position(self) -> Position:
         return Position(self.snap, self.known, self.writes)
 
     def key(self, selector: Selector) -> bytes:
-        """Return the key that `selector` names, no further than the ends of the legal keys."""
+        """Return the key that `selector` names, limited to the range of legal keys."""
         if selector.offset > 0:
             page = self.forward(selector, Selector(self.top, 1), Limits(rows=1))
             if page.to_begin:
@@ -56,8 +55,8 @@ class RywIterator:
         """Return the first page of the rows between two selectors, from either end."""
         page = (self.backward if reverse else self.forward)(begin.copy(), end.copy(), limits.copy())
         if end.plain and page.rows and max(page.rows[0][0], page.rows[-1][0]) >= end.key:
-            # On the way the end is moved over keys that are known to be none. A set by another thread takes no lock,
-            # and may just have made one of them.
+            # The read moves the end over keys that are known to be missing. Another thread may just have set one of
+            # them, as a set takes no lock.
             page.rows = [row for row in page.rows if row[0] < end.key]
             page.more = page.more and reverse
         return page
@@ -65,9 +64,9 @@ class RywIterator:
     # -- resolving -----------------------------------------------------------------------------------------------
 
     def settle(self, selector: Selector, at: Position, page: Page) -> int | None:
-        """Resolve `selector` as far as the told segments go, and put `at` where it then stands.
+        """Resolve `selector` through the known segments, and move `at` to the resulting place.
 
-        Running off the database leaves a selector at its end and is noted on `page`. Returns the offset that was left
+        A selector that runs off the database stops at its end, and `page` records it. Returns the offset that was left
         before that, or None if the selector was plain from the start.
         """
         was_plain = selector.offset == 1
@@ -107,7 +106,7 @@ class RywIterator:
         return None if was_plain else left
 
     def learn(self, page: Page, begin: Selector, end: Selector, reverse: bool) -> None:
-        """Note which keys a page of the snapshot has told about."""
+        """Record the keys that a page of the snapshot covers."""
         self.asked = True
         low = b"" if page.to_begin else begin.key if begin.offset <= 1 else LAST
         high = LAST if page.through_end else end.key if end.offset >= 1 else b""
@@ -126,7 +125,7 @@ class RywIterator:
     # -- forward -------------------------------------------------------------------------------------------------
 
     def forward(self, begin: Selector, end: Selector, limits: Limits) -> Page:
-        """Read a page from the front. `begin`, `end` and `limits` are used up."""
+        """Read a page from the front. Modifies `begin`, `end` and `limits`."""
         page = Page([])
         at, until = self.position(), self.position()
         begin_left, end_left = begin.offset, end.offset
@@ -179,7 +178,7 @@ class RywIterator:
                 if limits.satisfied and page.rows and past_end >= 1 - end.offset:
                     page.more = True
                     break
-                # Ask for everything up to the next cleared range, allowing for single cleared keys on the way.
+                # Ask up to the next cleared range, with an allowance of rows for single cleared keys before it.
                 allowance = 1 << min(requests, 20) if requests else 0
                 ahead = at.copy()
                 single = 0
@@ -236,14 +235,14 @@ class RywIterator:
         return page
 
     def _take_rows(self, at: Position, end: bytes, limits: Limits, page: Page) -> None:
-        """Take the rows from `at` on that are known and unmodified, before `end`, all at once."""
+        """Take all known, unmodified rows from `at` up to `end` at once."""
         rows = self.snap().rows(at.begin, min(end, at.unmodified_end()), _likely(limits))
         taken = limits.take_most(rows)
         page.rows += rows[:taken]
         at.seek(rows[taken - 1][0] + b"\0")
 
     def _take_rows_back(self, at: Position, begin: bytes, limits: Limits, page: Page) -> None:
-        """Take the rows from `at` back that are known and unmodified, down to `begin`, all at once."""
+        """Take all known, unmodified rows from `at` back to `begin` at once."""
         rows = self.snap().rows(max(begin, at.unmodified_begin()), at.end, _likely(limits), True)
         taken = limits.take_most(rows)
         page.rows += rows[:taken]
@@ -259,7 +258,7 @@ class RywIterator:
     # -- backward ------------------------------------------------------------------------------------------------
 
     def backward(self, begin: Selector, end: Selector, limits: Limits) -> Page:
-        """Read a page from the back. `begin`, `end` and `limits` are used up."""
+        """Read a page from the back. Modifies `begin`, `end` and `limits`."""
         page = Page([])
         at, until = self.position(), self.position()
         begin_left, end_left = begin.offset, end.offset

@@ -1,9 +1,11 @@
-"""A position among the segments that a transaction's key space consists of, for the reads that need care.
+"""A position among the segments of a transaction's key space, for reads over own writes or earlier reads.
 
-Every key is in exactly one segment: a *row* whose value can be told, an *empty* range, or an *unknown* one that has
-to be asked of the snapshot. What is told comes from the transaction's own writes and from what it has read already.
-Which ranges it has read decides where a page of a range read ends, and so what a transaction conflicts on that stops
-reading there; that is why the extent of what was read is kept, although the rows themselves are one look away.
+Every key is in exactly one segment: a *row* with a known value, an *empty* range, or an *unknown* range. Known
+segments come from the transaction's own writes and earlier reads. The snapshot answers for unknown ones.
+
+The ranges that were read decide where the page of a range read ends. The page's end decides the conflicts of a
+transaction that stops reading there. So the transaction keeps these ranges, although it could cheaply read the rows
+again.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ LAST: Final = b"\xff\xff"
 
 
 class Position:
-    """A segment, and the way to its neighbours.
+    """A segment, with moves to the next and the previous one.
 
     Args:
-        known: what of the snapshot the transaction has read.
-        writes: its own writes; None to see the snapshot alone.
+        known: the ranges of the snapshot that the transaction has read.
+        writes: the transaction's own writes; None to see only the snapshot.
     """
 
     __slots__ = (
@@ -89,10 +91,10 @@ class Position:
 
     @property
     def kind(self) -> int:
-        """Say what the segment is.
+        """Return the kind of the segment.
 
         Raises:
-            FDBError: 1036, it waits for a versionstamp.
+            FDBError: 1036 if the segment depends on a versionstamp.
         """
         if self.unreadable:
             raise FDBError(1036)
@@ -107,7 +109,7 @@ class Position:
 
     @property
     def told(self) -> bool:
-        """Say whether the segment can be read without asking the snapshot."""
+        """Return whether the segment is known without a read of the snapshot."""
         return not self.unreadable and self.kind != UNKNOWN
 
     @property
@@ -115,12 +117,12 @@ class Position:
         return self._over == UNMODIFIED
 
     def unmodified_end(self) -> bytes:
-        """Return up to where keys are known of the snapshot and not written, from an unmodified row on."""
+        """Return the end of the known, unwritten keys that start at this unmodified row."""
         known = self._known
         return min(self.over_end, known.ends[bisect_right(known.begins, self.below_begin) - 1])
 
     def unmodified_begin(self) -> bytes:
-        """Return from where on keys are known of the snapshot and not written, up to an unmodified row."""
+        """Return the begin of the known, unwritten keys that end at this unmodified row."""
         known = self._known
         return max(self.over_begin, known.begins[bisect_right(known.begins, self.below_begin) - 1])
 
@@ -128,7 +130,7 @@ class Position:
         return self.begin == other.begin and self.end == other.end
 
     def value(self) -> bytes | None:
-        """Return the value of a row; None if the transaction's own operations cleared it."""
+        """Return the value of a row, or None if the transaction's own operations cleared it."""
         if self._over == UNMODIFIED:
             return self.below_value
         if isinstance(self.point, Stack):
@@ -148,7 +150,7 @@ class Position:
         self._seek_over(key)
 
     def next(self) -> None:
-        """Move to the segment behind this one."""
+        """Move to the next segment."""
         at = self.end
         if self.below_end <= at:
             self._next_below(at)
@@ -156,7 +158,7 @@ class Position:
             self._seek_over(at)
 
     def back(self) -> None:
-        """Move to the segment before this one."""
+        """Move to the previous segment."""
         at = self.begin
         if self.below_begin >= at:
             self._back_below(at)
@@ -187,7 +189,7 @@ class Position:
         return rows[0] if rows else None
 
     def _next_below(self, key: bytes) -> None:
-        """Move on to `key`, where the present segment of the snapshot ends."""
+        """Move on to `key`, the end of the snapshot's current segment."""
         known = self._known
         if key >= LAST:
             self._below, self.below_begin, self.below_end = EMPTY, LAST, LAST + b"\0"
@@ -200,7 +202,7 @@ class Position:
             self._ahead = _rows(self._snap, key, known.ends[at])
             self.below_value = None
         elif self._below == EMPTY and self.below_value is not None:
-            # The row at the end of an empty range was seen when the range was.
+            # The read of the empty range has found the row at its end.
             self._below, self.below_begin, self.below_end = ROW, key, key + b"\0"
             return
         row = next(self._ahead, None)
@@ -213,7 +215,7 @@ class Position:
             self._below, self.below_begin, self.below_end, self.below_value = EMPTY, key, row[0], row[1]
 
     def _back_below(self, key: bytes) -> None:
-        """Move back from `key`, where the present segment of the snapshot begins."""
+        """Move back from `key`, the begin of the snapshot's current segment."""
         known = self._known
         self._ahead = None
         self.below_value = None
@@ -263,7 +265,7 @@ class Position:
             self._over = INDEPENDENT
 
     def _between(self, writes: WriteBuffer, key: bytes, begin: bytes, end: bytes) -> None:
-        """Settle on the segment without a written key that holds `key`, inside ``[begin, end)``."""
+        """Move to the segment around `key`, which is not written. The segment is inside ``[begin, end)``."""
         for ranges, kind in ((writes.clears, CLEARED), (writes.unreadable, UNMODIFIED)):
             at = bisect_right(ranges.begins, key) - 1
             if at >= 0 and key < ranges.ends[at]:
@@ -285,7 +287,7 @@ class Position:
         self.over_begin, self.over_end = begin, end
 
     def _back_over(self, key: bytes) -> None:
-        """Move back from `key`, where the present segment of the writes begins."""
+        """Move back from `key`, the begin of the writes' current segment."""
         writes = self._writes
         self.point = None
         self.unreadable = False
@@ -316,9 +318,9 @@ class Position:
 
 
 def _rows(snap: Callable[[], Snapshot], begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Give the rows of a range, at first a few at a time.
+    """Yield the rows of a range. The first reads fetch few rows.
 
-    No method of a position, which has this: a cycle would keep a dropped transaction alive.
+    This is no method of `Position`, which holds the iterator: the cycle would keep a dropped transaction alive.
     """
     count = 1
     while begin < end:

@@ -1,8 +1,8 @@
-"""The keys from ``\\xff\\xff``, which stand for what a transaction knows about itself and a cluster about its machines.
+"""The special keys from ``\\xff\\xff``: information about the transaction, and about a cluster's machines.
 
-The transaction's own are here: its read and write conflict ranges and, after a commit failed with 1020 under
-``report_conflicting_keys``, the ranges that it failed on. Each is told by its edges: ``1`` where a range begins, ``0``
-where it ends. Those about machines belong to a cluster; asking for one raises `options.Unsupported`.
+This module has the transaction's keys. They show its read and write conflict ranges. After a commit failed with 1020
+under ``report_conflicting_keys``, they also show the ranges that it failed on. A range has two keys: ``1`` at its
+begin and ``0`` at its end. The keys about machines belong to a cluster: reading one raises `options.Unsupported`.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ MODULES: Final = sorted((TRANSACTION, ERROR_MESSAGE, *MACHINES))
 
 
 def holds(key: bytes) -> bool:
-    """Say whether `key` is a special one."""
+    """Return whether `key` is a special key."""
     return BEGIN <= key < END
 
 
 def write_error(settings: Settings) -> int:
-    """Return the code of writing a special key: they are closed unless an option opens them, and then none is here."""
+    """Return the error code for writing a special key: 2114, or 2115 (no such key) if an option allows writes."""
     return 2115 if settings.write_special else 2114
 
 
 def get(tr: Transaction, key: bytes) -> Value:
     """Read one special key."""
     if key == BEGIN:
-        return Value(None)  # a cluster's client knows no next key, and reads an empty range
+        return Value(None)  # a cluster's client finds no next key and reads an empty range
     page = get_range(tr, Selector(key, 1), Selector(key + b"\0", 1), 0, UNLIMITED, False)
     if page._error:
         return FailedValue(page._error)
@@ -95,10 +95,10 @@ def get_range(
 
 
 def _boundary_error(begin: bytes, end: bytes, relaxed: bool) -> int:
-    """Return the code of a range that is not inside one module, which `relaxed` allows, or 0.
+    """Return the error code of a range that is not inside one module, or 0. `relaxed` allows such ranges.
 
     Raises:
-        Unsupported: it reads about a cluster's machines.
+        Unsupported: the range has keys about a cluster's machines.
     """
     if not relaxed:
         at = bisect_right(MODULES, (begin, END)) - 1
@@ -121,7 +121,7 @@ def _index(keys: list[bytes], selector: Selector) -> int:
 
 
 def _through_reads(keys: list[bytes], selector: Selector) -> bool:
-    """Say whether a selector is found by going through the read conflicts, which no broken transaction tells."""
+    """Return whether resolving a selector reads the read conflicts. A broken transaction refuses that."""
     to = bisect_left(keys, selector.key) + selector.offset - 1
     if selector.key <= READS:
         return selector.offset > 1 and to >= bisect_left(keys, READS)
@@ -145,5 +145,5 @@ def _rows(tr: Transaction) -> list[KeyValue]:
 
 
 def merged(ranges: list[tuple[bytes, bytes]]) -> Intervals:
-    """Return ranges as one set."""
+    """Return the union of ranges."""
     return Intervals(sorted(ranges))

@@ -1,4 +1,4 @@
-"""The operations of one transaction on one key, folded as far as FoundationDB's client folds them."""
+"""The operations of one transaction on one key, folded like in FoundationDB's client."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Operation = tuple[int, bytes | None]
 Mutation = tuple[int, bytes, bytes]
 
 INDEPENDENT: Final = frozenset({SET}) | VERSIONSTAMPED
-"""Operations that need no value to begin with."""
+"""Operations that do not depend on the previous value."""
 
 
 class Stack:
-    """The operations on one key, oldest first, folded as far as FoundationDB folds them.
+    """The operations on one key, oldest first, folded like in FoundationDB.
 
-    ``(SET, None)`` stands for the missing value that an operation on a cleared key starts from.
+    ``(SET, None)`` is the missing value from which an operation on a cleared key starts.
     """
 
     __slots__ = ("ops", "unreadable")
@@ -40,11 +40,11 @@ class Stack:
 
     @property
     def dependent(self) -> bool:
-        """Say whether the value depends on the snapshot's."""
+        """Return whether the value depends on the snapshot's value."""
         return self.ops[0][0] not in INDEPENDENT
 
     def fold(self, op: int, param: bytes) -> None:
-        """Put an operation on top, into the last one where the two together have one operation's effect."""
+        """Add an operation. Merge it into the last one if a single operation has the effect of both."""
         top_op, top = self.ops[-1]
         if top_op == op and op != COMPARE_AND_CLEAR:
             if op in LENGTH_SENSITIVE and top is not None and len(top) != len(param):
@@ -59,10 +59,10 @@ class Stack:
             self.ops.append((op, param))
 
     def value(self, under: bytes | None) -> bytes | None:
-        """Return the key's value, given the snapshot's.
+        """Return the key's value, given the snapshot's value `under` it.
 
         Raises:
-            FDBError: 1000, where FoundationDB's client fails as well: on an operation after a versionstamped one.
+            FDBError: 1000 for an operation after a versionstamped one. FoundationDB's client fails there too.
         """
         ops = self.ops
         if len(ops) == 1 and ops[0][0] in INDEPENDENT:
@@ -78,7 +78,7 @@ class Stack:
 
 
 Point = bytes | Stack | None
-"""The state of one written key: the value that was set, its operations, or None for a clear of just this key."""
+"""The state of one written key: the value of a set, a stack of operations, or None for a clear of this key."""
 
 
 def emit(key: bytes, point: Point, mutations: list[Mutation]) -> None:

@@ -1,9 +1,11 @@
-"""A transaction: its reads and writes, the states it goes through, and how it ends.
+"""A transaction: its reads and writes, its states, and its end.
 
-FoundationDB's states are kept as they are, since programs come to lean on them: a write that was refused fails the
-commit (*deferred*), a read that failed fails it too, a use after the commit began fails both (2017), cancelling or
-running out of time fails everything from then on (*broken*), and only `reset` or an `on_error` that
-succeeds make it new.
+The states are FoundationDB's, because programs rely on them:
+
+- A refused write fails the commit (*deferred*). A failed read fails the commit too.
+- A use after the commit began fails with 2017, and the commit fails as well.
+- After a cancel or a timeout every operation fails (*broken*).
+- Only `reset`, or an `on_error` that succeeds, makes the transaction new.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
-from _thread import RLock  # what `threading.RLock` calls: making one is on the way of every transaction
+from _thread import RLock  # what `threading.RLock` calls; shorter, as each transaction makes one
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -52,9 +54,9 @@ class Transaction(WriteApi):
     _backoff = FIRST_DELAY
     _broken = 0
     _commit: Commit | None = None
-    _committing: StoreSnapshot | None = None  # what the commit's transaction has read
+    _committing: StoreSnapshot | None = None  # the snapshot that the commit's transaction read
     _committed = -1
-    _defaults: Settings | None = None  # the database's options of when it was made or reset, if it has set others
+    _defaults: Settings | None = None  # the database's options at creation or reset, if this set others
     _deferred = 0
     _failed_ranges: Sequence[Range] = ()
     _pause: weakref.ref[Pause] | None = None
@@ -78,7 +80,7 @@ class Transaction(WriteApi):
             self._deferred = settings.error
 
     def _start(self) -> None:
-        """Forget everything, as `reset` does."""
+        """Discard the whole state, for `reset`."""
         self._backoff = FIRST_DELAY
         self._retries = 0
         self._created = time.monotonic()
@@ -87,7 +89,7 @@ class Transaction(WriteApi):
         self._renew()
 
     def _renew(self) -> None:
-        """Forget what was read and written, and keep the options that outlive an error, as `on_error` does."""
+        """Discard reads and writes, but keep the options that outlive an error, for `on_error`."""
         self._close_snapshot()
         self._version = self._version_wait = None
         self._writes = WriteBuffer()
@@ -117,7 +119,7 @@ class Transaction(WriteApi):
         self._odd = settings.odd or bool(latest.error)
 
     def _cut(self, code: int) -> None:
-        """Fail the reads that are under way. A commit that is done had waited for them."""
+        """Fail the reads that are under way. None is under way after a commit has ended: it waited for them."""
         snap = self._snap
         if snap is None and self._commit is not None and not self._commit.is_ready():
             snap = self._committing
@@ -184,7 +186,7 @@ class Transaction(WriteApi):
         return self._broken
 
     def _time_left(self) -> float | None:
-        """Return how many seconds there are until the transaction's time is out; None for no limit."""
+        """Return the seconds until the transaction times out, or None for no limit."""
         timeout = self._settings.timeout
         if not timeout or self._broken_error():
             return None
@@ -195,7 +197,7 @@ class Transaction(WriteApi):
             self._break(2017)
 
     def _failed(self, error: FDBError) -> int:
-        if self._commit is not None:  # begun by another thread while this one read, it has closed the snapshot
+        if self._commit is not None:  # another thread began it during this read and closed the snapshot
             self._used_during_commit()
             return 2017
         return super()._failed(error)
@@ -203,7 +205,7 @@ class Transaction(WriteApi):
     def _break(self, code: int) -> None:
         self._broken = code
         self._odd = True
-        if code != 1031:  # there was time enough for what is under way
+        if code != 1031:  # 1031 is the timeout: reads that are under way had time enough
             self._cut(code)
         if self._commit is not None:
             self._commit.fail(code)
@@ -233,7 +235,7 @@ class Transaction(WriteApi):
                 self._defer(2000)
                 return
             if not before:
-                self._conflict_ranges = []  # those added by hand so far are forgotten
+                self._conflict_ranges = []  # drop the ranges that the program added
         if code == INITIALIZE_NEW_DATABASE:
             if self._has_version():
                 self._defer(2010)
@@ -241,7 +243,7 @@ class Transaction(WriteApi):
                 self._version = 0
             return
         if code == TIMEOUT:
-            self._broken_error()  # the one so far may be over
+            self._broken_error()  # the old timeout may be over
         if self._defaults is None:
             self._defaults = self._settings
             self._settings = self._settings.copy()
@@ -259,7 +261,7 @@ class Transaction(WriteApi):
     def get(self, key: Any) -> Value:
         """Read the value of `key`.
 
-        *Conflicts:* with writes to `key`, unless the transaction has itself set or cleared it.
+        *Conflicts:* with writes to `key`, unless this transaction has set or cleared it.
         """
         if type(key) is not bytes:
             key = key_to_bytes(key)
@@ -279,7 +281,7 @@ class Transaction(WriteApi):
         return value
 
     def get_key(self, key_selector: Any) -> Key:
-        """Return the key that a selector names: ``b""`` before the first, ``b"\\xff"`` behind the last.
+        """Return the key that a selector names: ``b""`` before the first key, ``b"\\xff"`` after the last.
 
         *Conflicts:* with writes between the selector's key and the one found.
         """
@@ -292,11 +294,11 @@ class Transaction(WriteApi):
         return self._page(begin, end, limit, streaming_mode, iteration, reverse, False)
 
     def get_read_version(self) -> FutureInt64:
-        """Return the version that the transaction reads at, which its first read sets."""
+        """Return the read version. The first read sets it."""
         return self._get_read_version()
 
     def set_read_version(self, version: int) -> None:
-        """Read at `version`, which another transaction got from `get_read_version` not long ago."""
+        """Read at `version`, which another transaction recently got from `get_read_version`."""
         version = integer(version, 64)
         if self._deferred_error():
             return
@@ -307,14 +309,14 @@ class Transaction(WriteApi):
             self._defer(2011)
         else:
             self._version = version
-            with contextlib.suppress(FDBError):  # a version that is not there fails the reads, not this
+            with contextlib.suppress(FDBError):  # an unavailable version fails the reads, not this call
                 self._snap = self._store.snapshot_at(version)
 
     def _has_version(self) -> bool:
         return self._version is not None or (self._commit is not None and self._commit.versioned)
 
     def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> FutureInt64:
-        """Return the size of a range's keys and values: exactly, where a cluster estimates.
+        """Return the exact size of a range's keys and values. A cluster estimates it.
 
         *Cost:* a read of the range.
         """
@@ -323,7 +325,7 @@ class Transaction(WriteApi):
         return self._estimated_size(begin_key, end_key)
 
     def get_range_split_points(self, begin_key: Any, end_key: Any, chunk_size: int) -> FutureKeyArray:
-        """Return keys, both ends among them, that cut a range into chunks of about `chunk_size` bytes.
+        """Return keys that divide a range into chunks of about `chunk_size` bytes. The list includes both ends.
 
         *Cost:* a read of the range.
         """
@@ -331,7 +333,7 @@ class Transaction(WriteApi):
             raise ValueError("Invalid begin key, end key or chunk size")
         return self._split_points(begin_key, end_key, integer(chunk_size))
 
-    # -- special keys: what the transaction knows about itself ----------------------------------------------------
+    # -- special keys about the transaction itself ----------------------------------------------------------------
 
     def _get_special(self, key: bytes) -> Value:
         return special_keys.get(self, key)
@@ -354,7 +356,7 @@ class Transaction(WriteApi):
         return special_keys.merged([(key, key + b"\0") for key in writes.conflict_keys()] + list(writes.conflicts))
 
     def _stamped_ranges(self) -> list[Range]:
-        """Return where the versionstamped keys may be, and after the commit where they are."""
+        """Return the ranges that may get versionstamped keys, and after the commit the keys themselves."""
         keys = () if self._commit is None else self._commit.stamped()
         return [(key, key + b"\0") for key in keys] or self._writes.stamped
 
@@ -366,10 +368,10 @@ class Transaction(WriteApi):
     # -- watches -------------------------------------------------------------------------------------------------
 
     def watch(self, key: Any) -> Future[None]:
-        """Return a future that becomes ready when the value of `key` is other than this transaction sees it.
+        """Return a future that becomes ready when `key` has another value than this transaction sees.
 
-        It starts to watch when the transaction commits and outlives it. A value that changes and changes back
-        may go unnoticed.
+        The watch starts when the transaction commits, and outlives it. It may miss a value that changes and changes
+        back.
 
         *Conflicts:* as a read of `key`.
         """
@@ -385,7 +387,7 @@ class Transaction(WriteApi):
             return FailedWatch(error=code)
         read_error = self._read_error
         value = self._get(key, False)
-        self._read_error = read_error  # a watch that fails does not fail the commit
+        self._read_error = read_error  # a failed watch does not fail the commit
         if isinstance(value, FailedValue):
             return FailedWatch(error=value.code)
         try:
@@ -399,10 +401,10 @@ class Transaction(WriteApi):
     # -- the end -------------------------------------------------------------------------------------------------
 
     def commit(self) -> Future[None]:
-        """Make the writes take effect, all or none.
+        """Commit: make all writes take effect, or none.
 
-        The future raises 1020 if something that was read has been written since, 1021 if the outcome is not known.
-        A commit happens also when nobody waits for it.
+        The future raises 1020 if another transaction has written a key that this one read, and 1021 if the outcome is
+        unknown. The commit happens even if no caller waits for the future.
         """
         if self._odd:
             code = self._blocked()
@@ -432,11 +434,11 @@ class Transaction(WriteApi):
             snap.close()
 
     def get_committed_version(self) -> int:
-        """Return the version that the last successful commit got: -1 before one, and if it had nothing to write."""
+        """Return the version of the last successful commit: -1 before the first, and if it wrote nothing."""
         if self._commit is not None:
             self._committed = self._commit.version(self._committed)
             if self._committed > 0:
-                # It may be meant for `set_read_version`: keep that state readable, also without this transaction.
+                # The program may pass it to `set_read_version`: keep that state readable after this transaction ends.
                 with contextlib.suppress(FDBError):
                     snap = self._store.snapshot_at(self._committed)
                     self._store.pin(snap)
@@ -444,7 +446,7 @@ class Transaction(WriteApi):
         return self._committed
 
     def get_versionstamp(self) -> FutureString:
-        """Return the future of the commit's 10-byte versionstamp. It has to be asked for before the commit."""
+        """Return the future of the commit's 10-byte versionstamp. Call this before the commit."""
         code = self._blocked()
         if code:
             return FailedKey(code)
@@ -453,15 +455,16 @@ class Transaction(WriteApi):
         return stamp
 
     def get_approximate_size(self) -> FutureInt64:
-        """Return about how many bytes the commit would send, of the 10,000,000 that it may."""
+        """Return the approximate size of the commit in bytes. The limit is 10,000,000."""
         code = self._deferred_error()
         return FutureInt64(error=code) if code else FutureInt64(self._size)
 
     def on_error(self, error: Any) -> Future[None]:
-        """Make the transaction ready for another attempt after `error`, or raise it again if none would help.
+        """Make the transaction ready for another attempt after `error`. Raise the error again if a retry can't help.
 
-        The future becomes ready after a pause: 10 ms at first, twice as much each time up to the option
-        ``max_retry_delay``, all of it times a random fraction, so that those who conflicted don't meet again.
+        The future becomes ready after a pause. The pause starts at 10 ms and doubles up to the option
+        ``max_retry_delay``. Each pause is multiplied by a random fraction, so that conflicting transactions don't
+        collide again.
         """
         if isinstance(error, FDBError):
             code = error.code
@@ -473,9 +476,9 @@ class Transaction(WriteApi):
         return Pause.after(self, code)
 
     def reset(self) -> None:
-        """Make it a new transaction. What was asked of the old one and is not ready yet fails with 1025.
+        """Make this a new transaction. Futures of the old one that are not ready fail with 1025.
 
-        In a pause of `on_error` that takes a second `reset`: the one that is under way cancels the transaction.
+        During a pause of `on_error`, the first `reset` cancels the transaction; a second `reset` makes it new.
         """
         with self._lock:
             pause = None if self._pause is None else self._pause()
@@ -486,12 +489,12 @@ class Transaction(WriteApi):
                 self._break(1025)
 
     def cancel(self) -> None:
-        """Fail everything that is asked of the transaction from now on, until `reset`."""
+        """Fail every later operation of the transaction, until `reset`."""
         if not self._broken:
             self._break(1025)
 
     def _abandon(self, code: int) -> None:
-        """Fail what is still on its way."""
+        """Fail the futures that are not ready yet."""
         if self._commit is not None:
             self._failed_ranges = self._commit.conflicting() or self._failed_ranges
             self._committed = self._commit.version(self._committed)

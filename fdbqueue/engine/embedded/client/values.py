@@ -1,4 +1,4 @@
-"""The futures of a read key and of a resolved key selector, which stand in for the bytes themselves."""
+"""The futures of a value and of a resolved key selector. Programs use them like the bytes themselves."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fdbqueue.engine.errors import FDBError
 
 
 class FutureString(Future[bytes]):
-    """A future that compares, converts and slices as its bytes do, and calls itself `bytes` when asked.
+    """A future that compares, converts and slices like its bytes. Its `__class__` is `bytes`.
 
-    As in the binding, what has no value compares with None, and any method of bytes then raises a TypeError.
+    As in the binding, a missing value compares with None, and any method of bytes then raises a TypeError.
     """
 
     __slots__ = ()
@@ -110,7 +110,7 @@ for _name in dir(bytes):
 
 
 class Read(FutureString):
-    """What was read, and asked for unless it has no `source`: see `lateness`."""
+    """The result of a read. Without a `source` it was known before: see `store.in_flight`."""
 
     __slots__ = ("_asked_at", "_source", "_value")
 
@@ -130,7 +130,7 @@ class Read(FutureString):
         return self._value
 
     def under_way(self) -> bool:
-        """Say whether a cluster's client would still be waiting for it."""
+        """Return whether a cluster's client would still wait for the result."""
         return self._source is not None and self._asked_at == waits.count
 
     def is_ready(self) -> bool:
@@ -150,12 +150,12 @@ class Read(FutureString):
 
 
 class Value(Read):
-    """The value of a key, or that it has none."""
+    """The value of a key, or None if the key has none."""
 
     __slots__ = ()
 
     def present(self) -> bool:
-        """Say whether the key has a value."""
+        """Return whether the key has a value."""
         return self.value is not None
 
 
@@ -166,7 +166,7 @@ class Key(Read):
 
 
 class FailedValue(Value):
-    """The error that reading a key met."""
+    """The error of a failed read of a key."""
 
     __slots__ = ("code",)
 
@@ -180,7 +180,7 @@ class FailedValue(Value):
 
 
 class FailedKey(Key):
-    """The error that a key selector met."""
+    """The error of a failed key selector."""
 
     __slots__ = ("code",)
 
@@ -194,11 +194,11 @@ class FailedKey(Key):
 
 
 class PendingKey(FutureString, Pending[bytes]):
-    """The bytes that a commit will bring: its versionstamp.
+    """The versionstamp of a commit, known when the commit ends.
 
     Args:
-        time_left: leads to what returns how many seconds there are for it, None for no limit, and fails the future
-            when there are none.
+        time_left: refers to a method that returns the seconds left, or None for no limit. It fails this future if
+            there are none left.
     """
 
     __slots__ = ("_time_left",)

@@ -1,8 +1,8 @@
-"""Reads at a version that no commit has reached yet: they wait for it for a second, as on a cluster.
+"""Reads at a version that no commit has reached yet: they wait up to a second for it, as on a cluster.
 
-A transaction's `VersionWait` looks after each commit, of any process, and 20 times a second. Meanwhile it holds the
-newest state. That is the state of the version, if the next commit goes beyond it. The reads that came too early are
-made again by the thread that wants their answer, or by the commit.
+A transaction's `VersionWait` checks the version after each commit of any process, and 20 times a second. Meanwhile it
+holds the newest snapshot. If the next commit skips the version, this snapshot is the state at that version. The thread
+that needs the answer of an early read repeats it, or the commit does.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from fdbqueue.engine.embedded.store.store import Store
 
 LONGEST_SECONDS: Final = 1.0
-"""How long a cluster's storage server waits for a version."""
+"""The time for which a cluster's storage server waits for a version."""
 
 TimeLeft = weakref.WeakMethod[Callable[[], float | None]]
 
 
 class VersionWait(Pending[None]):
-    """The future of a read version: ready when a commit has reached it, or with 1009 after a second."""
+    """The future of a read version. It is ready when a commit reaches it, and fails with 1009 after a second."""
 
     __slots__ = ("_due", "_held", "_looking", "_store", "_time_left", "_version", "reads")
 
@@ -46,15 +46,15 @@ class VersionWait(Pending[None]):
         self._held: Snapshot | None = None
         self._looking = threading.RLock()  # a garbage collection inside may end the transaction
         self.reads: list[LateRead] = []
-        """The reads that wait, in the order in which they were asked for."""
-        with contextlib.suppress(RuntimeError):  # no more threads: who blocks looks for itself
+        """The reads that wait, in the order of their requests."""
+        with contextlib.suppress(RuntimeError):  # no thread can start: a blocked caller checks the version itself
             store.follow(self.look)
         self.look()
 
     def look(self) -> float:
-        """Settle the future if it is time; return for how many seconds to wait otherwise."""
+        """Settle the future if the version is reached or the time is up. Return the seconds to wait otherwise."""
         time_left = self._time_left()
-        limit = None if time_left is None else time_left()  # settles this if the transaction's time is out
+        limit = None if time_left is None else time_left()  # settles this future if the transaction has timed out
         left = self._due - time.monotonic()
         if not self._settled:
             if self._reached():
@@ -68,7 +68,7 @@ class VersionWait(Pending[None]):
             try:
                 newest = self._store.snapshot()
             except StorageError:
-                return True  # the reads meet that error, too, and raise it
+                return True  # the reads get the same error and raise it
             if newest.version >= self._version:
                 newest.close()
                 return True
@@ -78,7 +78,7 @@ class VersionWait(Pending[None]):
             return False
 
     def release(self) -> None:
-        """Let go of the state that is held."""
+        """Release the snapshot that this holds."""
         with self._looking:
             held, self._held = self._held, None
             if held is not None:
@@ -93,7 +93,7 @@ class VersionWait(Pending[None]):
         return True
 
     def failed(self) -> int:
-        """Return the error that a commit of the transaction meets because of its reads, or 0."""
+        """Return the error code with which the transaction's reads fail its commit, or 0."""
         for read in self.reads:
             try:
                 read.answer()
@@ -101,12 +101,12 @@ class VersionWait(Pending[None]):
                 if error.code != CANCELLED and not read.may_fail:
                     return error.code
             except StorageError:
-                return 0  # the commit meets that error, too
+                return 0  # the commit gets the same error
         return 0
 
 
 class LateRead(Pending[None]):
-    """A read that waits for its version, and how to make it.
+    """A read that waits for its version.
 
     Attributes:
         may_fail: Whether the transaction can commit if the read fails.
@@ -125,10 +125,10 @@ class LateRead(Pending[None]):
         wait.on_ready(lambda wait: self.settle(error=wait._error))
 
     def answer(self) -> Any:
-        """Wait for the version, make the read unless that was done, and return its future.
+        """Wait for the version, read once, and return the future of the read.
 
         Raises:
-            FDBError: the version did not come, or the read failed.
+            FDBError: no commit reached the version, or the read failed.
         """
         if not self._settled:
             self.block_until_ready()
@@ -136,7 +136,7 @@ class LateRead(Pending[None]):
             raise FDBError(self._error)
         if self._answer is None:
             tr = self._tr()
-            if tr is None or tr._version_wait is not self._wait:  # it was dropped, or reset
+            if tr is None or tr._version_wait is not self._wait:  # it was dropped or reset
                 raise FDBError(TRANSACTION_CANCELLED)
             with tr._lock:
                 if self._answer is None:
@@ -155,11 +155,11 @@ class LateRead(Pending[None]):
 
     def _leave_parent(self) -> None:
         if self._adopt():
-            self.settle(error=TRANSACTION_TOO_OLD)  # as all that a forked child reads by its parent's transaction
+            self.settle(error=TRANSACTION_TOO_OLD)  # as for all reads of a forked child in its parent's transaction
 
 
 def _wait_of(tr: ReadApi) -> VersionWait:
-    """Return what waits for the version that `tr` was set to read at, and no commit has reached."""
+    """Return the `VersionWait` of `tr`, whose read version no commit has reached yet."""
     with tr._lock:
         wait = tr._version_wait
         if wait is not None and wait.is_ready():
@@ -171,7 +171,7 @@ def _wait_of(tr: ReadApi) -> VersionWait:
 
 
 class _Late:
-    """What the futures of late reads have in common."""
+    """Base of the futures of late reads."""
 
     __slots__ = ()
 
@@ -190,7 +190,7 @@ class _Late:
         self._late.cancel()
 
     def under_way(self) -> bool:
-        """Return whether the read has yet to be made."""
+        """Return whether the read still waits."""
         return not self._late.is_ready()
 
 
@@ -212,7 +212,7 @@ class LateValue(_LateString, Value):
         self._late = late
 
     def let_fail(self) -> None:
-        """Let the transaction commit if the read fails."""
+        """Allow the transaction to commit if the read fails."""
         self._late.may_fail = True
 
 

@@ -1,4 +1,4 @@
-"""The faces of reading: what a transaction and its snapshot view have in common, and that view."""
+"""The public read methods of a transaction and of its snapshot view, and that view."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def key_to_bytes(key: Any) -> bytes:
-    """Return the bytes of a key, or of what stands in for one.
+    """Return the bytes of a key, or of an object that has `as_foundationdb_key`.
 
     Raises:
-        TypeError: it is no bytes.
+        TypeError: the key is not bytes.
     """
     if hasattr(key, "as_foundationdb_key"):
         key = key.as_foundationdb_key()
@@ -30,10 +30,10 @@ def key_to_bytes(key: Any) -> bytes:
 
 
 def value_to_bytes(value: Any) -> bytes:
-    """Return the bytes of a value, or of what stands in for one.
+    """Return the bytes of a value, or of an object that has `as_foundationdb_value`.
 
     Raises:
-        TypeError: it is no bytes.
+        TypeError: the value is not bytes.
     """
     if hasattr(value, "as_foundationdb_value"):
         value = value.as_foundationdb_value()
@@ -43,10 +43,10 @@ def value_to_bytes(value: Any) -> bytes:
 
 
 def integer(value: Any, bits: int = 32) -> int:
-    """Return a number as the client's library takes it, which cuts it to so many `bits`, the first being its sign.
+    """Return a number as the client library gets it: truncated to a signed integer of `bits` bits.
 
     Raises:
-        ctypes.ArgumentError: it is no whole number.
+        ctypes.ArgumentError: the value is not an integer.
     """
     if not isinstance(value, int):
         raise ArgumentError(f"a whole number was expected, not {type(value).__name__}")
@@ -55,7 +55,7 @@ def integer(value: Any, bits: int = 32) -> int:
 
 
 class TransactionRead:
-    """What a transaction and its `snapshot` view have in common: the reads."""
+    """The reads of a transaction and of its `snapshot` view."""
 
     db: Database
 
@@ -76,10 +76,10 @@ class TransactionRead:
         reverse: bool = False,
         streaming_mode: int = StreamingMode.iterator,
     ) -> FDBRange:
-        """Read the rows from `begin` (a key or selector; None: the first key) to `end`, which is left out.
+        """Read the rows from `begin` (a key or selector; None: the first key) up to and excluding `end`.
 
-        *Conflicts:* with writes to what was handed out and what lies between, no further: with a `limit`, or when the
-        iteration stops early, only as far as the pages that were read.
+        *Conflicts:* with writes to the part of the range that was read, gaps included. With a `limit`, or if the
+        iteration stops early, the conflicts end with the pages that were read.
         """
         if begin is None:
             begin = b""

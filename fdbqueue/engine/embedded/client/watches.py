@@ -1,4 +1,4 @@
-"""Watches: futures that become ready when a key's value is no longer the one that was seen."""
+"""Watches: futures that become ready when a key has another value than the transaction saw."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ TOO_MANY: Final = 1032
 
 
 class Outstanding:
-    """How many watches a database has that have not fired, and how many it may have."""
+    """The number of a database's watches that have not fired, and its limit."""
 
     __slots__ = ("_count", "limit", "lock")
 
     def __init__(self, limit: int = 10_000) -> None:
         self.limit = limit
         self._count = 0
-        # Reentrant: a garbage collection inside may end a watch.
+        # Reentrant: a garbage collection may end a watch while this thread holds the lock.
         self.lock = threading.RLock()
 
     def take(self) -> None:
         """Count one more.
 
         Raises:
-            FDBError: 1032, there are as many as there may be.
+            FDBError: 1032 if the limit is reached.
         """
         with self.lock:
             if self._count >= self.limit:
@@ -48,7 +48,7 @@ class Outstanding:
 
 
 class Watch(Pending[None]):
-    """The future of a change. It belongs to its transaction until that commits, and to itself from then on."""
+    """The future of a change. It depends on its transaction until the commit, and is independent afterwards."""
 
     __slots__ = ("_callback", "_outstanding", "_read", "_store", "key", "value")
 
@@ -80,14 +80,14 @@ class Watch(Pending[None]):
         return adopted
 
     def written(self, *value: bytes | None) -> None:
-        """Note that its own transaction wrote the key; nothing given is a value that is not known before the commit."""
+        """Handle a write of the watch's own transaction. No `value` means a value that only the commit knows."""
         if isinstance(self._read, LateValue) and self._read.under_way():
-            return  # it is compared when the watch starts
+            return  # `activate` compares the value
         if not value or value[0] != self.value:
             self.settle()
 
     def read_late(self, read: Value) -> None:
-        """Take over the value, which is known only now."""
+        """Set the value that a late read has brought."""
         try:
             self.value = read.value
         except FDBError as error:
@@ -96,22 +96,22 @@ class Watch(Pending[None]):
             self.settle()
 
     def cut_off(self, error: int) -> None:
-        """Fail if the watch's own read is under way, since its transaction fails."""
+        """Fail with the transaction if the watch's own read is under way."""
         if self._read.under_way():
             self.settle(error=error)
 
     def abandon(self, error: int) -> None:
-        """Fail, because the transaction did."""
+        """Fail because the transaction failed."""
         self.settle(error=error)
 
     def activate(self) -> None:
-        """Start to look, after the commit."""
+        """Start to watch, after the commit."""
         self._adopt()
         if isinstance(self._read, LateValue):
             self.read_late(self._read)
         if self._settled:
             return
-        weak = weakref.ref(self)  # a watch that nobody holds any more ends
+        weak = weakref.ref(self)  # a dropped watch ends
 
         def look() -> None:
             watch = weak()
@@ -126,7 +126,7 @@ class Watch(Pending[None]):
         self._look()
 
     def _look(self) -> None:
-        """Fire if the value is another one now, or nobody can tell: whoever waits reads it, and is told why not."""
+        """Fire if the value has changed, or on a StorageError: the waiter then reads the key and gets the error."""
         if self._settled:
             return
         try:
@@ -137,7 +137,7 @@ class Watch(Pending[None]):
             self.settle()
 
     def __del__(self) -> None:
-        if not getattr(self, "_settled", True):  # one over the limit was never made
+        if not getattr(self, "_settled", True):  # a watch over the limit was never initialized
             self.settle(error=1101)
 
 

@@ -1,7 +1,7 @@
-"""The writing half of a transaction: sets, clears, atomic operations and conflict ranges, none of which ever waits.
+"""The writing half of a transaction: sets, clears, atomic operations and conflict ranges. None of them waits.
 
-A write that is not allowed says so later, as on a cluster: the first such error fails whatever is asked next that has
-an answer, the commit above all.
+A forbidden write fails later, as on a cluster. The first such error fails every later operation that returns a
+future, above all the commit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 KEY_LIMIT: Final = 10_000
 MUTATION_BYTES: Final = 44
-"""What a mutation counts towards a transaction's size beyond its key and value; a conflict range counts 24."""
+"""Bytes that a mutation adds to a transaction's size besides key and value. A conflict range adds 24."""
 
 ATOMICS: Final = {
     "add": ADD,
@@ -66,15 +66,15 @@ ATOMICS: Final = {
     "byte_max": BYTE_MAX,
     "compare_and_clear": COMPARE_AND_CLEAR,
 }
-"""Atomic operations under the binding's names; it offers each with ``bit_`` before it as well."""
+"""Atomic operations by the binding's names. The binding also offers each with the prefix ``bit_``."""
 _SETTLED_AT_COMMIT: Final = frozenset(OPERATIONS) - {SET_VERSIONSTAMPED_VALUE}
-"""Those whose key and parameter say all, so that there is nothing else to look at."""
+"""Operations that need no check besides the lengths of key and parameter."""
 
 
 class WriteApi(ReadApi):
-    """What a transaction can change."""
+    """The write operations of a transaction."""
 
-    _watches: list[Watch]  # not yet active, since not yet committed
+    _watches: list[Watch]  # they become active at the commit
 
     def get_key(self, key_selector: Any) -> Any:
         raise NotImplementedError
@@ -83,7 +83,7 @@ class WriteApi(ReadApi):
         raise NotImplementedError
 
     def _may_write(self) -> bool:
-        """Say whether writes are still taken; after the commit began they are an error."""
+        """Return whether the transaction accepts writes. After the commit began, a write is an error."""
         raise NotImplementedError
 
     # -- values --------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class WriteApi(ReadApi):
             writes.set(key, value, True)
 
     def set_rows(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Set each of `keys`, bytes as the `values` are, to the value in its place: `set` for many at a stroke."""
+        """Set many keys at once: each of `keys` to the value at the same index of `values`. All are bytes."""
         key_sizes, value_sizes = [*map(len, keys)], [*map(len, values)]
         writes = self._writes
         if (
@@ -197,7 +197,7 @@ class WriteApi(ReadApi):
         return 2000 if template is not None and stamp_position(template) is None else 0
 
     def _stamped_key(self, template: bytes) -> bytes:
-        """Note where the key may land, which is nowhere below the read version, and give its least form."""
+        """Record the range of possible keys, which starts at the read version. Return the smallest, as a template."""
         at = stamp_position(template) or 0
         body = template[:-4]
         low = body[:at] + (self._version or 0).to_bytes(8, "big") + b"\0\0" + body[at + 10 :]
@@ -240,12 +240,12 @@ class WriteApi(ReadApi):
         self._trigger(key, key + b"\0", None)
 
     def clear_range(self, begin: Any, end: Any) -> None:
-        """Clear the keys from `begin` (None: the first) to `end` (None: the last), which is left out."""
+        """Clear the keys from `begin` (None: the first key) up to and excluding `end` (None: behind the last)."""
         if type(begin) is bytes and type(end) is bytes and not self._odd and begin < end <= TOP:
             self._size += 2 * (len(begin) + len(end)) + MUTATION_BYTES + 24
             writes = self._writes
             if writes.plain and len(end) == len(begin) + 1 <= KEY_LIMIT and end == begin + b"\0":
-                writes.points[begin] = None  # one key, as a dequeue clears it
+                writes.points[begin] = None  # a single key: a dequeue clears it like this
                 writes.empty = False
                 return
             begin, end = cut(begin), cut(end)
@@ -304,7 +304,7 @@ class WriteApi(ReadApi):
     # -- conflicts -----------------------------------------------------------------------------------------------
 
     def add_read_conflict_range(self, begin: Any, end: Any) -> None:
-        """Conflict with writes to ``[begin, end)`` as if it had been read."""
+        """Add a read conflict on ``[begin, end)``, as a read of the range does."""
         begin, end = _ordered(begin, end)
         if self._deferred_error() or not self._may_write():
             return
@@ -319,12 +319,12 @@ class WriteApi(ReadApi):
             self._add_conflict(begin, end)
 
     def add_read_conflict_key(self, key: Any) -> None:
-        """Conflict with writes to `key` as if it had been read."""
+        """Add a read conflict on `key`, as a read does."""
         key = key_to_bytes(key)
         self.add_read_conflict_range(key, key + b"\x00")
 
     def add_write_conflict_range(self, begin: Any, end: Any) -> None:
-        """Let readers of ``[begin, end)`` conflict as if it had been written."""
+        """Add a write conflict on ``[begin, end)``, as a write to the range does."""
         begin, end = _ordered(begin, end)
         if self._deferred_error() or not self._may_write():
             return
@@ -339,16 +339,16 @@ class WriteApi(ReadApi):
                 self._writes.add_conflict(begin, end)
 
     def add_write_conflict_key(self, key: Any) -> None:
-        """Let readers of `key` conflict as if it had been written."""
+        """Add a write conflict on `key`, as a write does."""
         key = key_to_bytes(key)
         self.add_write_conflict_range(key, key + b"\x00")
 
-    # -- what they share -----------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------------
 
     def _write_conflicts(self) -> bool:
-        """Say whether the present write is one that readers conflict with; the option against it holds once."""
+        """Return whether the current write gets a write conflict. The option that prevents it holds for one write."""
         if self._settings.quiet_next:
-            self._settings.quiet_next = False  # these settings are the transaction's own: the option was set on them
+            self._settings.quiet_next = False  # the option made these settings the transaction's own
             return False
         return True
 
@@ -361,7 +361,7 @@ class WriteApi(ReadApi):
         return READ_KEY_LIMIT if self._settings.raw else KEY_LIMIT
 
     def _write_early(self, op: int, key: bytes, param: bytes, conflict: bool) -> None:
-        """Write past the read-your-writes map, which the option has turned off."""
+        """Add a write outside the read-your-writes map, which the option has turned off."""
         end = param if op == CLEAR_RANGE else key + b"\0"
         self._unseen_size += MUTATION_BYTES + len(key) + len(param)
         if conflict:
@@ -369,7 +369,7 @@ class WriteApi(ReadApi):
         self._writes.write_early(op, key, param, conflict)
 
     def _trigger(self, begin: bytes, end: bytes, *value: bytes | None) -> None:
-        """Fire the transaction's own watches on a range that it has now written, `value` being what it wrote."""
+        """Fire the transaction's own watches on a range that it has just written with `value`."""
         for watch in list(self._watches):
             if begin <= watch.key < end:
                 watch.written(*value)
@@ -392,7 +392,7 @@ def operation(code: int) -> Any:
 
 
 def add_operations(owner: type) -> None:
-    """Give `owner` the atomic operations under the binding's names."""
+    """Add the atomic operations to `owner` under the binding's names."""
     for name, code in ATOMICS.items():
         for method in (name, f"bit_{name}"):
             setattr(owner, method, operation(code))

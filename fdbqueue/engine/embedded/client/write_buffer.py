@@ -1,18 +1,18 @@
-"""What a transaction has written and not yet committed: its read-your-writes map.
+"""The uncommitted writes of a transaction: its read-your-writes map.
 
-Every key is in exactly one state, and a range read walks the map as alternating *segments* of such states:
+Every key is in exactly one state. A range read iterates over the map as *segments* of these states:
 
-- *unmodified*: the snapshot's value counts,
-- *cleared*: a range without values,
-- *written*: one key with its operations. An *independent* one is known without the snapshot; a *dependent* one
-  starts with an atomic operation on a value that only the snapshot has. Reading it therefore adds a read conflict,
-  which reading an independent write or a cleared key does not.
+- *unmodified*: the snapshot has the value.
+- *cleared*: a range without values.
+- *written*: one key with its operations. An *independent* write is known without the snapshot. A *dependent* write
+  starts with an atomic operation on a value that only the snapshot has, so reading it adds a read conflict. Reading
+  an independent write or a cleared key adds none.
 
-On top of that a key may be *unreadable* (1036), because its value or its very existence waits for a versionstamp.
+A key may also be *unreadable* (1036), because its value or its existence depends on a versionstamp.
 
-A plain ``set`` costs one dictionary store: the keys are sorted when a range read first asks for their order.
-The rules for folding operations follow FoundationDB's client (``WriteMap`` in its sources), so that a
-program reads its own atomic operations as it would on a cluster.
+A plain ``set`` costs one dictionary store. The keys are sorted when a range read first needs their order.
+The rules for folding operations follow FoundationDB's client (``WriteMap`` in its sources). A program therefore reads
+its own atomic operations as on a cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fdbqueue.engine.embedded.store.commit.request import Rows
 ABSENT: Final = object()
 _FEW: Final = 32
 MANY: Final = 16
-"""Points, from which on plain sets are handed on apart: for so few, one by one is as fast."""
+"""The number of points from which the commit gets plain sets as rows. Fewer are fast enough one by one."""
 
 
 _NONE: Final = Intervals()
@@ -45,26 +45,26 @@ _NONE: Final = Intervals()
 class WriteBuffer:
     """The uncommitted writes of one transaction."""
 
-    # What most transactions never write stands here, never changed: making a map is on the way of every transaction.
+    # Class attributes hold empty values that never change: creating a map must be cheap, as each transaction has one.
     clears: Intervals = _NONE
     unreadable: Intervals = _NONE
     conflicts: Intervals = _NONE
-    """Ranges that readers conflict with, beyond the keys in `points`, each of which counts unless in `quiet`."""
+    """Write conflict ranges, in addition to the keys in `points` that are not in `quiet`."""
     dead: Intervals = _NONE
-    """Ranges in which reads have found no row, written or in the snapshot, so that they need not look again."""
+    """Ranges without rows, own or in the snapshot. A read has found this, so later reads skip them."""
     edges: list[bytes]
-    """Where ranges of `add_conflict` begin and end: FoundationDB's client counts by them."""
+    """Begins and ends of the ranges of `add_conflict`. FoundationDB's client counts by them."""
     quiet: set[bytes]
     stamped: list[Range]
-    """Where versionstamped keys may land."""
+    """Ranges that may get versionstamped keys."""
     early: list[Mutation]
-    """What commits before everything else: see `make_unreadable`."""
+    """Mutations that the commit applies before all others: see `make_unreadable`."""
     edges, quiet, stamped, early = [], set(), [], []
     hushed = False
-    """Whether anything was written that nobody conflicts with."""
+    """Whether any write has no write conflict."""
     empty = True
     plain = True
-    """Whether there were only sets and clears of keys, with write conflicts: a set is one store into `points`."""
+    """Whether all writes are sets and clears of keys with write conflicts. A set is then one store into `points`."""
     _ranges = False
 
     def __init__(self) -> None:
@@ -72,12 +72,12 @@ class WriteBuffer:
         self._keys: list[bytes] = []
 
     def _prepare(self) -> None:
-        """Make what the class has for all that never need it."""
+        """Create the collections that start as shared empty ones of the class."""
         self._ranges = True
         self.clears, self.conflicts = Intervals(), Intervals()
         self.edges, self.quiet, self.stamped, self.early = [], set(), [], []
 
-    # -- what is where -------------------------------------------------------------------------------------------
+    # -- lookups -------------------------------------------------------------------------------------------------
 
     def ordered(self) -> list[bytes]:
         """Return the written keys in order. The list is the map's own."""
@@ -86,7 +86,7 @@ class WriteBuffer:
             known += points
             known.sort()
         elif len(known) != len(points):
-            # A dictionary keeps the order of insertion. It is copied at a stroke: another thread may be writing.
+            # A dictionary keeps the order of insertion. The copy is atomic: another thread may be writing.
             new = list(points)[len(known) :]
             if len(new) <= _FEW < len(known):
                 for key in new:
@@ -97,7 +97,7 @@ class WriteBuffer:
         return known
 
     def touches(self, begin: bytes, end: bytes) -> bool:
-        """Say whether any key of ``[begin, end)`` is other than unmodified and readable."""
+        """Return whether any key of ``[begin, end)`` is written, cleared or unreadable."""
         if self.points:
             keys = self.ordered()
             at = bisect_left(keys, begin)
@@ -110,12 +110,12 @@ class WriteBuffer:
         )
 
     def count(self, begin: bytes, end: bytes) -> int:
-        """Return how many keys were written in ``[begin, end)``."""
+        """Return the number of written keys in ``[begin, end)``."""
         keys = self.ordered()
         return bisect_left(keys, end) - bisect_left(keys, begin)
 
     def undetermined(self, begin: bytes, end: bytes) -> Iterator[Range]:
-        """Return the parts of ``[begin, end)`` whose contents depend on the snapshot."""
+        """Yield the parts of ``[begin, end)`` whose contents depend on the snapshot."""
         keys, points = self.ordered(), self.points
         at = begin
         own = keys[bisect_left(keys, begin) : bisect_left(keys, end)]
@@ -152,18 +152,18 @@ class WriteBuffer:
     # -- changes -------------------------------------------------------------------------------------------------
 
     def set(self, key: bytes, value: bytes, conflict: bool) -> None:
-        """Set `key`; `conflict` says whether readers of it are to conflict with this transaction."""
+        """Set `key`. With `conflict`, readers of the key conflict with this transaction."""
         if self.plain and conflict:
             self.points[key] = value
             self.empty = False
         elif conflict and not self.unreadable and type(self.points.get(key)) is not Stack:
             self.quiet.discard(key)
-            self.points[key] = value  # it is not `plain`, so not empty any more
+            self.points[key] = value  # the buffer is not `plain`, so it is not empty
         else:
             self.mutate(SET, key, value, conflict)
 
     def mutate(self, op: int, key: bytes, param: bytes, conflict: bool) -> None:
-        """Apply operation number `op` to `key`, which for a versionstamped key still has its placeholder."""
+        """Apply operation number `op` to `key`. A versionstamped key still has its placeholder."""
         points = self.points
         if not self._ranges:
             if conflict and op not in VERSIONSTAMPED and key not in points:
@@ -240,9 +240,10 @@ class WriteBuffer:
             self.unreadable.remove(begin, end)
 
     def make_unreadable(self, begin: bytes, end: bytes, readable: bool = False) -> None:
-        """Note that a versionstamped key will land somewhere in ``[begin, end)``.
+        """Record that the commit writes a versionstamped key somewhere in ``[begin, end)``.
 
-        What was written there so far commits ahead of it, and can't be read any more, unless all stays `readable`.
+        Earlier writes in the range are applied before that key, and can't be read any more. With `readable`, the
+        range stays readable.
         """
         if not self._ranges:
             self._prepare()
@@ -264,7 +265,7 @@ class WriteBuffer:
         self.unreadable.add(begin, end)
 
     def add_conflict(self, begin: bytes, end: bytes) -> None:
-        """Let readers of ``[begin, end)`` conflict, although nothing is written there."""
+        """Add a write conflict on ``[begin, end)`` without a write."""
         if not self._ranges:
             self._prepare()
         for edge in (begin, end):
@@ -285,14 +286,14 @@ class WriteBuffer:
         self.empty = False
 
     def found_nothing(self, begin: bytes, end: bytes) -> None:
-        """Note that a read found no row in ``[begin, end)``, for as long as nothing is written there."""
+        """Record that a read found no row in ``[begin, end)``. A later write there ends this."""
         if begin < end:
             if not self.dead:
                 self.dead = Intervals()
             self.settled_dead().add(begin, end)
 
     def settled_dead(self) -> Intervals:
-        """Return `dead` without what was written there since: a set need not look at it that way."""
+        """Return `dead` without the keys that were set since. Removing them here keeps a set cheap."""
         dead, points = self.dead, self.points
         if not dead or not points:
             return dead
@@ -309,7 +310,7 @@ class WriteBuffer:
         return self.dead
 
     def _hush(self, key: bytes, point: Point | object) -> None:
-        """Note that `key` is written, `point` so far, without a conflict; one that it has from before stays."""
+        """Record a write of `key` without a conflict. A conflict from an earlier write, in `point`, stays."""
         self.hushed = True
         if point is ABSENT:
             self.quiet.add(key)
@@ -320,13 +321,13 @@ class WriteBuffer:
             del edges[bisect_left(edges, begin) : bisect_left(edges, end)]
 
     def _keep_conflicts(self, gone: list[bytes]) -> None:
-        """Keep the conflicts of written keys that are about to be forgotten."""
+        """Keep the conflicts of written keys that are removed from the map."""
         for key in gone:
             if key not in self.quiet:
                 self.conflicts.add(key, key + b"\0")
 
     def _take(self, begin: bytes, end: bytes, mutations: list[Mutation] | None = None) -> list[bytes]:
-        """Remove the written keys of a range and return them, adding their mutations to `mutations`."""
+        """Remove the written keys of a range and return them. Append their mutations to `mutations`."""
         points = self.points
         if not points:
             return []
@@ -341,7 +342,7 @@ class WriteBuffer:
         return gone
 
     def is_unreadable(self, key: bytes) -> bool:
-        """Say whether the state of `key` waits for a versionstamp."""
+        """Return whether the state of `key` depends on a versionstamp."""
         point = self.points.get(key, ABSENT)
         if point is ABSENT:
             return bool(self.unreadable) and key in self.unreadable
@@ -350,7 +351,7 @@ class WriteBuffer:
     # -- the commit ----------------------------------------------------------------------------------------------
 
     def mutations(self) -> list[Mutation]:
-        """Return what to apply at commit, in order."""
+        """Return the mutations that the commit applies, in order."""
         points = self.points
         keys = self.ordered()
         if self.plain and not self._ranges and None not in points.values():
@@ -370,14 +371,14 @@ class WriteBuffer:
         return [*self.early, *((CLEAR_RANGE, begin, end) for begin, end in self.clears)]
 
     def in_rows(self) -> tuple[list[Mutation], Rows | None]:
-        """Return what `mutations` does, the plain sets apart where there are many.
+        """Return the `mutations`, with the plain sets as separate rows if there are many.
 
-        They may come last: no other operation is on their keys, but for those that come before all keys', and no
-        versionstamped key can become one of them, as no set is plain where one may land.
+        The rows may be applied last. Their keys have no other operations, except those that precede all keys. And no
+        versionstamped key can equal one of them, because a set in an unreadable range is never plain.
         """
         if len(self.points) < MANY or self.hushed:
             return self.mutations(), None
-        points = self.points.copy()  # at a stroke, as in `ordered`
+        points = self.points.copy()  # an atomic copy, as in `ordered`
         keys = sorted(points)
         others = [key for key, point in points.items() if type(point) is not bytes]
         mutations = self._ranges_first()
@@ -387,12 +388,12 @@ class WriteBuffer:
         return mutations, Rows(keys, points) if keys else None
 
     def conflict_keys(self) -> list[bytes]:
-        """Return the single keys that readers conflict on; `conflicts` has the ranges."""
+        """Return the single keys with write conflicts. `conflicts` has the ranges."""
         quiet = self.quiet
         return [key for key in self.ordered() if key not in quiet] if quiet else self.ordered()
 
     def conflict_ranges(self, mutations: list[Mutation]) -> list[Range]:
-        """Return the ranges that readers conflict on, and, turned round, those that only watches are to hear of."""
+        """Return the write conflict ranges, and as (end, begin) the writes that only concern watches."""
         ranges = list(self.conflicts)
         if self.hushed:
             for op, key, param in mutations:
