@@ -20,9 +20,9 @@ Ordering
 
 Guarantees
     A call takes effect once or not at all, also after an unknown result. A consumer that dies leaves no item stuck and
-    blocks no other consumer. If its request stays for a quarter of a second although items are assigned to it, another process
-    grants it these items. The request expires after 30 seconds. A grant is a lease of 10 seconds, or of the wanted
-    duration if a lease of up to 30 seconds was wanted. After that the item is available in its place again.
+    blocks no other consumer. If its request stays for a quarter of a second although items are assigned to it, another
+    process grants it these items. The request expires after 30 seconds. A grant is a lease of 10 seconds, or of the
+    wanted duration if a lease of up to 30 seconds was wanted. After that the item is available in its place again.
 
     A call that times out or is cancelled leaves no request and takes nothing. If it got an item at that moment, the
     item goes back to its place, in front of later items. Waiting is a watch. One enqueue wakes the first process in
