@@ -108,7 +108,7 @@ class Leases(Generic[V]):
             note_policy(queue, repr(self))
 
     def sparing(self, spares: Callable[[Position, bytes], bool]) -> Leases[V]:
-        """Return a copy of these leases that does not reclaim an expired lease if `spares` is true for it. For layers."""
+        """Return a copy of these leases, for layers, that reclaims no expired lease for which `spares` is true."""
         own = copy.copy(self)
         own.retry = dataclasses.replace(self.retry, spares=spares)
         own._taking = Taking(own.queue, own.head, own.retry)
