@@ -1,1 +1,1 @@
-"""Parts of several layers: shared transactions, waiting, handlers, levels, and which layer goes on which."""
+"""Parts of several layers: shared transactions, waiting, handlers, levels, and the rules for stacking layers."""

@@ -1,13 +1,13 @@
-"""Combining: calls of one process that are pending at the same time are served together.
+"""Serve calls of one process that are pending at the same time together.
 
 Challenge
     Every transaction has its price, and transactions at the head of a queue conflict. The database should see
     processes, not their threads and tasks.
 
 How
-    Calls stand in a line. The first one leads: it serves as many of the calls behind it as fit, in one transaction,
-    while the others wait. When it is done, the first that came meanwhile leads. There is no thread of its own, so that
-    a lone call is served by itself, without a switch. Threads and asyncio tasks stand in the same line.
+    Calls wait in a queue. The first one leads: it serves the calls that fit into one transaction, while the others
+    wait. When it is done, the first call that arrived meanwhile leads. There is no separate thread, so that a single
+    call runs without a switch. Threads and asyncio tasks share one queue.
 
 Guarantees
     A call that is cancelled, or whose input is bad, does not fail the others. A leader that is cancelled or interrupted
@@ -36,26 +36,26 @@ from ._waiting import Promise, alarmed, finish, first_of, in_thread
 A = TypeVar("A")
 R = TypeVar("R")
 Alarm = tuple[list[Future[Any]], float | None]
-"""What a leader waits for before it serves again: one of these, or so many seconds."""
+"""What a leader waits for before it serves again: one of these futures, or a number of seconds."""
 
 GATHER_SECONDS = 0.001
-"""How long a leader waits at least for those who were served with the ones before it."""
+"""Shortest wait of a leader for the calls that were served with the last ones."""
 LONGEST_GATHER_SECONDS = 0.008
-"""And at most; between them, as long as the last turn took."""
+"""Longest such wait. Between both limits, a leader waits for the duration of the last batch."""
 ANNOUNCED_SECONDS = 0.002
-"""For how long those are expected who were served together in another line."""
+"""How long callers are expected that were served together in another queue."""
 
-_FAULTS_OF_ONE = (TRANSACTION_TOO_LARGE, 2102, 2103)  # and a key or a value that is too large: nothing was committed
+_FAULTS_OF_ONE = (TRANSACTION_TOO_LARGE, 2102, 2103)  # the others: a key or a value is too large; nothing was committed
 
 
 class PendingCall(Generic[A, R]):
-    """A call in the line. Becomes ready when it is served, or when it is to lead.
+    """A call in the queue. Its `turn` becomes ready when it is served, or when it is to lead.
 
     Args:
-        db: where it is to be served.
-        argument: of the call.
-        weight: what it adds to a transaction.
-        deadline: when it gives up, by `time.monotonic`; None: never.
+        db: the database in which it is served.
+        argument: the argument of the call.
+        weight: the weight that it adds to a transaction.
+        deadline: the time at which it gives up, by `time.monotonic`; None: never.
     """
 
     __slots__ = ("argument", "db", "deadline", "error", "gone", "leads", "result", "settled", "turn", "weight")
@@ -71,16 +71,16 @@ class PendingCall(Generic[A, R]):
         self.error: BaseException | None = None
 
     def seconds_left(self) -> float | None:
-        """Return how long it still waits; None: as long as it takes."""
+        """Return how many seconds it still waits; None: without limit."""
         return None if self.deadline is None else self.deadline - time.monotonic()
 
     def overdue(self) -> bool:
-        """Say whether it has waited for long enough."""
+        """Return whether its deadline has passed."""
         return self.deadline is not None and time.monotonic() >= self.deadline
 
 
 class CallQueue(Generic[A, R]):
-    """Calls that wait, and which of them leads. All that decides who gets what is done under its lock."""
+    """Calls that wait, and the leader among them. Its lock protects every decision about results."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -95,7 +95,7 @@ class CallQueue(Generic[A, R]):
         self._bell = Promise()
 
     def join(self, ticket: PendingCall[A, R]) -> None:
-        """Stand at the end, and lead if nobody does."""
+        """Join the end of the queue, and lead if there is no leader."""
         with self._lock:
             self._waiting.append(ticket)
             if not self._led:
@@ -105,17 +105,17 @@ class CallQueue(Generic[A, R]):
             self._gathering[1].keep()
 
     def is_led(self) -> bool:
-        """Say whether there is a leader; where there is none nobody waits, and nothing is left behind."""
+        """Return whether there is a leader. Without one no call waits, and nothing is left behind."""
         return self._led
 
     def ring(self) -> None:
-        """Let a leader that waits look again."""
+        """Make a waiting leader look again."""
         self._bell.keep()
 
     def new_bell(self) -> Promise:
-        """Return what is kept by whoever rings from now on.
+        """Return a new notifier, which `ring` keeps from now on.
 
-        One for each look, asked for in front of it: who comes later rings it, and it goes with all who waited for it.
+        Get one before each look, so that a later call finds it. It is freed together with its waiters.
         """
         self._bell = Promise()
         return self._bell
@@ -123,9 +123,10 @@ class CallQueue(Generic[A, R]):
     def gather(self) -> Steps[None]:
         """Wait for a moment, if there are fewer calls than were served last.
 
-        Callers who were served together come again one after the other; without this the first of them would go off
-        alone, every time. Those who do two things in turn, lease and ack, come after the other one, which takes about
-        as long as this: else they fall apart into halves, of which each does the one while the other does the other.
+        Callers that were served together come again one after the other. Without this wait, the first of them would
+        always be served alone. Some callers alternate between two calls, lease and ack. They come again after the other
+        call, which takes about the time of this wait. Without it they would split into two halves, which alternate in
+        opposite order.
         """
         with self._lock:
             calls, until = self._announced
@@ -142,28 +143,27 @@ class CallQueue(Generic[A, R]):
     def served(self, calls: int) -> None:
         """Note how many calls were served together.
 
-        One turn with fewer is not believed at once: else those who came too late for a turn would be served apart from
-        the others ever after.
+        One small batch does not lower the estimate: callers that just missed it would stay split off.
         """
         self._recent = max(calls, self._recent - 1)
         self._took = time.monotonic() - self._gathered_at
 
     def announce(self, calls: int) -> None:
-        """Note that so many callers may come at once, who were served together in another line just now.
+        """Note that so many callers, which another queue just served together, may come at once.
 
-        For a moment only: those who have more to do before they come are not waited for.
+        This holds for a moment only: callers that have more to do before their next call are not waited for.
         """
         self._announced = (calls, time.monotonic() + ANNOUNCED_SECONDS)
 
     def waiting(self) -> list[PendingCall[A, R]]:
-        """Return those who are not served yet, in order."""
+        """Return the calls that are not served yet, in order."""
         with self._lock:
             return list(self._waiting)
 
     def first(self, weight: int) -> list[PendingCall[A, R]]:
-        """Return the first ones of one database, up to a weight in all; at least one, if there is one.
+        """Return the first calls of one database, up to a total weight; at least one, if there is one.
 
-        They stand there until they are settled, so that none is lost when whoever serves them is interrupted.
+        They stay in the queue until they have a result, so that none is lost if their leader is interrupted.
         """
         with self._lock:
             batch: list[PendingCall[A, R]] = []
@@ -177,7 +177,7 @@ class CallQueue(Generic[A, R]):
             return batch
 
     def settle(self, ticket: PendingCall[A, R], result: R | None, error: BaseException | None = None) -> bool:
-        """Serve a call; False if it is gone, and did not get it."""
+        """Give a call its result. Return False if the call is gone, and did not get it."""
         with self._lock:
             if ticket.gone or ticket.settled:
                 return False
@@ -187,18 +187,18 @@ class CallQueue(Generic[A, R]):
         return True
 
     def begin(self) -> None:
-        """Note that the leader works for the line: whoever it is, the lead is not passed on until it ends."""
+        """Note that the leader's work begins. The lead stays until the work ends, even if the leader goes."""
         with self._lock:
             self._working = True
 
     def end(self, ticket: PendingCall[A, R]) -> bool:
-        """Note that the work has ended; True if the leader is gone meanwhile, and the lead is to be passed on."""
+        """Note that the work has ended. Return True if the leader has gone, and the lead must be passed on."""
         with self._lock:
             self._working = False
             return ticket.gone
 
     def leave(self, ticket: PendingCall[A, R]) -> bool:
-        """Go, served or not; True if the lead is to be passed on by whoever goes."""
+        """Leave the queue, served or not. Return True if the leaving call must pass the lead on."""
         with self._lock:
             ticket.gone = True
             if not ticket.settled:
@@ -206,20 +206,20 @@ class CallQueue(Generic[A, R]):
             return ticket.leads and not self._working
 
     def pass_on(self, leader: PendingCall[A, R]) -> bool:
-        """Let the first one lead, if the leader still does; False if there is none."""
+        """Make the first call the leader, if the old leader still leads. Return False if there is no call."""
         with self._lock:
             if not leader.leads:
                 return True
             heir = next((ticket for ticket in self._waiting if not ticket.settled), None)
             if heir is None:
-                self._waiting.clear()  # whoever settled these was interrupted before they were forgotten
+                self._waiting.clear()  # the leader that served these was interrupted before it removed them
                 return False
             leader.leads, heir.leads = False, True
         heir.turn.keep()
         return True
 
     def disband(self, leader: PendingCall[A, R]) -> bool:
-        """Let nobody lead, and the next one who comes; False if somebody has come."""
+        """End the lead, so that the next call that comes leads. Return False if a call is waiting."""
         with self._lock:
             if self._waiting:
                 return False
@@ -234,28 +234,28 @@ class CallQueue(Generic[A, R]):
 
 
 class Batcher(ABC, Generic[A, R]):
-    """Serves calls together. What serving is, its subclasses say."""
+    """Serves calls together. Subclasses define how."""
 
     def __init__(self) -> None:
         self.line: CallQueue[A, R] = CallQueue()
 
     @abstractmethod
     def serve(self, leader: PendingCall[A, R]) -> Steps[Alarm | None]:
-        """Serve some of the line; return what to wait for, if it has to wait. Never raises: tickets get the errors."""
+        """Serve some calls; return what to wait for, if it has to wait. Give errors to the calls, and raise none."""
 
     def joined(self, ticket: PendingCall[A, R]) -> None:
-        """Do what is to be done when a call has come."""
+        """React to a new call."""
 
     def dismiss(self, db: Database) -> Steps[None]:
-        """Leave nothing behind, as nobody waits any more."""
+        """Clean up when no call waits any more."""
         yield from ()
 
     def unclaimed(self, ticket: PendingCall[A, R]) -> Steps[None]:
-        """Take back what a call got whose caller was cancelled at that moment."""
+        """Take back the result of a call whose caller was cancelled at that moment."""
         yield from ()
 
     def call(self, ticket: PendingCall[A, R]) -> Steps[PendingCall[A, R]]:
-        """Wait until the call is served or its time is over; return it as it then is."""
+        """Wait until the call is served or its deadline has passed. Return the call."""
         try:
             self.line.join(ticket)
             self.joined(ticket)
@@ -284,7 +284,7 @@ class Batcher(ABC, Generic[A, R]):
             self.line.begin()
             alarm = yield from self.serve(leader)
             gone = self.line.end(leader)
-        except BaseException:  # Ctrl-C comes anywhere in the main thread, and the line is not to wait for ever then
+        except BaseException:  # Ctrl-C can come anywhere in the main thread; the calls must not wait for ever then
             if self.line.end(leader):
                 in_thread(self._pass_on(leader))
             raise
@@ -310,7 +310,7 @@ class Batcher(ABC, Generic[A, R]):
 
     def _pass_on(self, leader: PendingCall[A, R]) -> Steps[None]:
         while not self.line.pass_on(leader):
-            # Whatever goes wrong: without a leader nobody would ever be served. What is left behind expires.
+            # Ignore all errors: without a leader no call would ever be served. Stored requests expire.
             with contextlib.suppress(Exception):
                 yield from self.dismiss(leader.db)
             if self.line.disband(leader):
@@ -321,9 +321,8 @@ class TransactionBatcher(Batcher[A, R]):
     """Serves calls by one body for all of them, which gives each its result.
 
     Args:
-        body: given a database and arguments, returns as many results, or errors in their place, having committed them
-            together.
-        weight: of arguments that fit in one transaction.
+        body: takes a database and arguments, and commits them together. It returns a result or an error for each.
+        weight: the total weight of arguments that fit into one transaction.
     """
 
     def __init__(self, body: Callable[[Database, list[A]], Steps[Sequence[R | Exception]]], *, weight: int) -> None:
@@ -347,7 +346,7 @@ class TransactionBatcher(Batcher[A, R]):
             if len(batch) == 1 or error.code not in _FAULTS_OF_ONE:
                 self._fail(batch, error)
                 return
-            # One of them is wrong, or all of them are too much together: that is for each to know, not for all.
+            # One call is wrong, or all are too large together. Each call must get its own error.
             yield from self._serve_all(batch[: len(batch) // 2])
             yield from self._serve_all(batch[len(batch) // 2 :])
         except BaseException as error:
@@ -368,7 +367,7 @@ class TransactionBatcher(Batcher[A, R]):
 
 
 def result_of(ticket: PendingCall[Any, R]) -> R | None:
-    """Return what a call got, or raise what went wrong; None if it got nothing in its time."""
+    """Return a call's result, or raise its error; None if its deadline passed without a result."""
     if ticket.error is not None:
         raise ticket.error
     return ticket.result

@@ -1,14 +1,14 @@
-"""What a layer may be made of.
+"""Define which objects a layer may be made of.
 
 Layers take the items of one queue through its `Leases`, which have the policy for failures, the clock and the head.
-There are two sorts of layers:
+There are two kinds of layers:
 
 - A *kind of queue* (`PriorityQueue`, `RelaxedQueue`, `SmartQueue`) has leases for all of its items. It is accepted in
   place of leases: the layer uses its `leases`, with their policy and head.
 - A *way of taking* (`StagedQueue`, `Subscriptions`, `Subscription`, `Consumer`) adds waiting, conditions or credit. A
-  layer on top would not honour them, so it refuses, and the message says what to give.
+  layer on top would ignore these. So it refuses, and the message names the right argument.
 
-A layer that is made of a bare `Queue` has leases without a policy (`leasing/policies.py`).
+A layer that is made of a bare `Queue` has leases without a policy (`leases/_policies.py`).
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def leases_of(given: Queue[V] | Leases[V] | QueueWithLeases[V], layer: str) -> L
 
 
 def given_leases(given: Leases[V] | QueueWithLeases[V], layer: str, besides: str = "") -> Leases[V]:
-    """Return the leases that were given, where a bare queue is refused: their policy decides about failures.
+    """Return the given leases. A bare queue is refused, since the policy of leases decides about failures.
 
     Args:
         given: leases, or a kind of queue that has some.
         layer: the name of the layer's class, for messages.
-        besides: what else the layer takes, for messages.
+        besides: other arguments that the layer takes, for messages.
 
     Raises:
         TypeError: `given` has no leases of its own.

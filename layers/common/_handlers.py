@@ -1,7 +1,7 @@
-"""Calling a handler: a coroutine function is awaited, any other function runs in a worker thread.
+"""Call handlers: a coroutine function is awaited, any other function runs in a worker thread.
 
-Each call has a copy of the context variables that the consumer was started with. Monitors and watchdogs only call
-their handlers, as a callback.
+Each call has a copy of the context variables that the consumer was started with. Monitors and watchdogs only call their
+handlers, as a callback.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..leases._times import not_negative
 
 T = TypeVar("T")
 Handler: TypeAlias = Callable[[Lease], Any]
-"""Works on one item. What it returns is ignored, but for `ACKED`; what it raises is the attempt's error."""
+"""Processes one item. Its return value is ignored, except `ACKED`. An exception is the attempt's error."""
 
 
 class _Acked:
@@ -30,14 +30,14 @@ class _Acked:
 
 
 ACKED = _Acked()
-"""What a handler returns that has acked its lease itself, in a transaction together with its own writes."""
+"""Returned by a handler that has acked its lease itself, in a transaction together with its own writes."""
 
 
 class Snooze(Exception):
-    """Raised by a handler that can't work on the item now: it comes back later, and the attempt is not counted.
+    """Raised by a handler that can't work on the item now. The item comes back later, and the attempt is not counted.
 
     Args:
-        seconds: how much later, 0 or more; else this raises a ValueError itself, which fails the attempt.
+        seconds: the delay, 0 or more. Any other value raises a ValueError, which fails the attempt.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -63,7 +63,7 @@ class Threads:
         self._waiting: SimpleQueue[tuple[Context, Lease, asyncio.Future[Any]] | None] = SimpleQueue()
         self._threads = 0
         self.busy = 0
-        """How many threads are in the function, including those that no task waits for."""
+        """The number of threads in the function, including those without a waiting task."""
 
     async def __call__(self, context: Context, lease: Lease) -> Any:
         """Call the function in a thread, in `context`, and await its result.
@@ -90,7 +90,7 @@ class Threads:
             try:
                 result = context.run(self._function, lease)
             except BaseException as raised:  # noqa: BLE001 - it is raised where the handler is awaited
-                # A future can't hold a StopIteration, nor should a loop see one of the exits of a thread.
+                # A future can't hold a StopIteration, and the exits of a thread must not reach an event loop.
                 error = raised if isinstance(raised, Exception) else RuntimeError(repr(raised))
                 error = RuntimeError(repr(raised)) if isinstance(raised, StopIteration) else error
             # A closed loop has no task that waits.
@@ -132,10 +132,10 @@ def in_context(context: Context, coroutine: Coroutine[Any, Any, T]) -> Generator
 
 
 def not_awaited(function: Callable[[Any], object] | None, name: str) -> None:
-    """Refuse a function that would have to be awaited, where it is only called.
+    """Raise an error if a function that is only called would have to be awaited.
 
     Raises:
-        TypeError: it is a coroutine function; `name` says what it was to be.
+        TypeError: it is a coroutine function; the message calls it `name`.
     """
     if function is not None and is_async(function):
         raise TypeError(

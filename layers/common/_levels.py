@@ -1,13 +1,14 @@
 """Levels: orders that give an item one of a few ranks, by its priority.
 
-Inside, everywhere, a smaller rank is sooner. `Levels` takes priorities as such integers. `AmqpLevels` takes those of
-AMQP and JMS, 0 to 9 where larger is higher, and turns them at this boundary.
+Inside the library a smaller rank is always sooner. `Levels` takes priorities as such integers. `AmqpLevels` takes those
+of AMQP and JMS, 0 to 9 where larger is higher, and reverses them at this boundary.
 
-Source: AMQP 0-10, message class, rule "priority-level-implementation": of n distinct priorities, 0 to 5 - ceiling(n/2)
-are one and the lowest, 4 + floor(n/2) and above are one and the highest, and those between are distinct; by rule
-"min-priority-levels" 0 and 9 always are, with two levels or more. (`specs/amqp.0-10-qpid-errata.xml` in Qpid's
-repository, whose brokers in Java and C++ compute the same.) JMS 2.0, 3.4.10: ten
-priorities, 0 to 4 are gradations of normal and 5 to 9 of expedited priority; 4 is the default.
+Source: AMQP 0-10, message class, rule "priority-level-implementation", for n distinct priorities. Priorities 0 to 5 -
+ceiling(n/2) are the same and the lowest. 4 + floor(n/2) and above are the same and the highest. Those between are
+distinct. By rule "min-priority-levels" 0 and 9 always are distinct, with two levels or more.
+(`specs/amqp.0-10-qpid-errata.xml` in Qpid's repository, whose brokers in Java and C++ compute the same.) JMS 2.0,
+3.4.10: there are ten priorities, and 4 is the default. 0 to 4 are gradations of normal and 5 to 9 of expedited
+priority.
 
 >>> [AmqpLevels(3).rank_of(priority) for priority in range(10)]
 [2, 2, 2, 2, 1, 0, 0, 0, 0, 0]
@@ -24,7 +25,7 @@ from fdbqueue import Queue
 from fdbqueue.stats import COUNTED_RANKS
 
 PRIORITY = "priority"
-"""The header that an item's priority stands in, for its consumers to see too."""
+"""The header with an item's priority, which its consumers can read too."""
 MAX_LEVELS = COUNTED_RANKS
 AMQP_PRIORITIES = 10
 AMQP_DEFAULT = 4
@@ -34,9 +35,9 @@ class Levels:
     """Priorities 0, the soonest, to `count` - 1. An `fdbqueue.Order`.
 
     Args:
-        count: how many levels, 1 to 256.
-        default: the priority of an item that names none; by default the last.
-        of: where a value has its priority, for items without the header.
+        count: the number of levels, 1 to 256.
+        default: the priority of an item without one; the last by default.
+        of: returns the priority of a value, for items without the header.
     """
 
     def __init__(self, count: int = 10, *, default: int | None = None, of: Callable[[Any], int] | None = None) -> None:
@@ -48,7 +49,7 @@ class Levels:
 
     @property
     def name(self) -> str:
-        """What tells this order from others; it is kept with the queue."""
+        """The name of this order, which is stored with the queue."""
         return f"levels/{self.count}"
 
     def __repr__(self) -> str:
@@ -58,7 +59,7 @@ class Levels:
         """Return the rank of an item by its header or its value.
 
         Raises:
-            ValueError: its priority is none of this order's.
+            ValueError: its priority is not one of this order.
         """
         if headers is not None and PRIORITY in headers:
             return self.rank_of(headers[PRIORITY])
@@ -68,18 +69,18 @@ class Levels:
         """Return the rank of a priority.
 
         Raises:
-            ValueError: it is none of this order's.
+            ValueError: it is not one of this order.
         """
         return _checked(priority, self.count)
 
 
 class AmqpLevels(Levels):
-    """Priorities 0 to 9 as AMQP and JMS have them, larger is higher, told apart as far as there are levels.
+    """Priorities 0 to 9 as in AMQP and JMS, larger is higher. Fewer levels distinguish fewer of them.
 
     Args:
-        count: how many levels, 1 to 10.
-        default: the priority of an item that names none.
-        of: where a value has its priority, for items without the header.
+        count: the number of levels, 1 to 10.
+        default: the priority of an item without one.
+        of: returns the priority of a value, for items without the header.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class AmqpLevels(Levels):
 
     @property
     def name(self) -> str:
-        """What tells this order from others; it is kept with the queue."""
+        """The name of this order, which is stored with the queue."""
         return f"amqp/{self.count}"
 
     def rank_of(self, priority: int) -> int:
@@ -106,7 +107,7 @@ class AmqpLevels(Levels):
 
 
 def with_priority(queue: Queue, headers: Mapping[str, Any] | None, priority: int | None) -> Mapping[str, Any] | None:
-    """Return headers with a priority; as they are if it is None.
+    """Return headers with a priority; unchanged if it is None.
 
     Raises:
         ValueError: the queue has no such priority, or no levels at all.
@@ -122,7 +123,7 @@ def with_priority(queue: Queue, headers: Mapping[str, Any] | None, priority: int
 
 
 def levels_named(name: str) -> Levels | None:
-    """Return the levels that the name of an order tells of; None if it is another one's.
+    """Return the levels that the name of an order describes; None if it describes another order.
 
     >>> levels_named("amqp/5"), levels_named("tens")
     (AmqpLevels(5), None)

@@ -1,6 +1,6 @@
-"""Waiting: for one of several futures, for a promise of this process, and work that outlives whoever began it.
+"""Wait for one of several futures or for a promise of this process, and finish work after its caller has gone.
 
-All of it serves threads and event loops alike, as the futures of `fdbqueue.engine.steps` do.
+All functions serve threads and event loops alike, as the futures of `fdbqueue.engine.steps` do.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from fdbqueue.engine.steps import Steps, pause, run, wait_in_thread
 T = TypeVar("T")
 
 FINISH_SECONDS = 5.0
-"""How long a process that ends waits for work that others depend on: as long as a transaction may take."""
+"""How long a process that ends waits for work that others depend on: the longest time of a transaction."""
 UNWATCHED_SECONDS = 1.0
-"""After how long those look again for whom there is no watch: a client has 10,000, unless `max_watches` says more."""
+"""How long a call waits before it looks again if it can't set a watch: a client has 10,000, unless `max_watches` raises
+that."""
 
 
 class Promise:
-    """A future that is kept by another thread or task of this process: it becomes ready, and that is all.
+    """A future that another thread or task of this process keeps. It becomes ready, without a value.
 
     >>> promise = Promise()
     >>> promise.on_ready(lambda _: print("kept"))
@@ -38,8 +39,8 @@ class Promise:
         self._callbacks: list[Callable[[Any], None]] = []
 
     def keep(self) -> None:
-        """Make it ready, and call back whoever asked for it; once."""
-        # Lists give their elements to one thread each, so that every callback is called once, without a lock.
+        """Make it ready, and call each callback once."""
+        # Each element of a list goes to one thread only, so that every callback is called once, without a lock.
         self._kept = True
         self._call_back()
 
@@ -68,7 +69,7 @@ class Promise:
 
 
 class Stop:
-    """What ends a loop of somebody who runs until it is told to stop, and wakes it where it rests."""
+    """Ends a loop that runs until it is told to stop, and wakes it while it rests."""
 
     __slots__ = ("_resting", "asked")
 
@@ -77,26 +78,26 @@ class Stop:
         self._resting: set[Promise] = set()
 
     def ask(self) -> None:
-        """Let the loop end after what it is at; from any thread."""
+        """End the loop after its present step; callable from any thread."""
         self.asked = True
         for promise in list(self._resting):
             promise.keep()
 
     def rest(self, alarms: Sequence[Future[Any]], seconds: float) -> Steps[None]:
         """Wait until one of the `alarms` is ready, `seconds` have passed or the loop is to end."""
-        promise = Promise()  # one for each rest: what waits for a promise is kept by it as long as it lives
+        promise = Promise()  # one for each rest: a promise keeps its waiters alive
         self._resting.add(promise)
         try:
-            if not self.asked:  # looked at after the promise can be found: who asks before keeps none
+            if not self.asked:  # checked after the promise is registered: an earlier `ask` keeps no promise
                 yield from alarmed([*alarms, promise], seconds)
         finally:
             self._resting.discard(promise)
 
 
 def first_of(futures: Iterable[Future[Any]], seconds: float | None) -> Steps[None]:
-    """Wait until one of `futures` is ready, or `seconds` have passed; None: as long as it takes.
+    """Wait until one of `futures` is ready, or `seconds` have passed; None: without limit.
 
-    The futures are left as they are, ready or not.
+    The futures are left unchanged, ready or not.
     """
     waited_for = list(futures)
     if seconds is not None and seconds <= 0:
@@ -105,9 +106,10 @@ def first_of(futures: Iterable[Future[Any]], seconds: float | None) -> Steps[Non
 
 
 def alarmed(alarms: Sequence[Future[Any]], seconds: float | None) -> Steps[None]:
-    """Wait as `first_of` for what may be watches. Where no more of them can be set, for a moment in any case.
+    """Wait as `first_of` does for futures that may be watches. If one was refused, also pause for a moment.
 
-    A watch too many is ready at once, with error 1032: to look again at once would go on without a rest.
+    A watch too many is ready at once, with error 1032. Without the pause, the caller would look again at once, in a
+    busy loop.
     """
     yield from first_of(alarms, seconds)
     if any(map(_is_refused, alarms)):
@@ -124,7 +126,8 @@ def _is_refused(alarm: Future[Any]) -> bool:
 
 
 class _FirstOf:
-    """The future of "one of them is ready, or the time is over". Asks each for one callback, as the binding wants."""
+    """Becomes ready when one of the futures is ready, or the time is over. Adds one callback to each, as the binding
+    requires."""
 
     __slots__ = ("_futures", "_seconds", "_timer")
 
@@ -157,7 +160,7 @@ def _block_on(futures: list[Any], seconds: float | None) -> None:
     """Block the thread until one of `futures` is ready, or `seconds` have passed."""
     gate = threading.Lock()
     gate.acquire()
-    opening = threading.Lock()  # taken by the first to come and never given back: a gate is opened once
+    opening = threading.Lock()  # the first callback takes it for good, so that the gate opens once
 
     def open_gate(_: object) -> None:
         if opening.acquire(blocking=False):
@@ -169,9 +172,9 @@ def _block_on(futures: list[Any], seconds: float | None) -> None:
 
 
 def finish(steps: Steps[T]) -> Steps[T]:
-    """Drive `steps` to their end even if whoever drives them is cancelled or interrupted: a thread then goes on.
+    """Drive `steps` to their end. If the caller is cancelled or interrupted, a thread drives the rest.
 
-    For work that others depend on. `steps` never see the interruption, and what they raise after it is lost: they
+    For work that others depend on. `steps` never see the interruption. Errors that they raise after it are lost: they
     must tell the others themselves.
     """
     handed_over = False
@@ -181,7 +184,8 @@ def finish(steps: Steps[T]) -> Steps[T]:
             try:
                 outcome, error = yield _Kept(future)
             except BaseException:
-                # Not the future's: whoever waited has to go. (A task was cancelled, Ctrl-C, a generator dropped.)
+                # This error is not the future's: the waiter has to go. (A task was cancelled, Ctrl-C, a generator
+                # dropped.)
                 handed_over = True
                 _start(_go_on, steps, future)
                 raise
@@ -191,20 +195,20 @@ def finish(steps: Steps[T]) -> Steps[T]:
         return result
     except BaseException:
         if not handed_over:
-            steps.close()  # Ctrl-C came here, between two of them: they must see that nobody goes on
+            steps.close()  # Ctrl-C came between two futures; close the steps, since no thread goes on
         raise
 
 
 def in_thread(steps: Steps[Any]) -> None:
-    """Run `steps` in a thread of its own, for those who can't wait."""
+    """Run `steps` in a new thread, for callers that can't wait."""
     _start(run, steps)
 
 
 def _start(target: Callable[..., object], *args: Any) -> None:
-    """Start a thread for which the process waits when it ends, but not for ever: the database may not answer."""
+    """Start a thread that the ending process waits for, up to a limit: the database may not answer."""
     thread = threading.Thread(target=target, args=args, name="fdbqueue-finish", daemon=True)
     thread.start()
-    # What ends a process waits for the threads that are no daemons, and before the cluster's client is stopped.
+    # At its end, a process waits for threads that are not daemons, before the cluster's client is stopped.
     threading.Thread(target=thread.join, args=(FINISH_SECONDS,), name="fdbqueue-finishing").start()
 
 
@@ -230,7 +234,7 @@ class _Kept:
 
     __slots__ = ("_future",)
     fpointer = None
-    """It is none of the binding's futures, which are waited for in their own way."""
+    """It is not a future of the binding, which waits for its own in another way."""
 
     def __init__(self, future: Any) -> None:
         self._future = future
@@ -238,7 +242,7 @@ class _Kept:
     def wait(self) -> tuple[Any, Exception | None]:
         try:
             return wait_in_thread(self._future), None
-        except Exception as error:  # noqa: BLE001 - the steps decide what it means; what interrupts is no Exception
+        except Exception as error:  # noqa: BLE001 - the steps decide what it means; an interruption is no Exception
             return None, error
 
     def is_ready(self) -> bool:

@@ -1,4 +1,4 @@
-"""Looking at items in whichever place they stand."""
+"""Browse items in any state."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ State: TypeAlias = Literal["available", "leased", "delayed", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class StoredItem(Generic[V]):
-    """An item, with all that is known of its life. Times are seconds of the clock of whoever wrote them."""
+    """An item with its stored notes. Times are seconds by the clock of the process that wrote them."""
 
     position: Position
     """The item's identity."""
     value: V
-    """What was enqueued, decoded by the queue's codec."""
+    """The enqueued value, decoded by the queue's codec."""
     headers: Mapping[str, Any]
-    """What was enqueued beside it."""
+    """The headers that were enqueued with it."""
     state: State
-    """Where it stands."""
+    """The place of its key."""
     attempt: int
-    """How often it was leased so far."""
+    """How many times it was leased so far."""
     consumer: str
-    """Who has a lease of it, or had last; "" if nobody ever had."""
+    """The consumer of its present or last lease; "" if it was never leased."""
     error: str
     """Why the last attempt failed; "" if none has."""
     expires_at: float | None
@@ -59,7 +59,7 @@ def browse(
     reverse: bool = False,
     duty_cycle: float = 1.0,
 ) -> Browser[StoredItem[V]]:
-    """Return the items of one state in the order of their positions, as `Queue.browse` does those available."""
+    """Return the items of one state in the order of their positions, as `Queue.browse` returns available ones."""
     place: Place = getattr(queue.layout, state)
     begin = place.begin if after is None else place.key(pack(after)) + b"\x00"
 
@@ -78,8 +78,8 @@ def _open(
         return _kept(item, row.value, state)
 
     def with_chunks(tr: Transaction) -> Steps[StoredItem[V] | None]:
-        # The page was read in another transaction, if a database was given: the item may be gone, its chunks too, or
-        # be another by now.
+        # Given a database, the page was read in another transaction. By now the item and its chunks may be gone, or
+        # changed.
         value = yield tr.snapshot.get(row.key)
         if not value.present():
             return None

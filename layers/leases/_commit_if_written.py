@@ -1,4 +1,4 @@
-"""Transactions that may find nothing to write."""
+"""Run transactions that may have nothing to write."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def commit_if_written(
     *,
     on_retry: Callable[[FDBError], None] = lambda error: None,
 ) -> Steps[T]:
-    """Run a `body` that also says whether it wrote; one that only looked needs no commit, and no mark.
+    """Run a `body` that also returns whether it wrote. If it only read, it needs no commit and no commit marker.
 
     Otherwise as `Queue.transact`, given a database.
     """

@@ -1,6 +1,6 @@
-"""Dead letters: items that failed too often, kept with their last error until somebody decides.
+"""Dead letters: items that failed too often, kept with their last error until an operator redrives or purges them.
 
-A dead letter keeps its position, so that a redrive can put it back exactly where it stood.
+A dead letter keeps its position, so that a redrive can put it back into its place.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ._transitions import Moves, at_rest
 
 BATCH_ITEMS = 50
 BATCH_BYTES = 1_000_000
-"""About how much one transaction of a redrive moves, chunks included."""
+"""About how many bytes one transaction of a redrive moves, chunks included."""
 
 Where: TypeAlias = Literal["place", "tail"]
 _Deal: TypeAlias = Callable[[Transaction, Moves, KeyValue, Notes], Steps[int]]
-"""Deals with one dead letter; returns about how many bytes that writes."""
+"""Handles one dead letter; returns about how many bytes that writes."""
 
 
 class DeadLetters(Generic[V]):
@@ -55,7 +55,7 @@ class DeadLetters(Generic[V]):
     def browse(
         self, tr: Transaction | Database, *, after: Position | None = None, limit: int | None = None
     ) -> Browser[StoredItem[V]]:
-        """Look at the dead letters in the order of their positions, lazily, as `Queue.browse` does."""
+        """Iterate over the dead letters in the order of their positions, lazily, as `Queue.browse` does."""
         return browse(tr, self._queue, state="dead", after=after, limit=limit)
 
     @verb
@@ -67,20 +67,19 @@ class DeadLetters(Generic[V]):
         limit: int | None = None,
         to: Where = "place",
     ) -> Steps[int]:
-        """Make dead letters available again, as if they had never been tried; return how many.
+        """Make dead letters available again with no attempts counted. Return how many.
 
-        Their time to live is lifted, and their last error is kept for the next attempt to see. Those that can't be read
-        stay.
+        It removes their time to live, and keeps their last error for the next attempt. Unreadable dead letters stay.
 
         Args:
-            tr: a transaction, or a database: then in as many transactions as it takes.
-            position: this one only, or these, in this order; else all, from the first.
-            limit: how many at most.
-            to: "place": where they stood, before all that was enqueued after them; "tail": behind the last item
-                (of the same rank, in a queue with an order), under new positions.
+            tr: a transaction, or a database. A database uses several transactions if needed.
+            position: only this one, or these, in this order; None: all, from the first.
+            limit: the maximum number.
+            to: "place": their old places, before all later items; "tail": behind the last item (of the same rank, in a
+                queue with an order), under new positions.
 
-        *Conflicts:* with whoever redrives or purges the same ones, and with leases of items behind them. *Cost:* one
-        read and about two writes each; to the tail, chunks of large ones are copied.
+        *Conflicts:* with a transaction that redrives or purges the same ones, and with leases of items behind them.
+        *Cost:* one read and about two writes each; to the tail, chunks of large ones are copied.
         """
         if to not in ("place", "tail"):
             raise ValueError(f"A dead letter goes to its 'place' or to the 'tail', not to {to!r}.")
@@ -96,15 +95,15 @@ class DeadLetters(Generic[V]):
         limit: int | None = None,
         older_than: float = 0.0,
     ) -> Steps[int]:
-        """Remove dead letters for good; return how many. Those that can't be read stay.
+        """Remove dead letters for good. Return how many. Unreadable dead letters stay.
 
         Args:
-            tr: a transaction, or a database: then in as many transactions as it takes.
-            position: this one only, or these, in this order; else all, from the first.
-            limit: how many at most.
-            older_than: only those that died so many seconds ago, by this object's clock.
+            tr: a transaction, or a database. A database uses several transactions if needed.
+            position: only this one, or these, in this order; None: all, from the first.
+            limit: the maximum number.
+            older_than: only those that died at least so many seconds ago, by this object's clock.
 
-        *Conflicts:* with whoever redrives or purges the same ones. *Cost:* one read and one write each.
+        *Conflicts:* with a transaction that redrives or purges the same ones. *Cost:* one read and one write each.
         """
         died_until_us = self._now_us() - not_negative(older_than, "older_than")
         return (yield from self._all(tr, partial(self._purge, until_us=died_until_us), position, limit))
@@ -115,7 +114,7 @@ class DeadLetters(Generic[V]):
         if position is None:
             return (yield from self._from_the_first(tr, deal, limit))
         places = [position] if isinstance(position, Position) else position
-        # One that is named twice is dealt with once.
+        # A position that is given twice is handled once.
         return (yield from self._named(tr, deal, list(dict.fromkeys(map(pack, places))), limit))
 
     def _from_the_first(self, tr: Transaction | Database, deal: _Deal, limit: int | None) -> Steps[int]:
@@ -123,7 +122,7 @@ class DeadLetters(Generic[V]):
         done = 0
         while begin < end and (limit is None or done < limit):
             batch = partial(self._batch, begin=begin, end=end, limit=_most(limit, done), deal=deal)
-            # What dies again meanwhile stands behind, and is not met a second time.
+            # An item that dies again meanwhile is before `begin`, and is not met a second time.
             dealt, begin = yield from self._queue.transact(tr, batch)
             done += dealt
         return done
@@ -138,8 +137,8 @@ class DeadLetters(Generic[V]):
         return done
 
     def _batch(self, tr: Transaction, begin: bytes, end: bytes, limit: int, deal: _Deal) -> Steps[tuple[int, bytes]]:
-        """Deal with some; return how many, and where those that are left begin."""
-        # By snapshot, and a conflict for each that is dealt with: those that die meanwhile disturb nobody.
+        """Handle some dead letters. Return how many, and the key from which the rest begins."""
+        # By snapshot, with a conflict for each one that is handled: items that die meanwhile cause no conflict.
         moves = Moves(tr, self._layout)
         asked = started(moves.ask())
         found = yield from rows(tr.snapshot, begin, end, limit=limit)
@@ -150,7 +149,7 @@ class DeadLetters(Generic[V]):
         return dealt, found[looked_at - 1].key + b"\x00"
 
     def _batch_named(self, tr: Transaction, places: list[bytes], deal: _Deal) -> Steps[tuple[int, int]]:
-        """Deal with the first ones of those at these places; return how many, and how many were looked at."""
+        """Handle the first dead letters at these places. Return how many, and how many places were read."""
         moves = Moves(tr, self._layout)
         asked = started(moves.ask())
         keys = [self._layout.dead.key(packed) for packed in places]
@@ -165,7 +164,7 @@ class DeadLetters(Generic[V]):
     def _deal_with(
         self, tr: Transaction, moves: Moves, found: Sequence[KeyValue | None], deal: _Deal
     ) -> Steps[tuple[int, int]]:
-        """Deal with as many as one transaction takes; return how many, and how many were looked at."""
+        """Handle the number of dead letters that fits into one transaction. Return how many, and how many were read."""
         dealt = size = looked_at = 0
         for row in found:
             if size > BATCH_BYTES:
@@ -174,9 +173,9 @@ class DeadLetters(Generic[V]):
             try:
                 notes = None if row is None else notes_of(row.value)
             except FormatError:
-                continue  # left to a newer version of the library, which wrote it; the check says so
+                continue  # left to the newer version of the library that wrote it; the check reports it
             if row is None or notes is None:
-                continue  # somebody else has dealt with it
+                continue  # another transaction has handled it
             tr.add_read_conflict_key(row.key)
             written = yield from deal(tr, moves, row, notes)
             dealt += bool(written)
@@ -194,7 +193,7 @@ class DeadLetters(Generic[V]):
 
     def _to_tail(self, tr: Transaction, moves: Moves, row: KeyValue, notes: Notes) -> Steps[int]:
         old = self._layout.dead.position(row.key)
-        # Whoever redrives need not name the queue's order; the item keeps its rank, behind all others that have it.
+        # The caller need not give the queue's order. The item keeps its rank, behind all others of that rank.
         order = None if old.rank is None else (yield from read_tail(tr, self._layout)).order
         index = yield from self._queue.next_index(tr, 1, order=order, door="any")
         position = Position(index, new_random(), rank=old.rank)

@@ -1,4 +1,4 @@
-"""Enqueueing items whose life is noted: when they came, when they become available, when they end."""
+"""Enqueue items with notes: the times when they were enqueued, become available, and expire."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCH_BYTES = 1_000_000
 
 
 class _Counted:
-    """Values, and how many were read so far."""
+    """Values, with the number of values read so far."""
 
     def __init__(self, values: Iterable[Any]) -> None:
         self._values = values
@@ -48,7 +48,7 @@ def enqueue_with_notes(
     notes: Notes,
     headers: Mapping[str, Any] | None,
 ) -> Steps[BulkReport]:
-    """Append `values`: in the caller's transaction or, given a database, in batches that commit one by one."""
+    """Append `values` in the caller's transaction or, given a database, in batches that commit one by one."""
     check_values(values)
     first = last = None
     items = size_bytes = transactions = 0
@@ -67,7 +67,7 @@ def enqueue_with_notes(
             size_bytes += batch.size_bytes
             transactions += is_database(tr)
     except Exception as error:
-        # Of a value, its codec or the database: whoever asked for all learns that some are in.
+        # An error of a value, its codec or the database. The caller must learn that some values are already enqueued.
         if not items:
             raise
         rest = unknown[0][1] if unknown else items

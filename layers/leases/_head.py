@@ -1,7 +1,7 @@
-"""The head of a queue: which items are next, and what conflicts with taking them.
+"""The head of a queue: the next items, and the conflicts of a transaction that takes them.
 
-This is the one place that knows in which order items are taken. It is the order of their keys, whatever the queue's
-own order (`fdbqueue.order`); a layer that takes them otherwise gives `Leases` another head.
+Only this module knows the order in which items are taken. It is the order of their keys, which includes the queue's own
+order (`fdbqueue.order`). A layer that takes items in another way gives `Leases` another head.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ class Head:
         self._layout = layout
 
     def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
-        """Read the next `limit` available items; `after`: right behind this item's key, to be taken together with it.
+        """Read the next `limit` available items, behind the key `after` if given, to be taken together with that item.
 
-        By snapshot, since only `take` knows how many of them are taken: a plain read of 100 rows that finds 3 would
-        conflict with every enqueue, though one behind the last taken item changes nothing.
+        By snapshot, since only `take` knows how many of them are taken. A plain read of 100 rows that finds 3 would
+        conflict with every enqueue. Yet an enqueue behind the last taken item changes nothing.
         """
         begin = self._layout.begin if after is None else after + b"\x00"
         return rows(tr.snapshot, begin, self._layout.end, limit=limit)
 
     def came_back(self, packed: Sequence[bytes]) -> None:
-        """Note which items this transaction itself has put back before it reads again."""
+        """Note which items this transaction itself has put back, before it reads again."""
 
     def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:
-        """Clear items: the first ones of those, at least one, that `first` read.
+        """Clear items: the first ones, at least one, of the items that `first` read.
 
-        The conflict range begins at the start of the queue, not at the first item, and ends with the last one: it is
-        met by another who takes one of these items, and by what comes to stand in front of one: an item that was
-        given back, or fell due, or that a slow producer brings. Then this transaction runs again and takes that one
-        first. Nobody else writes there, so that there is no conflict without one item in common, or one in front.
+        The conflict range reaches from the start of the queue, before the first item, to the last taken item. It
+        conflicts with another take of one of these items. It also conflicts with an item that appears in front of one:
+        from a give-back, a fired timer or a slow producer. Then this transaction runs again and takes that item first.
+        Nothing else is written in this range, so that all conflicts have one of these two causes.
         """
         tr.add_read_conflict_range(self._layout.begin, taken[-1].key + b"\x00")
         tr.clear_range(taken[0].key, taken[-1].key + TAKEN)
 
     def found_nothing(self, tr: Transaction) -> None:
-        """Make the caller's "there is nothing" true when it commits: conflict with whatever comes to stand here."""
+        """Conflict with every new item, so that "there is nothing" is still true at the commit."""
         tr.add_read_conflict_range(self._layout.begin, self._layout.end)

@@ -1,4 +1,4 @@
-"""What can be done with leases that are held: ack, give back, extend."""
+"""Ack, give back and extend leases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ._lease import Disposition, Lease, LeaseHandle, LeaseRef
 from ._transitions import Moves, Retry
 
 RANGE_READ_ITEMS = 4
-"""From how many leases on it is tried to read them all at once."""
+"""From this number of leases on, one read of the whole range is tried."""
 
 
 class Live(NamedTuple):
@@ -28,13 +28,13 @@ class Live(NamedTuple):
     packed: bytes
     """The item's packed position."""
     stored: bytes
-    """The item, as of before or during the lease."""
+    """The item's stored bytes, from before or during the lease."""
     notes: Notes
     """The item's notes during the lease."""
 
 
 class Holding:
-    """Leases of one queue's items, in the hands of those who hold them. Each method writes nothing or all."""
+    """Operations of lease holders on one queue's items. Each method writes nothing or all."""
 
     __slots__ = ("_layout", "_queue", "_retry")
 
@@ -44,7 +44,7 @@ class Holding:
         self._retry = retry
 
     def ack(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[None]:
-        """Let the items be gone."""
+        """Remove the items."""
         held = yield from self._held(tr, leases)
         moves = Moves(tr, self._layout)
         for packed, stored, notes in held:
@@ -53,9 +53,10 @@ class Holding:
         moves.finish()
 
     def ack_unchanged(self, tr: Transaction, live: Iterable[Live]) -> None:
-        """Let items be gone whose leases were live at the version that the transaction begins at.
+        """Remove items whose leases were live at the version at which the transaction begins.
 
-        The conflict on each leased item's key is met by whoever ended or took away its lease since that version.
+        The conflict on each leased item's key detects a transaction that ended or took away its lease since that
+        version.
         """
         moves = Moves(tr, self._layout)
         for one in live:
@@ -67,12 +68,12 @@ class Holding:
     def nack(
         self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int | None, error: str
     ) -> Steps[list[Disposition]]:
-        """Give items back, whose attempts have failed."""
+        """Give back items whose attempts have failed."""
         moves = Moves(tr, self._layout)
         asked = started(moves.ask())
         held = yield from self._held(tr, leases)
         yield from asked
-        # Before anything is written: a policy that raises must leave all of them with their holder.
+        # Before the first write: if a policy raises, all leases must stay with their holder.
         waits = [self._retry.delay_us(notes.attempt) if delay_us is None else delay_us for _, _, notes in held]
         fates = {}
         for (packed, stored, notes), wait_us in zip(held, waits, strict=True):
@@ -83,7 +84,7 @@ class Holding:
     def snooze(
         self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int
     ) -> Steps[list[Disposition]]:
-        """Give items back, without counting an attempt."""
+        """Give items back without counting an attempt."""
         moves = Moves(tr, self._layout)
         asked = started(moves.ask())
         held = yield from self._held(tr, leases)
@@ -97,7 +98,7 @@ class Holding:
         return [fates[pack(lease.position)] for lease in leases]
 
     def extend(self, tr: Transaction, leases: list[Lease], *, expires_at_us: int) -> Steps[list[Lease]]:
-        """Let leases end at another time."""
+        """Change the end of leases."""
         held = yield from self._held(tr, list(leases))
         moves = Moves(tr, self._layout)
         for packed, stored, notes in held:
@@ -107,7 +108,7 @@ class Holding:
         return [dataclasses.replace(lease, expires_at=expires_at_us / 1e6) for lease in leases]
 
     def _held(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[list[tuple[bytes, bytes, Notes]]]:
-        """Return packed position, stored value and notes of leased items, or raise if one of the leases is lost."""
+        """Return packed position, stored value and notes of leased items. Raise if one of the leases is lost."""
         for lease in leases:
             if not isinstance(lease, Lease | LeaseHandle):
                 raise TypeError(
@@ -141,14 +142,14 @@ def read_leased(
     """Read leased items by their packed positions, sorted.
 
     Args:
-        leased: where they stand.
-        places: which.
-        keeps: whether to conflict with whoever ends one of these leases, or takes it away, meanwhile: on each of these
-            keys and on nothing else.
+        leased: the place of leased items.
+        places: the packed positions.
+        keeps: whether to conflict with a transaction that meanwhile ends one of these leases, or takes it away: on each
+            of these keys and on nothing else.
     """
     if len(places) >= RANGE_READ_ITEMS:
-        # Leases of one consumer mostly stand side by side, and one read of a range costs less than many of keys.
-        # By snapshot: what stands between them is others'.
+        # Leases of one consumer are mostly adjacent, and one range read costs less than many reads of keys. By
+        # snapshot: keys between them belong to others.
         limit = 2 * len(places)
         near = yield from rows(tr.snapshot, leased.key(places[0]), leased.key(places[-1]) + b"\x00", limit=limit)
         if len(near) < limit:

@@ -1,4 +1,4 @@
-"""What a consumer holds in its hand: leases, and handles to give them to others."""
+"""Leases, and handles by which consumers pass them to others."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from fdbqueue.codecs import V
 
 
 class Disposition(StrEnum):
-    """What became of an item that was given back."""
+    """The outcome for an item that was given back."""
 
     available = "available"
-    """It stands in its old place."""
+    """It is available in its old place."""
     delayed = "delayed"
-    """It waits, and will stand there."""
+    """It is delayed, and becomes available in its old place later."""
     dead = "dead"
     """It is a dead letter: that was its last attempt."""
     expired = "expired"
-    """It is gone: its time to live was over."""
+    """It was removed: its time to live was over."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseHandle:
-    """What proves a lease, without the item: to be written down, or sent to whoever acks.
+    """Proves a lease, without the item. It can be stored, or sent to the process that acks.
 
     >>> str(LeaseHandle(Position(7, b"random"), b"token"))
     '7:72616e646f6d:746f6b656e'
@@ -37,17 +37,17 @@ class LeaseHandle:
     position: Position
     """The item."""
     token: bytes
-    """What the lease has and no other lease of the item."""
+    """The lease token, which differs from that of every other lease of the item."""
 
     def __str__(self) -> str:
         return f"{self.position.text}:{self.token.hex()}"
 
     @classmethod
     def parse(cls, text: str) -> LeaseHandle:
-        """Return the handle that `text` writes down.
+        """Return the handle that `text` describes.
 
         Raises:
-            ValueError: it writes down none.
+            ValueError: `text` is not a handle.
         """
         try:
             position, _, token = text.rpartition(":")
@@ -63,25 +63,25 @@ class Lease(Generic[V]):
     position: Position
     """The item's identity."""
     value: V
-    """What was enqueued, decoded by the queue's codec."""
+    """The enqueued value, decoded by the queue's codec."""
     headers: Mapping[str, Any]
-    """What was enqueued beside it."""
+    """The headers that were enqueued with it."""
     token: bytes
-    """What this lease has and no other lease of the item; renewals keep it."""
+    """The lease token, which differs from that of every other lease of the item. Extensions keep it."""
     expires_at: float
-    """When it ends, in seconds of the clock of whoever took or extended it."""
+    """When it ends, in seconds by the clock of the process that took or extended it."""
     attempt: int
-    """The how-many-eth attempt this is, from 1."""
+    """The attempt number, starting at 1."""
     consumer: str
-    """Who has it."""
+    """The consumer that holds it."""
     error: str = ""
     """Why the attempt before failed; "" if there was none."""
     ttl_at: float | None = None
-    """When the item's life ends, unless it is leased then; None: never."""
+    """When the item's life ends, unless it is leased at that time; None: never."""
 
     @property
     def handle(self) -> LeaseHandle:
-        """What proves this lease, to be written down or sent."""
+        """The handle of this lease, to store or send."""
         return LeaseHandle(self.position, self.token)
 
 

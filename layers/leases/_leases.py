@@ -1,4 +1,4 @@
-"""`Leases`: the verbs of items that are lent for a time."""
+"""`Leases`: the verbs of leased items."""
 
 from __future__ import annotations
 
@@ -47,18 +47,19 @@ CONSUMER_BYTES = 200
 class Leases(Generic[V]):
     """Leases of one queue's items.
 
-    As everywhere, a verb takes a transaction, composes and commits nothing, or a database, and then commits by
-    itself, exactly once; every verb has an awaitable form, ``await leases.lease.aio(db)``.
+    A verb takes a transaction, composes and commits nothing. Or it takes a database, and then commits on its own,
+    exactly once. Every verb has an awaitable form, ``await leases.lease.aio(db)``.
 
     The policy, `max_attempts` and `backoff`, belongs to this object and is not stored with the queue. Give the same
     object to all layers, in all processes. A layer of the bare `Queue` object beside it raises a TypeError.
 
     Args:
         queue: the queue.
-        max_attempts: after how many failed attempts (nacks and expiries) an item becomes a dead letter; None: never.
-        backoff: how long an item that failed waits for its next attempt; see `fdbqueue.layers.leases`.
+        max_attempts: the number of failed attempts (nacks and expiries) after which an item becomes a dead letter;
+            None: no limit.
+        backoff: the wait of a failed item before its next attempt; see `fdbqueue.layers.leases`.
         clock: seconds since 1970, as `time.time`.
-        head: in which order items are taken.
+        head: the order in which items are taken.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -107,7 +108,7 @@ class Leases(Generic[V]):
             note_policy(queue, repr(self))
 
     def sparing(self, spares: Callable[[Position, bytes], bool]) -> Leases[V]:
-        """Return leases like these that do not reclaim an expired lease if `spares` is true for it. For layers."""
+        """Return a copy of these leases, for layers, that reclaims no expired lease for which `spares` is true."""
         own = copy.copy(self)
         own.retry = dataclasses.replace(self.retry, spares=spares)
         own._taking = Taking(own.queue, own.head, own.retry)
@@ -127,15 +128,16 @@ class Leases(Generic[V]):
         ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> Steps[Position]:
-        """Append an item, that may become available later, or live for some time only.
+        """Append an item, with an optional delay and time to live.
 
         Args:
             tr: a transaction to enqueue in, or a database.
-            value: what the queue's codec takes.
+            value: a value that the queue's codec encodes.
             delay: seconds until it becomes available, in the place that it gets now.
             at: the same as a time of the clock.
-            ttl: seconds after which it is removed, unless it is leased then; if it is given back later, it goes then.
-            headers: a small mapping kept beside the value.
+            ttl: seconds after which it is removed. An item that is leased then is removed only if it is given back
+                later.
+            headers: a small mapping stored beside the value.
 
         Raises:
             CodecError, ItemTooLarge: as `Queue.enqueue`; no key was touched.
@@ -158,15 +160,15 @@ class Leases(Generic[V]):
     ) -> Steps[BulkReport]:
         """Append items in their order, each as `enqueue` does, and all with the same terms.
 
-        Given a database, in transactions of about 1 MB, one after the other, each exactly once. To load millions of
-        items that need no terms, `Queue.enqueue_many` is faster: it keeps several transactions under way.
+        Given a database, it uses transactions of about 1 MB, one after the other, each exactly once.
+        `Queue.enqueue_many` loads millions of items without terms faster: it keeps several transactions under way.
 
         Raises:
             CodecError, ItemTooLarge: of a value; given a transaction, no key was touched.
-            BulkInterrupted: given a database, something failed when other items were already in.
+            BulkInterrupted: given a database, a batch failed after other items were enqueued.
 
-        *Conflicts:* none. *Cost:* one round trip per transaction; a write each, and one more for a delay and a time
-        to live.
+        *Conflicts:* none. *Cost:* one round trip per transaction; a write each, and one more for a delay and a time to
+        live.
         """
         now_us = self.now_us()
         notes = Notes(
@@ -188,16 +190,16 @@ class Leases(Generic[V]):
 
         Args:
             tr: a transaction, or a database.
-            duration: after how many seconds it is anybody's again, unless it is extended.
-            consumer: who takes it, for those who look on; host name and process id by default.
+            duration: seconds after which the item is available again, unless the lease is extended.
+            consumer: the consumer's name, for monitoring; host name and process id by default.
 
         Raises:
-            FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
+            FormatError, CodecError: the first item can't be read; the message names it, and it stays in its place.
             SubscriptionError: the queue has an exclusive subscription.
 
-        *Conflicts:* with another lease or dequeue of the same item, and with what comes to stand in front of it; in a
-        caller's transaction that finds nothing, with whatever comes. *Cost:* two reads in parallel, four writes; for
-        each due timer, up to 64, one read and about four writes.
+        *Conflicts:* with another lease or dequeue of the same item, and with an item that appears in front of it. In a
+        caller's transaction that finds nothing, with any item that appears. *Cost:* two reads in parallel, four writes;
+        for each due timer, up to 64, one read and about four writes.
         """
         leases = yield from self.lease_many.steps(tr, limit=1, duration=duration, consumer=consumer)
         return leases[0] if leases else None
@@ -213,11 +215,11 @@ class Leases(Generic[V]):
     ) -> Steps[list[Lease[V]]]:
         """Lease the first `limit` available items, in order; fewer if there are no more. They share a token.
 
-        Large items come a few at a time, about 2 MB in all, and given a database fewer still when so many can't be read
-        in the five seconds of a transaction.
+        One call leases only a few large items, about 2 MB in all. Given a database, it leases still fewer if it can't
+        read so many in the five seconds of a transaction.
 
-        Args, errors, *Conflicts* and *Cost:* as `lease`, of each item; one that can't be read ends the list before it,
-        and is raised when it comes first.
+        Args, errors, *Conflicts* and *Cost:* as `lease`, of each item. The list ends before an item that can't be read.
+        If that is the first item, its error is raised.
         """
         if limit < 1:
             raise ValueError(f"limit is how many items to lease, at least 1, not {limit}.")
@@ -238,7 +240,7 @@ class Leases(Generic[V]):
         if not is_database(tr):
             own = cast(Transaction, tr)
             taken, _ = yield from take(own)
-            while taken.again:  # only items whose life was over, so far
+            while taken.again:  # so far only items whose life was over
                 taken, _ = yield from take(own)
             if not taken.leases:
                 self.head.found_nothing(own)
@@ -250,7 +252,7 @@ class Leases(Generic[V]):
 
     @verb
     def ack(self, tr: Transaction | Database, lease: LeaseRef) -> Steps[None]:
-        """Let the item be gone: its work is done.
+        """Remove the item: its work is done.
 
         In one transaction with the caller's own writes, both happen or neither.
 
@@ -261,16 +263,16 @@ class Leases(Generic[V]):
         Raises:
             LeaseLost: it is not the item's present lease; nothing was written. Roll your own writes back with it.
 
-        *Conflicts:* with whoever gives back, extends or reclaims this item. *Cost:* one read, four writes.
+        *Conflicts:* with a transaction that gives back, extends or reclaims this item. *Cost:* one read, four writes.
         """
         yield from self.ack_many.steps(tr, [lease])
 
     @verb
     def ack_many(self, tr: Transaction | Database, leases: Iterable[LeaseRef]) -> Steps[None]:
-        """Let the items be gone, all or none.
+        """Remove the items, all or none.
 
         Raises:
-            LeaseLost: of some, which it names, the lease is lost; none was acked.
+            LeaseLost: some leases are lost, and the error names them; none was acked.
 
         *Conflicts:* as `ack`, of each. *Cost:* one read, in parallel, and two writes each.
         """
@@ -278,9 +280,9 @@ class Leases(Generic[V]):
         yield from self.queue.transact(tr, lambda tr: self._holding.ack(tr, held))
 
     def ack_unchanged(self, tr: Transaction, live: Iterable[Live]) -> None:
-        """Ack leases without reading them, in a transaction that begins at the version at which they were live.
+        """Ack leases without a read, in a transaction that begins at the version at which they were live.
 
-        It can't be committed if somebody has ended or taken away one of them since. For layers.
+        It can't commit if another transaction has ended or taken away one of them since. For layers.
 
         *Conflicts:* as `ack`, of each. *Cost:* four writes each.
         """
@@ -296,11 +298,11 @@ class Leases(Generic[V]):
         Args:
             tr: a transaction, or a database.
             lease: the lease, or its handle.
-            delay: seconds until it is available again; None: as the back-off policy says.
-            error: why, kept for the next attempt and, if this was the last one, with the dead letter.
+            delay: seconds until it is available again; None: the back-off policy decides.
+            error: the reason, kept for the next attempt and, if this was the last one, with the dead letter.
 
         Returns:
-            what became of it; `Fate.available` is its old place, before everything that came after it.
+            the item's disposition. `Disposition.available` is its old place, before all later items.
 
         Raises:
             LeaseLost: it is not the item's present lease; nothing was written.
@@ -318,12 +320,12 @@ class Leases(Generic[V]):
         delay: float | None = None,
         error: str | None = None,
     ) -> Steps[list[Disposition]]:
-        """Give items back, all or none, whose attempts have failed; return what became of each, as `nack`.
+        """Give back items whose attempts have failed, all or none. Return the disposition of each, as `nack`.
 
-        They are written anew, in one transaction: of large items only so many fit into it.
+        One transaction writes all of them again, which limits the number of large items.
 
         Raises:
-            LeaseLost: of some, which it names, the lease is lost; none was given back.
+            LeaseLost: some leases are lost, and the error names them; none was given back.
 
         *Conflicts:* as `nack`, of each. *Cost:* one read, in parallel, and about four writes each.
         """
@@ -355,7 +357,8 @@ class Leases(Generic[V]):
 
     @verb
     def extend(self, tr: Transaction | Database, lease: Lease[V], *, duration: float = 30.0) -> Steps[Lease[V]]:
-        """Let the lease end `duration` seconds from now; return it with its new end. The old one stays good too.
+        """Extend the lease to `duration` seconds from now. Return it with its new end. The old lease object stays valid
+        too.
 
         Raises:
             LeaseLost: it is not the item's present lease; nothing was written.
@@ -378,12 +381,12 @@ class Leases(Generic[V]):
 
     @verb
     def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> Steps[ReclaimReport]:
-        """Settle up to `limit` due timers: expired leases, delays that are over, items whose life is over.
+        """Fire up to `limit` due timers: of expired leases, delays that are over, and items whose life is over.
 
-        Every lease does it on its way; this is for queues that nobody leases from, and for those who want to know.
+        Every lease does this before it takes an item. Use it for queues without consumers, and for monitoring.
 
-        *Conflicts:* with whoever settles, acks, gives back or extends one of these items. *Cost:* one read, and one
-        read and about four writes per timer.
+        *Conflicts:* with a transaction that fires, acks, gives back or extends one of these items. *Cost:* one read,
+        and one read and about four writes per timer.
         """
         if is_database(tr):
             portion = AdaptiveLimit(limit)
@@ -405,14 +408,14 @@ class Leases(Generic[V]):
         limit: int | None = None,
         duty_cycle: float = 1.0,
     ) -> Browser[StoredItem[V]]:
-        """Look at the items of one state with all that is known of their lives, in order, lazily.
+        """Iterate over the items of one state with all their stored notes, in order, lazily.
 
         Args:
-            tr: a transaction, or a database: then a page of them in each of as many as it takes.
+            tr: a transaction, or a database. A database reads each page in a transaction of its own.
             state: "available", "leased", "delayed" or "dead".
             after: only items behind this position.
-            limit: how many at most; None: all.
-            duty_cycle: which part of the time it may read, as in `Queue.browse`.
+            limit: the maximum number of items; None: all.
+            duty_cycle: the part of the time in which it may read, as in `Queue.browse`.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one read per page; memory for a page.
         """
@@ -420,7 +423,7 @@ class Leases(Generic[V]):
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[LeaseStats]:
-        """Return how many items there are in each state, how many came and went, and how old the first one is.
+        """Return the number of items in each state, how many came and went, and the age of the first one.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* three reads in parallel; it does not grow with the queue.
         """
@@ -434,7 +437,7 @@ class Leases(Generic[V]):
         return (yield from self.queue.read(tr, read))
 
     def check(self, tr: Transaction | Database) -> CheckReport:
-        """Read everything that the queue owns and compare: what `Queue.check` does, and timers.
+        """Read everything that the queue owns and compare: all that `Queue.check` compares, and timers.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue twice, a page at a time; memory for the
         keys of timers.
@@ -442,8 +445,8 @@ class Leases(Generic[V]):
         report = self.queue.check(tr)
         problems = check_timers(tr, self.layout)
         if problems and is_database(tr):
-            # An item that moved between two of its transactions looks as if its timer were missing, or left over; a
-            # real one is still there when looked at again.
+            # If an item moves between two of its transactions, its timer seems to be missing or left over. A real
+            # problem is still there at a second look.
             again = set(check_timers(tr, self.layout))
             problems = [problem for problem in problems if problem in again]
         return dataclasses.replace(report, problems=(*report.problems, *problems))
@@ -454,5 +457,5 @@ class Leases(Generic[V]):
 
 
 def this_consumer(name: str | None) -> str:
-    """Return what a consumer is called: host name and process id by default."""
+    """Return a consumer's name: host name and process id by default."""
     return cut(f"{socket.gethostname()}:{os.getpid()}" if name is None else name, CONSUMER_BYTES)

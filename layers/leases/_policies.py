@@ -1,8 +1,8 @@
-"""Policies: which queues have leases with one, so that no layer ignores it unnoticed.
+"""Note which queues have leases with a policy, so that every layer follows it.
 
-The policy of `Leases`, `max_attempts` and `backoff`, is the object's own. It is not stored with the queue, and a layer
-that is made of the bare queue has none. `Leases(queue, max_attempts=1)` beside `StagedQueue(queue)` would apply it to
-some failures and not to others. Both are noted here by their `Queue` object, and the second one is refused.
+The policy of `Leases`, `max_attempts` and `backoff`, belongs to the object. It is not stored with the queue, and a
+layer that is made of the bare queue has none. `Leases(queue, max_attempts=1)` beside `StagedQueue(queue)` would apply
+it to some failures and not to others. Both are noted here by their `Queue` object, and the second one is refused.
 
 Other processes, and other `Queue` objects of the same name, are not known here.
 """

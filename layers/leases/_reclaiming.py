@@ -1,4 +1,4 @@
-"""Reclaiming: settling what is due, for who wants to know what that was."""
+"""Reclaim: fire due timers and report the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._transitions import Moves, Retry
 
 @dataclass(frozen=True, slots=True)
 class ReclaimReport:
-    """What a reclaim found."""
+    """The result of a reclaim."""
 
     reclaimed: tuple[Reclaimed, ...]
     """The items that were moved."""
@@ -25,10 +25,10 @@ class ReclaimReport:
 def reclaim(
     tr: Transaction, layout: Layout, *, limit: int, now_us: int, retry: Retry
 ) -> Steps[tuple[ReclaimReport, bool]]:
-    """Settle up to `limit` due timers; say also whether anything was written.
+    """Fire up to `limit` due timers. Return the report and whether anything was written.
 
     Raises:
-        ValueError: that is none.
+        ValueError: `limit` is less than 1.
     """
     if limit < 1:
         raise ValueError(f"limit is how many timers to settle, at least 1, not {limit}.")

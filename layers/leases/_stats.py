@@ -1,10 +1,10 @@
 """Stats of a queue with leases, and the age of its first item.
 
-An item that came by a plain enqueue notes no time, so that it costs its payload and one byte. Its age can't be read
-from the queue. Its index does not tell it, since an empty queue gives the same indices to other items. So a process
-remembers, at each look, how many items had been enqueued in total. At most as many items came before the first
-available item as are not available now. If more had been enqueued at an earlier look, the item was there then. Nothing
-is written for that, and nothing more is read.
+To store only its payload and one byte, a plain enqueue notes no time. So the queue does not tell the item's age. The
+index does not tell it either, since an empty queue gives the same indices to other items. So a process remembers, at
+each look, how many items had been enqueued in total. The items enqueued before the first available item are no longer
+available, so the number of unavailable items limits theirs. If an earlier look counted more enqueued items than that,
+the item was there then. This needs no write and no further read.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ from ._timers import due_timers
 
 OVERDUE_LIMIT = 1_000
 MAX_LOOKS = 256
-"""How many earlier looks are remembered at most; when there are more, some are forgotten."""
+"""Most earlier looks that are remembered; beyond that, some are forgotten."""
 PRECISION = 4
-"""An age may become smaller by one part in so many, so that few looks are enough for years."""
+"""An age may be too small by one part in so many. So a few looks are enough for years."""
 LOOK_US = 1_000_000
-"""A look so soon after another one is not remembered."""
+"""A look within this time after another one is not remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseStats(Stats):
-    """`fdbqueue.Stats`, and what time has to do with it."""
+    """`fdbqueue.Stats`, with due timers and ages."""
 
     overdue: int
-    """Timers that are due and not settled yet, counted up to 1,000."""
+    """Due timers that have not fired yet, counted up to 1,000."""
     oldest_age_s: float | None
-    """For how long the first available item has been in the queue; None without one, if it can't be read, or if it came
-    by a plain enqueue, which notes no time."""
+    """The time that the first available item has been in the queue. None without one, if it can't be read, or after a
+    plain enqueue, which notes no time."""
     oldest_age_at_least_s: float | None
-    """The same; if that is not known, a lower bound. This object knows it from the times that it asked a database for
-    stats: it is 0 at the first time. None without an available item."""
+    """The same, or a lower bound if the age is unknown. This object derives the bound from the times at which it read
+    stats of a database. The bound is 0 at the first time. None without an available item."""
 
 
 class Looks:
     """The counters that earlier looks at a queue saw, in the memory of one process.
 
-    A clear of the queue shows in the counters, unless more items came and went after it than before.
+    The counters show a clear of the queue, unless more items came and went after it than before.
     """
 
     def __init__(self) -> None:
         self._looks: list[tuple[int, int]] = []
-        """When it was, and how many items had been enqueued by then."""
+        """The time of each look, and how many items had been enqueued by then."""
         self._gone = 0
         self._first = (b"", 0)
-        """The first available item, and when it was first seen there."""
+        """The first available item, and the time of the first look that saw it."""
 
     def remember(self, counted: Stats, first: bytes, now_us: int) -> None:
         """Remember a look at the counters and the packed position of the first available item, b"" for none."""
         gone = counted.dequeued + counted.expired + counted.purged + counted.deleted
         if gone < self._gone or (self._looks and counted.enqueued < self._looks[-1][1]):
-            self._looks = []  # it was cleared
+            self._looks = []  # the queue was cleared
         self._gone = gone
         if first != self._first[0]:
             self._first = (first, now_us)
@@ -71,9 +71,9 @@ class Looks:
             self._looks = looks if len(looks) <= MAX_LOOKS else _thinned(looks, now_us)
 
     def age_us(self, counted: Stats, first: bytes, now_us: int) -> int:
-        """Return for how long at least an item has been in the queue that is the first available one now."""
+        """Return a lower bound of the time that the first available item has been in the queue."""
         since = [self._first[1]] if first == self._first[0] else []
-        if rank_of(first) is None:  # with ranks others that came before it may be available behind it
+        if rank_of(first) is None:  # with ranks, earlier items may be available behind it
             at_most = counted.enqueued - counted.available + 1
             since += [at_us for at_us, enqueued in self._looks if enqueued >= at_most]
         return max(0, now_us - min(since, default=now_us))

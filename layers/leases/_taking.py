@@ -1,4 +1,4 @@
-"""Taking items from the head of a queue, for leases."""
+"""Take items from the head of a queue, for leases."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from ._times import seconds_or_none
 from ._transitions import Moves, Retry, is_over
 
 TAKE_BYTES = 2_000_000
-"""About how much payload one transaction reads and moves: it may have 10,000,000 bytes and five seconds in all."""
+"""About how many bytes of payload one transaction reads and moves: it may have 10,000,000 bytes and five seconds in
+all."""
 ITEM_BYTES = 200
-"""About what an item's keys and notes add to it."""
+"""About how many bytes an item's keys and notes add to it."""
 EXPIRED_LIMIT = 500
-"""How many items whose life is over one transaction removes on its way."""
+"""Most expired items that one transaction removes before it takes others."""
 
 
 UNTAKEABLE = (CodecError, FormatError, CheckFailed)
-"""What is raised of an item that can't be read, or whose type's predicate fails."""
+"""Errors of an item that can't be read, or whose type's predicate fails."""
 
 
 class LifeOver(Exception):
-    """The life of the item that was to be taken is over; nothing was written."""
+    """The life of the item to take is over; nothing was written."""
 
 
 class Predicate:
-    """What says of items without a time to live, which are about to be taken, whether they are outdated.
+    """Decides whether items without a time to live, which are about to be taken, are outdated.
 
-    It is False in a queue that has none. Queues of messages have one if a type does (`MessageType.expires`).
+    It is False in a queue without a predicate. Queues of messages have one if a type has one (`MessageType.expires`).
     """
 
     __slots__ = ("_ask",)
@@ -52,40 +53,40 @@ class Predicate:
         """Return whether an item is outdated.
 
         Raises:
-            CheckFailed: the predicate of its type is at fault.
+            CheckFailed: the predicate of its type failed.
         """
         return self._ask is not None and not notes.ttl_at_us and self._ask(item.value, now_us, item.position)
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What was asked for."""
+    """The terms of a call."""
 
     limit: int
     duration_us: int
     consumer: str
     token: bytes
     subscription: str = field(default="", kw_only=True)
-    """For which subscription."""
+    """The subscription that takes the items; "": none."""
     strict: bool
-    """Whether to come again, rather than to take items while more timers are due."""
+    """Whether to look again while more timers are due, instead of taking items."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What one transaction took."""
+    """The result of one transaction."""
 
     leases: list[Lease]
     again: bool
-    """Whether there was more to clear away than one transaction does, so that another one is to look again."""
+    """Whether one transaction could not clear all due timers and expired items, so that another one must look."""
 
 
 class Taking:
     """Takes items of one queue.
 
     Args:
-        head: in which order.
-        retry: what happens to overdue items that are met.
+        head: the order of the items.
+        retry: the policy for overdue items.
     """
 
     __slots__ = ("_head", "_layout", "_predicate", "_queue", "_retry")
@@ -98,7 +99,7 @@ class Taking:
         self._retry = retry
 
     def take(self, tr: Transaction, terms: Terms, now_us: int) -> Steps[tuple[Taken, bool]]:
-        """Settle what is due, then lease the first items; say also whether anything was written."""
+        """Fire due timers, then lease the first items. Return them, and whether anything was written."""
         due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
         head = started(self._head.first(tr, limit=terms.limit))
         overdue = yield from due
@@ -108,7 +109,7 @@ class Taking:
                 _, all_fired = yield from fire_due(tr, self._layout, moves, overdue, now_us=now_us, retry=self._retry)
                 if terms.strict and moves.any and not (all_fired and len(overdue) < FIRE_LIMIT):
                     return Taken([], again=True), True
-                # The head was read before items came back; a new read sees them, though nothing is committed yet.
+                # The head was read before items came back. A new read sees them, though nothing is committed yet.
                 self._head.came_back(moves.arrived)
                 head = self._head.first(tr, limit=terms.limit)
             found = yield from head
@@ -139,7 +140,7 @@ class Taking:
     def _lend_rows(
         self, tr: Transaction, moves: Moves, found: list[KeyValue], haul: _Haul, terms: Terms, now_us: int
     ) -> Steps[None]:
-        """Lend what was found, until it is too much for one transaction or can't be read."""
+        """Lease the items that were read, until one can't be read or they are too large for one transaction."""
         haul.dealt = 0
         for row in found:
             notes = _notes_if_readable(row.value)
@@ -170,22 +171,22 @@ def _notes_if_readable(stored: bytes) -> Notes:
     try:
         return notes_of(stored)
     except FormatError:
-        return NO_NOTES  # who opens the item says which one can't be read
+        return NO_NOTES  # opening the item raises the error
 
 
 @dataclass(slots=True)
 class _Haul:
-    """What one transaction has taken so far, and why it stopped."""
+    """The items that one transaction has taken so far, and why it stopped."""
 
     leases: list[Lease] = field(default_factory=list)
     size_bytes: int = 0
-    """Of the payloads."""
+    """The size of the payloads."""
     expired: int = 0
-    """How many items whose life was over were removed."""
+    """The number of removed expired items."""
     dealt: int = 0
-    """How many of those that were read last were dealt with: the first ones."""
+    """How many items of the last read it handled: always the first ones."""
     full: bool = False
-    """Whether the rest is too much for this transaction."""
+    """Whether the rest does not fit into this transaction."""
     error: FormatError | CodecError | CheckFailed | None = None
     """Why the next item can't be read."""
 

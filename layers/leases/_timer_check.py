@@ -1,4 +1,4 @@
-"""Checks that every item which waits for something has its timer, and every timer its item."""
+"""Check that every item with an end time has its timer, and every timer its item."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fdbqueue.layout import DELAY, LEASE, TTL, Layout
 
 
 def check_timers(tr: Transaction | Database, layout: Layout) -> list[str]:
-    """Return what does not fit together, a sentence each.
+    """Return the problems, a sentence each.
 
-    *Cost:* reads all items and timers; memory for the keys of those that fit.
+    *Cost:* reads all items and timers; memory for the keys of timers.
     """
     wanted = set(_wanted(tr, layout))
     span = layout.timers.range()
@@ -36,7 +36,7 @@ def _wanted(tr: Transaction | Database, layout: Layout) -> Iterator[bytes]:
         try:
             notes = notes_of(row.value) if row.value and has_notes(row.value) else Notes()
         except FormatError:
-            continue  # the queue's own check says so
+            continue  # the queue's own check reports it
         if state == "leased":
             yield layout.timer_key(notes.expires_at_us, packed, LEASE)
         if state == "delayed":

@@ -1,7 +1,7 @@
-"""Timers: one time-sorted index of leases that end, delays that end, and lives that end.
+"""Timers: one time-sorted index of the ends of leases, delays and lives.
 
-Nobody has to run for them. Whoever comes by reads the first ones, and settles those that are due by its own clock: it
-moves their items to where they belong now.
+No scheduler runs. A process that takes items first reads the earliest timers, and fires those that are due by its own
+clock. To fire a timer is to move its item to its present place.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from ._lease import Disposition
 from ._transitions import Moves, Retry
 
 FIRE_LIMIT = 64
-"""How many due timers a lease settles in its own transaction, before it takes an item."""
+"""Most due timers that a lease fires in its own transaction, before it takes an item."""
 SETTLE_BYTES = 1_000_000
-"""About how much the moves of one transaction write."""
+"""About how many bytes the moves of one transaction write."""
 UNSETTLED_US = 1_000_000
-"""A timer that has been due for so long, and was met, is left to others."""
+"""A timer that a process has met, and that has been due for this long, is left to other processes."""
 NEXT_TIMERS = 16
 _FAR_US = (1 << 62) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
-    """An item whose timer was settled."""
+    """An item whose timer fired."""
 
     position: Position
     """The item."""
     kind: str
-    """What had ended: "lease", "delay" or "ttl"."""
+    """The kind of its timer: "lease", "delay" or "ttl"."""
     fate: Disposition
-    """What became of it."""
+    """Its new disposition."""
     consumer: str
-    """Who had a lease of it last; "" if nobody ever had."""
+    """The consumer of its last lease; "" if it was never leased."""
     attempt: int
-    """How often it was leased so far."""
+    """How many times it was leased so far."""
 
 
 def due_timers(tr: Transaction, layout: Layout, now_us: int, *, limit: int) -> Steps[list[KeyValue]]:
     """Read the first due timers.
 
-    By snapshot: a plain read would conflict with every ack and every extension of a lease that is overdue, whichever
-    it is. What is decided here is decided by the items, and each of those is read with a conflict of its own.
+    By snapshot: a plain read would conflict with every ack and extension of an overdue lease. The items decide what
+    happens, and each item is read with a conflict of its own.
     """
     return rows(tr.snapshot, *layout.timers_until(now_us), limit=limit)
 
 
 def next_due_us(tr: Transaction, layout: Layout, now_us: int) -> Steps[int | None]:
-    """Return when the next timer falls due, for who has just settled those that are; None: there is none.
+    """Return when the next timer is due, after the due ones have fired; None if there is none.
 
-    What has been due for a while cannot be settled here: it is a newer version's, or no timer at all. To come again at
-    once for that would never end. By snapshot, since nothing is done about it.
+    A timer that has been due for a while can't be fired here. A newer version wrote it, or it is not a timer. Another
+    attempt at once would repeat without end. By snapshot, since nothing is written about it.
     """
     span = layout.timers_until(_FAR_US, since_us=max(0, now_us - UNSETTLED_US))
     found = yield from rows(tr.snapshot, *span, limit=NEXT_TIMERS)
@@ -66,7 +66,8 @@ def next_due_us(tr: Transaction, layout: Layout, now_us: int) -> Steps[int | Non
 
 
 def readable(layout: Layout, found: list[KeyValue]) -> Iterator[tuple[int, Position, str]]:
-    """Take timers' keys apart, but for those that are a newer version's, or no timers at all: the check says so."""
+    """Return the parts of timers' keys. Skip keys of a newer version and keys that are not timers; the check reports
+    them."""
     for row in found:
         try:
             timer = layout.timer_of(row.key)
@@ -78,10 +79,10 @@ def readable(layout: Layout, found: list[KeyValue]) -> Iterator[tuple[int, Posit
 def fire_due(
     tr: Transaction, layout: Layout, moves: Moves, due: list[KeyValue], *, now_us: int, retry: Retry
 ) -> Steps[tuple[list[Reclaimed], bool]]:
-    """Settle due timers; return what was moved, and whether all of them were dealt with.
+    """Fire due timers. Return the moved items, and whether all timers were handled.
 
-    *Conflicts:* with whoever settles, acks, gives back or extends one of the same items at the same time; of them one
-    wins. *Cost:* a read, in parallel, and about four writes each.
+    *Conflicts:* with a transaction that fires, acks, gives back or extends one of the same items at the same time; only
+    one of them commits. *Cost:* a read, in parallel, and about four writes each.
     """
     reads = [(row.key, *read) for row in due if (read := _reads(tr, layout, row.key)) is not None]
     if due:
@@ -99,14 +100,15 @@ def fire_due(
             if value.present():
                 found.append((state, bytes(value)))
         if packed in seen:
-            # Its delay and its life were over at once. It was moved above, after it was read here.
+            # Its delay and its life were over at the same time. The code above moved it, after this read.
             continue
         try:
             meant = bool(found) and _is_meant(kind, at_us, found[0][1])
             if meant and kind == LEASE and retry.spares and retry.spares(position, notes_of(found[0][1]).token):
                 continue
         except FormatError:
-            # Left to a newer version of the library, which wrote it; the check says so. Others must not wait for it.
+            # Left to the newer version of the library that wrote it; the check reports it. It must not block other
+            # timers.
             continue
         if not meant:
             tr.clear(key)
@@ -123,10 +125,10 @@ def _reads(tr: Transaction, layout: Layout, key: bytes) -> tuple[int, Position, 
     try:
         at_us, position, kind = layout.timer_of(key)
     except FormatError:
-        return None  # the check says so; others must not wait for it
+        return None  # the check reports it; it must not block other timers
     packed = pack(position)
-    # Plain reads. Each adds a conflict on the one item, so that of an ack and a reclaim, or of two reclaims, that ran
-    # at the same time only one commits.
+    # Plain reads. Each adds a conflict on the one item. Of an ack and a reclaim, or two reclaims, at the same time,
+    # only one commits.
     if kind == LEASE:
         futures = [("leased", tr.get(layout.leased.key(packed)))]
     else:

@@ -1,4 +1,4 @@
-"""Seconds, as the verbs take them, and microseconds, as they are stored."""
+"""Convert seconds, which the verbs take, into microseconds, which are stored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numbers import Real
 from fdbqueue.engine.transactional import is_database
 
 LONGEST_SECONDS = 4e12
-"""More than 100,000 years; microseconds stay within what is stored of them, also as a time from 1970 on."""
+"""More than 100,000 years. In microseconds it still fits into its stored form, also as a time from 1970 on."""
 
 
 def positive(seconds: float, name: str) -> int:
@@ -15,7 +15,7 @@ def positive(seconds: float, name: str) -> int:
 
     Raises:
         ValueError: it is NaN, too long, or not more than 0.
-        TypeError: it is no number.
+        TypeError: it is not a number.
     """
     _check_number(seconds, name)
     if not 0 < seconds <= LONGEST_SECONDS:
@@ -28,7 +28,7 @@ def not_negative(seconds: float, name: str) -> int:
 
     Raises:
         ValueError: it is NaN, too long, or less than 0.
-        TypeError: it is no number.
+        TypeError: it is not a number.
     """
     _check_number(seconds, name)
     if not 0 <= seconds <= LONGEST_SECONDS:
@@ -37,10 +37,10 @@ def not_negative(seconds: float, name: str) -> int:
 
 
 def visible_at(now_us: int, delay: float | None, at: float | None) -> int:
-    """Return when an item becomes available; 0: now.
+    """Return when an item becomes available, in microseconds; 0: now.
 
     Raises:
-        ValueError: both a delay and a time were given, or one that is none.
+        ValueError: both a delay and a time were given, or one of them is invalid.
     """
     if delay is not None and at is not None:
         raise ValueError("An item becomes available after a delay, or at a time; not both.")
@@ -57,11 +57,11 @@ def seconds_or_none(at_us: int) -> float | None:
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Refuse what is not how long to wait.
+    """Raise an error if a timeout is invalid.
 
     Raises:
-        ValueError: it is less than 0, or none at all.
-        TypeError: it is no number.
+        ValueError: it is less than 0, or NaN.
+        TypeError: it is not a number.
     """
     if timeout is None:
         return
@@ -71,7 +71,7 @@ def check_timeout(timeout: float | None) -> None:
 
 
 def check_waits(tr_or_db: object) -> None:
-    """Refuse to wait in a transaction.
+    """Raise an error if a call is to wait in a transaction.
 
     Raises:
         ValueError: `tr_or_db` is a transaction.

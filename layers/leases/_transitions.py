@@ -1,7 +1,8 @@
-"""Moves of items between their places, in one transaction.
+"""Move items between their places, in one transaction.
 
-An item's state is where its key stands. A move writes the stored value, with other notes, under the same position in
-another place; it keeps timers and counters true, and the tail above every item that is away for a while.
+The place of an item's key is its state. A move writes the stored value, with other notes, under the same position in
+another place. It keeps timers and counters correct. It also keeps the high-water mark above every leased or delayed
+item.
 """
 
 from __future__ import annotations
@@ -27,33 +28,33 @@ from ._times import LONGEST_SECONDS
 
 _ONE = (1).to_bytes(8, "little")
 ERROR_BYTES = 1_200
-"""How much of an error's text is kept."""
+"""The number of bytes of an error's text that are stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """What happens to an item when an attempt has failed."""
+    """The policy for an item whose attempt has failed."""
 
     max_attempts: int | None
-    """After how many attempts it becomes a dead letter; None: never."""
+    """The number of attempts after which it becomes a dead letter; None: no limit."""
     backoff: Backoff
-    """How long it waits before the next."""
+    """Returns its wait before the next attempt."""
     spares: Callable[[Position, bytes], bool] | None = None
     """Called with the position and token of an expired lease; if true, the lease is not reclaimed. None: all are."""
 
     def is_last(self, attempt: int) -> bool:
-        """Say whether an item whose attempt of this number has failed becomes a dead letter."""
+        """Return whether an item becomes a dead letter after the failure of this attempt."""
         return self.max_attempts is not None and attempt >= self.max_attempts
 
     def delay_us(self, attempt: int) -> int:
-        """Return how long an item waits whose attempt of this number has failed; 0 if it was the last one."""
+        """Return how long an item waits after the failure of this attempt; 0 if it was the last one."""
         if self.is_last(attempt):
             return 0
         return int(min(self.backoff(attempt), LONGEST_SECONDS) * 1e6)
 
 
 class Moves:
-    """What one transaction moves. Every `leave` wants an `enter` or `vanish`, and all of them a `finish`."""
+    """The moves of one transaction. Call `enter` or `vanish` after each `leave`, and `finish` at the end."""
 
     __slots__ = ("_away", "_layout", "_levels", "_returned", "_sole", "_tally", "_tr", "any", "arrived", "subscribed")
 
@@ -66,9 +67,9 @@ class Moves:
         self._returned: set[str] = set()
         self._sole: str | None = None
         self.subscribed = layout.subscribed
-        """Whether to announce what becomes available; `ask` makes sure. A guess is good enough for what is enqueued."""
+        """Whether to record arrivals. `ask` makes sure; for new items a guess is enough."""
         self.arrived: list[bytes] = []
-        """The packed positions of what became available."""
+        """The packed positions of items that became available."""
         self.any = False
         """Whether anything was written."""
 
@@ -76,12 +77,12 @@ class Moves:
         """Find out whether the queue has subscriptions, before items come back.
 
         A plain read: of the first subscription and a release at the same time one fails, and then sees the other.
-        Without it the release would tell nobody, and the subscription might have passed the item's place.
+        Without it the release would record no arrival, and the subscription might have passed the item's place.
         """
         self.subscribed, self._sole = wants_arrivals((yield self._tr.get(self._layout.subscribed_key)))
 
     def finish(self) -> None:
-        """Write the counters, the tail, and what subscriptions want to know."""
+        """Write the counters, the high-water mark, and arrivals for subscriptions."""
         changes = {name: change for name, change in self._tally.items() if change}
         count(self._tr, self._layout, **changes)
         count_levels(self._tr, self._layout, self._levels)
@@ -89,22 +90,22 @@ class Moves:
             spans = [(packed, packed) for packed in self.arrived]
             announce(self._tr, self._layout, spans, enqueued=changes.get("enqueued", 0))
         elif self._sole is not None and self.arrived:
-            count(self._tr, self._layout, returned=1)  # no note, but who waits for items watches this
+            count(self._tr, self._layout, returned=1)  # no arrival, but waiting consumers watch this counter
         for subscription in self._returned:
-            # Wakes those who wait for credit. Nobody reads it, so that returns don't conflict.
+            # Wakes calls that wait for credit. No transaction reads it, so that returns don't conflict.
             self._tr.add(self._layout.returned.pack((subscription,)), _ONE)
         if self._away:
-            # The packed positions sort as the positions do, so that the last one has the highest index; but for those
-            # with a rank, whose enqueues have raised the tail already.
+            # Packed positions sort as positions do, so that the last one has the highest index. Positions with a rank
+            # differ, but their enqueues have raised the high-water mark already.
             raise_tail(self._tr, self._layout, self._layout.available.position(self._layout.prefix + self._away).index)
 
     def tally(self, counter: str, change: int) -> None:
-        """Change a counter at the end."""
+        """Change a counter in `finish`."""
         self.any = True
         self._tally[counter] = self._tally.get(counter, 0) + change
 
     def leave_available(self, packed: bytes, notes: Notes, *, cleared: bool = False) -> None:
-        """Take an item from among the available ones; `cleared`: its key is cleared together with others'."""
+        """Remove an item from the available ones; `cleared`: the caller clears its key together with others."""
         if not cleared:
             key = self._layout.available.key(packed)
             self._tr.clear_range(key, key + TAKEN)
@@ -119,7 +120,7 @@ class Moves:
             self._levels[rank] = self._levels.get(rank, 0) + change
 
     def leave_leased(self, packed: bytes, notes: Notes) -> None:
-        """Take an item from among the leased ones."""
+        """Remove an item from the leased ones."""
         self._tr.clear(self._layout.leased.key(packed))
         self._tr.clear(self._layout.timer_key(notes.expires_at_us, packed, LEASE))
         self.tally("leased", -1)
@@ -128,7 +129,7 @@ class Moves:
             self._returned.add(notes.subscription)
 
     def leave_delayed(self, packed: bytes, notes: Notes) -> None:
-        """Take an item from among the delayed ones."""
+        """Remove an item from the delayed ones."""
         self._tr.clear(self._layout.delayed.key(packed))
         self._tr.clear(self._layout.timer_key(notes.visible_at_us, packed, DELAY))
         if notes.ttl_at_us:
@@ -136,7 +137,7 @@ class Moves:
         self.tally("delayed", -1)
 
     def leave(self, state: Literal["available", "leased", "delayed"], packed: bytes, notes: Notes) -> None:
-        """Take an item from wherever it stands in the queue."""
+        """Remove an item from its place in the queue."""
         if state == "available":
             self.leave_available(packed, notes)
         elif state == "leased":
@@ -145,15 +146,16 @@ class Moves:
             self.leave_delayed(packed, notes)
 
     def leave_dead(self, packed: bytes) -> None:
-        """Take an item from among the dead letters."""
+        """Remove an item from the dead letters."""
         self._tr.clear(self._layout.dead.key(packed))
         self.tally("dead", -1)
 
     def enter_available(self, packed: bytes, stored: bytes, notes: Notes) -> None:
-        """Put an item among the available ones, in its own place."""
+        """Add an item to the available ones, in its own place."""
         key = self._layout.available.key(packed)
         self._tr.set(key, with_notes(stored, notes))
-        # Who has just seen this item here may leave its key out of what it conflicts with, but not what is behind it.
+        # A transaction that has just seen this item here may leave its key out of its conflict range, but includes the
+        # gap behind it.
         self._tr.add_write_conflict_key(key + TAKEN)
         if notes.ttl_at_us:
             self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
@@ -162,7 +164,7 @@ class Moves:
         self.arrived.append(packed)
 
     def enter_leased(self, packed: bytes, stored: bytes, notes: Notes) -> None:
-        """Put an item among the leased ones."""
+        """Add an item to the leased ones."""
         self._tr.set(self._layout.leased.key(packed), with_notes(stored, notes))
         self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, LEASE), b"")
         self.tally("leased", 1)
@@ -172,7 +174,7 @@ class Moves:
         self._away = max(self._away, packed)
 
     def enter_delayed(self, packed: bytes, stored: bytes, notes: Notes) -> None:
-        """Put an item among the delayed ones."""
+        """Add an item to the delayed ones."""
         self._tr.set(self._layout.delayed.key(packed), with_notes(stored, notes))
         self._tr.set(self._layout.timer_key(notes.visible_at_us, packed, DELAY), b"")
         if notes.ttl_at_us:
@@ -181,13 +183,13 @@ class Moves:
         self._away = max(self._away, packed)
 
     def enter_dead(self, packed: bytes, stored: bytes, notes: Notes) -> None:
-        """Put an item among the dead letters. What stood beside it goes: for others it is out of the queue."""
+        """Add an item to the dead letters, and clear its dependent keys: for other layers it is out of the queue."""
         self._tr.set(self._layout.dead.key(packed), with_notes(stored, notes))
         self._clear_beside(packed, notes)
         self.tally("dead", 1)
 
     def rewrite(self, place: Place, packed: bytes, stored: bytes, was: Notes, notes: Notes) -> None:
-        """Let an item that stays where it is, available or delayed, be stored anew: it does not arrive again."""
+        """Store an available or delayed item again in its place. This is not an arrival."""
         if was.ttl_at_us:
             self._tr.clear(self._layout.timer_key(was.ttl_at_us, packed, TTL))
         if notes.ttl_at_us:
@@ -195,7 +197,7 @@ class Moves:
         self._tr.set(place.key(packed), with_notes(stored, notes))
 
     def set_beside(self, packed: bytes, notes: Notes) -> None:
-        """Write what stands beside an item that comes into the queue, new or again."""
+        """Write the dependent keys of an item that enters the queue, for the first time or again."""
         for key in self._layout.beside_keys(notes.beside, packed):
             self._tr.set(key, b"")
 
@@ -204,7 +206,7 @@ class Moves:
             self._tr.clear(key)
 
     def vanish(self, packed: bytes, stored: bytes, counter: str) -> None:
-        """Let an item be gone, and count it as "dequeued", "expired", "purged" or "deleted"."""
+        """Remove an item, and count it as "dequeued", "expired", "purged" or "deleted"."""
         if is_chunked(stored):
             self._tr.clear_range(*self._layout.chunk_range_of(packed))
         if has_notes(stored):
@@ -212,7 +214,7 @@ class Moves:
         self.tally(counter, 1)
 
     def put_back(self, packed: bytes, stored: bytes, notes: Notes, *, now_us: int, delay_us: int) -> Disposition:
-        """Put an item that has left its place back into its own, at once or after a delay, unless its life is over."""
+        """Put an item back into its own place, at once or after a delay. Remove it instead if its life is over."""
         if is_over(notes, now_us):
             self.vanish(packed, stored, "expired")
             return Disposition.expired
@@ -225,14 +227,14 @@ class Moves:
     def fail(
         self, packed: bytes, stored: bytes, notes: Notes, retry: Retry, *, now_us: int, delay_us: int | None, error: str
     ) -> Disposition:
-        """Put a leased item whose attempt failed back, or among the dead letters if that was its last attempt.
+        """Put a leased item back whose attempt failed. After its last attempt, make it a dead letter.
 
         An item whose time to live is over is removed instead, also at its last attempt.
         """
-        # What stands beside the item is noted as well, and the notes have a limit.
+        # The notes also list the item's dependent keys, and their size is limited.
         error = cut(error, ERROR_BYTES - sum(map(len, notes.beside)))
         if delay_us is None:
-            # Before anything is written: a policy that raises must not leave the item nowhere.
+            # Before the first write: if a policy raises, the item must keep its place.
             delay_us = retry.delay_us(notes.attempt)
         self.leave_leased(packed, notes)
         if retry.is_last(notes.attempt) and not is_over(notes, now_us):
@@ -250,10 +252,10 @@ _AT_REST: dict[str, Any] = {"token": b"", "expires_at_us": 0, "visible_at_us": 0
 
 
 def at_rest(notes: Notes, **changes: Any) -> Notes:
-    """Return the notes of an item that nobody has, with changes."""
+    """Return the notes of an item without a lease, with changes."""
     return structs.replace(notes, **{**_AT_REST, **changes})
 
 
 def cut(text: str, size_bytes: int) -> str:
-    """Return as much of a text as fits into so many bytes."""
+    """Return the part of a text that fits into so many bytes."""
     return text.encode("utf-8", "replace")[:size_bytes].decode("utf-8", "ignore")

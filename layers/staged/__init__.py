@@ -1,43 +1,45 @@
 """Staged dequeue: a thousand consumers at one head.
 
 Challenge
-    Everybody who dequeues wants the same item, and of those who try at the same time one commits. Waiting for an item
-    by asking again and again costs the more, the less there is to do.
+    All consumers want the same item, and of concurrent transactions only one commits. If consumers poll for items, they
+    cost more when there is less to do.
 
 Keys
     Beside those of the queue and its leases (behind the queue's own tuple):
 
     =============================  ================================================================
-    ``("request", versionstamp)``  a client waits for some items, until a time unless it renews that
-    ``("grant", client)``          leases that another took for it; watched by the client
+    ``("request", versionstamp)``  a client waits for some items until a time, which it can renew
+    ``("grant", client)``          leases that another client took for it; watched by the client
     =============================  ================================================================
 
 Ordering
-    Strict: items go in queue order to requests in request order, which is the order of their commits. What falls to a
-    request nobody behind it takes; of two that take what falls to them at the same time, either may be done first. Who
-    finds requests registered stands behind them. Calls of one process share its request, in the order in which they
-    came; when more came meanwhile, they stand in its next one.
+    Strict: items go in queue order to requests in request order, which is the order of their commits. A later request
+    never takes the items assigned to an earlier one. If two processes take their assigned items at the same time,
+    either may commit first. A process that finds registered requests comes after them. Calls of one process share its
+    request, in the order of their arrival. Further calls join its next request.
 
 Guarantees
-    A call takes effect once or not at all, also when a commit's outcome is unknown. A consumer that dies strands
-    nothing and holds nobody up: when its request has stood still for a quarter of a second though items fall to it, it
-    is granted them. It expires after 30 seconds, and what was granted to it is a lease of 10 seconds, or of as many,
-    up to 30, as a lease was to have, after which the item stands where it stood. A call that times out or is cancelled
-    leaves no request and takes nothing: what it got at that moment goes back to its place, in front of what came after.
-    Waiting is a watch. One enqueue wakes the first in order, who serves all, and then the next in order.
+    A call takes effect once or not at all, also after an unknown result. A consumer that dies leaves no item stuck and
+    blocks no other consumer. If its request stays for a quarter of a second although items are assigned to it, another
+    process grants it these items. The request expires after 30 seconds. A grant is a lease of 10 seconds, or of the
+    wanted duration if a lease of up to 30 seconds was wanted. After that the item is available in its place again.
 
-    Expiries are judged by the clock of whoever comes by. A clock that is s seconds ahead passes a request over, or
-    takes a grant back, s seconds early: its holder notices and registers again, and loses its place but no item.
+    A call that times out or is cancelled leaves no request and takes nothing. If it got an item at that moment, the
+    item goes back to its place, in front of later items. Waiting is a watch. One enqueue wakes the first process in
+    order, which fulfills all requests, and then the next in order.
+
+    Each process judges expiry by its own clock. A process whose clock is s seconds ahead skips a request, or takes back
+    a grant, s seconds early. The holder notices this and registers again. It loses its place, but no item.
 
 Limits
     A destructive dequeue loses the item if its process dies between the commit and the caller's next line; use leases
-    where that matters. A call to which a bad item falls raises, as the plain dequeue does, until it is taken away.
-    Each process waits on up to 5 watches per kind of call. Of items over 4 kB on average, and from 1,000 items behind
-    the head on, the first in order serves the others, which is slower.
+    where that matters. A call whose assigned item can't be read raises, as the plain dequeue does, until the item is
+    removed. Each process waits on up to 5 watches per kind of call. If items are over 4 kB on average, or a request is
+    1,000 items or more behind the head, the first request in order fulfills the others, which is slower.
 
 Source
     FoundationDB's queue recipe, "High-Contention Dequeue Operations", and its high-contention queue layer (staging);
-    ZooKeeper's lock recipe, for watching the one in front; QuiCK (SIGMOD 2021).
+    ZooKeeper's lock recipe, for watching the request in front; QuiCK (SIGMOD 2021).
 """
 
 from __future__ import annotations

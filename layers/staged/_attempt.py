@@ -1,4 +1,4 @@
-"""One turn: what a transaction at the head of a queue does for the calls of one process."""
+"""One attempt: what a transaction at the head of a queue does for the calls of one process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ._requests import Request, Wish, granted_us
 
 
 class Want(NamedTuple):
-    """What a call wants."""
+    """The terms of a call."""
 
     limit: int
-    """How many items at most."""
+    """Most items that it takes."""
     patient: bool
-    """Whether it waits when there are none."""
+    """Whether it waits if the queue is empty."""
 
 
 Caller = PendingCall[Want, list[Got]]
@@ -29,38 +29,38 @@ Caller = PendingCall[Want, list[Got]]
 
 @dataclass(slots=True)
 class Attempt:
-    """What a transaction of ours did."""
+    """What a transaction of this process did."""
 
     tr: Transaction
-    """Which one."""
+    """The transaction."""
     callers: list[Caller]
-    """Who was waiting when it began to read: nobody who came later is told that there is nothing."""
+    """The calls that waited when it began to read. It never tells a later call that the queue is empty."""
     got: list[Got] = field(default_factory=list)
     nothing: bool = False
     """Whether it saw the queue empty."""
     drained: bool = False
     """Whether it left the queue empty."""
     request: Request | None = None
-    """Our request as it is now."""
+    """Our present request."""
     wish: Wish | None = None
-    """What was registered, if it was."""
+    """The terms that it registered, if any."""
     stamp: Future[Any] | None = None
-    """Under which versionstamp."""
+    """The versionstamp of that registration."""
     error: Exception | None = None
     """Why the first item can't be read."""
     alarm: Alarm | None = None
-    """What to wait for before there is anything to do."""
+    """What to wait for before the next attempt."""
     version: int = 0
-    """That of its commit or, without one, of its reads; 0 or less: unknown."""
+    """The version of its commit or, without one, of its reads; 0 or less: unknown."""
     old_grants: list[bytes] = field(default_factory=list)
-    """Grants' keys that it removed."""
+    """The keys of grants that it removed."""
     foresight: Prefetch | None = None
-    """What comes next if it commits."""
+    """The prediction that holds if it commits."""
     bell: Promise = field(default_factory=Promise)
-    """Rung by those who came later and do not wait."""
+    """Kept by later calls that do not wait."""
 
     def asks(self) -> bool:
-        """Say whether somebody wants to be told at once that there is nothing."""
+        """Return whether a caller wants to know at once that the queue is empty."""
         return any(not caller.argument.patient for caller in self.callers)
 
 
@@ -72,35 +72,35 @@ class Leave(Exception):
 
 
 class Contended(Exception):
-    """Ends a direct transaction that met a conflict."""
+    """Ends a direct transaction that conflicted."""
 
 
 class Unforeseen(Exception):
-    """Ends a transaction that began with what was foreseen, and was not so."""
+    """Ends a transaction whose prediction was wrong."""
 
 
 @dataclass(slots=True)
 class ContentionStats:
-    """What calls met at the head."""
+    """Counts of what calls met at the head."""
 
     looks: int = 0
-    """How often a request was looked after."""
+    """How many times a process looked after its request."""
     conflicts: int = 0
-    """How many commits met a conflict."""
+    """How many commits failed with a conflict."""
 
     def note(self, error: FDBError) -> None:
-        """Count a commit that failed, if that was by a conflict."""
+        """Count a failed commit, if it failed with a conflict."""
         self.conflicts += error.code == NOT_COMMITTED
 
 
 def share_of(request: Request) -> Allotment:
-    """Return what another's request is to be given."""
+    """Return the allotment of another process's request."""
     wish = request.wish
     return Allotment(wish.wanted, granted_us(wish.duration_us), wish.consumer)
 
 
 def wanted_by(callers: list[Caller]) -> int:
-    """Return how many items calls want together, as far as one transaction goes."""
+    """Return how many items calls want together, up to what one transaction takes."""
     if len(callers) == 1:
         return min(ITEMS_AT_ONCE, callers[0].argument.limit)
     return max(1, min(ITEMS_AT_ONCE, sum(caller.argument.limit for caller in callers)))

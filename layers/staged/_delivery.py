@@ -1,7 +1,7 @@
-"""Serving: the items at the head, in their order, for shares, in theirs, in one transaction.
+"""Deliver the items at the head, in their order, to allotments, in theirs, in one transaction.
 
-A share is taken out, or leased to somebody; what was granted is collected, and what nobody wants any more is put back
-into its own place.
+The items of an allotment are taken out, or leased. This module also collects granted leases, and puts unclaimed items
+back into their own places.
 """
 
 from __future__ import annotations
@@ -29,59 +29,60 @@ from ..leases._times import seconds_or_none
 from ..leases._transitions import Moves, at_rest, is_over
 
 ITEMS_AT_ONCE = 256
-"""How many items one transaction takes at most."""
+"""Most items that one transaction takes."""
 BYTES_AT_ONCE = 2_000_000
 LARGE_BYTES = 4_000
-"""Of items that are larger, on average, nobody reads those that fall to others."""
-_CHUNKED_BYTES = BYTES_AT_ONCE  # a large item is read by the transaction that takes it: one at a time
+"""If items are larger on average, a process does not read items that are assigned to other processes."""
+_CHUNKED_BYTES = BYTES_AT_ONCE  # the transaction that takes a large item reads it: one at a time
 
 TRY_AGAIN_LOOKS = 64
-"""Who has found timers looks for them apart from the items, but once in so many looks: they may be gone for good."""
+"""After it found timers, a process reads timers and items separately, except once in so many looks. The timers may be
+gone for good."""
 TOKEN_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """An item that was taken from the head, for this process."""
+    """An item that this process took from the head."""
 
     given: Item | Lease
-    """What its caller gets."""
+    """The item or lease that its caller gets."""
     packed: bytes
     """Its packed position."""
     stored: bytes
-    """What was stored for it when it was available."""
+    """Its stored bytes while it was available."""
     notes: Notes
-    """Its notes then."""
+    """Its notes at that time."""
     lent: Notes = NO_NOTES
     """Its notes now, if it is leased."""
 
 
 @dataclass(slots=True)
 class Allotment:
-    """Who gets how many."""
+    """How many items one request or process gets."""
 
     wanted: int
     duration_us: int
-    """Of the leases; 0: the items are taken out."""
+    """The duration of the leases; 0: the items are taken out."""
     consumer: str
     own: bool = False
-    """Whether this process decodes and gets them; else they are leased by their handles."""
+    """Whether this process decodes and gets the items; else they are leased by their handles."""
     got: list[Got] = field(default_factory=list)
     handles: list[LeaseHandle] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class HeadRead:
-    """What is being read of the head."""
+    """A read of the head that is under way."""
 
     now_us: int
     due: Steps[list[KeyValue]] | None
-    """What is due; None: it is read together with the head."""
+    """The read of due timers; None: they are read together with the head."""
     limit: int
-    """How many items at most."""
+    """Most items to read."""
     head: Steps[list[KeyValue]]
     rows: list[KeyValue] = field(default_factory=list)
-    """The same, if it was found that nothing else stands in front of them."""
+    """The same items, if nothing else is in front of them."""
 
 
 @dataclass(slots=True)
@@ -93,11 +94,11 @@ class Served:
     wrote: bool = False
     """Whether anything was written."""
     drained: bool = False
-    """Whether no item is left behind those."""
+    """Whether no item is left behind the taken ones."""
     again: bool = False
-    """Whether there was more to clear away than one transaction does, so that another one is to look again."""
+    """Whether one transaction could not clear all due timers and expired items, so that another one must look."""
     error: CodecError | FormatError | CheckFailed | None = None
-    """What makes the first item unreadable, if it was this process' turn to read it; it stays where it is."""
+    """Why the first item can't be read, if it is this process's own to read. The item stays in its place."""
 
 
 class Delivery:
@@ -111,17 +112,17 @@ class Delivery:
         self._predicate = Predicate(leases.queue)
         self._layout = leases.layout
         self._bare = type(leases.head) is Head
-        """Whether nothing stood between the first timer's place and the first item when we looked."""
+        """Whether the last look found nothing between the first timer's place and the first item."""
         self._looks = 0
         self._others = 0
         self.large = False
-        """Whether the items that were seen last are large ones."""
+        """Whether the items of the last look were large."""
 
     def look(self, tr: Transaction, *, limit: int) -> HeadRead:
-        """Begin to read what is due, and about as many items as will be taken.
+        """Begin to read due timers, and about the number of items that will be taken.
 
-        In a queue without timers one read tells both: of all from the first timer's place on, in which the items are
-        the last. It is by snapshot, as the two are.
+        In a queue without timers one read covers both. It begins at the first timer's place and ends with the items.
+        All these reads are snapshot reads.
         """
         now_us = self._leases.now_us()
         if self._bare:
@@ -133,9 +134,9 @@ class Delivery:
     def look_behind(
         self, tr: Transaction, begin: bytes, end: bytes, *, limit: int, others: int
     ) -> Steps[tuple[list[KeyValue], HeadRead]]:
-        """Read up to `others` rows between `begin` and `end`, which stand in front of all items, and look at the items.
+        """Read up to `others` rows between `begin` and `end`, which are in front of all items, and look at the items.
 
-        In a queue without timers one read tells all, too. By snapshot.
+        In a queue without timers one read covers both. All reads are snapshot reads.
         """
         if self._bare:
             now_us = self._leases.now_us()
@@ -152,9 +153,10 @@ class Delivery:
         return (yield from reading), look
 
     def look_alone(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[HeadRead | None]:
-        """Look at the head and at whether anything else stands between `begin` and the items, in one read.
+        """Return the head, with one read that also checks for other keys between `begin` and the items.
 
-        By snapshot, as the reads that it stands for. None if something does, or if that is to be expected.
+        It is a snapshot read, as are the reads that it replaces. Returns None if there are such keys, or if they are
+        expected.
         """
         if not self._bare and not self._tries_again():
             return None
@@ -166,12 +168,12 @@ class Delivery:
         return HeadRead(now_us, None, limit, finished(found), found)
 
     def _tries_again(self) -> bool:
-        """Say whether to look once more for what was there, and may be gone for good: timers, in most queues."""
+        """Return whether to look again for keys that may be gone for good: timers, in most queues."""
         self._looks += 1
         return self._looks % TRY_AGAIN_LOOKS == 0 and type(self._leases.head) is Head
 
     def see(self, tr: Transaction, look: HeadRead) -> Steps[tuple[list[KeyValue], list[KeyValue]]]:
-        """Return what is due and the first items, as a look finds them.
+        """Return due timers and the first items, from a look.
 
         Raises:
             SubscriptionError: the queue has an exclusive subscription.
@@ -191,9 +193,9 @@ class Delivery:
     def take(
         self, tr: Transaction, look: HeadRead, allotments: list[Allotment], *, most: int = ITEMS_AT_ONCE
     ) -> Steps[Served]:
-        """Settle what is due, and give the first items, at most `most`, to `allotments`, each as many as it wants.
+        """Fire due timers, and give `allotments` the first items that they want, up to `most` in all.
 
-        *Conflicts:* with another who takes one of these items, and with what comes to stand in front of one. *Cost:*
+        *Conflicts:* with a transaction that takes one of these items, or puts an item in front of one of them. *Cost:*
         the look's reads in parallel, one more if it read too little; two to four writes per item.
         """
         now_us, seen = look.now_us, look.limit
@@ -206,10 +208,11 @@ class Delivery:
                 _, all_fired = yield from fire_due(
                     tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry
                 )
-                # Timers of items that nobody can read stay; without anything moved, coming again would not end.
+                # Timers of unreadable items stay. If nothing was moved, another attempt would find the same timers,
+                # without end.
                 served.again = moves.any and (not all_fired or len(overdue) == FIRE_LIMIT)
                 if not served.again:
-                    # The head was read before items came back.
+                    # The head was read before the timers returned items.
                     seen, found = limit, (yield from self._leases.head.first(tr, limit=limit))
             if not served.again:
                 if len(found) == seen < limit:
@@ -222,14 +225,14 @@ class Delivery:
         return served
 
     def take_own(self, tr: Transaction, look: HeadRead, allotments: list[Allotment], *, offset: int) -> Steps[bool]:
-        """Give shares the items that fall to them, when the first `offset` ones are taken by others, each its own.
+        """Give allotments the items behind the first `offset` ones, which are assigned to other processes.
 
-        False, and nothing written, where there is more to do than that: where something is due, too large or can't be
-        read, or there is nothing left for them.
+        Returns False, with nothing written, if a timer is due, an item has expired, is too large or can't be read, or
+        no item is left for them.
 
-        *Conflicts:* with who takes one of these items, who takes one of those in front out of turn, and what comes to
-        stand in front of the last one; not with those who take what falls to them. *Cost:* the look's reads in
-        parallel, one more if it read too little; two to four writes per item.
+        *Conflicts:* with a transaction that takes one of these items, takes an item in front of them out of turn, or
+        puts an item in front of the last one. It does not conflict with processes that take the items assigned to them.
+        *Cost:* the look's reads in parallel, one more if it read too little; two to four writes per item.
         """
         whose = [allotment for allotment in allotments for _ in range(allotment.wanted)]
         end = offset + len(whose)
@@ -261,7 +264,7 @@ class Delivery:
         token = os.urandom(TOKEN_BYTES)
         for row, position, notes, item, allotment in opened:
             packed = self._layout.available.packed(row.key)
-            tr.clear(row.key)  # and no more than the key: those behind count on it
+            tr.clear(row.key)  # only this key: claims of items behind it read the gap after it
             moves.leave_available(packed, notes, cleared=True)
             if item is not None:
                 allotment.got.append(self._own(moves, item, packed, row.value, notes, allotment, token, look.now_us))
@@ -272,7 +275,7 @@ class Delivery:
         return True
 
     def _are_plain(self, found: list[KeyValue], now_us: int) -> bool:
-        """Say whether items can be taken as they stand there, and are small: many are read for few that are taken."""
+        """Return whether items can be taken unchanged, and are small: the caller reads many items to take a few."""
         size = 0
         for row in found:
             size += len(row.value)
@@ -284,11 +287,11 @@ class Delivery:
         return size < BYTES_AT_ONCE
 
     def take_next(self, tr: Transaction, row: KeyValue) -> Steps[Got]:
-        """Take the item out that is known to be the first, and due; what makes it so, the caller conflicts with.
+        """Take out one item. The caller adds the conflict range that makes it the first item, with no timer due.
 
         Raises:
-            FormatError, CodecError, CheckFailed: it can't be read, or its type's predicate fails.
-            LifeOver: its life is over; nothing was written.
+            FormatError, CodecError, CheckFailed: the item can't be read, or its type's predicate fails.
+            LifeOver: the item's life is over; nothing was written.
         """
         if self._predicate:
             item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
@@ -298,7 +301,7 @@ class Delivery:
         return Got(item, self._layout.available.packed(row.key), row.value, notes_of(row.value))
 
     def take_out(self, tr: Transaction, *, limit: int) -> Steps[list[Item]]:
-        """Take up to `limit` first items out, after what was due is settled, however much that is."""
+        """Fire all due timers, and then take out up to `limit` first items."""
         while True:
             allotment = Allotment(limit, 0, "", own=True)
             served = yield from self.take(tr, self.look(tr, limit=limit), [allotment])
@@ -308,13 +311,13 @@ class Delivery:
                 return [got.given for got in allotment.got if isinstance(got.given, Item)]
 
     def collect(self, tr: Transaction, granted: list[LeaseHandle], allotment: Allotment) -> Steps[list[Got]]:
-        """Make granted leases this process' own: as many as are wanted, the others go back; lost ones are left out.
+        """Take up to the wanted number of granted leases for this process. Put back the others, except lost ones.
 
-        *Conflicts:* with whoever reclaims one of them. *Cost:* one read each, in parallel, or one of all, and
+        *Conflicts:* with a process that reclaims one of them. *Cost:* one read each, in parallel, or one of all, and
         about five writes each; one more read if any go back.
         """
         now_us = self._leases.now_us()
-        # With conflicts: of a reclaim and this, only one commits.
+        # With conflicts: of a reclaim and this transaction, only one commits.
         by_place = {pack(lease.position): lease for lease in granted}
         found = yield from read_leased(tr, self._layout.leased, sorted(by_place))
         moves = Moves(tr, self._layout)
@@ -333,7 +336,7 @@ class Delivery:
                 try:
                     item = yield from self._queue.item(tr, lease.position, stored)
                 except (CodecError, FormatError):
-                    # It goes back, and then it is the first one: who takes it next is told why it can't be read.
+                    # It goes back to the head. The next process that takes it raises the error.
                     readable = False
             if item is not None:
                 got.append(self._own(moves, item, packed, stored, before, allotment, lease.token, now_us))
@@ -346,10 +349,10 @@ class Delivery:
         return got
 
     def accept(self, tr: Transaction, granted: list[LeaseHandle], duration_us: int) -> Steps[list[Got] | None]:
-        """Read granted leases, that are good as they are; lost ones are left out. None if one is not good as it is.
+        """Read granted leases that are usable unchanged. Leave out lost ones. Return None if one needs a change.
 
-        By snapshot: nothing is written. A lease that was live at the version of this transaction is its holder's from
-        then on, as one that an ack or an extension will find lost if somebody reclaims it.
+        By snapshot, without a write. A lease that was live at this transaction's read version belongs to its holder. If
+        another process reclaims it later, the holder's ack or extension raises LeaseLost, as for any lease.
 
         *Conflicts:* none. *Cost:* one read each, in parallel.
         """
@@ -373,9 +376,10 @@ class Delivery:
         return got
 
     def put_back(self, tr: Transaction, unclaimed: list[Got]) -> Steps[None]:
-        """Put items that nobody wants any more back into their places, as if they had not been taken.
+        """Put unclaimed items back into their places, and undo their delivery.
 
-        *Conflicts:* with whoever reclaims one of them. *Cost:* one read per leased item, and about three writes each.
+        *Conflicts:* with a process that reclaims one of them. *Cost:* one read per leased item, and about three writes
+        each.
         """
         now_us = self._leases.now_us()
         moves = Moves(tr, self._layout)
@@ -400,7 +404,7 @@ class Delivery:
         moves.finish()
 
     def next_due_us(self, tr: Transaction) -> Steps[int | None]:
-        """Return when the next timer is due; None: there is none."""
+        """Return when the next timer is due, in microseconds; None if there is none."""
         return next_due_us(tr, self._layout, self._leases.now_us())
 
     def _give(
@@ -412,7 +416,7 @@ class Delivery:
         served: Served,
         now_us: int,
     ) -> Steps[int]:
-        """Give items to shares; return how many rows were dealt with."""
+        """Give items to allotments. Return how many rows it handled."""
         dealt = size = 0
         following = iter(found)
         for allotment in allotments:
@@ -440,7 +444,7 @@ class Delivery:
     def _give_one(
         self, tr: Transaction, moves: Moves, row: KeyValue, allotment: Allotment, token: bytes, now_us: int
     ) -> Steps[bool]:
-        """Give an item to a share; False if its life was over."""
+        """Give an item to an allotment. Return False if the item's life was over."""
         notes, packed = notes_of(row.value), self._layout.available.packed(row.key)
         position = self._layout.position_of(row.key)
         item, outdated = None, is_over(notes, now_us)

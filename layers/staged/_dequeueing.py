@@ -1,4 +1,4 @@
-"""Taking items out of a queue by its leases' head, with timers settled before."""
+"""Take items out of a queue in the order of its leases' head, after due timers were fired."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Dequeueing:
     """Takes items out.
 
     Args:
-        leases: of the queue, with the head and the rules for what falls due.
+        leases: the leases of the queue, with its head and its policy for failures.
     """
 
     __slots__ = ("_leases", "_serving")
@@ -28,10 +28,10 @@ class Dequeueing:
         self._serving = Delivery(leases)
 
     def take_out(self, tr: Transaction | Database, *, limit: int) -> Steps[list[Item]]:
-        """Take up to `limit` items out, in the head's order; fewer when so many can't be read in time.
+        """Take up to `limit` items out, in the head's order. Returns fewer if it can't read so many in time.
 
         Raises:
-            FormatError, CodecError: the first one can't be read; it stays where it is.
+            FormatError, CodecError: the first item can't be read; it stays in its place.
         """
         if limit < 1:
             raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")

@@ -1,11 +1,11 @@
-"""Turns: how processes that want items from one head do not fight over it.
+"""Coordinate the calls of one process with other processes that take items from the same head.
 
-A process that comes fulfills the requests that stand there, in their order, and takes its own items behind them, in
-one transaction. One that meets a conflict, or has met others lately, registers a request, by a blind write. What falls
-to it follows from the requests in front of it and from the items; it takes that, while the others take theirs, and they
-do not meet (docs/adr/0078). One to whom nothing falls waits by a watch on its own grant and on the request in front of
-it. Whoever is first on an empty queue watches the counters, which every enqueue touches, and the timers; it alone, and
-when it wakes it serves those behind it, who sleep.
+An uncontended process fulfills the registered requests in their order, and takes its own items behind them, in one
+transaction. A process that meets a conflict, or met others lately, registers a request by a blind write. The requests
+and the items in front of a request assign items to it. The process takes these items while other processes take theirs,
+and these transactions do not conflict (docs/adr/0078). A process without assigned items waits. It watches its own grant
+and the request in front of its own. Only the first process in order on an empty queue watches the counters, which every
+enqueue changes, and the timers. When it wakes, it fulfills the sleeping requests behind it.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from ._uncontended import Uncontended
 from ._versions import OwnVersion, RecentVersion
 
 REQUESTS_AT_ONCE = 100
-"""How many requests one transaction looks at."""
+"""Most requests that one transaction reads."""
 REACH_ITEMS = 1_000
-"""How far from the head one takes its own items; those that stand farther away wait until they are nearer."""
+"""How far from the head a process takes its own items. A request that is farther away waits until it is nearer."""
 TAKEOVER_SECONDS = 0.25
-"""When the first in order has done nothing for so long though there are items, another fulfills in its place."""
+"""Seconds after which another process fulfills a request that has not moved although items are available."""
 AFTERMATH_SECONDS = 0.1
-"""Who met others so lately registers at once, so that nobody has to fight for being noticed."""
+"""A process that met others within this time registers at once. It need not win a conflict to be noticed."""
 _WATCHED = ("enqueued", "leased", "dead")
-"""The counters that change whenever an item becomes available, but for those that a timer brings back."""
+"""The counters that change whenever an item becomes available, except by a timer."""
 
 
 class HeadCoordinator(Batcher[Want, list[Got]]):
-    """One process' calls for items of one queue in one database, on the same terms.
+    """Serves the calls of one process for items of one queue in one database, for one duration of leases.
 
     Args:
-        leases: of the queue.
-        duration_us: of the leases that the calls want; 0: they take items out.
-        consumer: for whom.
-        meetings: what is counted.
-        remembered: what other calls of this process are told of leases.
-        version: what this process saw last.
-        announce: called with how many callers got leases at the same time, who may ack them at once.
+        leases: the leases of the queue.
+        duration_us: the duration of the leases that the calls want; 0: the calls take items out.
+        consumer: the name of the consumer that takes the leases.
+        contention_stats: counts looks and conflicts.
+        remembered: the recent leases of this process, shared with its other calls.
+        version: the version that this process saw last.
+        announce: called with the number of callers that got leases at the same time, and may ack them at once.
     """
 
     def __init__(
@@ -113,13 +113,13 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return None
 
     def dismiss(self, db: Database) -> Steps[None]:
-        """Withdraw the request; what was granted meanwhile goes back."""
+        """Withdraw the request, and put back the items that were granted meanwhile."""
         request, self._request, self._contended = self._request, None, False
         if request is not None:
             yield from self._queue.transact(db, lambda tr: self._withdraw(tr, request))
 
     def joined(self, ticket: Caller) -> None:
-        """Let whoever leads look again for one who does not wait: it may be resting for long, on an empty queue."""
+        """Make the leader look again for a call that does not wait. The leader may be resting on an empty queue."""
         if not ticket.leads and not ticket.argument.patient:
             self.line.ring()
 
@@ -130,7 +130,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         if self._request is None:
             yield from self.line.gather()
         self._alone.guessed = False
-        if self._request is None or not self._rests:  # who could not claim as much in time waits for less
+        if self._request is None or not self._rests:  # a resting request keeps a reduced limit
             self._portion = AdaptiveLimit(ITEMS_AT_ONCE)
         lately = time.monotonic() - self._met <= AFTERMATH_SECONDS
         if self._request is not None:
@@ -180,16 +180,16 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         if error.code == NOT_COMMITTED:
             self._met = time.monotonic()
             if self._request is not None or not self._contended:
-                # Another took these items, or served this process as well, which looks at once.
+                # Another process took these items, or served this process as well. This process looks at once.
                 self._rests = self._is_served()
                 raise Contended
 
     def _deal(self, db: Database, turn: Attempt) -> Steps[None]:
-        """Give what was got to those who wait, in order; what nobody wants any more goes back."""
+        """Give the items to the waiting calls, in order. Put unclaimed items back."""
         got = turn.got
         served = 0
         if self._duration_us and got:
-            self._announce(min(len(got), len(turn.callers)))  # before they come
+            self._announce(min(len(got), len(turn.callers)))  # before the callers ack
         for caller in self.line.waiting():
             if not got:
                 break
@@ -208,7 +208,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
                 if not caller.argument.patient:
                     self.line.settle(caller, [])
         if turn.nothing or turn.drained:
-            # Whoever still waits does it with a request.
+            # A call that still waits does so with a request.
             self._contended = any(caller.argument.patient for caller in self.line.waiting())
 
     def _put_back(self, db: Database, got: list[Got]) -> Steps[None]:
@@ -216,12 +216,12 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             yield from self._queue.transact(db, lambda tr: self._serving.put_back(tr, got))
 
     def _direct(self, tr: Transaction) -> Steps[Attempt]:
-        """Fulfill the requests that stand there, and take items for our own callers behind them, without a request."""
+        """Fulfill the registered requests, and take items for our own callers behind them, without a request."""
         turn = Attempt(tr, self.line.waiting())
         limit = self._at_most(wanted_by(turn.callers))
         look = None
         standing: list[Request] = []
-        # Who comes here has not met anybody lately, and expects neither requests nor timers.
+        # This process has met no other one lately, and expects neither requests nor timers.
         if limit == 1 and not self._duration_us:
             look = yield from self._alone.take(tr, turn)
             if turn.got:
@@ -229,11 +229,11 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         else:
             look = yield from self._serving.look_alone(tr, self._requests.begin, limit=limit)
         if look is None:
-            # By snapshot: a request that is registered while this commits stands behind it.
+            # By snapshot: a request that is registered while this commits is behind this transaction.
             reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
             look = self._serving.look(tr, limit=limit)
             standing = yield from reading
-        if len(standing) == REQUESTS_AT_ONCE:  # and perhaps more, who stand in front of this one too
+        if len(standing) == REQUESTS_AT_ONCE:  # there may be more, also in front of this call
             return (yield from self._register(tr))
         live = [one for one in standing if one.wish.expires_at_us > look.now_us]
         dead = [one for one in standing if one not in live]
@@ -246,21 +246,21 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return turn
 
     def _register_at_once(self, tr: Transaction) -> Steps[Attempt]:
-        """Register without looking first whether there is somebody."""
-        # At the first attempt only: a later one may have read already, to find out what became of the one before it,
-        # and then has a version. What was seen meanwhile does not help it.
+        """Register a request without a look for other processes first."""
+        # Only at the first attempt. A later attempt may have read the commit marker already, and then has a read
+        # version. A version that was seen meanwhile does not help it.
         recent = self._version.take() if self._first_attempt else 0
         if recent and self._swept:
             tr.set_read_version(recent)
         return (yield from self._register(tr))
 
     def _register(self, tr: Transaction) -> Steps[Attempt]:
-        """Register behind all who did before, by a blind write."""
+        """Register a request behind all earlier ones, by a blind write."""
         turn = Attempt(tr, self.line.waiting())
         if not self._swept:
             self._swept = True
             yield from self._requests.sweep_grants(tr, self._client, self._leases.now_us())
-        # Each registration has a grant's key of its own, so that what is done about an old one never meets a new one.
+        # Each registration has its own grant key. Work on an old grant never meets a new one.
         self._registrations += 1
         turn.old_grants = self._remembered.clear_grants(tr)
         turn.wish = self._wish(turn)
@@ -274,15 +274,19 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return Wish(client, wanted_by(turn.callers), expires_at_us, self._duration_us, self._consumer)
 
     def _registered(self, db: Database, stamp: Future[Any], wish: Wish) -> Steps[Request]:
-        """Return our request as it was registered."""
+        """Return our registered request."""
         try:
             return Request(self._requests.key(bytes((yield stamp))), wish)
         except FDBError:
-            # It took an unknown outcome to register it, and with that went the versionstamp.
+            # Registration ended in commit_unknown_result, so its versionstamp is lost. Find the request by its client
+            # id.
             return (yield from self._queue.read(db, partial(self._requests.find, wish=wish)))
 
     def _claim(self, tr: Transaction) -> Steps[Attempt]:
-        """Take the items that fall to our request; those in front of it take theirs. Collect what was granted."""
+        """Take the items that are assigned to our request, or collect what was granted to it.
+
+        The requests in front of it take their own items.
+        """
         self._meetings.looks += 1
         request = self._own_request()
         turn = Attempt(tr, self.line.waiting(), request=request)
@@ -290,7 +294,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         grant_key = self._requests.grant_key(request.wish.client)
         granted = None
         if registered_at:
-            tr.set_read_version(registered_at)  # when nobody can have granted anything yet
+            tr.set_read_version(registered_at)  # no process can have granted anything at this version
         else:
             granted = tr.get(grant_key)
         looking = started(
@@ -325,7 +329,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
                 if (yield from self._serve_some(tr, look, [request], [allotment], in_front)):
                     turn.request, turn.got = None, allotment.got
                     return turn
-        # It has gone, or is one of very many, or there is nothing for it, or more to do than to take it.
+        # The request is gone or one of very many, or has no assigned item, or a plain take is not enough.
         self._rests = True
         raise Leave(turn)
 
@@ -337,7 +341,8 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         allotments: list[Allotment],
         in_front: list[Request],
     ) -> Steps[bool]:
-        """Give requests the items that fall to them behind those in front; False, and nothing written, if not."""
+        """Give requests the items assigned to them behind those in front. Return False, with nothing written, if it
+        can't."""
         offset = sum(one.wish.wanted for one in in_front)
         end = offset + sum(allotment.wanted for allotment in allotments)
         self._reach = min(end, REACH_ITEMS)
@@ -353,13 +358,13 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return True
 
     def _look(self, tr: Transaction) -> Steps[Attempt]:
-        """Collect what was granted, or fulfill, if it is this one's turn, or wait."""
+        """Collect what was granted. Else fulfill if our request is the first in order, or else wait."""
         self._meetings.looks += 1
         request = self._own_request()
         bell = self.line.new_bell()
         turn = Attempt(tr, self.line.waiting(), request=request, bell=bell)
         grant_key = self._requests.grant_key(request.wish.client)
-        # Plain reads: who fulfills, withdraws or collects this request at the same time conflicts with it.
+        # Plain reads: a process that fulfills, withdraws or collects this request at the same time conflicts with it.
         granted, own = tr.get(grant_key), tr.get(request.key)
         reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
         look = None
@@ -369,7 +374,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         if value.present():
             yield from self._collect(tr, turn, grant_key, self._requests.granted(bytes(value)))
             return turn
-        if not (yield own).present():  # it expired while this process slept, and was removed
+        if not (yield own).present():  # the request expired while this process slept, and was removed
             turn.request = None
             raise Leave(turn)
         standing = yield from reading
@@ -378,7 +383,8 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return (yield from self._act(tr, turn, look, request, standing))
 
     def _is_served(self) -> bool:
-        """Say whether whoever is first serves those behind it, rather than each itself."""
+        """Return whether the first request in order fulfills those behind it, instead of each process taking its own
+        items."""
         return self._serving.large or type(self._leases.head) is not Head
 
     def _own_request(self) -> Request:
@@ -387,7 +393,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return self._request
 
     def _collect(self, tr: Transaction, turn: Attempt, grant_key: bytes, granted: list[LeaseHandle]) -> Steps[None]:
-        """Take what was granted. Leases that are good as they are need no commit. (docs/adr/0076)"""
+        """Take what was granted. Usable leases need no commit. (docs/adr/0076)"""
         turn.request = None
         self._met = time.monotonic()
         if self._duration_us == granted_us(self._duration_us):
@@ -418,7 +424,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         elif turn.asks():
             turn.nothing = not (yield from self._leases.head.first(tr, limit=1))
         if turn.nothing and turn.asks():
-            raise Leave(turn)  # they are answered first; the others look again
+            raise Leave(turn)  # these calls are answered first; the others look again
         if request.wish.expires_at_us - now_us < REQUEST_SECONDS / 2 * 1e6:
             tr.add_read_conflict_key(request.key)
             turn.request = Request(request.key, self._wish(turn))
@@ -438,7 +444,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         live: list[Request],
         dead: list[Request],
     ) -> Steps[Served]:
-        """Give the first items to the requests in order, ours among them; without one we come last."""
+        """Give the first items to the requests in order, including ours. Without a request, our callers come last."""
         alone = request is None or live[-1].key == request.key
         own = self._share(turn, None if alone else request)
         allotments = [own if request and one.key == request.key else share_of(one) for one in live]
@@ -460,17 +466,16 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return served
 
     def _set_alarm(self, turn: Attempt, request: Request, in_front: list[Request], now_us: int) -> Steps[Alarm]:
-        """Watch what this one has to wake for, by this transaction's own view, so that nothing is missed.
+        """Set the watches that wake this process, at this transaction's own read version, so that it misses nothing.
 
-        The transaction wrote nothing: its commit only sets the watches off, and the conflict that a watch adds harms
-        nobody.
+        The transaction wrote nothing. Its commit only sets the watches, and the conflict range of a watch does no harm.
         """
         tr = turn.tr
         seconds = (request.wish.expires_at_us - now_us) / 1e6 - REQUEST_SECONDS / 2
         watches: list[Future[Any]] = [tr.watch(self._requests.grant_key(request.wish.client))]
         if in_front:
             watches.append(tr.watch(in_front[-1].key))
-            # The second in order is the first to look after the first one, and so on.
+            # The second in order checks the first one soonest, then the third, and so on.
             seconds = min(seconds, len(in_front) * self._pause * random.uniform(0.8, 1.2))
             self._pause = min(2 * self._pause, REQUEST_SECONDS)
         else:
@@ -482,7 +487,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return [*watches, turn.bell], max(seconds, 0.001)
 
     def _withdraw(self, tr: Transaction, request: Request) -> Steps[None]:
-        # A plain read: whoever grants at the same time conflicts, and this looks again.
+        # A plain read: a grant at the same time conflicts with it, and then this transaction reads again.
         grant_key = self._requests.grant_key(request.wish.client)
         value = yield tr.get(grant_key)
         self._requests.remove(tr, request.key)
@@ -495,7 +500,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return min(self._portion.limit, items)
 
     def _share(self, turn: Attempt, request: Request | None) -> Allotment:
-        """Return what our callers get, of as many items as a request asks for if others stand behind it."""
+        """Return the allotment of our callers: all that they want, or at most the number that `request` wants."""
         wanted = wanted_by(turn.callers)
         if request is not None:
             wanted = min(wanted, request.wish.wanted)

@@ -1,13 +1,13 @@
-"""Foresight: the items that come next, as a process knows them that took the last ones.
+"""Prefetch: predict the next items from this process's last transaction.
 
-A transaction at the head reads a few items more than it takes. When it commits, it knows what stands there now: nothing
-came between and nothing went, or it would have met a conflict. The next one begins with that: it reads nothing and asks
-for no version, and is one round trip, its commit. (docs/adr/0043)
+A transaction at the head reads a few items more than it takes. When it commits, the process knows which items are at
+the head now: a change among them would have been a conflict. The next transaction begins with this knowledge. It reads
+nothing and asks for no version. Its commit is its only round trip. (docs/adr/0043)
 
-It begins one version before the last commit. A commit shares its version with others, which the cluster puts behind it
-in the same batch: of what those wrote, a transaction that began at that version itself would not be told. One version
-earlier it is, and of the last commit's own write as well, which it therefore has to leave out of what it expects: the
-one item that was taken, which nobody else brings back.
+It begins one version before the last commit. Several commits of one batch share a version. A transaction that began at
+that version would miss conflicts with the batch's later commits. One version earlier it conflicts with them, and also
+with the last commit's own write. So its conflict range leaves out that write: the key of the one item that was taken,
+which no other process puts back.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from fdbqueue.layout import TAKEN
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """The first items of a queue, the first `taken` of which are gone."""
+    """The first items of a queue; the first `taken` ones are gone."""
 
     rows: Sequence[KeyValue]
     taken: int
     version: int = 0
-    """As of when, but for the last one that was taken."""
+    """The version at which this holds, except for the item taken last."""
 
     @property
     def next(self) -> KeyValue:
-        """The first one that is there."""
+        """The first item that is left."""
         return self.rows[self.taken]
 
     def expect(self, tr: Transaction, begin: bytes) -> None:
-        """Conflict with all that makes this untrue from `begin` on, before the transaction writes anything itself.
+        """Conflict with each change from `begin` on that makes this prediction wrong. Call this before any write.
 
-        That is more than the taking of one item meets: also a request that is registered, a timer that is set, and an
-        item that comes between two of these. But for the last the item is not ours to take then, and that one happens
-        where producers share an index.
+        Taking one item conflicts with less. This also conflicts with a registered request, a set timer, and an item
+        that appears between two of these. In all these cases except the last, the item is not ours to take. The last
+        case happens if producers share an index.
         """
         end = self.rows[-1].key + b"\x00"
         if self.taken:
@@ -48,5 +48,5 @@ class Prefetch:
         tr.add_read_conflict_range(begin, end)
 
     def after(self) -> Prefetch | None:
-        """Return what is foreseen when one more is taken; None: nothing."""
+        """Return the prediction after one more item is taken; None if no item is left in it."""
         return Prefetch(self.rows, self.taken + 1) if self.taken + 1 < len(self.rows) else None

@@ -1,8 +1,9 @@
-"""Remembered: leases that this process has taken just now, and the version of the database at which they were live.
+"""Remember leases that this process took recently, and the version of the database at which they were live.
 
-An ack reads the leased item, to see that the lease is still the present one. Who knows that it was at some version
-need not read: a transaction that begins at that version, with a read conflict on the leased item's key, commits if and
-only if nobody has changed the item since. It asks for no version, reads nothing, and takes one round trip.
+An ack reads the leased item to check that the lease is still the present one. This read is not needed if the lease was
+live at a known version. Then the ack's transaction begins at that version, with a read conflict on the leased item's
+key. It commits only if no other transaction has changed the item since. It asks for no version, reads nothing, and
+takes one round trip.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from ..leases._lease import Lease, LeaseRef
 from ._delivery import Got
 
 REMEMBER_SECONDS = 3.0
-"""A transaction may be five seconds old when it commits."""
+"""Below the five seconds that a transaction may take until it commits."""
 _Key = tuple[Position, bytes]
 
 
 class RecentLeases:
-    """The leases of one process that it took within the last seconds."""
+    """The leases that one process took within the last seconds."""
 
     def __init__(self) -> None:
         self._live: dict[_Key, Live] = {}
@@ -34,7 +35,7 @@ class RecentLeases:
         self._lock = threading.Lock()
 
     def add(self, version: int, taken: Sequence[Got]) -> None:
-        """Remember leases that were live at a version."""
+        """Add leases that were live at a version."""
         now = time.monotonic()
         live = {
             (got.given.position, got.given.token): Live(version, got.packed, got.stored, got.lent)
@@ -50,7 +51,7 @@ class RecentLeases:
                 self._ages.append((now, list(live)))
 
     def take(self, leases: Sequence[LeaseRef]) -> list[Live]:
-        """Return what is known of these leases and forget it, if all were live at the same version; else nothing."""
+        """Return and forget these leases, if all were live at the same version; else return nothing."""
         with self._lock:
             found = [self._live.pop((lease.position, lease.token), None) for lease in leases]
             fresh = self._ages and time.monotonic() - self._ages[-1][0] <= REMEMBER_SECONDS
@@ -60,12 +61,12 @@ class RecentLeases:
         return live
 
     def leave_grant(self, key: bytes) -> None:
-        """Note that a grant's key is of no more use: the next transaction of this process that commits removes it."""
+        """Note that a grant's key is no longer needed. The next transaction of this process that commits removes it."""
         with self._lock:
             self._grants.add(key)
 
     def clear_grants(self, tr: Transaction) -> list[bytes]:
-        """Remove such keys; return them, to be forgotten when that is committed."""
+        """Clear these keys, and return them. The caller forgets them after the commit."""
         with self._lock:
             keys = list(self._grants)
         for key in keys:
@@ -73,6 +74,6 @@ class RecentLeases:
         return keys
 
     def forget_grants(self, keys: list[bytes]) -> None:
-        """Forget keys that are gone."""
+        """Forget keys that a commit removed."""
         with self._lock:
             self._grants.difference_update(keys)

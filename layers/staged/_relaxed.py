@@ -1,25 +1,25 @@
-"""Relaxed order: consumers pick among the first K items, and so seldom meet.
+"""Relaxed order: consumers pick among the first K items, and so seldom conflict.
 
 Challenge
-    Strict order has its price: everybody wants the same item. Who can do with nearly-first items need not wait for
-    others, register, or look after them, and can take items inside transactions of their own.
+    Strict order has its price: all consumers want the same item. A consumer that accepts nearly-first items need not
+    wait for others, register, or fulfill requests, and can take items inside its own transactions.
 
 Ordering
-    What is taken was, in the view of the transaction that took it, among the first K available items, so that at most
-    K - 1 items stood before it. An item at the head is passed over by each taker with probability (K - 1) / K at most,
-    again and again: that it is passed over n times has probability ((K - 1) / K) ** n; there is no bound. One consumer
-    alone sees items out of order too. A run of items that is taken together keeps its order.
+    In the view of its transaction, a taken item was among the first K available items. So at most K - 1 items were in
+    front of it. Each take skips the first item with probability (K - 1) / K at most. The takes skip it n times with
+    probability ((K - 1) / K) ** n; there is no bound. A single consumer sees items out of order too. A run of items
+    that is taken together keeps its order.
 
-    In a queue with an order the window ends with the first item's rank. So levels stay strict: an item is taken only
-    when none of a smaller rank is there. Where each item has its own rank, as with `EarliestDeadline`, so is the order.
+    In a queue with an order the window ends with the first item's rank. So levels stay strict: an item is taken only if
+    no item has a smaller rank. If each item has its own rank, as with `EarliestDeadline`, the order is strict.
 
 Guarantees
-    As `Leases`: at most one live lease per item, exactly once for calls that commit by themselves. Two takers conflict
-    if they picked a common item, of whom one wins and the other picks again; with n takers at once that is about n / K
-    of their commits.
+    As `Leases`: at most one live lease per item, exactly once for calls that commit on their own. Two takes conflict if
+    they picked a common item. Then one commits and the other picks again. With n takes at once, about n / K of their
+    commits conflict.
 
 Limits
-    It reads K items to take one. Nobody waits here: `StagedQueue` waits, and is strict.
+    It reads K items to take one. Its calls do not wait for items: `StagedQueue` waits, and is strict.
 
 Source
     The relaxed queues of the literature (k-FIFO: Kirsch et al., 2013), and every hash that spreads a hot key.
@@ -47,12 +47,12 @@ WINDOW = 32
 
 
 class RelaxedHead(Head):
-    """A run of the first K items, from a random one on; in a queue with an order, of those with the first rank.
+    """A run of the first K items that starts at a random one. With an order, all are of the first item's rank.
 
     Args:
-        layout: the queue's.
+        layout: the layout of the queue.
         window: K, at least 1; 1 is strict.
-        choose: given n, a number below it; for tests.
+        choose: returns a number below n; for tests.
     """
 
     def __init__(self, layout: Layout, *, window: int = WINDOW, choose: Any = random.randrange) -> None:
@@ -64,7 +64,7 @@ class RelaxedHead(Head):
 
     def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
         if after is not None:
-            # Right behind it: what is taken is one run, and what stood between two would be cleared with them.
+            # Right behind it. Taken items form one run: items between two runs would be cleared with them.
             return (yield from super().first(tr, limit=limit, after=after))
         found = yield from super().first(tr, limit=max(limit, self._window))
         runs = max(1, self._among(found) - limit + 1)
@@ -72,9 +72,9 @@ class RelaxedHead(Head):
         return found[start : start + limit]
 
     def _among(self, found: Sequence[KeyValue]) -> int:
-        """Return among how many first items to pick: those of the window that have the rank of the first one."""
+        """Return the number of first items to pick from: those in the window that have the first item's rank."""
         window = found[: self._window]
-        if not window or self._rank(window[0]) == self._rank(window[-1]):  # they stand by rank
+        if not window or self._rank(window[0]) == self._rank(window[-1]):  # they are sorted by rank
             return len(window)
         return sum(self._rank(row) == self._rank(window[0]) for row in window)
 
@@ -82,9 +82,9 @@ class RelaxedHead(Head):
         return rank_of(self._layout.available.packed(row.key))
 
     def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:
-        """Clear a run.
+        """Clear a run of items.
 
-        The conflict range is the run alone: what happens in front of it is of no interest here.
+        The conflict range is the run alone: changes in front of it do not matter here.
         """
         begin, last = taken[0].key, taken[-1].key
         tr.add_read_conflict_range(begin, last + b"\x00")
@@ -99,10 +99,10 @@ class RelaxedQueue(QueueWithLeases[V]):
     Args:
         queue: the queue, its `Leases`, whose policy and clock it follows, or a layer that has leases, such as a
             `PriorityQueue` without weights.
-        window: among how many first items to pick: more, and fewer conflicts and less order.
+        window: the number of first items to pick from. A larger window means fewer conflicts and less order.
 
     Raises:
-        TypeError: `queue` is no Queue.
+        TypeError: `queue` is not a Queue, Leases or such a layer.
 
     >>> import fdbqueue
     >>> with fdbqueue.open("memory:") as db:
@@ -122,7 +122,7 @@ class RelaxedQueue(QueueWithLeases[V]):
             clock=given.clock,
             head=RelaxedHead(self.queue.layout, window=window),
         )
-        """Leases of items that are picked so: lease, ack, nack and the rest."""
+        """The leases of items that are picked in this way: lease, ack, nack and the rest."""
         self._window = window
         self._dequeueing = Dequeueing(self.leases)
 
@@ -134,9 +134,9 @@ class RelaxedQueue(QueueWithLeases[V]):
         """Take one of the first items out; None if there is none.
 
         Raises:
-            FormatError, CodecError: the picked item can't be read; it stays where it is.
+            FormatError, CodecError: the picked item can't be read; it stays in its place.
 
-        *Conflicts:* with whoever takes the same item. *Cost:* one read of K items, two writes.
+        *Conflicts:* with a transaction that takes the same item. *Cost:* one read of K items, two writes.
         """
         items = yield from self.dequeue_many.steps(tr, limit=1)
         return items[0] if items else None

@@ -1,9 +1,8 @@
-"""Requests for items, and grants: the ordered set of those who wait.
+"""Store requests for items, and grants of leases.
 
-A request is one process' wish for some items. Its key is the versionstamp of the transaction that registered it, so
-that registering is a blind write, which never conflicts, and nobody ever comes to stand in front of one who stands
-there already. A grant, under the client's own key, names the leases that somebody took for a request; the request is
-gone in the same transaction.
+A request is one process's wish for some items. Its key is the versionstamp of the transaction that registered it. So
+the registration is a blind write, which never conflicts, and requests stay in commit order. A grant, under the client's
+own key, names the leases that another process took for a request. The same transaction removes the request.
 """
 
 from __future__ import annotations
@@ -25,29 +24,30 @@ from fdbqueue.layout import Layout
 from ..leases._lease import LeaseHandle
 
 REQUEST_SECONDS = 30.0
-"""A request lives so long without being renewed, and is renewed at half of it."""
+"""Seconds that a request lives without a renewal. It is renewed at half of them."""
 GRANT_SECONDS = 10.0
-"""Granted items that nobody collects are anybody's again after so long."""
+"""Seconds after which granted items that were not collected become available again."""
 LONGEST_GRANT_SECONDS = 30.0
-"""A lease of up to so long is granted as it is wanted, and needs no collecting; a longer one begins as a short one."""
+"""A lease of up to this many seconds is granted for its full duration, and needs no collecting. A longer one is granted
+for a short time first."""
 _SWEEP_LIMIT = 16
 _STAMPED = b"\x33"  # type code of a versionstamp in a tuple
 _NO_STAMP = b"\xff" * 10
 
 
 class Wish(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a request asks for."""
+    """The terms of a request."""
 
     client: bytes
-    """Whose it is, and under which key it looks for grants."""
+    """The client's id, which is also in the key of its grants."""
     wanted: int
-    """How many items at most."""
+    """Most items that it wants."""
     expires_at_us: int
-    """Until when, by the requester's clock, unless it is renewed."""
+    """When it expires, by the requester's clock, unless it is renewed."""
     duration_us: int = 0
-    """How long the leases are to be; 0: the items are taken out."""
+    """The duration of the leases; 0: the items are taken out."""
     consumer: str = ""
-    """For whom."""
+    """The consumer's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,16 @@ class Request:
     """A registered wish."""
 
     key: bytes
-    """Its own key, in request order."""
+    """Its key; keys sort in request order."""
     wish: Wish
-    """What is asked for."""
+    """Its terms."""
 
 
 class _Granted(msgspec.Struct, array_like=True, frozen=True, gc=False):
     index: int
     random: bytes
     token: bytes
-    rank: int | None = None  # left out where items have none
+    rank: int | None = None  # left out if items have none
 
 
 class _Grant(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -86,25 +86,25 @@ class Requests:
         self._layout = layout
         self._begin: bytes = layout.requests.key() + _STAMPED
         self._end: bytes = strinc(self._begin)
-        self._passed: bytes = layout.requests.key()  # nobody ever writes it
+        self._passed: bytes = layout.requests.key()  # never written, only used for conflicts
 
     @property
     def begin(self) -> bytes:
-        """Where the first one stands, if there is any."""
+        """The begin of the range of requests."""
         return self._begin
 
     @property
     def end(self) -> bytes:
-        """Behind which none stands."""
+        """The end of the range of requests."""
         return self._end
 
     def register(self, tr: Transaction, wish: Wish) -> Any:
-        """Write a request behind all others; return the future of the versionstamp with which `key` tells its key."""
+        """Write a request behind all others. Return the future of its versionstamp; `key` turns that into its key."""
         tr.set_versionstamped_key(self.key(_NO_STAMP) + struct.pack("<I", len(self._begin)), _encode(wish))
         return tr.get_versionstamp()
 
     def key(self, stamp: bytes) -> bytes:
-        """Return the key of the request that was registered under a transaction's versionstamp."""
+        """Return the key of the request that was registered at a versionstamp."""
         return self._begin + stamp + b"\x00\x00"
 
     def put(self, tr: Transaction, key: bytes, wish: Wish) -> None:
@@ -115,7 +115,8 @@ class Requests:
     def first(self, tr: Transaction, *, limit: int) -> Steps[list[Request]]:
         """Read the first requests, in order.
 
-        By snapshot, so that new ones behind them do no harm. Whoever acts on one reads its key with a conflict.
+        By snapshot, so that new requests behind them cause no conflict. A caller that acts on a request adds its key to
+        the read conflict ranges.
         """
         return self.opened((yield from rows(tr.snapshot, self._begin, self._end, limit=limit)))
 
@@ -123,14 +124,14 @@ class Requests:
         """Return the requests in rows that were read.
 
         Raises:
-            FormatError: one of them can't be read.
+            FormatError: a request can't be read.
         """
         return [Request(row.key, self._wish(row.key, row.value)) for row in found]
 
     def find(self, tr: Transaction, wish: Wish) -> Steps[Request]:
-        """Find a request among all; for one whose registration came through without an answer.
+        """Return the registered request with the client id of `wish`, after a registration with an unknown result.
 
-        If it is not there it was granted already, and is returned with a key that no request ever has.
+        If there is none, it was granted already. Then the returned request has a key that is never stored.
         """
         for request in (yield from self.first(tr, limit=0)):
             if request.wish.client == wish.client:
@@ -147,16 +148,17 @@ class Requests:
         given: int | None = None,
         in_turn: bool = False,
     ) -> None:
-        """Let a request be gone, that was given items, and grant it those that it did not take itself.
+        """Remove a request that got items, and grant it the leases that it did not take itself.
 
-        Who is given less than it asks for must have seen all there is: it fails if another has gone past it meanwhile.
+        A transaction that gives a request fewer items than it wants must have seen all items. It conflicts if another
+        transaction goes past the request meanwhile.
 
         Args:
-            request: which.
-            leases: those to be granted.
-            now_us: by which grants end.
-            given: how many items it was given in all; None: the leases.
-            in_turn: whether these are the ones that fell to it, and nothing else was taken with them.
+            request: the request.
+            leases: the leases to grant.
+            now_us: the time from which grants last.
+            given: the number of items that the request got in all; None: the number of leases.
+            in_turn: whether these are the items assigned to it, and nothing else was taken with them.
         """
         whole = (len(leases) if given is None else given) == request.wish.wanted
         self.remove(tr, request.key, served=in_turn and whole)
@@ -167,9 +169,9 @@ class Requests:
             tr.set(self.grant_key(request.wish.client), _encode((now_us + int(GRANT_SECONDS * 1e6), handles)))
 
     def remove(self, tr: Transaction, key: bytes, *, served: bool = False) -> None:
-        """Let a request be gone, if nobody else touches it meanwhile; those behind it look again if it was not served.
+        """Remove a request. Unless it was `served`, also make the requests behind it look again.
 
-        *Conflicts:* with whoever serves, withdraws or renews it.
+        *Conflicts:* with a process that fulfills, withdraws or renews it.
         """
         tr.add_read_conflict_key(key)
         if served:
@@ -178,14 +180,14 @@ class Requests:
             tr.clear_range(key, key + b"\x00\x00")
 
     def go_past(self, tr: Transaction, in_front: list[Request]) -> None:
-        """Conflict with all that happens to the requests in front but that they are served."""
+        """Conflict with every change to the requests in front, except that they are served in turn."""
         for one in in_front:
             tr.add_read_conflict_key(one.key + b"\x00")
         if in_front:
             tr.add_write_conflict_key(self._passed)
 
     def grant_key(self, client: bytes) -> bytes:
-        """Return the key under which a client gets its grants, and which it watches."""
+        """Return the key of a client's grants, which the client watches."""
         key: bytes = self._layout.grants.pack((client,))
         return key
 
@@ -193,16 +195,16 @@ class Requests:
         """Return the leases in a stored grant.
 
         Raises:
-            FormatError: it is none.
+            FormatError: the bytes are not a grant.
         """
         leases = self._grant(stored).leases
         return [LeaseHandle(Position(one.index, one.random, rank=one.rank), one.token) for one in leases]
 
     def read_all(self, tr: Transaction) -> Steps[tuple[list[Request], list[LeaseHandle]]]:
-        """Read all requests, and the leases in all grants.
+        """Return all requests, and the leases in all grants.
 
         Raises:
-            FormatError: one of them can't be read.
+            FormatError: a request or grant can't be read.
         """
         requests = yield from self.first(tr, limit=0)
         span = self._layout.grants.range()
@@ -210,9 +212,9 @@ class Requests:
         return requests, [lease for row in grants for lease in self.granted(row.value)]
 
     def sweep_grants(self, tr: Transaction, client: bytes, now_us: int) -> Steps[None]:
-        """Remove some old grants that nobody collected, from a client's own, random, place on.
+        """Remove some old grants that were not collected, beginning at a client's own, random, place.
 
-        By snapshot, and without a conflict: whoever collects a grant so late finds its leases lost anyway.
+        By snapshot, and without a conflict: a client that collects a grant so late finds its leases lost anyway.
         """
         found = yield from rows(
             tr.snapshot, self.grant_key(client), self._layout.grants.range().stop, limit=_SWEEP_LIMIT
@@ -241,5 +243,5 @@ def _granted(position: Position, token: bytes) -> tuple[Any, ...]:
 
 
 def granted_us(duration_us: int) -> int:
-    """Return how long granted leases live, given how long the leases are to be; 0: the items are to be taken out."""
+    """Return the duration of granted leases for a wanted duration; 0: the items are to be taken out."""
     return duration_us if 0 < duration_us <= LONGEST_GRANT_SECONDS * 1e6 else int(GRANT_SECONDS * 1e6)

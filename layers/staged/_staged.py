@@ -1,4 +1,4 @@
-"""`StagedQueue`: the verbs of a head that many consumers share."""
+"""`StagedQueue`: the verbs of a queue whose head many consumers share."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ from ._requests import Requests
 from ._versions import RecentVersion
 
 BATCH_BYTES = 1_000_000
-"""About how much the enqueues that share a transaction write."""
-_OVERHEAD_BYTES = 1_000  # what an enqueue counts beside its payload: at most 1,000 of them share a transaction
+"""About how many bytes the enqueues of one transaction write."""
+_OVERHEAD_BYTES = 1_000  # an enqueue's weight beside its payload: at most 1,000 share a transaction
 _ACKS_AT_ONCE = 500
 MOST_TERMS = 16
-"""For how many durations of leases a process keeps what it has learnt, beside those that are asked for right now."""
+"""The number of lease durations for which a process keeps its state. Durations that are in use now come on top."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedStats:
-    """What a queue holds, and who waits."""
+    """The items in a queue, and the requests that wait for items."""
 
     items: LeaseStats
     """The items, by state."""
     requests: int
-    """Requests that are registered; up to 1,000 are counted."""
+    """Registered requests; up to 1,000 are counted."""
     wanted: int
-    """Items that they ask for."""
+    """Items that these requests want."""
 
 
 class StagedQueue(Generic[V]):
@@ -66,7 +66,7 @@ class StagedQueue(Generic[V]):
     Args:
         queue: the queue, its `Leases`, whose policy and clock it follows, or a layer that has leases, such as a
             `PriorityQueue`.
-        consumer: who takes leases, for those who look on; host name and process id by default.
+        consumer: the name under which it takes leases, for monitoring; host name and process id by default.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -97,11 +97,11 @@ class StagedQueue(Generic[V]):
 
         Args:
             db: a database.
-            value: what the queue's codec takes.
-            headers: a small mapping kept beside the value.
+            value: a value that the queue's codec encodes.
+            headers: a small mapping stored beside the value.
 
         Raises:
-            CodecError, ItemTooLarge: of this value; the others are not concerned, and no key was touched.
+            CodecError, ItemTooLarge: of this value. Other calls are not affected, and no key was touched.
 
         *Conflicts:* none. *Cost:* a share of one read and one commit.
         """
@@ -113,21 +113,21 @@ class StagedQueue(Generic[V]):
 
     @verb
     def dequeue(self, db: Database, *, timeout: float | None = 0.0) -> Steps[Item[V] | None]:
-        """Take the first item out; None if there is none for this call within its time.
+        """Take the first item out. Returns None if there is none for this call within its time.
 
         Args:
             db: a database.
-            timeout: how many seconds to wait for an item; 0: not at all if the queue is empty, though behind others
-                as long as their turn takes; None: as long as it takes.
+            timeout: seconds to wait for an item; 0: do not wait on an empty queue, but wait for requests in front;
+                None: wait without limit.
 
         Raises:
-            FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
+            FormatError, CodecError: the first item can't be read; the message names it, and it stays in its place.
             SubscriptionError: the queue has an exclusive subscription.
 
-        *Conflicts:* at the first meeting with another process, when one that is alone foresaw what is not so, and with
-        what changes the order in front of what falls to this process. *Cost:* alone, a share of one read and one
-        commit, as the plain dequeue, and at a cluster that is asked again and again for one item the commit only; under
-        contention a share of two commits and a read of all items up to its own, if they are small.
+        *Conflicts:* at the first meeting with another process, after a wrong prediction of an uncontended process, and
+        with changes of the order in front of the items assigned to this process. *Cost:* uncontended, a share of one
+        read and one commit, as the plain dequeue. At a cluster, repeated single dequeues cost only the commit. Under
+        contention a share of two commits, and a read of all items up to its own, if they are small.
         """
         only_database(db, "StagedQueue.dequeue", "In a transaction use Leases.lease(tr) or Queue.dequeue(tr).")
         items = cast(list[Item[V]], (yield from self._take(db, 1, timeout, 0)))
@@ -135,7 +135,7 @@ class StagedQueue(Generic[V]):
 
     @verb
     def dequeue_many(self, db: Database, *, limit: int = 100, timeout: float | None = 0.0) -> Steps[list[Item[V]]]:
-        """Take up to `limit` first items out, in order, as soon as there is at least one; otherwise as `dequeue`."""
+        """Take up to `limit` first items out, in order, once there is at least one; otherwise as `dequeue`."""
         only_database(
             db, "StagedQueue.dequeue_many", "In a transaction use Leases.lease_many(tr) or Queue.dequeue_many(tr)."
         )
@@ -143,11 +143,11 @@ class StagedQueue(Generic[V]):
 
     @verb
     def lease(self, db: Database, *, duration: float = 30.0, timeout: float | None = 0.0) -> Steps[Lease[V] | None]:
-        """Lease the first item; None if there is none for this call within its time.
+        """Lease the first item. Returns None if there is none for this call within its time.
 
         Args:
             db: a database.
-            duration: after how many seconds it is anybody's again, unless it is extended.
+            duration: seconds after which the item is available again, unless the lease is extended.
             timeout: as `dequeue`.
 
         Raises:
@@ -163,18 +163,18 @@ class StagedQueue(Generic[V]):
     def lease_many(
         self, db: Database, *, limit: int = 100, duration: float = 30.0, timeout: float | None = 0.0
     ) -> Steps[list[Lease[V]]]:
-        """Lease up to `limit` first items, in order, as soon as there is at least one; otherwise as `lease`."""
+        """Lease up to `limit` first items, in order, once there is at least one; otherwise as `lease`."""
         only_database(db, "StagedQueue.lease_many", "In a transaction use Leases.lease_many(tr).")
         return cast(list[Lease[V]], (yield from self._take(db, limit, timeout, positive(duration, "duration"))))
 
     @verb
     def ack(self, db: Database, lease: LeaseRef) -> Steps[None]:
-        """Let the item be gone; acks that are pending together share a transaction.
+        """Remove the item; acks that are pending together share a transaction.
 
         Raises:
-            LeaseLost: of this lease; the others are not concerned.
+            LeaseLost: of this lease. Other calls are not affected.
 
-        *Conflicts:* as `Leases.ack`. *Cost:* a share of one commit; a lease that was not taken here within the last
+        *Conflicts:* as `Leases.ack`. *Cost:* a share of one commit. A lease that was not taken here within the last
         seconds is also read, in parallel with the others.
         """
         only_database(db, "StagedQueue.ack", "In a transaction use Leases.ack(tr, lease).")
@@ -183,7 +183,7 @@ class StagedQueue(Generic[V]):
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[StagedStats]:
-        """Return what there is in each state, and who waits.
+        """Return the number of items in each state, and of waiting requests.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* a few reads; it grows with the number of waiting processes.
         """
@@ -192,7 +192,7 @@ class StagedQueue(Generic[V]):
         return StagedStats(items, len(requests), sum(request.wish.wanted for request in requests))
 
     def check(self, tr: Transaction | Database) -> CheckReport:
-        """Read everything that the queue owns and compare: what `Leases.check` does, requests and grants.
+        """Read everything that the queue owns and compare: all that `Leases.check` compares, requests and grants.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* as `Leases.check`, and two reads.
         """
@@ -204,7 +204,7 @@ class StagedQueue(Generic[V]):
         return report
 
     def contention_stats(self) -> ContentionStats:
-        """Return what the calls of this object met at the head so far, for those who measure."""
+        """Return counts of what the calls of this object met at the head so far, for measurements."""
         return self._state().contention_stats
 
     def _take(self, db: Database, limit: int, timeout: float | None, duration_us: int) -> Steps[Sequence[Item | Lease]]:
@@ -218,7 +218,7 @@ class StagedQueue(Generic[V]):
         return [one.given for one in got or []]
 
     def _state(self) -> _ProcessState:
-        pid = os.getpid()  # nothing of this passes a fork
+        pid = os.getpid()  # a forked process starts with a state of its own
         crews = self._states.get(pid)
         if crews is None:
             new = _ProcessState(self.leases, self._consumer or f"{socket.gethostname()}:{pid}")
@@ -231,7 +231,7 @@ _Stored = tuple[bytes, list[bytes], int | None]
 
 
 class _ProcessState:
-    """Who serves the calls of one process."""
+    """Serves the calls of one process."""
 
     def __init__(self, leases: Leases, consumer: str) -> None:
         self._leases = leases
@@ -245,7 +245,7 @@ class _ProcessState:
         self.acks: TransactionBatcher[LeaseRef, None] = TransactionBatcher(self._ack, weight=_ACKS_AT_ONCE)
 
     def turns(self, db: Database, duration_us: int) -> HeadCoordinator:
-        """Return who serves calls on the same terms in a database."""
+        """Return the coordinator that serves calls with one duration in a database."""
         by_terms = self._turns.setdefault(db, {})
         turns = by_terms.get(duration_us)
         if turns is None:
@@ -265,7 +265,7 @@ class _ProcessState:
         return turns
 
     def _version_of(self, db: Database) -> RecentVersion:
-        """Return what version of a database this process saw last."""
+        """Return the version of a database that this process saw last."""
         known = self._versions.get(db)
         return self._versions.setdefault(db, RecentVersion()) if known is None else known
 
@@ -300,7 +300,7 @@ class _ProcessState:
 
         def body(tr: Transaction) -> Steps[list[Exception | None]]:
             last[:] = [tr]
-            # What is remembered is forgotten with it, so that an attempt after one that failed reads.
+            # This forgets the leases, so that an attempt after a failed one reads them.
             live = self._remembered.take(leases)
             old_grants[:] = self._remembered.clear_grants(tr)
             if not live:
@@ -332,7 +332,7 @@ class _ProcessState:
         return results
 
     def _refuse(self, tr: Transaction, lease: LeaseRef) -> Steps[Exception | None]:
-        """Ack a lease by itself, so that if it is lost the error is its own; a stale one may come before a good one."""
+        """Ack one lease alone, so that it has its own error if it is lost. A stale lease may come before a good one."""
         try:
             yield from self._leases.ack.steps(tr, lease)
         except LeaseLost as error:

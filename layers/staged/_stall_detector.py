@@ -1,4 +1,4 @@
-"""Standstill: requests in front of one's own that do not move, whose processes are dead or asleep."""
+"""Detect stalled requests: they are in front of one's own and do not move, because their process is dead or asleep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ._requests import Request
 
 
 class StallDetector:
-    """Which requests have stood in front for too long, as far as one process has seen."""
+    """The requests in front that one process has seen for too long."""
 
     __slots__ = ("_first", "_last", "_since")
 
@@ -17,7 +17,7 @@ class StallDetector:
         self._since = 0.0
 
     def stuck(self, in_front: list[Request], seconds: float) -> list[Request]:
-        """Return those of the requests in front, in order, that have stood there for so long; often none."""
+        """Return the requests in front, in order, that have been there for `seconds`. The list is often empty."""
         if not in_front:
             return []
         if self._first != in_front[0].key:

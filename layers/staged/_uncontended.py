@@ -1,7 +1,8 @@
-"""Alone: how a process that meets nobody at the head of a queue takes items out, one after the other.
+"""Take items out one after the other, for a process that meets no other one at the head of a queue.
 
-It looks at the head and at whether anything else stands in front of it in one read, and once that pays, it takes what
-it foresees. Nothing here decides who gets what: a guess that is wrong costs a conflict, and no more.
+One read returns the head and shows whether other keys are in front of it. When prefetch pays, the process takes the
+items that it predicted, without a read. Nothing here decides which process gets an item: a wrong prediction only costs
+a conflict.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from ._versions import RECENT_SECONDS
 
 ROWS_AT_MOST = 32
 BYTES_AT_MOST = 50_000
-"""About how much is read ahead."""
+"""About how many bytes are prefetched."""
 WORTH_SECONDS = 0.0002
-"""Who reads the head in less time has nothing to save."""
+"""If a read of the head takes less time, prefetch saves nothing."""
 PAUSE_CALLS = 16
-"""After something was not as foreseen, so many calls look for themselves: one wasted commit in so many is no loss."""
+"""After a wrong prediction, so many calls read the head. Then one commit in so many is wasted at most."""
 
 
 class Uncontended:
-    """Takes single items out for one process that meets nobody.
+    """Takes single items out for one uncontended process.
 
     Args:
-        serving: what takes items of the queue.
-        layout: of the queue.
-        begin: where the first request stands, if there is any.
+        serving: the delivery of the queue.
+        layout: the layout of the queue.
+        begin: the begin of the range of requests.
     """
 
     __slots__ = ("_begin", "_foresight", "_layout", "_limit", "_pause", "_seen_at", "_serving", "guessed")
@@ -48,15 +49,16 @@ class Uncontended:
         self._limit = 1
         self._pause = 0
         self.guessed = False
-        """Whether the last attempt conflicts with more than what it takes, which says nothing yet about others."""
+        """Whether the last attempt conflicts with more than the item that it takes. Such a conflict does not prove
+        contention yet."""
 
     def take(self, tr: Transaction, turn: Attempt) -> Steps[HeadRead | None]:
-        """Take one item out for a turn; if it did not, return what was seen, as `Serving.look_alone`.
+        """Take one item out for an attempt. Else return the look, as `Delivery.look_alone` does.
 
         Raises:
-            Unforeseen: what was foreseen can't be taken.
+            Unforeseen: the predicted item can't be taken.
         """
-        # Forgotten with it, so that an attempt after one that failed looks.
+        # Forgotten here, so that an attempt after a failed one reads the head.
         foresight, self._foresight = self._known(), None
         look = None
         if foresight is not None:
@@ -74,29 +76,29 @@ class Uncontended:
             turn.got = [(yield from self._serving.take_next(tr, foresight.next))]
         except (*UNTAKEABLE, LifeOver) as error:
             if look is None:
-                raise Unforeseen from error  # who looks is told what is wrong with it
+                raise Unforeseen from error  # a call that reads the head gets the item's error
             return look
         turn.foresight = foresight.after()
         return None
 
     def committed(self, foresight: Prefetch, version: int) -> None:
-        """Foresee that, as of just before a commit that took the last item; 0 or less: it is not known."""
+        """Keep the prefetch of a commit, valid just before the commit's version; 0 or less: the version is unknown."""
         if version > 0:
             self._foresight = Prefetch(foresight.rows, foresight.taken, version - 1)
             self._seen_at = time.monotonic()
 
     def was_wrong(self) -> None:
-        """Look for some time."""
+        """Stop prefetching for some calls."""
         self._limit, self._pause = 1, PAUSE_CALLS
 
     def _known(self) -> Prefetch | None:
         if self._foresight is None or time.monotonic() - self._seen_at < RECENT_SECONDS:
             return self._foresight
-        self._limit = 1  # who comes so seldom has read in vain
+        self._limit = 1  # calls are too rare for prefetch
         return None
 
     def _looked(self, rows: Sequence[KeyValue], seconds: float) -> None:
-        """Read more the next time, if looking took so long that not to look saves something."""
+        """Read more the next time, if the look took so long that prefetch saves time."""
         if self._pause:
             self._pause -= 1
         elif seconds >= WORTH_SECONDS:
