@@ -135,7 +135,7 @@ def test_what_is_there_can_be_taken_and_moved_by_all(db: Any, space: Subspace) -
     assert mortal.dead.redrive(db, to="tail") == 1
     assert [message["n"] for message in contents(smart, db)] == [0, 2, 3, 1]
     first = smart.queue.dequeue(db)
-    second = StagedQueue(smart.queue).dequeue(db)
+    second = StagedQueue(mortal).dequeue(db)
     assert first is not None
     assert second is not None
     assert (first.value["n"], second.value["n"]) == (0, 2)

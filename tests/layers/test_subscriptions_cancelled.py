@@ -230,7 +230,7 @@ def test_calls_that_are_cancelled_at_random_keep_nothing(
             if not isinstance(got, asyncio.CancelledError):
                 await subscriptions.leases.ack.aio(db, got)
             await asyncio.to_thread(let_threads_end)
-            await subscriptions.leases.queue.dequeue_many.aio(db)
+            await subscriptions.leases.ack_many.aio(db, await everything.lease_many.aio(db))
 
     asyncio.run(session())
     assert is_as_if_never_called(subscriptions, db, available=0)
@@ -267,7 +267,7 @@ def test_ctrl_c_at_any_line_leaves_nothing_taken_and_nobody_in_the_line(
         let_threads_end()
         assert subscriptions.leases.stats(db).leased == 0, place
         assert waiting(subscriptions, db) == [], place
-        queue.dequeue_many(db)
+        subscriptions.leases.ack_many(db, everything.lease_many(db))
 
     assert interrupted_at_each_line(call, of=CALL, then=then) > 30
     assert is_as_if_never_called(subscriptions, db, available=0)

@@ -168,6 +168,16 @@ def _consumer(scene: Scene) -> Consumer:
     return Consumer(scene.leases, lambda lease: pytest.fail("a handler ran"))
 
 
+def _running(scene: Scene) -> Call:
+    consumer = _consumer(scene)
+
+    async def entered(db: Any) -> None:
+        async with consumer.running(db):
+            pass
+
+    return Call(entered)
+
+
 def _monitor(scene: Scene) -> Monitor:
     return Monitor(scene.deadlines, lambda deadline: pytest.fail("a handler ran"))
 
@@ -182,6 +192,7 @@ ITEM = {"type": "call", "n": 9}
 DATABASE_ONLY: dict[str, Callable[[Scene], Call]] = {
     "Consumer.drain": lambda s: Call(_consumer(s).drain),
     "Consumer.run": lambda s: Call(_consumer(s).run),
+    "Consumer.running": _running,
     "Monitor.run": lambda s: Call(_monitor(s).run),
     "Monitor.sweep": lambda s: Call(_monitor(s).sweep),
     "StagedQueue.ack": lambda s: Call(s.staged.ack, s.lease),
@@ -247,6 +258,7 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "RelaxedQueue.dequeue_many": lambda s: Call(s.relaxed.dequeue_many),
     "Resend.confirm": lambda s: Call(s.smart.resend.confirm, "B"),
     "Resend.fetch": lambda s: Call(s.smart.resend.fetch, "B"),
+    "Resend.fetch_many": lambda s: Call(s.smart.resend.fetch_many, "B"),
     "Resend.recipients": lambda s: Call(s.smart.resend.recipients),
     "Resend.register": lambda s: Call(s.smart.resend.register, "C"),
     "Resend.reset": lambda s: Call(s.smart.resend.reset, "B"),
@@ -267,10 +279,13 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "Subscription.lease_many": lambda s: Call(s.subscription.lease_many),
     "Subscription.renew": lambda s: Call(s.subscription.renew),
     "Subscription.resume": lambda s: Call(s.subscription.resume),
+    "Subscription.stats": lambda s: Call(s.subscription.stats),
     "Subscription.suspend": lambda s: Call(s.subscription.suspend),
     "Subscriptions.browse": lambda s: Call(s.subscriptions.browse, duty_cycle=1),
     "Subscriptions.check": lambda s: Call(s.subscriptions.check),
+    "Subscriptions.count": lambda s: Call(s.subscriptions.count),
     "Subscriptions.enqueue": lambda s: Call(s.subscriptions.enqueue, "new"),
+    "Subscriptions.enqueue_many": lambda s: Call(s.subscriptions.enqueue_many, ["new"], ttl=60),
     "Subscriptions.stats": lambda s: Call(s.subscriptions.stats),
     "Subscriptions.subscribe": lambda s: Call(s.subscriptions.subscribe, "some", selector="kg > 1"),
     "Subscriptions.unsubscribe": lambda s: Call(s.subscriptions.unsubscribe, s.subscription.name),
@@ -284,7 +299,7 @@ PARTS: dict[str, Callable[[Scene], Call]] = {
     "Leases.ack_unchanged": lambda s: Call(s.leases.ack_unchanged, list[Live]()),
     "Queue.next_index": lambda s: driven(s.queue.next_index, 1),
     "Queue.take_rows": lambda s: driven(s.queue.take_rows, [_row(s)]),
-    "Resend.confirm_in": lambda s: driven(s.smart.resend.confirm_in, recipient="B"),
+    "Resend.confirm_in": lambda s: driven(s.smart.resend.confirm_in, recipient="B", named=None),
 }
 """Steps of a transaction, for layers."""
 
@@ -345,7 +360,7 @@ def test_a_verb_composes_in_a_transaction_and_refuses_what_is_none(db: Any, spac
     for form in call.forms():
         form(db.create_transaction())
         for given, expected in (
-            (db.create_transaction().snapshot, "A transaction was expected, and not its snapshot"),
+            (db.create_transaction().snapshot, "A transaction was expected, not its snapshot"),
             (None, "A database or a transaction was expected, not NoneType"),
             ("memory:", "A database or a transaction was expected, not str"),
         ):
