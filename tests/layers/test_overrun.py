@@ -96,7 +96,7 @@ def test_however_many_exceptions_come_late_no_other_is_sent_afterwards(monkeypat
 
 STOPPED_AND_TRACED = """
 import sys
-from fdbqueue.layers.comparing.overrun import Overrun, within
+from fdbqueue.layers.smart._time_limit import Overrun, within
 
 def forever():
     while True:
@@ -145,7 +145,7 @@ def test_a_call_that_catches_even_that_is_told_to_have_run_too_long() -> None:
 
 STOPPED_IN_A_CHILD = """
 import os, signal
-from fdbqueue.layers.comparing.overrun import Overrun, within
+from fdbqueue.layers.smart._time_limit import Overrun, within
 
 def forever():
     while True:

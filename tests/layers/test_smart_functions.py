@@ -210,10 +210,9 @@ def test_credit_is_a_whole_number(db: Any, space: Subspace) -> None:
             wants.grant(db, **cast(Any, wrong))
 
 
-def test_a_relaxed_queue_says_what_it_is_made_of(space: Subspace) -> None:
-    smart = smart_queue(space)
-    for wrong in (smart, smart.leases, None, "q"):
-        with pytest.raises(TypeError, match=r"RelaxedQueue\(smart\.queue\)"):
+def test_a_relaxed_queue_says_what_it_is_made_of() -> None:
+    for wrong in (None, "q"):
+        with pytest.raises(TypeError, match="RelaxedQueue takes a Queue or its Leases"):
             RelaxedQueue(cast(Any, wrong))
 
 

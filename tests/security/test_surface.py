@@ -72,7 +72,7 @@ import asyncio, os, fdbqueue
 from fdbqueue.layers.consumer import Consumer
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.watchdog import Watchdog
+from fdbqueue.layers.consumer._watchdog import Watchdog
 
 db = fdbqueue.open("memory:")
 leases = Leases(fdbqueue.Queue("q", codec="str"))

@@ -159,7 +159,7 @@ def test_ctrl_c_at_any_line_of_closing_leaves_nothing_open(tmp_path: Path) -> No
         assert open_below(tmp_path) == [], place
         store = Store.open(str(tmp_path), {})
 
-    interrupted_at_each_line(call, of=("embedded/store.py", "embedded/uninterrupted.py"), then=then)
+    interrupted_at_each_line(call, of=("store/store.py", "commit/uninterrupted.py"), then=then)
     assert closed
 
 
