@@ -96,10 +96,8 @@ class LastIndex:
         has_tail = layout.has_tail or order is not None
         # Without a tail, one read of the last key also finds the keys behind the tail. It is a snapshot read, so an
         # enqueue can miss a first subscription that commits at the same time. It then notes no arrival, and the
-        # counters
-        # show that (`arrivals.py`). An enqueue that misses the first smart enqueue has no entry in the index, and
-        # `check`
-        # reports that.
+        # counters show that (`arrivals.py`). An enqueue that misses the first smart enqueue has no entry in the index,
+        # and `check` reports that.
         self._tail = self._subscribed = self._type = None
         if has_tail:
             view = tr.snapshot
