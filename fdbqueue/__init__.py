@@ -1,20 +1,21 @@
 """fdbqueue: a transactional ordered-key queue over FoundationDB, or over a folder of your laptop.
 
-Begin with `open` and `Queue`; `transactional` puts a queue's calls and your own reads and writes into one transaction.
+Begin with `open` and `Queue`. `transactional` puts a queue's calls and your own reads and writes into one transaction.
 `fdbqueue.layers` has the rest: leases, waiting, priorities, subscriptions and so on (``help("fdbqueue.layers")``).
 
 General layout
 --------------
-`engine/` (LEVEL 0) is ordered keys and transactions and knows no queue: `open` gives a database of either engine, the
-embedded one (`engine/embedded`) or a cluster (`engine/cluster.py`), with the official binding's own interface.
+`engine/` (LEVEL 0) provides ordered keys and transactions. It knows no queue. `open` returns a database of either
+engine: the embedded one (`engine/embedded`) or a cluster (`engine/cluster.py`). Both have the official binding's own
+interface.
 
-The modules here (LEVEL 1) are the queue. `layout.py` has every key that is ever written, `items.py` what is stored
-under it, `queue.py` the verbs, `order.py` what makes another kind of queue of it. They are written as generators of
-futures (`engine/steps.py`), so that blocking and asyncio callers run the same code. `once.py` makes calls that commit
-by themselves exact.
+The modules here (LEVEL 1) are the queue. `layout.py` defines every key that the library writes, and `items.py` the
+values under them. `queue.py` has the verbs. `order.py` turns a queue into another kind of queue. They are written as
+generators of futures (`engine/steps.py`), so that blocking and asyncio callers run the same code. `once.py` makes
+self-committing calls take effect exactly once.
 
-`layers/` (LEVEL 2) builds on the public names here, one recipe a file. `spark/` and `cli/` (LEVEL 3) stand
-on top. Nothing here imports them.
+`layers/` (LEVEL 2) builds on the public names here, one recipe a file. `spark/` and `cli/` (LEVEL 3) build on both.
+Nothing here imports them.
 """
 
 from fdbqueue.bulk import BulkReport

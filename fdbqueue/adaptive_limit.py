@@ -1,7 +1,7 @@
-"""How many items one transaction takes: fewer, when so many can't be read while it lives.
+"""The number of items that one transaction takes. It shrinks when a transaction can't read so many in its lifetime.
 
-A transaction lives for five seconds, and an item may have eight megabytes. Asked for as many again after each time that
-it was too old, a call would never come to an end.
+A transaction lives for five seconds, and an item may have eight megabytes. A call that asked for the same number after
+each `transaction_too_old` would never end.
 
 >>> portion = AdaptiveLimit(100)
 >>> for _ in range(4):
@@ -15,21 +15,21 @@ from __future__ import annotations
 from fdbqueue.engine.errors import TRANSACTION_TOO_OLD, FDBError
 
 PATIENCE = 2
-"""So many times it may have been the machine's fault, and not that of the items."""
+"""So many failures may be the machine's fault. Only later ones count against the number of items."""
 
 
 class AdaptiveLimit:
-    """What is left of a limit; halved each time that a transaction was too old, but for the first few times."""
+    """The current limit. Each transaction that was too old halves it, except the first few."""
 
     __slots__ = ("_too_old", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        """How many to take in the next attempt, at least 1."""
+        """How many items to take in the next attempt, at least 1."""
         self._too_old = 0
 
     def note(self, error: FDBError) -> None:
-        """Learn why an attempt is repeated."""
+        """Record the error that made an attempt fail."""
         if error.code == TRANSACTION_TOO_OLD:
             self._too_old += 1
             if self._too_old > PATIENCE:

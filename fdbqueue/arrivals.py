@@ -1,14 +1,14 @@
-"""Arrivals: what became available, told to those who keep a pointer into the queue.
+"""Arrivals: records of items that became available, for readers that keep a pointer into the queue.
 
-Who remembers how far it has looked (`layers/subscriptions`) must learn of items that come to stand behind that
-point: they are given back, fall due, have a smaller rank, or a slow producer brings them. Once a queue has such
-readers, every transaction that makes items available also notes where, in the order of commits::
+A reader that remembers how far it has looked (`layers/subscriptions`) must learn of items that appear before that
+point. Items appear there when they are given back, fall due or have a smaller rank, or when a slow producer commits.
+Once a queue has such readers, every transaction that makes items available also notes where, in commit order::
 
     ("arrival", versionstamp, first, last)      these packed positions, and perhaps others between them
 
-A note is a blind write under a key of its own, so that nobody conflicts. Who does not know of the readers yet, since
-it read the queue before they came, notes nothing; it is found out: what is enqueued is counted, and what is enqueued
-and noted is counted too. A sole subscription (`layers/subscriptions`) reads at the head, and wants nothing noted.
+A note is a blind write under its own key, so notes never conflict. A transaction that read the queue before the first
+reader came notes nothing. Readers detect this: the library counts the enqueued items, and separately those that were
+both enqueued and noted. A sole subscription (`layers/subscriptions`) reads at the head and needs no notes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Span: TypeAlias = tuple[bytes, bytes]
 """The packed positions of a first and a last item."""
 
 MAX_SPANS = 16
-"""More spans of one transaction than these are noted as one, from the first to the last of all."""
-_WRITE_CONFLICTS = b"\xff\xff/transaction/write_conflict_range/"  # the special keys of a transaction's own
+"""A transaction with more spans than these notes a single span, from its first to its last position."""
+_WRITE_CONFLICTS = b"\xff\xff/transaction/write_conflict_range/"  # the transaction's own special keys
 _STAMPED = b"\x33"  # type code of a versionstamp in a tuple
 _NO_STAMP = b"\xff" * 10 + b"\x00\x00"
 
@@ -37,33 +37,33 @@ def announce(tr: Transaction, layout: Layout, spans: Iterable[Span], *, enqueued
     """Note that items become available.
 
     Args:
-        spans: where.
-        enqueued: how many items this transaction enqueues of which it tells so, delayed ones included.
+        spans: the positions of the items.
+        enqueued: how many of the items this transaction enqueues, delayed ones included.
 
-    *Conflicts:* none of one's own. The write conflict range is on keys that nobody writes, one for each item's place:
-    whoever takes an item reads those in front of it, and so conflicts with what comes to stand in front, but not with
-    what others take there.
+    *Conflicts:* none for this transaction. It adds a write conflict range, one key for each item's place; no
+    transaction writes those keys. A transaction that takes an item reads the places ahead of it. It therefore conflicts
+    with items that arrive there, and never with other transactions that take items there.
     """
     noted = sorted(spans)
     if len(noted) > MAX_SPANS:
         noted = [(noted[0][0], max(last for _, last in noted))]
     prefix = layout.arrivals.key() + _STAMPED
     for first, last in noted:
-        # Both ends stand in the key, so that several notes of one transaction, which share its stamp, stay apart.
+        # The key holds both ends. Several notes of one transaction share its stamp, and the ends keep their keys apart.
         key = prefix + _NO_STAMP + _as_element(first) + _as_element(last)
         tr.set_versionstamped_key(key + struct.pack("<I", len(prefix)), b"")
         tr.add_write_conflict_range(layout.arriving + first, layout.arriving + last + b"\x00")
     if enqueued:
         count(tr, layout, announced=enqueued)
     else:
-        count(tr, layout, returned=1)  # who waits for items watches this, and the enqueued ones
+        count(tr, layout, returned=1)  # waiting consumers watch this counter and the one of enqueued items
 
 
 def wants_arrivals(stored: Any) -> tuple[bool, str | None]:
-    """Say by what was read of the subscribed key whether arrivals are to be noted; else who is the sole subscription.
+    """Return whether arrivals must be noted, and otherwise the name of the sole subscription, if there is one.
 
     Args:
-        stored: the value that was read; None: it was not, since nobody is subscribed.
+        stored: the value that was read of the subscribed key; None if it was not read, since there is no subscription.
     """
     if stored is None or not stored.present():
         return False, None
@@ -72,10 +72,10 @@ def wants_arrivals(stored: Any) -> tuple[bool, str | None]:
 
 
 def announces(tr: Transaction, layout: Layout) -> Steps[bool]:
-    """Say whether this transaction itself has announced something, so that it can't read arrivals any more.
+    """Return whether this transaction has noted arrivals itself, so that it can no longer read arrivals.
 
-    Its own notes have no versionstamps yet. To read where they might stand fails, and then its commit fails too (1036,
-    accessed_unreadable); its own write conflict ranges can be read.
+    Its own notes have no versionstamps yet. A read of the range that may hold them fails, and then its commit fails too
+    (1036, accessed_unreadable). Its own write conflict ranges can be read.
     """
     own = _WRITE_CONFLICTS + layout.arriving
     return bool((yield from rows(tr.snapshot, own, strinc(own), limit=1)))
@@ -94,7 +94,7 @@ def arrivals_until(layout: Layout, version: int) -> tuple[bytes, bytes]:
 
 
 def span_of(layout: Layout, key: bytes) -> Span:
-    """Return what the note under a key tells of."""
+    """Return the span that the note under a key names."""
     _, first, last = layout.arrivals.unpack(key)
     return first, last
 

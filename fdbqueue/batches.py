@@ -1,4 +1,4 @@
-"""Cutting a stream of values into batches, each of a transaction's size."""
+"""Cuts a stream of values into batches that fit into a transaction each."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from fdbqueue.layout import Position, pack
 
 BATCH_ITEMS = 1_000
 BATCH_BYTES = 1_000_000
-"""About what one transaction writes; FoundationDB advises to stay under 1 MB, and refuses over 10 MB."""
+"""About the size of one transaction; FoundationDB advises to stay under 1 MB, and refuses over 10 MB."""
 BATCH_SECONDS = 0.5
-"""A batch goes out as it is when its first value has waited so long for the next ones."""
+"""An incomplete batch goes out when its first value has waited for this long."""
 
 
 class Encoding(NamedTuple):
     """How one queue's values become items."""
 
     encode: Callable[[Any], bytes]
-    """The codec's."""
+    """The codec's function."""
     takes_bytes: bool
     """Whether the codec leaves bytes as they are."""
     rank: Callable[[Any], int | None]
-    """The order's; None in a queue that is first in, first out."""
+    """The order's function; it returns None in a queue that is first in, first out."""
     order: str | None
     """The order's name."""
 
@@ -39,13 +39,13 @@ class Batch:
     stored: list[bytes] = field(default_factory=list)
     """Envelopes, in order."""
     large: list[tuple[int, list[bytes]]] = field(default_factory=list)
-    """Chunks of payloads over the inline limit, by the value's place in the batch."""
+    """Chunks of payloads over the inline limit, each with the value's place in the batch."""
     ranks: list[int] | None = None
-    """Of each, if the queue has an order."""
+    """The rank of each value, if the queue has an order."""
     size_bytes: int = 0
     """Bytes of the payloads."""
     index: int = 0
-    """The index of its first value, given when it first went out and kept since."""
+    """The index of its first value. It is assigned when the batch first goes out, and kept since."""
 
     @property
     def stop(self) -> int:
@@ -63,7 +63,7 @@ class Batch:
         self.size_bytes += len(payload)
 
     def count_plain(self) -> None:
-        """Count the bytes of values that all are plain items, which were appended to `stored` by themselves."""
+        """Count the bytes of a batch of plain items only, which were appended to `stored` directly."""
         self.size_bytes = sum(map(len, self.stored)) - len(PLAIN) * len(self.stored)
 
     def position(self, at: int, random: bytes) -> Position:
@@ -71,7 +71,8 @@ class Batch:
         return Position(self.index + at, random, rank=None if self.ranks is None else self.ranks[at])
 
     def spans(self, random: bytes) -> list[tuple[bytes, bytes]]:
-        """Return the packed positions of the first and the last value, of each rank if the queue has an order."""
+        """Return the packed positions of the first and the last value; a pair for each rank if the queue has an
+        order."""
         if self.ranks is None:
             return [(pack(self.position(0, random)), pack(self.position(len(self.stored) - 1, random)))]
         ends: dict[int, tuple[int, int]] = {}
@@ -99,12 +100,12 @@ class Batch:
 
 
 class Batches:
-    """Cuts values into batches as they come.
+    """Cuts values into batches as they arrive.
 
     Args:
-        encoding: the queue's.
+        encoding: the queue's encoding.
         values: the input, read one value at a time.
-        soon: called when a batch is half full and will probably go out in a moment.
+        soon: called when a batch is half full and will probably go out soon.
     """
 
     def __init__(self, encoding: Encoding, values: Iterable[Any], soon: Callable[[], None]) -> None:
@@ -112,12 +113,13 @@ class Batches:
         self._values = values
         self._soon = soon
         self.taken = 0
-        """How many values were read from the input."""
+        """How many values were read from the input so far."""
 
     def __iter__(self) -> Iterator[Batch]:
         encode, takes_bytes, rank_of, order = self._encoding
         clock = time.monotonic
-        # Values up to this size fill no batch by their bytes, which need not be counted one by one then.
+        # No number of values up to this size can fill a batch by its bytes. Then the bytes need not be counted one by
+        # one.
         short = BATCH_BYTES // BATCH_ITEMS if order is None else -1
         batch = Batch(0)
         append, uncounted = batch.stored.append, short
@@ -126,7 +128,7 @@ class Batches:
             self.taken = taken
             payload = value if takes_bytes and type(value) is bytes else encode(value)
             size_bytes = len(payload)
-            if size_bytes <= uncounted:  # as `Batch.add`, for nearly all values there are
+            if size_bytes <= uncounted:  # as `Batch.add`, inlined for nearly all values
                 append(PLAIN + payload)
             else:
                 if uncounted >= 0:

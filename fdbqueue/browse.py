@@ -1,8 +1,7 @@
-"""Rows of a queue in pages: in the caller's transaction, or in as many of our own as it takes; and who looks at them.
+"""Rows of a queue in pages, and their readers. Reads are in the caller's transaction, or in several of our own.
 
-A browser beside consumers takes a share of what they all live on: the server's time, and the processors where they run
-on one machine. How large a share can be said: then it rests after each page until reading has taken no more of the
-time.
+A browser that runs next to consumers competes with them for the server's time, and for processors on a shared machine.
+Its share can be limited with a duty cycle: it then rests after each page until reading has taken no more of the time.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ T = TypeVar("T")
 
 
 class Pace:
-    """How long to rest between two pages, so that reading takes no more than a share of the time.
+    """Computes the rest between two pages, so that reading takes no more than a share of the time.
 
     Args:
-        duty_cycle: the part of the time that reading may take, over 0 and up to 1; 1 is without a rest.
-        clock: seconds.
-        rest: waits for so many seconds.
+        duty_cycle: the part of the time that reading may take, over 0 and up to 1; 1 means no rest.
+        clock: returns the time in seconds.
+        rest: waits for a number of seconds.
 
     Raises:
-        ValueError: the duty cycle is no such number.
+        ValueError: the duty cycle is not in that range.
     """
 
     __slots__ = ("_begun", "_clock", "_duty_cycle", "_read", "_rest")
@@ -53,9 +52,9 @@ class Pace:
         self._read = 0.0
 
     def paced(self, reading: Steps[T]) -> Steps[T]:
-        """Read after a rest that is long enough for the reading before.
+        """Rest long enough for the reading before, and then read.
 
-        What the caller did meanwhile counts as rest: one that is slow anyway does not wait on top of that.
+        The time that the caller spent meanwhile counts as rest. A slow caller does not wait in addition.
         """
         if self._begun is not None:
             seconds = self._begun + self._read / self._duty_cycle - self._clock()
@@ -68,18 +67,18 @@ class Pace:
 
 
 class Pages:
-    """The rows of ``[begin, end)``, by the page, read by snapshot.
+    """The rows of ``[begin, end)`` in pages, read by snapshot.
 
-    A page has at most `PAGE_ROWS` rows, and about `PAGE_BYTES` as far as the page before can tell. Given a database
-    each page is read in a transaction of its own, so that the whole may take longer than a transaction lives.
+    A page has at most `PAGE_ROWS` rows, and about `PAGE_BYTES` as estimated from the page before. Given a database,
+    each page is read in its own transaction, so that the whole may take longer than a transaction lives.
 
     Args:
-        tr: a transaction, which lives for a few seconds and is therefore read without rests, or a database.
+        tr: a database, or a transaction. A transaction lives for a few seconds, so it is read without rests.
         begin: the first key.
         end: the key behind the last one.
         limit: how many rows at most; None: all.
         reverse: from the last row to the first.
-        pace: how fast.
+        pace: the rests between pages.
 
     Raises:
         ValueError: the limit is less than 0. TypeError: `tr` is neither a transaction nor a database.
@@ -107,7 +106,7 @@ class Pages:
         self._ended = False
 
     def next(self) -> Steps[list[KeyValue] | None]:
-        """Read the next page; None: there is none."""
+        """Read the next page; None if there is none."""
         if self._ended or self._begin >= self._end or self._left == 0:
             return None
         wanted = self._page_rows if self._left is None else min(self._left, self._page_rows)
@@ -138,22 +137,22 @@ class Pages:
 
 
 def pages(tr: Transaction | Database, begin: bytes, end: bytes) -> Iterator[list[KeyValue]]:
-    """Yield the rows of ``[begin, end)`` by the page, as `Pages` reads them, blocking the thread."""
+    """Yield the rows of ``[begin, end)`` in pages, like `Pages`. It blocks the thread."""
     reading = Pages(tr, begin, end)
     while (page := run(reading.next())) is not None:
         yield page
 
 
 Look: TypeAlias = Callable[[KeyValue], T | Steps[T | None] | None]
-"""Makes what is shown of a row, at once or in steps; None: it is not shown."""
+"""Makes the shown object from a row, directly or in steps; None: the row is not shown."""
 
 
 class Browser(Iterator[T], AsyncIterator[T], Generic[T]):
-    """What somebody looks at, lazily, in order: ``for item in …`` or ``async for item in …``.
+    """A lazy iterator over rows, in order: ``for item in …`` or ``async for item in …``.
 
     Args:
-        pages: where its rows come from.
-        look: what is shown of each.
+        pages: the source of the rows.
+        look: makes the shown object from each row.
         limit: how many are shown at most; None: all.
     """
 
@@ -182,7 +181,7 @@ class Browser(Iterator[T], AsyncIterator[T], Generic[T]):
 
 
 class _Wait:
-    """Steps to be driven, whose result goes back in."""
+    """Steps to run; the caller sends their result back."""
 
     __slots__ = ("steps",)
 
@@ -191,7 +190,7 @@ class _Wait:
 
 
 def _walk(pages: Pages, look: Look[T], limit: int | None) -> Generator[T | _Wait, Any, None]:
-    """Yield what is shown, and what has to be waited for: the body of both ways to go through it."""
+    """Yield the objects to show and the steps to wait for. Blocking and asyncio iteration share this body."""
     shown = 0
     while limit is None or shown < limit:
         page = yield _Wait(pages.next())

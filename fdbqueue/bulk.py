@@ -28,23 +28,23 @@ from fdbqueue.stats import count, count_levels
 from fdbqueue.tail import LastIndex, give_up_to
 
 COMMITS_IN_FLIGHT = 8
-"""With a database that does not say how many it can use."""
+"""The limit for a database that does not state its own."""
 TRANSACTIONS_AHEAD = 3
 MOST_SPANS_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True)
 class BulkReport:
-    """What a bulk enqueue did."""
+    """The result of a bulk enqueue."""
 
     items: int
     """Values that are in the queue now."""
     size_bytes: int
     """Bytes of their payloads, encoded."""
     first: Position | None
-    """The first one's position; None if there are none."""
+    """The position of the first one; None if there are none."""
     last: Position | None
-    """The last one's position."""
+    """The position of the last one."""
     transactions: int = 0
     """Commits that took effect; 0 in a caller's transaction."""
     conflicts: int = 0
@@ -52,7 +52,7 @@ class BulkReport:
     retries: int = 0
     """Commits that failed and were repeated, conflicts included."""
     seconds: float = 0.0
-    """From the first value to the last commit."""
+    """The time from the first value to the last commit."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class _Sent:
 
 
 class _Ahead:
-    """A transaction whose only read, the last index, is under way; by snapshot, as every enqueue's."""
+    """A transaction with its only read under way: a snapshot read of the last index, as in every enqueue."""
 
     __slots__ = ("last", "since", "tr")
 
@@ -103,7 +103,7 @@ def enqueue_in_batches(
 
 
 class _Load:
-    """One bulk enqueue under way."""
+    """A bulk enqueue under way."""
 
     def __init__(self, db: Database, layout: Layout, once: Once, encoding: Encoding) -> None:
         self._db = db
@@ -142,18 +142,18 @@ class _Load:
             while self._sent:
                 yield from self._settle(self._sent.popleft())
         except Exception as error:
-            # Whatever went wrong, in the values, their codec or the database: the commits under way are settled
-            # before anybody is told what is in.
+            # Whatever failed, be it the values, their codec or the database: first wait for the commits under way, so
+            # that the error can say which values are in.
             yield from self._settle_rest()
             if not self._items and (not self._unknown or leaves_in_doubt(error)):
                 raise
             raise self._interrupted(source.taken, error) from error
 
     def _look_ahead(self) -> None:
-        """Begin the next batches' transactions while their values still come, so that nobody waits for their read.
+        """Begin the next batches' transactions while their values still arrive, so that no batch waits for their reads.
 
-        A read waits behind the commits under way, for longer than a batch takes to come. Transactions that were begun
-        too early are given up: the longer one is open, the more is committed that it does not see.
+        A read waits behind the commits under way, for longer than a batch takes to arrive. A transaction that was begun
+        too early is dropped: the longer it is open, the more commits it does not see.
         """
         while len(self._ahead) < TRANSACTIONS_AHEAD:
             self._ahead.append(self._new_ahead())
@@ -173,7 +173,7 @@ class _Load:
         tr = ahead.tr
         claim = self._once.claim()
         try:
-            # Commits under way are not seen, so the own last index counts too.
+            # A snapshot does not see commits under way, so this load's own last index counts too.
             last = yield from ahead.last.steps()
             self._place(batch, last + 1)
             _write(tr, self._layout, batch, self._random, self._encoding.order)
@@ -204,7 +204,7 @@ class _Load:
         error: FDBError | None,
         doubt: tuple[bytes, None] | None,
     ) -> Steps[None]:
-        """Repeat a batch that failed, one after the other, halving it as long as it is too large or too slow."""
+        """Repeat a batch that failed, one transaction at a time. Halve it while it is too large or too slow."""
         too_old = 0
 
         def on_retry(error: FDBError) -> None:
@@ -262,7 +262,7 @@ class _Load:
         )
 
     def _left_open(self, taken: int) -> str:
-        """Say what is in when the caller was interrupted, anywhere in its own work, and waits for nothing more."""
+        """Return the note for an interrupted caller. It lists the values that are in, and waits for no commit."""
         done = sorted(self._done)
         return (
             f"The bulk enqueue into {self._layout.describe()} was interrupted when it had read {taken:,} values, of"
@@ -288,19 +288,19 @@ class _Load:
 
 
 def _told(spans: list[tuple[int, int]]) -> str:
-    """Return spans of ordinals in words, the first few of many."""
+    """Return spans of ordinals as text; of many spans only the first few."""
     words = [f"{first:,} to {end - 1:,}" if end - first > 1 else f"{first:,}" for first, end in spans[:MOST_SPANS_TOLD]]
     return ", ".join(words) + (", ..." if len(spans) > len(words) else "")
 
 
 def _said(error: BaseException) -> str:
-    """Return what an error says, as a sentence; its type too where that is not one of ours, which say it all."""
+    """Return an error's message as a sentence, with its type in front unless the error is one of ours."""
     text = str(error).rstrip(".")
     return f"{text}." if isinstance(error, FdbQueueError | FDBError) else f"{type(error).__name__}: {text}."
 
 
 class _Halve(Exception):
-    """A batch is to be cut in two."""
+    """The batch must be cut in two."""
 
 
 def _write(tr: Transaction, layout: Layout, batch: Batch, random: bytes, order: str | None) -> None:

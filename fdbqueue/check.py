@@ -1,4 +1,4 @@
-"""`check`: reads everything that a queue owns and says what does not fit together."""
+"""`check`: reads everything that a queue owns and reports inconsistencies."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from fdbqueue.tail import read_tail
 T = TypeVar("T")
 
 PLACES = ("available", "leased", "delayed", "dead")
-"""The states of an item: where it can stand."""
+"""The states of an item, each with its own place."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What a check found."""
+    """The findings of a check."""
 
     items: int
     """Items that were read."""
     problems: tuple[str, ...]
-    """What does not fit together, a sentence each; empty if all is well."""
+    """The inconsistencies, one sentence each; empty if there are none."""
     counted: bool
-    """Whether the counters could be compared: not when items came or went while a long check ran."""
+    """Whether the counters could be compared. They can't if items came or went while a long check ran."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the check found no problem."""
         return not self.problems
 
 
 def check_queue(tr: Transaction | Database, layout: Layout) -> CheckReport:
-    """Check keys, envelopes, chunks and counters of one queue, over all places that an item can stand in."""
+    """Check keys, envelopes, chunks and counters of one queue, for items in every state."""
     before = _read(tr, partial(read_stats, layout=layout))
     problems: list[str] = []
     twice: list[str] = []
@@ -72,7 +72,7 @@ def check_queue(tr: Transaction | Database, layout: Layout) -> CheckReport:
 
 
 def items_of_all_places(tr: Transaction | Database, layout: Layout) -> Iterator[tuple[bytes, str, KeyValue]]:
-    """Yield packed position, state and row of all items, in the order of their positions; a page at a time."""
+    """Yield the packed position, state and row of all items in the order of their positions, a page at a time."""
 
     def items_in(name: str) -> Iterator[tuple[bytes, str, KeyValue]]:
         place: Place = getattr(layout, name)

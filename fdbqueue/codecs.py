@@ -1,4 +1,4 @@
-"""Codecs: between a user's values and stored bytes. Nothing is ever pickled or executed.
+"""Codecs: convert a user's values to stored bytes and back. Nothing is ever pickled or executed.
 
 >>> codec_named("json").encode({"a": 1})
 b'{"a":1}'
@@ -38,19 +38,19 @@ else:
     V = TypeVar("V")
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoders of MessagePack raise for bytes that another wrote: also text that is none, and nesting without end."""
+"""The errors of MessagePack decoders for bytes of unknown origin. They include invalid text and endless nesting."""
 CODEC_ERRORS = (
     *(ValueError, TypeError, OverflowError, IndexError, KeyError, RecursionError),
     *(struct.error, msgspec.MsgspecError),
 )
-"""What codecs raise for values that they don't take and for bytes that another one wrote."""
+"""The errors of codecs for values that they don't take, and for bytes of another codec."""
 
 
 @runtime_checkable
 class Codec(Protocol[V]):
-    """Two functions, inverse to each other, and a name for messages.
+    """Two inverse functions, and a name for messages.
 
-    Both raise `CodecError`, or a TypeError or ValueError that is turned into one.
+    Both functions raise `CodecError`, or a TypeError or ValueError, which the queue turns into a `CodecError`.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Codec(Protocol[V]):
 
 
 class BytesCodec:
-    """Bytes as they are; nothing else is taken."""
+    """Takes bytes, and stores them unchanged."""
 
     name = "bytes"
 
@@ -91,11 +91,11 @@ class JsonCodec(Generic[V]):
     """JSON by msgspec.
 
     Args:
-        type: the type to decode to, anything that msgspec knows (a Struct, a dataclass, ``dict[str, int]``). Values
-            are checked against it in both directions.
+        type: the type to decode to: any type that msgspec knows (a Struct, a dataclass, ``dict[str, int]``). Values are
+            checked against it in both directions.
 
-    What JSON has no word for comes back as another: a tuple as a list, a key as str, dates and bytes as text, unless
-    `type` says what they were; NaN and infinity as None. The codec msgpack keeps numbers, keys and bytes.
+    JSON has fewer types than Python. Without a `type`, a tuple comes back as a list, a key as str, and dates and bytes
+    as text. NaN and infinity come back as None. The codec msgpack keeps numbers, keys and bytes.
     """
 
     name = "json"
@@ -114,7 +114,7 @@ class JsonCodec(Generic[V]):
     def encode(self, value: V) -> bytes:
         data = self._encoder.encode(_checked(value, self._type))
         if self._type is not Any and b"null" in data:
-            self._decoder.decode(data)  # NaN is written as null, which is no float for whoever reads it
+            self._decoder.decode(data)  # NaN is written as null, and a reader expects a float
         return data
 
     def decode(self, data: bytes) -> V:
@@ -151,7 +151,7 @@ class MsgpackCodec(Generic[V]):
 
 
 class PydanticCodec(Generic[V]):
-    """JSON of one pydantic model, by pydantic: by its aliases, and validated in both directions.
+    """JSON of one pydantic model, made by pydantic. It uses the model's aliases and validates in both directions.
 
     Args:
         model: the model's class.
@@ -167,7 +167,7 @@ class PydanticCodec(Generic[V]):
             wanted = self._model.__name__
             raise CodecError(f"The queue's codec is {wanted}, so a value must be one, not {type(value).__name__}.")
         text: str = value.model_dump_json(by_alias=True, round_trip=True)
-        self._model.model_validate_json(text)  # a model may write what it refuses to read
+        self._model.model_validate_json(text)  # a model may write JSON that it refuses to read
         return text.encode()
 
     def decode(self, data: bytes) -> V:
@@ -214,8 +214,8 @@ def codec_named(codec: str | Codec[Any] | type) -> Codec[Any]:
     """Return the codec of that name, the one for that class, or the one given.
 
     Raises:
-        ValueError: an unknown name.
-        TypeError: neither a name nor a codec, nor a class that is one.
+        ValueError: the name is unknown.
+        TypeError: it is neither a name nor a codec, nor a class that can be one.
     """
     if isinstance(codec, str):
         if codec not in _BUILT_IN:

@@ -1,8 +1,8 @@
-"""Every error that the library raises of its own.
+"""The errors that the library itself raises.
 
-An error is here if and only if there is a sensible situation in which code could catch it and react to it in
-particular. Each says what happened, where, and what to do. A failed transaction is the engine's
-`fdbqueue.engine.FDBError` with FoundationDB's own code, on both engines. An empty queue or a lost race is no error.
+An error is here if and only if code could sensibly catch it and react to it in particular. Each one says what happened,
+where, and what to do. A failed transaction raises the engine's `fdbqueue.engine.FDBError` with FoundationDB's own code,
+on both engines. An empty queue or a lost race is no error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class FdbQueueError(Exception):
 
 
 class UrlError(FdbQueueError, ValueError):
-    """The database URL is missing or is none of ``memory:``, ``file:PATH`` and ``fdb:[CLUSTER_FILE]``."""
+    """The database URL is missing, or it is not ``memory:``, ``file:PATH`` or ``fdb:[CLUSTER_FILE]``."""
 
 
 class StorageError(FdbQueueError):
@@ -44,23 +44,23 @@ class FormatError(FdbQueueError):
 
 
 class OrderError(FdbQueueError):
-    """A queue's items stand in another order than the one that something was to be enqueued in; nothing was written."""
+    """A queue's items have another order than the one to enqueue in; nothing was written."""
 
 
 class ChecksBypassed(FdbQueueError):
-    """Something was to be enqueued into a smart queue as it is, past the checks of its items; nothing was written.
+    """An enqueue would have bypassed the checks of a smart queue; nothing was written.
 
-    Enqueue it by `fdbqueue.layers.SmartQueue`.
+    Enqueue with `fdbqueue.layers.SmartQueue`.
     """
 
 
 class LeaseLost(FdbQueueError):
-    """A lease is no longer its holder's: it was acked or given back, or it expired and another took the item.
+    """A consumer no longer has its lease: it acked the item or gave it back, or another consumer took the expired item.
 
-    What was done under it may be done again by somebody else; nothing of the refused call was written.
+    Another consumer may repeat the work done under this lease. The refused call wrote nothing.
 
     Attributes:
-        lost: the positions of the items whose leases are lost; of the others in the same call none was touched.
+        lost: the positions of the items whose leases are lost. The call changed none of its other items.
     """
 
     def __init__(self, message: str, *, lost: list[Position]) -> None:
@@ -69,11 +69,11 @@ class LeaseLost(FdbQueueError):
 
 
 class SelectorError(FdbQueueError, ValueError):
-    """A selector is not what selectors are; nothing was changed.
+    """A selector is not valid; nothing was changed.
 
     Attributes:
-        line: where the fault is, from 1.
-        column: and in which column, from 1.
+        line: the line of the fault, from 1.
+        column: its column, from 1.
     """
 
     def __init__(self, message: str, *, line: int, column: int) -> None:
@@ -85,11 +85,11 @@ class SelectorError(FdbQueueError, ValueError):
 class CheckFailed(FdbQueueError):
     """A function of a message type raised, did not return in time, or returned nonsense.
 
-    It is the check of a queued item, which may also have changed what it may not; or the key, expires, deadline or
-    confirms of a type. Nothing was written, and all items stand as they were: mend the function.
+    The function is a queued item's check, or a type's key, expires, deadline or confirms. A check also fails if it
+    changes something that it may not change. Nothing was written, and all items are unchanged: mend the function.
 
     Attributes:
-        type: the type whose function it is.
+        type: the message type that the function belongs to.
         position: the item that it was called for; None if that was a new message.
     """
 
@@ -100,10 +100,10 @@ class CheckFailed(FdbQueueError):
 
 
 class QueueFull(FdbQueueError):
-    """A limit on how many items there may be was reached; nothing was written. Come again when some have gone.
+    """A limit on the number of items was reached; nothing was written. Try again when some items have gone.
 
     Attributes:
-        limit: which one, as it was declared.
+        limit: the limit that was reached, as it was declared.
     """
 
     def __init__(self, message: str, *, limit: object) -> None:
@@ -112,21 +112,23 @@ class QueueFull(FdbQueueError):
 
 
 class ScanTooLarge(FdbQueueError):
-    """A newcomer would have to be compared with more items than one transaction may read; nothing was written."""
+    """An incoming item would need a comparison with more items than one transaction may read; nothing was written."""
 
 
 class SubscriptionError(FdbQueueError):
-    """A subscription is not there, or is another's exclusively; nothing was changed."""
+    """A subscription does not exist, or another consumer has it exclusively; nothing was changed."""
 
 
 class BulkInterrupted(FdbQueueError):
-    """A bulk enqueue stopped when some of its values were in already, or may be; what stopped it is the cause.
+    """A bulk enqueue stopped when some of its values were in already, or may be. Its cause is the error that stopped
+    it.
 
     Attributes:
-        report: what was done until then.
-        missing: the values that were read from the input and are surely not in, as sorted (first, end) ordinals from 0.
-        unknown: likewise those of which nobody knows, since their transaction timed out while it committed: they are in
-            or not, or will be in a moment.
+        report: the work done until then.
+        missing: the values that were read from the input and are certainly not in, as sorted (first, end) ordinals from
+            0.
+        unknown: the values, in the same form, whose transaction timed out during its commit. They are in or not, or
+            will be in a moment.
     """
 
     def __init__(
@@ -150,4 +152,4 @@ class BulkInterrupted(FdbQueueError):
 
 
 class JobError(FdbQueueError):
-    """A bulk job does not fit what an earlier attempt or run of it wrote, or its record is gone; it was refused."""
+    """A bulk job was refused: it does not fit what its earlier attempt or run wrote, or its record is gone."""

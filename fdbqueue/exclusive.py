@@ -1,11 +1,11 @@
 """Exclusive subscriptions keep other consumers out.
 
-An exclusive subscription (`layers/subscriptions`) is to be its queue's only consumer. Calls that take items by the
-head of the queue, such as `Queue.dequeue` and `Leases.lease`, are refused as long as its owner lives.
+An exclusive subscription (`layers/subscriptions`) must be its queue's only consumer. Calls that take items at the head
+of the queue, such as `Queue.dequeue` and `Leases.lease`, are refused while its owner lives.
 
-A read in each of them would cost about a tenth of their time. So a process looks once a second for each queue object,
-and again as soon as it has made a subscription exclusive itself. A refusal always follows from a read. Another process
-may therefore take items for up to a second more. Each item still goes to one consumer: the takers conflict.
+A read in each of them would cost about a tenth of their time. So a process checks once a second for each queue object,
+and again once it has made a subscription exclusive itself. A refusal always follows from a read. Another process may
+therefore take items for up to a second more. Each item still goes to one consumer: the takers conflict.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from fdbqueue.errors import SubscriptionError
 from fdbqueue.layout import Layout
 
 LOOK_SECONDS = 1.0
-"""For how long a process relies on having found no exclusive subscription."""
+"""How long a process relies on having found no exclusive subscription."""
 
 
 class _Owned(msgspec.Struct):
-    """What matters here of a stored subscription (`layers/subscriptions`)."""
+    """The fields of a stored subscription that matter here (`layers/subscriptions`)."""
 
     owner: bytes = msgspec.field(default=b"", name="o")
     until_us: int = msgspec.field(default=0, name="u")
 
 
 class Changes:
-    """How often this process has made subscriptions exclusive."""
+    """The number of times that this process has made a subscription exclusive."""
 
     count = 0
 
@@ -50,17 +50,17 @@ def wall_us() -> int:
 
 
 def made_exclusive() -> None:
-    """Let every queue of this process look again."""
+    """Make every queue of this process check again."""
     Changes.count += 1
 
 
 def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], int] = wall_us) -> Steps[None]:
-    """Refuse a call that takes items beside an exclusive subscription.
+    """Refuse a call that takes items while another consumer has an exclusive subscription.
 
     Raises:
         SubscriptionError: there is one, and its owner lives.
 
-    *Conflicts:* none, it reads by snapshot. *Cost:* one read a second; one a call where there is an owner, or was.
+    *Conflicts:* none, it reads by snapshot. *Cost:* one read a second; one a call if there is or was an owner.
     """
     if layout.open_until > time.monotonic() and layout.open_at == Changes.count:
         return
@@ -72,18 +72,18 @@ def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], in
 
 
 def _look(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[bool]:
-    """Return whether there was an owner, who may come back, or is judged otherwise by another clock.
+    """Return whether there was an owner. It may come back, or another clock may judge it differently.
 
     Raises:
-        SubscriptionError: it lives.
+        SubscriptionError: the owner lives.
     """
     span = layout.subscriptions.range()
-    # One that is exclusive is the queue's only one.
+    # An exclusive subscription is the queue's only subscription.
     for row in (yield from rows(tr.snapshot, span.start, span.stop, limit=1)):
         try:
             owned = _decode(row.value)
         except UNREADABLE:
-            return False  # its consumers are told
+            return False  # the subscription's own consumers get the error
         if owned.owner and owned.until_us > now_us():
             name = layout.subscriptions.unpack(row.key)[0]
             raise SubscriptionError(

@@ -1,15 +1,15 @@
-"""Items and the envelope that they are stored in.
+"""Items and their stored envelopes.
 
-An envelope is one byte, of which the high half is the format version and the low half says what follows, and then the
-payload: a plain item costs its payload and one byte (docs/adr/0006)::
+An envelope is one byte and then the payload. The high half of the byte is the format version, and the low half lists
+the parts that follow. A plain item costs its payload and one byte (docs/adr/0006)::
 
     0x10 payload                                          a plain item
     0x11 length(4, big-endian) msgpack-map payload        1: with the user's headers
-    0x12 size(4, big-endian) crc32(4, big-endian)         2: the payload stands in chunks
+    0x12 size(4, big-endian) crc32(4, big-endian)         2: the payload is in chunks
     0x14 length(2, big-endian) msgpack-map payload        4: with the library's notes on the item's life
 
-and their sums, the parts in the order notes, headers, chunks or payload. The notes come first, so that they can be
-exchanged without looking at the rest (docs/adr/0030).
+The low halves add up, and the parts follow in the order notes, headers, chunks or payload. The notes come first, so
+that they can be replaced without parsing the rest (docs/adr/0030).
 
 >>> parse(envelope(b"hello", {"n": 1})).payload
 b'hello'
@@ -33,26 +33,26 @@ from fdbqueue.layout import Position
 
 FORMAT_VERSION = 1
 INLINE_BYTES = 90_000
-"""A payload up to this size is stored with its key; FoundationDB's limit for a value is 100,000."""
+"""A payload up to this size is stored in the item's own value; FoundationDB limits a value to 100,000 bytes."""
 CHUNK_BYTES = 90_000
 MAX_ITEM_BYTES = 8_000_000
-"""The largest payload: it must be written and read within one transaction of 10,000,000 bytes."""
+"""The largest payload. One transaction of at most 10,000,000 bytes must be able to write and read it."""
 MAX_HEADER_BYTES = 8_000
 
 MAX_NOTES_BYTES = 1_900
-"""Inline payload, headers and notes together stay under the database's 100,000 bytes for a value."""
+"""An inline payload, its headers and notes together stay under the database's 100,000 bytes for a value."""
 
 _HEADERS = 1
 _CHUNKED = 2
 _NOTES = 4
 PLAIN = bytes((FORMAT_VERSION << 4,))
-"""The envelope of a plain item is this before its payload."""
+"""The byte before the payload in the envelope of a plain item."""
 _headers_encoder = msgspec.msgpack.Encoder()
 _headers_decoder = msgspec.msgpack.Decoder(dict[str, Any])
 
 
 class Headers(dict[str, Any]):
-    """An item's headers: a dict that stays as it is, so that items can share it, and be pickled and copied.
+    """An item's headers: an immutable dict, so that items can share it. It can be pickled and copied.
 
     >>> Headers(color="red")["color"]
     'red'
@@ -74,41 +74,42 @@ _NO_HEADERS = Headers()
 
 @dataclass(frozen=True, slots=True)
 class Item(Generic[V]):
-    """An item that came out of a queue, or was looked at."""
+    """An item that was taken from a queue, or browsed."""
 
     position: Position
-    """Its identity: where it stands, or stood, in the queue."""
+    """Its identity, and its place in the queue."""
     value: V
     """The value, decoded by the queue's codec."""
     headers: Mapping[str, Any] = field(default_factory=lambda: _NO_HEADERS)
-    """What was enqueued beside it."""
+    """The headers that were enqueued with the value."""
 
 
 class Notes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """What the library keeps of an item's life, apart from the user's headers; what was never set takes no room."""
+    """The library's notes on an item's life, apart from the user's headers. A field that was never set takes no
+    room."""
 
     attempt: int = msgspec.field(default=0, name="a")
-    """How often it was leased so far, the present lease included, but for those that were snoozed."""
+    """How many times it was leased so far, including the present lease. Snoozed leases do not count."""
     token: bytes = msgspec.field(default=b"", name="t")
-    """Of the present lease."""
+    """The token of the present lease."""
     expires_at_us: int = msgspec.field(default=0, name="e")
     """When the present lease ends."""
     consumer: str = msgspec.field(default="", name="c")
-    """Who has, or had last, a lease of it."""
+    """The consumer that has, or last had, a lease of it."""
     visible_at_us: int = msgspec.field(default=0, name="v")
-    """Until when it is delayed."""
+    """The time until which it is delayed."""
     enqueued_at_us: int = msgspec.field(default=0, name="q")
     ttl_at_us: int = msgspec.field(default=0, name="x")
-    """When its life ends; 0: never."""
+    """When its time to live ends; 0: never."""
     subscription: str = msgspec.field(default="", name="s")
-    """For which subscription its present lease is."""
+    """The subscription that its present lease belongs to."""
     error: str = msgspec.field(default="", name="m")
     """Why the last attempt failed."""
     died_at_us: int = msgspec.field(default=0, name="d")
     """When it became a dead letter."""
     beside: tuple[bytes, ...] = msgspec.field(default=(), name="b")
-    """What stands beside the item under keys of its own, and goes when it goes: each is what comes between the queue's
-    prefix and the item's packed position (`Layout.beside_keys`)."""
+    """Its dependent keys, which are removed together with the item. Each entry is the part of such a key between the
+    queue's prefix and the item's packed position (`Layout.beside_keys`)."""
 
 
 NO_NOTES = Notes()
@@ -117,14 +118,14 @@ _notes_decoder = msgspec.msgpack.Decoder(Notes)
 
 
 class Chunked(NamedTuple):
-    """A payload that stands in chunks."""
+    """A payload that is stored in chunks."""
 
     size_bytes: int
     crc32: int
 
 
 class Envelope(NamedTuple):
-    """A stored value, taken apart."""
+    """A parsed stored value."""
 
     payload: bytes
     """The payload, b"" if it is chunked."""
@@ -134,11 +135,11 @@ class Envelope(NamedTuple):
 
 
 def envelope(payload: bytes, headers: Mapping[str, Any] | None = None) -> bytes:
-    """Return the stored value of an item with an inline or, over `INLINE_BYTES`, a chunked payload.
+    """Return the stored value of an item. A payload over `INLINE_BYTES` is chunked, a smaller one is inline.
 
     Raises:
         ItemTooLarge: the payload is over `MAX_ITEM_BYTES`, or the headers are over `MAX_HEADER_BYTES`.
-        CodecError: the headers are no mapping from str to what MessagePack can hold.
+        CodecError: the headers are not a mapping from str to values that MessagePack can hold.
     """
     if headers is None and len(payload) <= INLINE_BYTES:
         return PLAIN + payload
@@ -169,7 +170,7 @@ def chunks_of(payload: bytes) -> list[bytes]:
 
 
 def parse(value: bytes) -> Envelope:
-    """Take a stored value apart.
+    """Parse a stored value.
 
     Raises:
         FormatError: it is not an envelope that this version of the library can read.
@@ -184,7 +185,7 @@ def parse(value: bytes) -> Envelope:
 
 
 def notes_of(value: bytes) -> Notes:
-    """Return the notes in a stored value, without looking at the rest.
+    """Return the notes in a stored value without parsing the rest.
 
     Raises:
         FormatError: it is not an envelope that this version of the library can read.
@@ -193,7 +194,7 @@ def notes_of(value: bytes) -> Notes:
 
 
 def headers_of(value: bytes) -> Mapping[str, Any]:
-    """Return the headers in a stored value, without looking at the rest.
+    """Return the headers in a stored value without parsing the rest.
 
     Raises:
         FormatError: it is not an envelope that this version of the library can read.
@@ -220,7 +221,7 @@ def with_notes(value: bytes, notes: Notes) -> bytes:
         ItemTooLarge: the notes are over `MAX_NOTES_BYTES`.
     """
     packed = _notes_encoder.encode(notes)
-    if len(packed) == 1:  # nothing but defaults
+    if len(packed) == 1:  # only defaults
         return envelope_without_notes(value)
     _, at = _split_notes(value)
     if len(packed) > MAX_NOTES_BYTES:
@@ -229,7 +230,7 @@ def with_notes(value: bytes, notes: Notes) -> bytes:
 
 
 def envelope_without_notes(value: bytes) -> bytes:
-    """Return what of a stored value does not change in the item's life.
+    """Return the part of a stored value that does not change in the item's life.
 
     Raises:
         FormatError: as `notes_of`.
@@ -239,17 +240,17 @@ def envelope_without_notes(value: bytes) -> bytes:
 
 
 def has_notes(value: bytes) -> bool:
-    """Say whether a stored value has notes."""
+    """Return whether a stored value has notes."""
     return bool(value[:1] and value[0] & _NOTES)
 
 
 def is_chunked(value: bytes) -> bool:
-    """Say whether the payload of a stored value stands in chunks."""
+    """Return whether the payload of a stored value is in chunks."""
     return bool(value[:1] and value[0] & _CHUNKED)
 
 
 def size_of(value: bytes) -> int:
-    """Return about how many bytes the payload of a stored value has, chunks included."""
+    """Return the approximate size of the payload of a stored value in bytes, chunks included."""
     if is_chunked(value):
         size_bytes: int = struct.unpack_from(">I", value, len(value) - 8)[0] if len(value) > 8 else 0
         return size_bytes
@@ -257,14 +258,14 @@ def size_of(value: bytes) -> int:
 
 
 def kept_size_of(value: bytes) -> int:
-    """Return what `size_of` does, without the notes: the same number wherever the item stands."""
+    """Return the same as `size_of` without the notes. The number is the same in every state of the item."""
     if not has_notes(value) or is_chunked(value):
         return size_of(value)
     return len(value) - 2 - int.from_bytes(value[1:3], "big")
 
 
 def join_chunks(chunked: Chunked, chunks: list[bytes]) -> bytes:
-    """Put a chunked payload together.
+    """Join the chunks of a payload.
 
     Raises:
         FormatError: a chunk is missing or was changed.
@@ -279,7 +280,7 @@ def join_chunks(chunked: Chunked, chunks: list[bytes]) -> bytes:
 
 
 def check_values(values: object) -> None:
-    """Raise TypeError unless `values` is an iterable of values. One value is none, and neither is a data frame.
+    """Raise TypeError unless `values` is an iterable of values. One value is not, and neither is a data frame.
 
     >>> check_values("teapot")
     Traceback (most recent call last):
@@ -308,7 +309,7 @@ _FRAMES = {
     "pyarrow": "table.to_pylist()",
     "pyspark": "frame.toLocalIterator(), or use fdbqueue.spark.enqueue_dataframe",
 }
-"""What to give instead, by the library that a data frame is of."""
+"""The suggested replacement, by the library of a data frame."""
 
 
 def _pack_headers(headers: Mapping[str, Any]) -> bytes:
@@ -324,7 +325,7 @@ def _pack_headers(headers: Mapping[str, Any]) -> bytes:
 
 
 def _split_notes(value: bytes) -> tuple[Notes, int]:
-    """Return the notes, and where what follows them begins."""
+    """Return the notes, and the offset of the part that follows them."""
     if value[:1] == PLAIN:
         return NO_NOTES, 1
     _check_first_byte(value)

@@ -1,52 +1,53 @@
 """LEVEL 1: every key that the library writes, in one place.
 
-All keys of a queue stand under its subspace, so that clearing the subspace clears the queue. Items have an integer
-behind it; all else has a string there, which sorts away from the integers, but for the tail, which sorts behind them.
+All keys of a queue are under its subspace, so that clearing the subspace clears the queue. An item's key continues with
+an integer there. All other keys continue with a string, which sorts apart from the integers. The tail is the exception:
+it sorts behind the items.
 
-An item's position is ``(index, random)`` or, in a queue with an order of its own (`order.py`), ``(rank, index,
-random)``: where the table has the one, the other may stand. A packed position tells by itself which it is, so that
-only who enqueues needs to know. (docs/adr/0060)
+An item's position is ``(index, random)``, or ``(rank, index, random)`` in a queue with its own order (`order.py`). The
+table shows the first form; the second may replace it. A packed position shows which form it has, so that only an
+enqueue needs to know the order. (docs/adr/0060)
 
 | key (a tuple behind the queue's) | value | written by |
 | --- | --- | --- |
 | ``(index, random)`` | item envelope (`items.py`) | enqueue |
 | ``("lease", index, random)`` | the envelope of an item that is leased | `layers/leases` |
-| ``("delay", index, random)`` | of one that waits for its time | `layers/leases` |
-| ``("dead", index, random)`` | of a dead letter | `layers/leases` |
+| ``("delay", index, random)`` | the envelope of an item that waits for its time | `layers/leases` |
+| ``("dead", index, random)`` | the envelope of a dead letter | `layers/leases` |
 | ``("timer", at_us, index, random, kind)`` | empty; when its lease, its delay or its life ends | `layers` |
 | ``("chunk", index, random, n)`` | the n-th piece of a payload over 90,000 bytes | enqueue |
 | ``(True,)`` | by `byte_max`: indices up to it are not given again, and the queue's order (`tail.py`) | `layers` |
-| ``("level", rank)`` | 8 bytes as a count: available items of a rank below 256 (`stats.py`) | whoever moves items |
+| ``("level", rank)`` | 8 bytes as a count: available items of a rank below 256 (`stats.py`) | all that move items |
 | ``("count", name)`` | 8 bytes, little-endian, by atomic adds | everything that changes an item's state |
-| ``("request", versionstamp)`` | who waits for how many items, and until when | `layers/staged` |
-| ``("grant", client)`` | the leases that others took for a request | `layers/staged` |
+| ``("request", versionstamp)`` | how many items a process waits for, and until when | `layers/staged` |
+| ``("grant", client)`` | the leases that other processes took for a request | `layers/staged` |
 | ``(True, "subscribed")`` | there are subscriptions: empty, or the name of the sole one | `layers/subscriptions` |
 | ``(True, "type")`` | "smart" of a smart queue: an enqueue has to pass its checks (`tail.py`) | `layers/smart` |
-| ``("subscription", name)`` | what it selects, its credit, whose it is | `layers/subscriptions` |
-| ``("pointer", name)`` | what it has yet to look at | `layers/subscriptions` |
+| ``("subscription", name)`` | its selector, credit and owner | `layers/subscriptions` |
+| ``("pointer", name)`` | the spans that it has yet to look at | `layers/subscriptions` |
 | ``("held", name, index, random)`` | bytes of an item that its consumers have | `layers/subscriptions` |
-| ``("returned", name)`` | counts the transactions in which some left their hands | `layers/subscriptions` |
+| ``("returned", name)`` | counts the transactions in which items left its consumers | `layers/subscriptions` |
 | ``("arrival", versionstamp, first, last)`` | empty; items became available there | `arrivals.py` |
 | ``("arriving", index, random)`` | never written: conflict ranges only | `arrivals.py` |
 | ``("waiting", versionstamp)`` | a consumer of a subscription waits, until when | `layers/subscriptions` |
 | ``("waiting", name)`` | never written: conflict ranges only | `layers/subscriptions` |
-| ``("served",)`` | the subscription that an enqueue delivered to last | `layers/subscriptions` |
+| ``("served",)`` | the subscription that got the last immediate delivery | `layers/subscriptions` |
 | ``("trimmed",)`` | the version up to which arrivals may be missing, by `byte_max` | `layers/subscriptions` |
-| ``("trimming",)`` | 8 bytes: when somebody last looked which of them may go | `layers/subscriptions` |
-| ``("once", client, slot)`` | mark of the last transaction of that slot (`once.py`) | calls that commit by themselves |
+| ``("trimming",)`` | 8 bytes: the last time that a process looked for old arrivals | `layers/subscriptions` |
+| ``("once", client, slot)`` | commit marker of that slot's last transaction (`once.py`) | self-committing calls |
 | ``("smart", type, key, index, random)`` | empty; an item of this type and relation key is there | `layers/smart` |
 | ``("deadline", stage, at_us, index, random)`` | empty; when it should be gone; a stage is "near" or "missed" | same |
 | ``("missed", until_us, at_us, index, random)`` | empty; a missed deadline while its handler runs | same |
 | ``("alarm",)`` | 8 bytes, by atomic adds: changes with each deadline that is set; watched | same |
-| ``("recipients",)`` | names and numbers of those who fetch copies | `layers/smart` |
+| ``("recipients",)`` | names and numbers of the recipients | `layers/smart` |
 | ``("copy", number, index, random)`` | empty; an item that the recipient has still to confirm | `layers/smart` |
-| ``("unsent", number, index, random)`` | empty; one that it has still to fetch | `layers/smart` |
-| ``("fetched", number)`` | what the recipient has fetched and not confirmed: one position, or "several" | same |
+| ``("unsent", number, index, random)`` | empty; an item that the recipient has still to fetch | `layers/smart` |
+| ``("fetched", number)`` | copies that the recipient fetched, not confirmed: one position, or "several" | same |
 | ``("resent",)`` | 8 bytes, by atomic adds: changes when copies are to be fetched again; watched | same |
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
 | ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
 
-An operation log stands apart from its queue, in a subspace of its own: ``(log, versionstamp)`` (`layers/oplog`).
+An operation log has its own subspace, apart from its queue: ``(log, versionstamp)`` (`layers/oplog`).
 
 >>> layout = Layout("orders")
 >>> position = Position(7, b"random")
@@ -73,15 +74,15 @@ RANDOM_BYTES = 8
 MAX_KEY_BYTES = 10_000
 """FoundationDB's limit."""
 APPENDED_BYTES = 2_100
-"""What stands behind a queue's prefix in a key at most: the id of a Spark job is the longest name there."""
+"""The most bytes that follow a queue's prefix in a key. The id of a Spark job is the longest name there."""
 LEASE, DELAY, TTL = "lease", "delay", "ttl"
-"""Kinds of timers: what ends at that time."""
+"""Kinds of timers: the lease, the delay or the time to live that ends at that time."""
 TAKEN = b"\x00\x00"
-"""Behind the key of an item that is taken out or away, where the range ends that is cleared with it.
+"""Added to the key of a taken item, this ends the range that is cleared with the item.
 
-That is a little more than the key. Who takes an item further behind while others take those in front of it, each its
-own, does not read their keys, but what stands between them, and so notices who takes one that is not his turn.
-(docs/adr/0078)
+The range is a little more than the key. While other consumers take the items ahead, each its own, a claimer reads the
+gaps between those items, not their keys. It conflicts with an out-of-turn take, which also clears these two bytes, and
+never with an in-turn take. (docs/adr/0078)
 """
 _FIRST_INTEGER = b"\x14"  # type code of 0, the first integer that is not negative
 _AFTER_INTEGERS = b"\x1d"
@@ -90,16 +91,16 @@ _BYTES = [bytes((byte,)) for byte in range(256)]
 
 @dataclass(frozen=True, slots=True, order=True, repr=False)
 class Position:
-    """An item's identity, given once at its enqueue: where it stands among the queue's items."""
+    """An item's identity and its place in the queue's order. It is assigned once, at the item's enqueue."""
 
     rank: int | None = field(default=None, kw_only=True)
-    """In a queue with an order of its own: its rank there, smaller is sooner; None in any other queue."""
+    """The item's rank in a queue with its own order, smaller is sooner; None in any other queue."""
 
     index: int
     """One more than the last index that the enqueueing transaction saw; starts at 1 on an empty queue."""
 
     random: bytes
-    """What makes the key unique when concurrent producers took the same index."""
+    """Makes the key unique if concurrent producers took the same index."""
 
     def __repr__(self) -> str:
         rank = "" if self.rank is None else f"rank={self.rank}, "
@@ -107,7 +108,7 @@ class Position:
 
     @property
     def text(self) -> str:
-        """The position written down: ``INDEX:RANDOM`` or ``RANK:INDEX:RANDOM``, the random part in hexadecimal.
+        """The position as text: ``INDEX:RANDOM`` or ``RANK:INDEX:RANDOM``, the random part in hexadecimal.
 
         >>> Position(7, b"random").text, Position(7, b"random", rank=3).text
         ('7:72616e646f6d', '3:7:72616e646f6d')
@@ -117,10 +118,10 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Return the position that `text` writes down.
+        """Return the position that `text` describes.
 
         Raises:
-            ValueError: it writes down none.
+            ValueError: it describes no position.
 
         >>> Position.parse("3:7:72616e646f6d")
         Position(rank=3, index=7, random=b'random')
@@ -132,10 +133,10 @@ class Position:
 
 
 class Place:
-    """Where the items of one state stand. Two places' keys of an item differ in front of its position only.
+    """The keys of the items of one state. An item's keys in two places differ only before its position.
 
     Args:
-        prefix: what stands in front of the packed position.
+        prefix: the bytes before the packed position.
     """
 
     __slots__ = ("begin", "end", "prefix")
@@ -150,7 +151,7 @@ class Place:
         return self.prefix + packed
 
     def packed(self, key: bytes) -> bytes:
-        """Return the packed position in a key, with which `key` of another place makes the item's key there."""
+        """Return the packed position in a key. Another place's `key` makes the item's key there from it."""
         return key[len(self.prefix) :]
 
     def position(self, key: bytes) -> Position:
@@ -167,8 +168,8 @@ class Place:
         return position
 
 
-# Every item that is read gets its position. Through its slots it is made in half the time that the generated
-# `__init__` of a frozen dataclass takes, which sets each attribute by its name.
+# Every item that is read gets its position. The generated `__init__` of a frozen dataclass sets each attribute by name.
+# Setting them through the slots takes half the time.
 _new: Any = object.__new__
 _set_rank, _set_index, _set_random = (vars(Position)[name].__set__ for name in ("rank", "index", "random"))
 
@@ -258,7 +259,7 @@ class Layout:
         self.delayed = Place(self.space["delay"].key())
         self.dead = Place(self.space["dead"].key())
         self.timers = self.space["timer"]
-        # Behind the items, so that one read of the last key tells whether there is a tail (`tail.py`).
+        # This sorts behind the items, so that one read of the last key shows whether there is a tail (`tail.py`).
         self.tail_key: bytes = self.space.pack((True,))
         self.has_tail = False
         self.chunks = self.space["chunk"]
@@ -270,16 +271,17 @@ class Layout:
         self.marks = self.space["once"]
         self.jobs = self.space["job"]
         self.subscribed = False
-        """Whether the queue had subscriptions that want arrivals noted, when this process last looked for its end."""
+        """Whether the queue had subscriptions that need arrivals when this process last looked for its end."""
         self.sole: str | None = None
-        """The queue's sole subscription as this process knew it then: it needs none (`layers/subscriptions`)."""
+        """The queue's sole subscription at that time; it needs no arrivals (`layers/subscriptions`)."""
         self.open_until = 0.0
-        """Until then this process relies on the queue having no exclusive subscription (`exclusive.py`)."""
+        """Until this time the process relies on the queue having no exclusive subscription (`exclusive.py`)."""
         self.open_at = 0
-        """How many subscriptions this process had made exclusive when it looked."""
-        # Behind the tail: whoever enqueues reads it together with the tail, and nobody does who needs no tail.
+        """The value of `exclusive.Changes.count` when the process looked."""
+        # This sorts behind the tail. An enqueue reads it together with the tail. A call that needs no tail does not
+        # read it.
         self.subscribed_key: bytes = self.space.pack((True, "subscribed"))
-        # Behind both, where an older version's read of the last key does not meet it.
+        # This sorts behind both keys, where an older version's read of the last key does not meet it.
         self.type_key: bytes = self.space.pack((True, "type"))
         self.subscriptions = self.space["subscription"]
         self.pointers = self.space["pointer"]
@@ -307,7 +309,7 @@ class Layout:
         return self.prefix + pack(position)
 
     def item_keys(self, index: int, amount: int, random: bytes, ranks: Sequence[int] | None = None) -> list[bytes]:
-        """Return the keys of `amount` items whose indices follow each other from `index` on, with or without ranks."""
+        """Return the keys of `amount` items with consecutive indices from `index` on, with or without ranks."""
         if ranks is None:
             return _keys_in_a_row(self.prefix, index, amount, random)
         rows = _keys_in_a_row(b"", index, amount, random)
@@ -318,7 +320,7 @@ class Layout:
         return self.available.position(key)
 
     def index_of(self, key: bytes) -> int | None:
-        """Return the index in an item's key; 0 for a key that is no item's of this queue, None for one with a rank."""
+        """Return the index in an item's key; 0 if the key is no item's of this queue, None if the key has a rank."""
         if not self.begin <= key < self.end:
             return 0
         at = len(self.prefix)
@@ -335,7 +337,7 @@ class Layout:
         return self.chunk_range_of(pack(position))
 
     def chunk_range_of(self, packed: bytes) -> tuple[bytes, bytes]:
-        """Return what `chunk_range` does, for a packed position."""
+        """Return the same as `chunk_range`, for a packed position."""
         prefix = self.chunks.key() + packed
         return prefix, strinc(prefix)
 
@@ -345,29 +347,29 @@ class Layout:
         return prefix + pack(position) + _pack_integer(number)
 
     def chunk_of(self, key: bytes) -> Position:
-        """Return the position of the item whose payload's piece stands under a key."""
+        """Return the position of the item that a chunk's key belongs to."""
         *rank, index, random, _ = self.chunks.unpack(key)
         return Position(index, random, rank=rank[0] if rank else None)
 
     def part_of(self, space: Subspace) -> bytes:
-        """Return what comes between the queue's prefix and a packed position in the keys of one of its subspaces."""
+        """Return the part of a subspace's keys between the queue's prefix and a packed position."""
         key: bytes = space.key()
         return key[len(self.prefix) :]
 
     def beside_keys(self, parts: tuple[bytes, ...], packed: bytes) -> Iterator[bytes]:
-        """Yield the keys beside an item, from its notes and its packed position."""
+        """Yield an item's dependent keys, from the parts in its notes and its packed position."""
         for part in parts:
             yield b"%b%b%b" % (self.prefix, part, packed)
 
     def timer_key(self, at_us: int, packed: bytes, kind: str) -> bytes:
-        """Return the key of what is to happen to an item, given its packed position, at a time."""
+        """Return the key of a timer of an item, given its time, the packed position and the timer's kind."""
         return b"%b%b%b\x02%b\x00" % (self.timers.key(), _pack_integer(at_us), packed, kind.encode())
 
     def timer_of(self, key: bytes) -> tuple[int, Position, str]:
         """Return time, position and kind in a timer's key.
 
         Raises:
-            FormatError: it is none.
+            FormatError: the key is not a timer's.
         """
         try:
             at_us, *rank, index, random, kind = self.timers.unpack(key)
@@ -378,7 +380,7 @@ class Layout:
         return at_us, Position(index, random, rank=rank[0] if rank else None), kind
 
     def timers_until(self, at_us: int, *, since_us: int = 0) -> tuple[bytes, bytes]:
-        """Return the begin and end of the timers that are due at a time, or from another time on until then."""
+        """Return the begin and end of the timers that are due up to a time, or between two times."""
         return self.timers.key() + _pack_integer(since_us), self.timers.key() + _pack_integer(at_us + 1)
 
     def count_key(self, name: str) -> bytes:
@@ -394,14 +396,14 @@ class Layout:
         return prefix + _pack_integer(rank)
 
     def held_key(self, subscription: str, packed: bytes) -> bytes:
-        """Return the key of what is noted of an item that a subscription's consumers have."""
+        """Return the key of a subscription's record of an item that its consumers have."""
         prefix = self._held_prefixes.get(subscription)
         if prefix is None:
             prefix = self._held_prefixes[subscription] = self.held[subscription].key()
         return prefix + packed
 
     def whole_range(self) -> tuple[bytes, bytes]:
-        """Return the begin and end of all that the queue owns."""
+        """Return the begin and end of all keys that the queue owns."""
         return self.prefix, strinc(self.prefix)
 
     def __repr__(self) -> str:
@@ -416,7 +418,7 @@ class Layout:
 
 
 def pack(position: Position) -> bytes:
-    """Return a position as the end of a key, packed as the tuple ``(index, random)`` or ``(rank, index, random)``."""
+    """Return a position packed as the end of a key: the tuple ``(index, random)`` or ``(rank, index, random)``."""
     in_level = b"%b\x01%b\x00" % (_pack_integer(position.index), position.random.replace(b"\x00", b"\x00\xff"))
     return in_level if position.rank is None else _pack_integer(position.rank) + in_level
 
@@ -438,7 +440,7 @@ def level_range(rank: int) -> tuple[bytes, bytes]:
 
 
 def _keys_in_a_row(prefix: bytes, index: int, amount: int, random: bytes) -> list[bytes]:
-    """Return packed positions behind `prefix`; up to 256 in a row differ in the index's last byte only."""
+    """Return packed positions behind `prefix`. Runs of up to 256 differ only in the last byte of the index."""
     tail = b"\x01%b\x00" % random.replace(b"\x00", b"\x00\xff")
     ends = [last + tail for last in _BYTES] if amount > len(_BYTES) else []
     end = index + amount

@@ -1,12 +1,12 @@
 """Exactly once when a commit's outcome is unknown.
 
-A commit can fail with 1021: it may or may not have taken effect. A blind retry would enqueue twice, or dequeue a
-second item and lose the first. So a transaction that the library commits by itself also writes a mark, unique to the
-attempt, under a key that only one caller uses at a time; whoever is left in doubt reads the mark, and knows.
+A commit can fail with 1021: it may or may not have taken effect. A blind retry would enqueue twice, or dequeue a second
+item and lose the first. So a self-committing transaction also writes a commit marker. The marker is unique to the
+attempt, and only one caller uses its key at a time. After an unknown outcome the caller reads the marker and learns it.
 (docs/adr/0007)
 
-The mark's key ``(queue, "once", client, slot)`` is overwritten by the slot's next call, so that a client leaves as
-many marks as it had calls at once. Marks of clients that are gone are removed by clients that come, after a day.
+The marker's key is ``(queue, "once", client, slot)``. The slot's next call overwrites it, so a client leaves only as
+many markers as it had concurrent calls. New clients remove the markers of clients that have been gone for a day.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from fdbqueue.layout import Layout
 T = TypeVar("T")
 
 STALE_AFTER_S = 86_400.0
-"""Age, by the clock of the machine that looks, at which a mark is of no use: no commit is in doubt for so long."""
+"""Age, by the clock of the looking machine, at which a marker is useless: no commit is in doubt for so long."""
 TRUSTED_FOR_S = STALE_AFTER_S / 2
-"""Age, by the own clock, up to which a mark that is not there was never written. A process that was stopped for longer
-does not know whether somebody has removed it; other machines' clocks may be wrong by the rest of a day."""
+"""Age, by this machine's clock, up to which a missing marker was never written. A process that was stopped for longer
+does not know whether another process removed the marker. The rest of a day allows for wrong clocks of other
+machines."""
 _SWEEP_LIMIT = 16
 _MARK = struct.Struct(">QQ")  # attempt, wall clock in microseconds
 
 
 class Once:
-    """Runs transactions of one queue so that each takes effect exactly once, or fails and takes none."""
+    """Runs transactions of one queue so that each takes effect exactly once, or fails without effect."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -54,16 +55,16 @@ class Once:
 
         Args:
             db: the database.
-            body: its steps, run again at every retry.
-            on_retry: called with the error before each retry, when it is sure that the attempt took no effect; what it
-                raises ends the call.
+            body: its steps. They run again at every retry.
+            on_retry: called with the error before each retry, once it is certain that the attempt had no effect. An
+                exception from it ends the call.
 
         Raises:
-            FDBError: what `Transaction.on_error` does not retry. With 1021, when no more retries are allowed or the
-                mark can't be read (its cause says why), and with 1031, from a timeout that the caller set on `db`,
-                the outcome is unknown (`leaves_in_doubt`).
+            FDBError: an error that `Transaction.on_error` does not retry. The outcome is unknown (`leaves_in_doubt`)
+                with 1021 and 1031. 1021 means that no more retries are allowed or that the marker can't be read; its
+                cause says why. 1031 comes from a timeout that the caller set on `db`.
 
-        *Conflicts:* none but the body's. *Cost:* one more key is written; one more is read after a 1021.
+        *Conflicts:* only the body's. *Cost:* one more key written; one more read after a 1021.
         """
         adopt_binding()
         client = self._client
@@ -76,18 +77,18 @@ class Once:
             claim.close()
 
     def claim(self) -> Claim:
-        """Claim a mark's key, for one call at a time; to be closed."""
+        """Claim a marker's key for one call at a time. The caller closes the claim."""
         client = self._client
         if client is None or client.pid != os.getpid():
             client = self._client = _Client(self._layout)
         return Claim(client)
 
     def sweep(self, db: Database) -> Steps[None]:
-        """Remove some marks of clients that are long gone, once in this client's life.
+        """Remove some markers of clients that are long gone, once in this client's life.
 
-        It begins at the client's own, random, place among the marks. They are read by snapshot, so that it does not
-        conflict with calls whose marks it leaves there. With those that it removes it does, in which case it fails and
-        not they: the client of an old mark may be back, and in doubt right now.
+        It begins at the client's own random place among the markers. It reads them by snapshot, so that it does not
+        conflict with calls whose markers it keeps. It does conflict with calls whose markers it removes: the client of
+        an old marker may be back, and in doubt right now. Then the sweep fails, and the calls do not.
         """
         client = self._client
         if client is not None and client.pid == os.getpid():
@@ -103,13 +104,13 @@ class Once:
             if old:
                 yield tr.commit()
         except FDBError as error:
-            # Another client will sweep; this one's call must not fail for it.
+            # Another client will sweep. This client's call must not fail because of the sweep.
             if not predicates.retryable(error):
                 raise
 
 
 class Claim:
-    """One slot of this process' marks, used by one call at a time."""
+    """One slot of this process's commit markers, used by one call at a time."""
 
     __slots__ = ("_client", "_slot", "in_doubt", "key")
 
@@ -118,15 +119,15 @@ class Claim:
         self._slot = client.take_slot()
         self.key = client.key(self._slot)
         self.in_doubt = False
-        """Whether it is not known if what was committed took effect; when `transact` failed, it stays so."""
+        """Whether it is unknown if the commit took effect. It stays so after `transact` failed."""
 
     def close(self) -> None:
-        """Let the next call have the slot, unless a commit that is still on its way may yet write its mark there."""
+        """Free the slot for the next call, unless a commit under way may still write its marker there."""
         if not self.in_doubt:
             self._client.return_slot(self._slot)
 
     def mark(self, tr: Transaction) -> bytes:
-        """Write a mark that no other attempt of this client has, and return it."""
+        """Write a marker that no other attempt of this client has, and return it."""
         mark = self._client.new_mark()
         tr.set(self.key, mark)
         return mark
@@ -144,9 +145,9 @@ class Claim:
 
         Args:
             failed: the error of a first attempt that the caller made in `tr` itself.
-            doubt: that attempt's mark and result, if its outcome is unknown.
-            on_retry: called with the error before each retry, when it is sure that the attempt took no effect; what it
-                raises ends the call.
+            doubt: that attempt's marker and result, if its outcome is unknown.
+            on_retry: called with the error before each retry, once it is certain that the attempt had no effect. An
+                exception from it ends the call.
         """
         last: FDBError | None = None
         while True:
@@ -159,8 +160,8 @@ class Claim:
                     yield tr.on_error(failed.code)
                     last, failed = failed, None
                 if doubt is not None:
-                    # The client library answers 1021 only when the commit can no longer be under way, so what this
-                    # reads is settled. (After 1031 it may be, but that is not retried.)
+                    # The client library answers 1021 only when the commit can no longer be under way, so this read is
+                    # final. After 1031 the commit may be under way, but 1031 is not retried.
                     value = yield tr.get(self.key)
                     if value.present() and bytes(value) == doubt[0]:
                         self.in_doubt = False
@@ -173,7 +174,7 @@ class Claim:
                         on_retry(last)
                 result = yield from body(tr)
                 committing = (self.mark(tr), result)
-                self.in_doubt = True  # also for whoever goes away while this waits
+                self.in_doubt = True  # also if the caller is cancelled during this wait
                 yield tr.commit()
                 self.in_doubt = False
                 return result
@@ -186,7 +187,7 @@ class Claim:
                     doubt = committing
                 failed = error
             except Exception as error:
-                # A disk that refuses the look, or files that were closed, say nothing of the commit in doubt.
+                # A disk that refuses the read, or closed files, say nothing about the commit in doubt.
                 if doubt is not None:
                     raise FDBError(COMMIT_UNKNOWN_RESULT) from error
                 if isinstance(error, StorageError):
@@ -196,7 +197,7 @@ class Claim:
 
 
 class _Client:
-    """One process' marks on one queue; made anew after a fork."""
+    """One process's commit markers on one queue. After a fork the child makes its own."""
 
     def __init__(self, layout: Layout) -> None:
         self.pid = os.getpid()
@@ -233,6 +234,6 @@ class _Client:
 
 
 def _age_s(mark: bytes) -> float:
-    """Return how long ago a mark was made, by this machine's clock."""
+    """Return the age of a marker by this machine's clock."""
     made_at_us: int = _MARK.unpack(mark)[1]
     return time.time_ns() / 1e9 - made_at_us / 1e6

@@ -1,11 +1,11 @@
-"""Orders: what makes a queue another one than first in, first out.
+"""Orders: turn a queue into one that is not first in, first out.
 
-An order gives each item a rank when it is enqueued. Items stand by rank, smaller first, and those of one rank in the
-order in which they came: a queue is then an ordered list of standard queues, one a rank, and one range read runs from
-the last item of a rank into the first of the next.
+An order gives each item a rank when it is enqueued. Items are sorted by rank, smaller first. Items of one rank keep the
+order of their enqueues. A queue is then an ordered list of standard queues, one per rank. One range read runs from the
+last item of a rank into the first item of the next.
 
-Nothing else of a queue changes: whoever takes, leases, gives back or looks on need not know the order, since the keys
-have it. A new kind of queue is a new order, and nothing more (docs/adr/0060).
+Nothing else of a queue changes. A consumer that takes, leases, gives back or browses items need not know the order,
+since the keys contain it. A new kind of queue is a new order, and nothing more (docs/adr/0060).
 
 Source: Apache Qpid, "Queue Implementation" design (a list type overrides the order of its entries).
 
@@ -31,17 +31,17 @@ MAX_RANK = (1 << 63) - 1
 
 
 class Order(Protocol):
-    """In which order the items of a queue stand."""
+    """The order that a queue sorts its items by."""
 
     @property
     def name(self) -> str:
-        """What tells this order from others, at most 100 bytes: it is kept with the queue, which refuses others."""
+        """The order's name, at most 100 bytes. The queue stores it, and refuses an order with another name."""
 
     def rank(self, value: Any, headers: Mapping[str, Any] | None) -> int:
-        """Return an item's rank, 0 or more: smaller is sooner. It is asked once, at the item's enqueue.
+        """Return an item's rank, 0 or more: smaller is sooner. It is called once, at the item's enqueue.
 
         Raises:
-            ValueError: of an item that has no place in this order; nothing is enqueued then.
+            ValueError: the item has no place in this order. Nothing is enqueued then.
         """
 
 
@@ -49,16 +49,16 @@ def rank_in(order: Order, value: Any, headers: Mapping[str, Any] | None) -> int:
     """Return an item's rank in an order.
 
     Raises:
-        ValueError: the order has none for it.
+        ValueError: the order has no rank for the item.
     """
-    given: object = order.rank(value, headers)  # by whoever wrote the order
+    given: object = order.rank(value, headers)  # from code that is not ours
     if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= MAX_RANK:
         return given
     raise ValueError(f"A rank is an integer from 0 to {MAX_RANK:,}; the order {order.name!r} gave {given!r}.")
 
 
 def check_name(order: Order) -> None:
-    """Refuse an order whose name can't be kept.
+    """Refuse an order whose name the queue can't store.
 
     Raises:
         ValueError: the name is empty or too long.

@@ -1,4 +1,4 @@
-"""Checks that a queue has one order, that its tail is behind all items, and that its levels are counted rightly."""
+"""Checks that a queue has one order, that its high-water mark is right, and that its levels are counted correctly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fdbqueue.tail import Tail
 
 
 class OrderCheck:
-    """What was seen of the positions of a queue's items."""
+    """The positions of a queue's items, as far as they matter for its order."""
 
     __slots__ = ("_last", "_levels", "_plain", "_ranked")
 
@@ -22,7 +22,7 @@ class OrderCheck:
         self._levels: Counter[int] = Counter()
 
     def see(self, position: Position, state: str) -> None:
-        """Note an item's position, and where it stands."""
+        """Note an item's position and state."""
         if position.rank is None:
             self._plain += 1
         else:
@@ -32,7 +32,7 @@ class OrderCheck:
                 self._levels[position.rank] += 1
 
     def problems(self, tail: Tail, counted: Mapping[int, int]) -> list[str]:
-        """Return what does not fit together, a sentence each, given the tail and the levels' counters."""
+        """Return the inconsistencies, one sentence each, given the high-water mark and the counters of the levels."""
         found = []
         if self._plain and tail.order is not None:
             found.append(f"The queue has the order {tail.order!r}, but {self._plain:,} items without a rank.")

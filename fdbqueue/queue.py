@@ -1,11 +1,11 @@
 """The queue: items under ``(queue, index, random)``, first in, first out.
 
-Challenge: many clients enqueue and dequeue at once, inside transactions of their own, without conflicts that they
-don't need.
+Challenge: many clients enqueue and dequeue at once, inside transactions of their own, without needless conflicts.
 
-Ordering: an item's index is one more than the last one that a *snapshot* read sees, so producers never conflict; two
-that run at the same time may take the same index, and then the random part decides. Whoever enqueues after another's
-commit comes after it. A queue may have another order (`order.py`): then items stand by rank, and within one as above.
+Ordering: an item's index is one more than the last index that a *snapshot* read sees, so producers never conflict. Two
+concurrent producers may take the same index; then the random part decides. An enqueue that starts after another's
+commit comes after it. A queue may have another order (`order.py`). Its items are sorted by rank, and within a rank as
+above.
 
 Source: FoundationDB's queue recipe (documentation, "Queues").
 """
@@ -56,18 +56,18 @@ T = TypeVar("T")
 class Queue(Generic[V]):
     """An ordered queue in a subspace of its own.
 
-    Every method takes a transaction, in which it composes with whatever else the transaction does and which the
-    caller commits, or a database, and then commits by itself, exactly once even when a commit's outcome is unknown.
-    Every verb can be awaited too: ``await orders.enqueue.aio(db, value)`` blocks no event loop and needs no thread. One
-    that is cancelled while it commits may have taken effect: an item that `dequeue` was taking may be gone then.
+    Every method takes a transaction or a database. In a transaction it composes with the transaction's other calls, and
+    the caller commits. Given a database, it commits on its own, exactly once even if a commit's outcome is unknown.
+    Every verb can be awaited too: ``await orders.enqueue.aio(db, value)`` blocks no event loop and needs no thread. A
+    verb that is cancelled while it commits may have taken effect: an item that `dequeue` was taking may be gone.
 
     Args:
-        name: the queue's name (``"orders"`` keeps its items under the tuple ``("orders", index, random)``), a key
-            tuple, or a `Subspace`; at most 7,900 bytes as a key.
-        codec: ``"bytes"``, ``"str"``, ``"json"``, ``"msgpack"``, ``"tuple"``; a class, such as a dataclass, a msgspec
-            Struct or a pydantic model, whose objects are stored as JSON; or a `Codec` of your own. To type checkers
-            it gives the type of the values: ``Queue("orders", codec=Order)`` is a ``Queue[Order]``.
-        order: another order than first in, first out (`fdbqueue.order`). Consumers need not name it.
+        name: the queue's name, a key tuple, or a `Subspace`; at most 7,900 bytes as a key. A queue ``"orders"`` keeps
+            its items under the tuple ``("orders", index, random)``.
+        codec: ``"bytes"``, ``"str"``, ``"json"``, ``"msgpack"`` or ``"tuple"``; a class; or a `Codec` of your own. A
+            class can be a dataclass, a msgspec Struct or a pydantic model; its objects are stored as JSON. The codec
+            also gives type checkers the type of the values: ``Queue("orders", codec=Order)`` is a ``Queue[Order]``.
+        order: an order other than first in, first out (`fdbqueue.order`). Consumers need not name it.
 
     Raises:
         ValueError: the name is empty or too long for a key; there is no such codec; the order's name can't be kept.
@@ -121,17 +121,17 @@ class Queue(Generic[V]):
 
         Args:
             tr: a transaction to enqueue in, or a database.
-            value: what the queue's codec takes; encoded it has at most `fdbqueue.items.MAX_ITEM_BYTES`.
-            headers: a small mapping kept beside the value.
+            value: a value that the queue's codec takes; encoded it has at most `fdbqueue.items.MAX_ITEM_BYTES`.
+            headers: a small mapping stored beside the value.
 
         Raises:
             CodecError: the codec does not take `value`. ItemTooLarge: it is over the limit. ValueError: the queue's
                 order has no rank for it. OrderError: the queue's items have another order. ChecksBypassed: the queue is
                 smart (`fdbqueue.layers.smart`). In all cases no key was touched.
 
-        *Conflicts:* none; the read is a snapshot read, so that another enqueue that commits first does not abort
-        this one, and the key is new. *Cost:* one read (none for the further items of one transaction), two writes,
-        one more per 90,000 bytes of a large payload.
+        *Conflicts:* none. The read is a snapshot read, so another enqueue that commits first does not abort this one.
+        The key is new. *Cost:* one read (none for further items of one transaction); two writes; one more write per
+        90,000 bytes of a large payload.
 
         >>> import fdbqueue
         >>> with fdbqueue.open("memory:") as db:
@@ -151,23 +151,24 @@ class Queue(Generic[V]):
     def enqueue_many(self, tr: Transaction | Database, values: Iterable[V]) -> Steps[BulkReport]:
         """Append items in their order.
 
-        Given a transaction, all of them in it. Given a database, in as many transactions as it takes, several of
-        them under way at once, each exactly once; an interrupted call says which values are in, and which are not
-        or may be (`BulkInterrupted`).
-        They come after all that was committed before the call and before all that is enqueued after it; what is
-        enqueued meanwhile may stand between them.
+        Given a transaction, it enqueues all items in it. Given a database, it makes as many transactions as necessary,
+        several of them under way at once, each exactly once. An interrupted call reports which values are in, and which
+        are not or may be (`BulkInterrupted`).
+        The items follow all that was committed before the call, and precede all that is enqueued after it. Items that
+        are enqueued meanwhile may be between them.
 
         Args:
             tr: a transaction to enqueue in, or a database.
-            values: what the queue's codec takes, read as the batches go out; no transaction waits for it. What was
-                read waits for the next value, though, as long as that takes, unless a batch is full.
+            values: values that the queue's codec takes. They are read as the batches go out, and no transaction waits
+                for them. A batch that is not full waits for the next value, however long that takes.
 
         Raises:
-            CodecError, ItemTooLarge, ValueError, OrderError, ChecksBypassed: as `enqueue`, of a value; given a
-                transaction, no key was touched.
+            CodecError, ItemTooLarge, ValueError, OrderError, ChecksBypassed: as `enqueue`, for one of the values. Given
+                a transaction, no key was touched.
             TypeError: `values` is one value, or a data frame; no key was touched.
-            BulkInterrupted: given a database, something failed when other batches were already in.
-            KeyboardInterrupt: as ever; given a database, its note says what is in. A cancelled call does not say it.
+            BulkInterrupted: given a database, an error came after other batches were already in.
+            KeyboardInterrupt: as usual. Given a database, its note lists the values that are in. A cancelled call does
+                not.
 
         *Conflicts:* none. *Cost:* one read and about 1,000 writes per transaction; memory for the batches under way.
         """
@@ -187,11 +188,11 @@ class Queue(Generic[V]):
             tr: a transaction to dequeue in, or a database.
 
         Raises:
-            FormatError, CodecError: the first item can't be read; the message names it, and it stays where it is.
+            FormatError, CodecError: the first item can't be read. The message names it, and it stays in its place.
             SubscriptionError: the queue has an exclusive subscription.
 
-        *Conflicts:* with every other dequeue of the same item, of which one wins, and with an enqueue that puts an
-        item before it. *Cost:* one read, two writes; one more read and write for a chunked payload.
+        *Conflicts:* with every other dequeue of the same item (one of them wins), and with an enqueue that puts an item
+        before it. *Cost:* one read, two writes; one more read and write for a chunked payload.
 
         >>> import fdbqueue
         >>> with fdbqueue.open("memory:") as db:
@@ -205,19 +206,19 @@ class Queue(Generic[V]):
     def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item[V]]]:
         """Take the first `limit` items out, in order; fewer if there are no more.
 
-        Given a database it may also take fewer when so many are too large to be read in the five seconds of a
-        transaction, but never none while there is one.
+        Given a database, it may also take fewer if the items are too large to read in the five seconds of a
+        transaction. It takes at least one if there is one.
 
         Args:
             tr: a transaction to dequeue in, or a database.
-            limit: how many at most.
+            limit: how many items at most.
 
         Raises:
-            FormatError, CodecError: one of them can't be read; all stay where they are.
+            FormatError, CodecError: one of them can't be read; all stay in their places.
             SubscriptionError: as `dequeue`.
 
-        *Conflicts:* as `dequeue`; not with enqueues behind the last item taken. *Cost:* one range read, two writes;
-        one more read and write per chunked payload.
+        *Conflicts:* as `dequeue`; not with enqueues behind the last taken item. *Cost:* one range read, two writes; one
+        more read and write per chunked payload.
         """
         if limit < 1:
             raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
@@ -228,15 +229,16 @@ class Queue(Generic[V]):
     def peek(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
         """Return the first item without taking it; None if the queue is empty.
 
-        *Conflicts:* in a transaction, with whoever takes that item or puts one before it. *Cost:* one read.
+        *Conflicts:* in a transaction, with a take of that item and with an enqueue before it. *Cost:* one read.
         """
         return (yield from self.read(tr, self._first))
 
     @verb
     def is_empty(self, tr: Transaction | Database) -> Steps[bool]:
-        """Say whether there is no item.
+        """Return whether there is no item.
 
-        *Conflicts:* in a transaction, with whoever changes the answer's first item. *Cost:* one read.
+        *Conflicts:* in a transaction, with a take of the first item and with an enqueue before it. If the queue is
+        empty, it conflicts with any enqueue. *Cost:* one read.
         """
         return (yield from self.read(tr, self._is_empty))
 
@@ -250,21 +252,22 @@ class Queue(Generic[V]):
         reverse: bool = False,
         duty_cycle: float = 1.0,
     ) -> Browser[Item[V]]:
-        """Look at the items in order without taking them, lazily: ``for item in …``, or ``async for item in …``.
+        """Iterate over the items in order without taking them: ``for item in …``, or ``async for item in …``.
 
-        Given a database it reads as many transactions as it needs, a page in each: items that come and go meanwhile
-        may or may not be seen, none twice.
+        It reads lazily. Given a database, it reads each page in its own transaction. It may or may not see items that
+        come and go meanwhile, and sees none twice.
 
         Args:
             tr: a transaction, or a database.
             after: only items behind this position.
             before: only items in front of this position.
-            limit: how many at most; None: all.
+            limit: how many items at most; None: all.
             reverse: from the last item to the first.
-            duty_cycle: given a database, the part of the time that it reads, over 0 and up to 1; it rests after a page.
+            duty_cycle: given a database, the part of the time that it may read, over 0 and up to 1. It rests after a
+                page.
 
         Raises:
-            FormatError, CodecError: the next item can't be read; what stands behind it can be, `after` it.
+            FormatError, CodecError: the next item can't be read. Use `after` to read the items behind it.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one read per page of up to 1,000 items; memory for a page.
         """
@@ -280,7 +283,7 @@ class Queue(Generic[V]):
     def clear(self, tr: Transaction | Database) -> Steps[None]:
         """Remove all items and everything else that the queue owns.
 
-        *Conflicts:* everybody who reads the queue in a transaction conflicts with it. *Cost:* one write.
+        *Conflicts:* with every transaction that reads the queue. *Cost:* one write.
         """
 
         yield from self.read(tr, self._clear)
@@ -304,10 +307,10 @@ class Queue(Generic[V]):
         """Encode a value by the queue's codec.
 
         Raises:
-            CodecError: the codec does not take it.
+            CodecError: the codec does not take the value.
         """
         try:
-            payload: object = self.codec.encode(value)  # by whoever wrote the codec
+            payload: object = self.codec.encode(value)  # from code that is not ours
             if isinstance(payload, bytes):
                 return payload
             raise TypeError(f"the codec {self.codec.name!r} made {type(payload).__name__} of it, and not bytes")
@@ -317,7 +320,7 @@ class Queue(Generic[V]):
             raise CodecError(f"{self!r} can't encode {type(value).__name__}: {error}") from error
 
     def rank(self, value: V, headers: Mapping[str, Any] | None) -> int | None:
-        """Return the rank of an item by this queue's order; None: it has none.
+        """Return the rank of an item by this queue's order; None if the queue has no order.
 
         Raises:
             ValueError: the order has no rank for it.
@@ -331,41 +334,41 @@ class Queue(Generic[V]):
         *,
         on_retry: Callable[[FDBError], None] = lambda error: None,
     ) -> Steps[T]:
-        """Run `body` in the caller's transaction or, given a database, in its own that takes effect exactly once.
+        """Run `body` in the caller's transaction. Given a database, run it in a new one that takes effect exactly once.
 
-        For layers: what they write about this queue's items stands under this queue's subspace too. `on_retry` is
-        called with the error before each retry of an own transaction; what it raises ends the call.
+        This is for layers: they write their keys about this queue's items under this queue's subspace too. `on_retry`
+        is called with the error before each retry of a new transaction. An exception from it ends the call.
         """
         if is_database(tr):
             return self._once.transact(cast(Database, tr), body, on_retry=on_retry)
         return body(cast(Transaction, tr))
 
     def read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
-        """Run a `body` that bears being applied twice, in the caller's transaction or in its own."""
+        """Run an idempotent `body` in the caller's transaction or, given a database, in a new one."""
         return attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
 
     def next_index(self, tr: Transaction, wanted: int, *, order: str | None = None, door: Door = "plain") -> Steps[int]:
-        """Reserve `wanted` indices in a caller's transaction, reading the last one only once in it.
+        """Reserve `wanted` indices in a caller's transaction. It reads the last index only once in a transaction.
 
         Args:
-            order: the name of the order of the items that they are for; None: this queue's own.
-            door: how the items come in.
+            order: the name of the order of the items that need the indices; None: this queue's own.
+            door: how the items enter the queue.
 
         Raises:
             OrderError: the queue's items have another order.
-            ChecksBypassed: the queue is smart, and the items come in by the plain door.
+            ChecksBypassed: the queue is smart, and the items do not pass through its checks.
         """
         only_transaction(tr, "Queue.next_index")
         return reserve(tr, self.layout, wanted, order or self.order_name, door=door)
 
     def item(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item[V]]:
-        """Open what is stored for an item, in whichever place it stands; a large one's chunks are read.
+        """Decode an item's stored bytes, from any place. It reads the chunks of a large item.
 
         Raises:
             FormatError, CodecError: it can't be read; the message names the item.
 
-        *Conflicts:* none. Chunks are read by snapshot: they change only together with their item's key, whose read
-        decides about conflicts.
+        *Conflicts:* none. It reads chunks by snapshot. They change only together with their item's key, and the read of
+        that key decides about conflicts.
         """
         opened = self._open(position, stored)
         if opened.chunked is None:
@@ -378,13 +381,13 @@ class Queue(Generic[V]):
         return self._decode(position, opened, payload)
 
     def take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> Steps[list[Item[V]]]:
-        """Take items out whose rows were read; at least one, and all that stand from the first to the last.
+        """Take the items out whose rows were read: at least one, and all from the first to the last.
 
         Raises:
-            FormatError, CodecError: as `item`; all stay where they are.
+            FormatError, CodecError: as `item`; all stay in their places.
 
-        *Conflicts:* none: the caller reads, or declares, that range as far as it takes items from it. *Cost:* two
-        writes; one read and one write more per chunked payload.
+        *Conflicts:* none. The caller reads that range, or declares a conflict range, up to the last item that it takes.
+        *Cost:* two writes; one more read and one more write per chunked payload.
         """
         only_transaction(tr, "Queue.take_rows")
         items = []
@@ -401,9 +404,9 @@ class Queue(Generic[V]):
         return items
 
     def look_at(self, tr: Transaction | Database, row: KeyValue) -> Item[V] | Steps[Item[V] | None]:
-        """Open a row of an available item that was read before; in steps if it is large, None if it has gone since.
+        """Decode a row of an available item that was read before.
 
-        For layers.
+        It returns steps for a large item; their result is None if the item has gone since. This is for layers.
 
         Raises:
             FormatError, CodecError: as `item`.
@@ -446,14 +449,14 @@ class Queue(Generic[V]):
         if limit == 1:
             found = yield from rows(tr, begin, end, limit=1)
         else:
-            # A plain read that finds fewer than it may also says that none follow, and conflicts with every enqueue.
-            # What is taken depends on the items up to the last one only.
+            # A plain read that finds fewer than `limit` rows also learns that none follow, and conflicts with every
+            # enqueue. The taken items depend only on the keys up to the last of them.
             found = yield from rows(tr.snapshot, begin, end, limit=limit)
             tr.add_read_conflict_range(begin, found[-1].key + b"\x00" if found else end)
         return (yield from self.take_rows(tr, found)) if found else []
 
     def _clear_beside(self, tr: Transaction, row: KeyValue) -> None:
-        """Clear what an item that is taken out has beside its key."""
+        """Clear the dependent keys of an item that is taken out."""
         if is_chunked(row.value):
             tr.clear_range(*self.layout.chunk_range(self.layout.position_of(row.key)))
         if has_notes(row.value):
@@ -474,7 +477,7 @@ class Queue(Generic[V]):
         return self.item(tr, self.layout.position_of(row.key), row.value)
 
     def _item_if_there(self, tr: Transaction, row: KeyValue) -> Steps[Item[V] | None]:
-        # As it is now: what its chunks hold may be another value than that of the row, which was read before.
+        # Read the row again: its chunks may hold another value now than when the row was read.
         value = yield tr.snapshot.get(row.key)
         position = self.layout.position_of(row.key)
         return (yield from self.item(tr, position, bytes(value))) if value.present() else None

@@ -1,7 +1,7 @@
-"""Which indices the items get that one transaction of a caller's enqueues, in several calls.
+"""The indices of the items that one of a caller's transactions enqueues in several calls.
 
-The last index is read at the first call; what the transaction itself enqueues after that is counted here. All objects
-of one queue count together, so that their items stand in the order of the calls.
+The first call reads the last index. The items that the transaction itself enqueues after that are counted here. All
+objects of one queue count together, so that their items keep the order of the calls.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from fdbqueue.tail import Door, LastIndex, give_up_to, mark_smart
 
 @dataclass(slots=True)
 class _Next:
-    """Where the next enqueue of a transaction goes.
+    """The place of a transaction's next enqueue.
 
-    `attempt` is the future of the transaction's versionstamp: it gets ready when the transaction commits or, with an
-    error, when it is reset, by itself or by `on_error`. Then it reads a newer version, and so must the next enqueue.
+    `attempt` is the future of the transaction's versionstamp. It becomes ready when the transaction commits. It becomes
+    ready with an error when the transaction is reset, directly or through `on_error`. The transaction then reads a
+    newer version, so the next enqueue must read the last index again.
     """
 
     attempt: Future[Any]
@@ -29,11 +30,11 @@ class _Next:
     order: str | None
     door: Door
     layout: Layout
-    """Of whoever read it, which knows from that whether there are subscriptions."""
+    """The layout that read the last index. That read also told it whether there are subscriptions."""
 
 
 _open: WeakKeyDictionary[Any, dict[bytes, _Next]] = WeakKeyDictionary()
-"""By transaction, and there by the prefix of a queue."""
+"""By transaction, then by the prefix of a queue."""
 
 
 def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, door: Door = "plain") -> Steps[int]:
@@ -41,15 +42,15 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, 
 
     Raises:
         OrderError: the queue's items have another order.
-        ChecksBypassed: the queue is smart, and the items come in by the plain door.
+        ChecksBypassed: the queue is smart, and the items do not pass through its checks.
     """
     of_queues = _open.setdefault(tr, {})
     following = of_queues.get(layout.prefix)
     if following is not None and not following.attempt.is_ready():
-        # A cluster's client does what it is told in a thread of its own, one after the other: when it has answered
-        # this, which it knows without asking anybody, `attempt` says whether there was a `reset` before.
+        # A cluster's client runs its requests one after the other, in its own thread. It answers this request without a
+        # network call. After the answer `attempt` shows whether there was a `reset` before.
         yield tr.get_approximate_size()
-        following = of_queues.get(layout.prefix)  # another task may have been here meanwhile
+        following = of_queues.get(layout.prefix)  # another task may have run this meanwhile
     if following is None or (following.order, following.door) != (order, door) or following.attempt.is_ready():
         last = LastIndex(tr, layout, order, door=door, composed=True)
         index = yield from last.steps()
@@ -64,5 +65,5 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, 
 
 
 def forget(tr: Transaction, layout: Layout) -> None:
-    """Read the last index anew at the next call, as the transaction has cleared the queue."""
+    """Make the next call read the last index again, as the transaction has cleared the queue."""
     _open.get(tr, {}).pop(layout.prefix, None)

@@ -1,4 +1,4 @@
-"""Counters: kept by atomic adds, which never conflict, and read by snapshot."""
+"""Counters: atomic adds change them and never conflict; reads are snapshot reads."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from fdbqueue.layout import Layout
 
 _COUNT = struct.Struct("<q")
 _KEPT = ("leased", "delayed", "dead", "enqueued", "dequeued", "expired", "purged", "deleted")
-"""The counters that are kept. What was enqueued and is in none of the others is available, so that a plain enqueue and
-a plain dequeue write one counter each."""
+"""The stored counters. An enqueued item that is counted in none of the others is available. So a plain enqueue and a
+plain dequeue write one counter each."""
 
 
 COUNTED_RANKS = 256
-"""Ranks below are taken for levels, and the available items of each are counted. Greater ones, a deadline's for
-instance, may be as many as there are items."""
+"""Ranks below this count as levels, and the available items of each are counted. There may be as many greater ranks as
+items, if they are deadlines for instance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a queue holds, and what went through it since it was created or cleared."""
+    """The items of a queue by state, and the totals since it was created or cleared."""
 
     available: int
     """Items that the next dequeues will get."""
     leased: int
-    """Items that a consumer has, or had when it died and nobody came by since."""
+    """Items that a consumer has. A dead consumer's items count until another consumer reclaims them."""
     delayed: int
-    """Items that wait for their time, or for somebody who comes by after it."""
+    """Items that wait for their time, or for the first consumer after it."""
     dead: int
     """Dead letters."""
     enqueued: int
@@ -43,20 +43,20 @@ class Stats:
     purged: int
     """Dead letters removed in total."""
     deleted: int
-    """Items removed in total by a decision about a newcomer, or to make room for one."""
+    """Items removed in total by a decision about an incoming item, or to make room for one."""
 
 
 def count(tr: Transaction, layout: Layout, **changes: int) -> None:
     """Add to counters, by name.
 
-    An atomic add has no read: were the counter read and written, every enqueue would conflict with every other.
+    An atomic add has no read. If the counter were read and written, every enqueue would conflict with every other.
     """
     for name, change in changes.items():
         tr.add(layout.count_key(name), _COUNT.pack(change))
 
 
 def count_levels(tr: Transaction, layout: Layout, changes: Mapping[int | None, int]) -> None:
-    """Add to the numbers of available items by rank, as far as those are counted."""
+    """Add to the numbers of available items by rank, for counted ranks only."""
     for rank, change in changes.items():
         if change and rank is not None and rank < COUNTED_RANKS:
             tr.add(layout.level_count_key(rank), _COUNT.pack(change))

@@ -1,20 +1,20 @@
-"""The end of a queue: which index the next item gets.
+"""The end of a queue: the index that the next item gets.
 
-One more than the last available item's. An item that is away for a while, leased or delayed, must still come before
-all that is enqueued meanwhile, also when no other item is left: who takes one away raises the queue's tail, below
-which no new index is given.
+It is one more than the last available item's index. A leased or delayed item is away for a while. It must still come
+before all items that are enqueued meanwhile, even if no other item is left. So a transaction that takes such an item
+away raises the queue's high-water mark, the tail. New items get higher indices.
 
-In a queue with an order of its own (`order.py`) the last item of a rank says nothing about the other ranks. There
-every enqueue raises the tail, and reads nothing else: one more than the highest index that was given, whatever the
-rank. The tail says there also which order it is, so that a queue has one order only. (docs/adr/0060)
+In a queue with its own order (`order.py`) the last item of a rank says nothing about the other ranks. There every
+enqueue raises the high-water mark to the highest index that it gave, whatever the rank. It reads nothing else. The mark
+there also names the order, so that a queue has one order only. (docs/adr/0060)
 
 | value of the tail | in a queue |
 | --- | --- |
 | index (8, big-endian) | that is first in, first out |
 | 0xff index (8, big-endian) name of the order | with an order |
 
-Behind the tail stands ``(True, "type")`` if a queue is smart: then each enqueue has to pass the checks of its items
-(`layers/smart`). An enqueue finds this key with the reads that it makes anyway, so that no door passes them by.
+The key ``(True, "type")`` follows the tail if a queue is smart. Then each enqueue has to pass the checks of the queued
+items (`layers/smart`). An enqueue reads this key along with its other reads, so no enqueue can bypass the checks.
 """
 
 from __future__ import annotations
@@ -29,50 +29,50 @@ from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.errors import ChecksBypassed, OrderError
 from fdbqueue.layout import Layout
 
-_ORDERED = b"\xff"  # no index begins so; by `byte_max` it stays
+_ORDERED = b"\xff"  # no index begins so, and `byte_max` keeps it
 SMART = b"smart"
-"""The type of a smart queue, as it is stored."""
+"""The stored type of a smart queue."""
 
 Door: TypeAlias = Literal["plain", "smart", "any"]
-"""How an item comes into a queue: as it is; after the checks of the items there; or again, as it was there before."""
+"""How an item enters a queue: without checks; after the checks of the queued items; or again, after it left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What is stored as a queue's tail."""
+    """A queue's stored high-water mark."""
 
     index: int
-    """Up to here indices are not given again; 0: nothing is said."""
+    """Indices up to this one are never given again; 0: the mark says nothing."""
     order: str | None
     """The name of the queue's order; None: it is first in, first out, or nothing was ever enqueued."""
 
     @classmethod
     def parse(cls, value: Any) -> Tail:
-        """Take what was read of the tail's key apart."""
+        """Parse the value that was read of the tail's key."""
         return cls.stored(bytes(value) if value.present() else b"")
 
     @classmethod
     def stored(cls, stored: bytes) -> Tail:
-        """Take a stored tail apart; b"" for none."""
+        """Parse a stored tail; b"" if there is none."""
         if stored.startswith(_ORDERED):
             return cls(int.from_bytes(stored[1:9], "big"), stored[9:].decode("utf-8", "replace"))
         return cls(int.from_bytes(stored, "big"), None)
 
 
 class LastIndex:
-    """The last index that was given, on its way.
+    """The last index that was given, as a read under way.
 
-    By snapshot: were it a plain read, every enqueue would conflict with each that commits before it.
+    It reads by snapshot: with a plain read, every enqueue would conflict with each enqueue that commits before it.
 
     Args:
-        order: the name of the order in which something is to be enqueued; None: first in, first out.
-        door: how it comes in.
-        composed: whether the transaction may have written before. Then the last row is read and not the last key,
-            which brings its value along: a key is looked for backwards beyond the begin of an empty queue, and to meet
-            a versionstamped key of the transaction's own there, a log's for instance, makes it fail (1036).
+        order: the name of the order to enqueue in; None: first in, first out.
+        door: how the item enters.
+        composed: whether the transaction may have written before. It then reads the last row instead of the last key,
+            and gets the value too. A search for a key can run back beyond the begin of an empty queue. If it meets a
+            versionstamped key of the same transaction there, such as a log's, it fails (1036).
 
-    *Conflicts:* none. *Cost:* one read where items were never lent, and with an order; else two, which are issued at
-    once but for the first time in a process.
+    *Conflicts:* none. *Cost:* one read if no item was ever leased or delayed, or if the queue has an order; otherwise
+    two. They are issued together, except for the first time in a process.
     """
 
     __slots__ = ("_composed", "_door", "_item", "_layout", "_order", "_subscribed", "_tail", "_tr", "_type", "unmarked")
@@ -92,11 +92,12 @@ class LastIndex:
         self._layout = layout
         self._order = order
         self.unmarked = False
-        """Whether the queue is to be marked as smart, since it is not yet; known after `steps`."""
+        """Whether the queue has to be marked as smart, since it is not yet; known after `steps`."""
         has_tail = layout.has_tail or order is not None
-        # Where there is no tail, the one read of the last key finds the keys behind it too. By snapshot: an enqueue
-        # that misses the first subscription, as it comes at the same time, notes no arrival, and counters tell
-        # (`arrivals.py`). One that misses the first smart enqueue has no entry in the index, and `check` tells.
+        # Without a tail, one read of the last key also finds the keys behind the tail. It is a snapshot read, so an
+        # enqueue can miss a first subscription that commits at the same time. It then notes no arrival, and the
+        # counters show that (`arrivals.py`). An enqueue that misses the first smart enqueue has no entry in the index,
+        # and `check` reports that.
         self._tail = self._subscribed = self._type = None
         if has_tail:
             view = tr.snapshot
@@ -109,11 +110,11 @@ class LastIndex:
             self._item = started(_last_row(tr, layout.begin, end)) if composed else _last_key(tr, end)
 
     def steps(self) -> Steps[int]:
-        """Wait for it.
+        """Wait for the last index and return it.
 
         Raises:
             OrderError: the queue has another order.
-            ChecksBypassed: it is smart, and the item comes in by the plain door.
+            ChecksBypassed: the queue is smart, and the item does not pass through its checks.
         """
         layout = self._layout
         subscribed = None if self._subscribed is None else (yield self._subscribed)
@@ -150,8 +151,8 @@ class LastIndex:
             return given.index
         if given.order is not None or given.index:
             raise self._refusal(given.order)
-        # Nothing was enqueued in this order yet. By snapshot as all of this: of two that give a new queue two orders
-        # at the same instant neither fails, and `check` tells.
+        # No item was enqueued in this order yet. This is a snapshot read too: if two transactions give a new queue two
+        # different orders at the same instant, neither fails, and `check` reports it.
         if (yield from rows(self._tr.snapshot, self._layout.begin, self._layout.end, limit=1)):
             raise self._refusal(None)
         return 0
@@ -167,12 +168,12 @@ class LastIndex:
 
 
 def refuse_smart(tr: Transaction, layout: Layout) -> Steps[None]:
-    """Refuse a queue that is smart, before anything is appended to it as it is.
+    """Refuse a smart queue, before anything is enqueued into it without checks.
 
-    An enqueue need not call this: it finds out by itself (`LastIndex`). It is for those who ask early, as a job does.
+    An enqueue need not call this: `LastIndex` finds out. It is for callers that ask early, such as a job.
 
     Raises:
-        ChecksBypassed: it is.
+        ChecksBypassed: the queue is smart.
 
     *Conflicts:* none. *Cost:* one read.
     """
@@ -181,7 +182,7 @@ def refuse_smart(tr: Transaction, layout: Layout) -> Steps[None]:
 
 
 def bypassed(layout: Layout) -> ChecksBypassed:
-    """Return the error of an enqueue that would pass a smart queue's checks by."""
+    """Return the error of an enqueue that would bypass a smart queue's checks."""
     return ChecksBypassed(
         f"The queue {layout.describe()} is smart: what is enqueued as it is would bypass its checks, limits and index."
         " Enqueue by fdbqueue.layers.SmartQueue(...).enqueue or enqueue_many, and from Spark with the option"
@@ -204,30 +205,31 @@ def _last_row(tr: Transaction, begin: bytes, end: bytes) -> Steps[bytes]:
 
 
 def raise_tail(tr: Transaction, layout: Layout, index: int) -> None:
-    """Let no later enqueue get an index up to `index`.
+    """Raise the high-water mark, so that no later enqueue gets an index up to `index`.
 
-    Atomically and without a read, so that those who take items away don't conflict with each other here. An enqueue
-    that read the tail before this commits saw the item itself, where it was, or its own index is higher. Where the
-    queue has an order, every enqueue has raised the tail already, and this changes nothing.
+    It is an atomic operation without a read, so that transactions that take items away don't conflict here. An enqueue
+    that read the mark before this commits saw the item itself, in its old place, or its own index is higher. If the
+    queue has an order, every enqueue has already raised the mark, and this changes nothing.
     """
     tr.byte_max(layout.tail_key, index.to_bytes(8, "big"))
 
 
 def give_up_to(tr: Transaction, layout: Layout, index: int, order: str | None) -> None:
-    """Note that the indices up to `index` are given to items that this transaction enqueues.
+    """Note that this transaction's items get the indices up to `index`.
 
-    First in, first out, the items' own keys say so. Atomically and without a read, so that enqueues don't conflict:
-    of those that run at the same time and read the same tail the items share indices, and their random parts decide.
+    In a first in, first out queue the items' own keys say so. It is an atomic operation without a read, so that
+    enqueues don't conflict. Concurrent enqueues that read the same mark share indices, and the random parts of their
+    items decide.
     """
     if order is not None:
         tr.byte_max(layout.tail_key, _ORDERED + index.to_bytes(8, "big") + order.encode())
 
 
 def mark_smart(tr: Transaction, layout: Layout) -> None:
-    """Mark a queue as smart. A blind write, so that the first smart enqueues do not conflict over it."""
+    """Mark a queue as smart. It is a blind write, so that the first smart enqueues do not conflict over it."""
     tr.set(layout.type_key, SMART)
 
 
 def read_tail(tr: Transaction, layout: Layout) -> Steps[Tail]:
-    """Read the tail, by snapshot as everybody does."""
+    """Read the high-water mark by snapshot."""
     return Tail.parse((yield tr.snapshot.get(layout.tail_key)))

@@ -1,4 +1,4 @@
-"""Verbs: methods written once as steps, called blocking or awaited.
+"""Verbs: methods written once as steps. A caller can block on a verb or await it.
 
 >>> from fdbqueue.engine.steps import Steps
 >>> class Greeter:
@@ -60,19 +60,19 @@ class _AwaitableForm:
 class BoundVerb(Generic[P, T]):
     """A verb of one object: call it, or await its `aio`."""
 
-    # One of these is made at every call, so `help` and `?` work out what they show when they ask for it.
+    # Every call makes one of these, so it computes the texts for `help` and `?` only on demand.
 
     __slots__ = ("steps",)
 
     def __init__(self, steps: Callable[P, Steps[T]]) -> None:
         self.steps = steps
-        """The verb as steps, to be part of another one: ``yield from queue.dequeue.steps(tr)``."""
+        """The verb as steps, for use inside another verb: ``yield from queue.dequeue.steps(tr)``."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         return run(self.steps(*args, **kwargs))
 
     def __get__(self, instance: object, owner: type | None = None) -> BoundVerb[P, T]:
-        # `pydoc` shows the signature of functions, methods and of other descriptors with `__get__` only.
+        # `pydoc` shows signatures of functions, of methods, and only of those other descriptors that have `__get__`.
         return self
 
     def __repr__(self) -> str:
@@ -108,7 +108,7 @@ class Verb(Generic[S, P, T]):
         functools.update_wrapper(cast(Any, self), steps)
 
     def __call__(self, instance: S, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do it with that object, as ``Queue.dequeue(orders, db)``."""
+        """Call the verb on that object, as ``Queue.dequeue(orders, db)``."""
         return run(self._steps(instance, *args, **kwargs))
 
     @property
@@ -124,14 +124,14 @@ class Verb(Generic[S, P, T]):
 
 
 def verb(steps: Callable[Concatenate[S, P], Steps[T]]) -> Verb[S, P, T]:
-    """Make a method that is a generator of steps a verb."""
+    """Turn a method that is a generator of steps into a verb."""
     return Verb(steps)
 
 
 def _signature(steps: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature of the call, which returns what the steps return."""
+    """Return the signature of the call. It returns the result of the steps."""
     signature = inspect.signature(steps)
-    returned = signature.return_annotation  # a text, since annotations are not evaluated
+    returned = signature.return_annotation  # a string, since annotations are not evaluated
     if isinstance(returned, str) and returned.startswith("Steps["):
         signature = signature.replace(return_annotation=returned[len("Steps[") : -1])
     return signature

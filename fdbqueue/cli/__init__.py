@@ -1,7 +1,7 @@
 """LEVEL 3: the command line, one command a file.
 
-Values go in and out as JSON lines, one a line, so that commands can be piped into each other; on a terminal the
-answers are tables. Exit codes are in `errors.py`.
+Values go in and out as JSON lines, one a line, so that commands can be piped into each other. On a terminal the answers
+are tables. Exit codes are in `errors.py`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fdbqueue.cli.errors import ENGINE
 
 
 def main() -> None:
-    """Run the command that the arguments name; the entry point ``fdbqueue``."""
+    """Run the command that the arguments name. This is the entry point ``fdbqueue``."""
     if isinstance(sys.stdout, TextIOWrapper):
-        # A sign that this terminal has not must not end a command half-way.
+        # A character that this terminal can't show must not end a command half-way.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except OSError as error:
-        # The help could not be written; nothing more can be, also not at exit.
+        # The help could not be written. Nothing more can be written, also not at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         typer.echo(f"Error: {error}", err=True)
         sys.exit(ENGINE)

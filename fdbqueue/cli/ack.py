@@ -21,9 +21,10 @@ BUNDLE_ITEMS = 500
 
 
 def ack(queue: QueueName, handles: Handles = None, url: Url = None) -> None:
-    """Let leased items be gone: they are done. Exits with 5 if leases are lost; those are named, the others acked.
+    """Acknowledge leased items: their work is done. Exits with 5 if leases are lost; it names those and acks the
+    others.
 
-    A line of standard input is a handle, or what `fdbqueue lease` printed.
+    A line of standard input is a handle, or a line that `fdbqueue lease` printed.
     """
     given = handles_of(handles)
     leases = Leases(queue_of(queue))

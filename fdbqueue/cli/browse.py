@@ -37,7 +37,7 @@ def browse(
     raw: Raw = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print items in order and leave them where they are. Exits with 1 if there is none."""
+    """Print items in order and leave them in their places. Exits with 1 if there is none."""
     check_raw(raw, codec)
     table = wants_table(as_json) and not raw
     start = None if after is None else position(after)

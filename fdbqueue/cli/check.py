@@ -29,10 +29,10 @@ MESSAGES, JOBS = "messages of a smart queue", "records of Spark's jobs"
 
 
 def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
-    """Read the whole queue and say what does not fit together. Exits with 1 if something does not.
+    """Check the whole queue for inconsistencies. Exits with 1 if there are any.
 
-    What the layers keep is looked at too: leases, who waits, subscriptions, priorities, and of a smart queue what can
-    be told without the program's own types; for the rest there is SmartQueue.check.
+    It also checks the keys of the layers: leases, requests, subscriptions and priorities. Of a smart queue it checks
+    the part that needs none of the program's own types. SmartQueue.check does the rest.
     """
     checked = queue_of(queue)
     with opened(url) as db:
@@ -64,7 +64,7 @@ def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
 
 
 def _not_looked_at(tr: Transaction, layout: Layout) -> Steps[list[str]]:
-    """Return what the queue has that nothing here looks into, by snapshot."""
+    """Return the names of the parts of the queue that this command does not check, by snapshot."""
     left = []
     for name, space in ((MESSAGES, layout.smart), (JOBS, layout.jobs)):
         span = space.range()

@@ -30,14 +30,14 @@ def dead(
 ) -> None:
     """Print dead letters with their last errors, and leave them. Exits with 1 if there is none.
 
-    What each is called, as "item", `fdbqueue redrive` and `fdbqueue purge` take.
+    `fdbqueue redrive` and `fdbqueue purge` take the "item" of a dead letter.
     """
     table = wants_table(as_json)
     printed = 0
     shown = Table(header_style="bold")
     lines: list[bytes] = []
     for column in ("item", "value", "error", "attempts", "died"):
-        shown.add_column(column, overflow="fold", no_wrap=column == "item")  # to be copied
+        shown.add_column(column, overflow="fold", no_wrap=column == "item")  # a column to copy from
     with opened(url) as db:
         for letter in Leases(queue_of(queue, codec)).dead.browse(db, limit=limit or (SCREENFUL if table else None)):
             printed += 1

@@ -42,10 +42,10 @@ def dequeue(
 ) -> None:
     """Print items, from the first on, and take them out. Exits with 1 if there was none.
 
-    First it makes those items available whose delay or lease is over, and removes those whose life is over.
+    First it fires due timers: items whose delay or lease is over become available, and expired items are removed.
 
-    No item gets lost: each batch, of up to 500 items, is leased, printed, and then taken out. If the command is
-    interrupted, the disk is full, or the reader of the pipe is gone, the other items go back to their places. A message
+    No item gets lost. Each batch, of up to 500 items, is leased, printed, and then taken out. If the command is
+    interrupted, the disk is full, or the reader closes the pipe, the other items go back to their places. A message
     says how many. After `kill -9` the last batch comes back within a minute, and the next `fdbqueue dequeue` prints it
     again. A line that was written into a pipe counts as printed, even if its reader ends without reading it. To keep
     items until their work is done, use `fdbqueue lease` and `fdbqueue ack`.
@@ -56,7 +56,7 @@ def dequeue(
     leases = Leases(queue_of(queue, codec))
     with opened(url) as db, StopSignals() as signals:
         while leases.reclaim(db).more:
-            signals.check()  # each settles what fits into a transaction
+            signals.check()  # each call fires the timers that fit into a transaction
         drain = Drain(db, leases, signals, show, table)
         with noted(f"Items that were not taken out yet come back within {LEASE_SECONDS:g} s."):
             drain.run(None if everything else limit)
@@ -67,14 +67,14 @@ def dequeue(
 
 
 class Drain:
-    """Takes items out, none before it is printed.
+    """Takes items out, each only after it was printed.
 
     Args:
         db: the database.
-        leases: of the queue.
-        signals: asked whether to stop.
-        show: makes an item a line.
-        table: makes items a table instead, for a terminal.
+        leases: the leases of the queue.
+        signals: raises if the command has to stop.
+        show: turns an item into a line.
+        table: turns items into a table instead, for a terminal.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class Drain:
         self.out = 0
         """How many items were printed and taken out."""
         self.lost = 0
-        """How many were printed whose leases were lost by then."""
+        """How many items were printed, but had lost their leases by then."""
 
     def run(self, limit: int | None) -> None:
         """Print and take out up to `limit` items; None: all.
 
         Raises:
-            OutputFailed, Stopped, BadValue, FdbQueueError, FDBError: the reason why it ended. Items that were not
+            OutputFailed, Stopped, BadValue, FdbQueueError, FDBError: the reason for an early end. Items that were not
                 printed went back.
         """
         portion = AdaptiveLimit(BATCH_ITEMS)

@@ -47,16 +47,16 @@ def enqueue(
     records: AreRecords = False,
     raw: Raw = False,
 ) -> None:
-    """Append items: the values given, or a line of standard input each.
+    """Append items: the given values, or one per line of standard input.
 
-    A value is JSON; given as an argument to a queue of str or bytes, it is the text itself. One that begins with a dash
-    stands behind `--`. Lines go in by batches, in their order and each batch exactly once, and all that have come when
-    none comes for half a second; if something is wrong with one, the message says how many are in.
+    A value is JSON. As an argument to a queue of str or bytes, it is the text itself. A value that begins with a dash
+    goes after `--`. Lines are enqueued in batches, in their order and each batch exactly once. An incomplete batch goes
+    in when no line comes for half a second. If a line has an error, the message says how many lines are in.
 
-    With --records each is an object: {"value": 7, "headers": {"color": "red"}, "delay": 60}, or "at", "ttl", "ttl_at",
-    in seconds as the options have them. What it says itself comes before the options. What `dequeue`, `peek` and
-    `browse` print with --records, `lease` and `dead` can be piped in. A "rank" is checked: a queue of other levels
-    refuses it. The place of an item is a new one, and its attempts begin anew.
+    With --records each line is an object: {"value": 7, "headers": {"color": "red"}, "delay": 60}, or "at", "ttl",
+    "ttl_at", in seconds like the options. A record's own terms override the options. The output of `lease` and `dead`
+    can be piped in, and of `dequeue`, `peek` and `browse` with --records. A "rank" is checked: a queue of other levels
+    refuses it. Each item gets a new position, and its attempts begin again.
     """
     check_raw(raw, codec)
     if raw and records:
@@ -87,7 +87,7 @@ def enqueue(
 def _way_in(
     db: Any, queue: Queue, priority: int | None, levels: str | None, terms: Terms, records: bool
 ) -> Callable[[Iterable[Any]], Iterator[int]]:
-    """Return what enqueues values, or records, and yields how many are in each time that it has committed."""
+    """Return a function that enqueues values or records. It yields the number that is in after each commit."""
     order = levels_of(db, queue, priority, levels)
     if order is not None:
         queue = PriorityQueue(queue, levels=order).queue
@@ -108,7 +108,7 @@ def _in_lines(codec: CodecName, raw: bool, records: bool) -> Iterator[Iterator[A
 
 def _read(lines: Iterable[bytes], numbers: Iterator[int], codec: CodecName, raw: bool, records: bool) -> Iterator[Any]:
     for line, number in zip(lines, numbers, strict=False):
-        # Bytes that are no UTF-8 get through a queue of bytes unchanged.
+        # Bytes that are not UTF-8 pass through a queue of bytes unchanged.
         text = line.decode("utf-8", "surrogateescape")
         where = f"Line {number}: "
         if not raw and not text.strip():

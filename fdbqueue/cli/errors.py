@@ -1,4 +1,4 @@
-"""How a command fails: a sentence on standard error, and an exit code that a script can act on."""
+"""How a command fails: a sentence on standard error, and an exit code for scripts."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ EMPTY = 1
 USAGE = 2
 """The command line itself is wrong."""
 ENGINE = 3
-"""The database can't be used, or refused; or standard input can't be read, or the answer written."""
+"""The database is unusable or refused a call, standard input can't be read, or the answer can't be written."""
 VALUE = 4
-"""A value is not what the queue's codec takes, or a stored one can't be read."""
+"""The queue's codec does not take a value, or a stored value can't be read."""
 
 LOST = 5
 """A lease is lost."""
@@ -46,7 +46,7 @@ EXIT_CODES_HELP = (
 
 
 class BadValue(FdbQueueError, ValueError):
-    """A value given to a command is not what the codec takes."""
+    """The codec does not take a value that was given to a command."""
 
 
 class OutputFailed(FdbQueueError):
@@ -62,7 +62,7 @@ class Stopped(FdbQueueError):
 
 
 class Commands(TyperGroup):
-    """The group of all commands; turns the library's errors into messages and exit codes."""
+    """The group of all commands. It turns the library's errors into messages and exit codes."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -72,14 +72,14 @@ class Commands(TyperGroup):
                 typer.echo(note, err=True)
             raise
         except (FdbQueueError, FDBError, ValueError) as error:
-            if not isinstance(error.__cause__, BrokenPipeError):  # who reads no more wants to hear no more
+            if not isinstance(error.__cause__, BrokenPipeError):  # a reader that closed the pipe needs no message
                 typer.echo(f"Error: {told(error)}", err=True)
             raise typer.Exit(exit_code_of(error)) from error
 
 
 @contextmanager
 def noted(note: str) -> Iterator[None]:
-    """Have a human told `note` who interrupts what is done meanwhile."""
+    """Add `note` to a KeyboardInterrupt that comes meanwhile, for the user to read."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -88,7 +88,7 @@ def noted(note: str) -> Iterator[None]:
 
 
 def told(error: BaseException) -> str:
-    """Say what went wrong, also where the binding's own errors say it in bytes."""
+    """Return the text of an error. The binding's own errors may have it as bytes."""
     if not isinstance(error, FDBError):
         return str(error)
     if error.code == TRANSACTION_TIMED_OUT:
@@ -110,5 +110,5 @@ def exit_code_of(error: BaseException) -> int:
         return VALUE
     if isinstance(error, LeaseLost):
         return LOST
-    # A ValueError that is none of ours is the library's word for an argument that it doesn't take.
+    # A ValueError that is not one of ours means that the library does not take an argument.
     return ENGINE if isinstance(error, FdbQueueError | FDBError) else USAGE

@@ -24,11 +24,11 @@ Handles = Annotated[
 
 
 def handles_of(given: list[str] | None) -> Iterator[Iterator[LeaseHandle]]:
-    """Return the handles that were given or, if none were, those in the groups of lines of standard input.
+    """Return the given handles or, without any, those from groups of lines of standard input.
 
     Raises:
-        BadParameter: none were given, and nothing can come from standard input.
-        BadValue: one is no handle; while the handles are read.
+        BadParameter: none were given, and standard input can't provide any.
+        BadValue: one is no handle. It is raised while the handles are read.
     """
     if given:
         return iter([iter([_handle(text, "") for text in given])])
@@ -37,7 +37,7 @@ def handles_of(given: list[str] | None) -> Iterator[Iterator[LeaseHandle]]:
 
 
 def told_lost(handle: LeaseHandle) -> None:
-    """Tell that a lease is lost."""
+    """Report that a lease is lost."""
     typer.echo(
         f"Error: The lease {handle} is lost: its item was acked or given back already, or the lease expired and"
         " somebody else took the item.",
@@ -48,7 +48,7 @@ def told_lost(handle: LeaseHandle) -> None:
 def with_those_held(
     action: Callable[[list[H]], object], leases: list[H], *, on_lost: Callable[[H], None] = lambda lease: None
 ) -> list[H]:
-    """Call `action` with those leases that are not lost, and return them. Each lost one is handed to `on_lost`."""
+    """Call `action` with the leases that are not lost, and return those. Pass each lost lease to `on_lost`."""
     while leases:
         try:
             action(leases)
@@ -62,7 +62,7 @@ def with_those_held(
 
 
 def bundles(handles: Iterable[LeaseHandle], most: int) -> Iterator[list[LeaseHandle]]:
-    """Yield up to `most` handles at a time, no item twice in one bundle. Those before a wrong handle come first."""
+    """Yield up to `most` handles at a time, no item twice in one bundle. Yield those before a wrong handle first."""
     bundle: dict[Position, LeaseHandle] = {}
     wrong = None
     try:

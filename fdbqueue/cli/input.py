@@ -1,7 +1,7 @@
-"""Lines of standard input, in groups: a group ends where nothing more comes for a while.
+"""Lines of standard input in groups. A group ends when no line comes for a while.
 
-Who deals with a group as a whole keeps nothing back while it waits for more, so that lines of a pipe which never ends
-are dealt with too.
+A command that handles a group as a whole keeps no line back while it waits for more. So it also handles the lines of a
+pipe that never ends.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class InputFailed(FdbQueueError):
 
 
 def is_terminal(stream: Any) -> bool:
-    """Say whether a human is at a standard stream; nobody is at one that was closed."""
+    """Return whether a standard stream is a terminal. A closed stream is not."""
     return stream is not None and stream.isatty()
 
 
 def groups_of_lines(wanted: str, hint: str) -> Iterator[Iterator[bytes]]:
-    """Return the groups of lines, the line feeds taken off; each group is to be used up before the next.
+    """Return the groups of lines, without the line feeds. Consume each group before the next.
 
     Args:
-        wanted: what is to be given as arguments instead.
-        hint: what those are called.
+        wanted: what to give as arguments instead.
+        hint: the name of these arguments.
 
     Raises:
-        BadParameter: nothing can come, since standard input is closed, or a terminal.
-        InputFailed: it can't be read; as the lines are read.
+        BadParameter: standard input is closed, or it is a terminal.
+        InputFailed: it can't be read. It is raised while the lines are read.
     """
     if sys.stdin is None or sys.stdin.isatty():
         raise typer.BadParameter(f"give {wanted}, or pipe lines into standard input", param_hint=hint)
@@ -76,4 +76,4 @@ def _comes_soon(file: Any) -> bool:
     try:
         return bool(select.select([file], [], [], PAUSE_SECONDS)[0])
     except io.UnsupportedOperation:
-        return True  # it is in memory, and need not be waited for
+        return True  # it is in memory, so there is nothing to wait for

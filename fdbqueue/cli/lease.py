@@ -46,18 +46,18 @@ def lease(
     codec: Codec = CodecName.json,
     as_json: AsJson = False,
 ) -> None:
-    """Lease items, from the first on, and print them with what to ack them by. Exits with 1 if there was none.
+    """Lease items, from the first on, and print them with their handles. Exits with 1 if there was none.
 
-    Each line has the handle of a lease as "lease". Pipe the lines of those that are done into `fdbqueue ack`; the
-    others come back when the duration is over. If the command is interrupted, or its output can't be written, the
-    items that were not printed go back at once, and a message says how many.
+    Each line has the handle of a lease as "lease". Pipe the lines of finished items into `fdbqueue ack`. The others
+    come back when the duration is over. If the command is interrupted, or its output can't be written, the items that
+    were not printed go back at once. A message says how many.
     """
     leases = Leases(queue_of(queue, codec), max_attempts=max_attempts)
     table = wants_table(as_json)
     printed = 0
     with opened(url) as db, StopSignals() as signals:
         source = leases if subscription is None else Subscriptions(leases).open(subscription)
-        # One call takes what fits into a transaction.
+        # One call leases as many items as fit into a transaction.
         while printed < limit and (
             batch := source.lease_many(db, limit=limit - printed, duration=duration, consumer=consumer)
         ):
@@ -89,7 +89,7 @@ def _given_back(leases: Leases, db: Database, printed: int, rest: list[Lease]) -
 
 def _table(taken: list[Lease], codec: CodecName) -> Table:
     table = Table(header_style="bold")
-    table.add_column("lease", no_wrap=True)  # to be copied
+    table.add_column("lease", no_wrap=True)  # a column to copy from
     table.add_column("attempt", justify="right")
     for column in ("value", "headers"):
         table.add_column(column, overflow="fold")

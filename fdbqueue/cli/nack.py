@@ -22,7 +22,7 @@ from fdbqueue.errors import FdbQueueError, LeaseLost
 from fdbqueue.layers.leases import Disposition, LeaseHandle, Leases
 
 BUNDLE_ITEMS = 100
-"""So many are given back in one transaction: they are written anew, with up to 100,000 bytes each."""
+"""The most items that one transaction gives back. It writes them again, with up to 100,000 bytes each."""
 
 
 def nack(
@@ -37,10 +37,10 @@ def nack(
     max_attempts: MaxAttempts = None,
     url: Url = None,
 ) -> None:
-    """Give leased items back: their attempts have failed. Exits with 5 if leases are lost; those are named.
+    """Give leased items back: their attempts have failed. Exits with 5 if leases are lost; it names those.
 
-    A line of standard input is a handle, or what `fdbqueue lease` printed. Each item that is given back is one line of
-    output, with what became of it: available again in its old place, delayed, dead or expired.
+    A line of standard input is a handle, or a line that `fdbqueue lease` printed. For each item it prints a line with
+    the item's disposition: available again in its old place, delayed, dead or expired.
     """
     given = handles_of(handles)
     leases = Leases(queue_of(queue), max_attempts=max_attempts)
@@ -67,7 +67,7 @@ def nack(
 def _fates(
     give_back: Callable[[list[LeaseHandle]], list[Disposition]], bundle: list[LeaseHandle]
 ) -> Iterator[tuple[list[LeaseHandle], list[Disposition]]]:
-    """Give items back, in one transaction if they fit into one, and tell which leases are lost."""
+    """Give items back, in one transaction if they fit into one, and report the lost leases."""
     while bundle:
         try:
             yield bundle, give_back(bundle)

@@ -1,4 +1,4 @@
-"""Opening the database of a command: only one that is there, but to put something in; and never waiting for ever."""
+"""Opens the database of a command. Only an enqueue creates it, and no opening waits for ever."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fdbqueue.engine.url import parse
 from fdbqueue.errors import StorageError
 
 PATIENCE_SECONDS = 30.0
-"""How long one transaction may take, its retries too, before the command gives up."""
+"""How long one transaction may take, including its retries, before the command gives up."""
 
 
 @contextmanager
 def opened(url: str | None, *, create: bool = False, patience: float = PATIENCE_SECONDS) -> Iterator[Any]:
-    """Open the database that `url` names, for as long as the command needs it.
+    """Open the database that `url` names, while the command needs it.
 
     Args:
         url: as on the command line.
-        create: whether a folder that is not there is made; else a mistyped path would look like an empty queue.
-        patience: how many seconds each transaction may take. A cluster that is gone fails none by itself.
+        create: whether to make a missing folder. Otherwise a mistyped path would look like an empty queue.
+        patience: how many seconds each transaction may take. Without a limit, calls to a lost cluster wait for ever.
 
     Raises:
         StorageError: there is no such folder.
@@ -41,12 +41,12 @@ def opened(url: str | None, *, create: bool = False, patience: float = PATIENCE_
         try:
             yield db
         finally:
-            db.options.set_transaction_timeout(0)  # the binding has one database for all of a process
+            db.options.set_transaction_timeout(0)  # a process has only one database per binding
 
 
 @contextmanager
 def _waiting_for(folder: str) -> Iterator[None]:
-    """End the process if a folder can't be opened: who waits for another's lock on it hears of nothing else."""
+    """End the process if a folder can't be opened in time. A wait for another process's lock ignores all signals."""
     timer = threading.Timer(PATIENCE_SECONDS, _give_up, (folder,))
     timer.daemon = True
     timer.start()

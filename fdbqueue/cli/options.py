@@ -13,7 +13,7 @@ from fdbqueue.queue import Queue
 
 
 class CodecName(StrEnum):
-    """The codecs that the library brings."""
+    """The library's own codecs."""
 
     json = "json"
     msgpack = "msgpack"
@@ -65,7 +65,7 @@ Raw = Annotated[bool, typer.Option("--raw", help="A line is a value as it is, no
 
 
 def named(name: str) -> Name:
-    """Return what a queue is named by: the text, or the tuple that it writes down as JSON.
+    """Return a queue's name: the text, or the tuple that it describes as JSON.
 
     >>> named("orders"), named('["shop", "orders"]')
     ('orders', ('shop', 'orders'))
@@ -85,7 +85,7 @@ def named(name: str) -> Name:
 
 
 def check_raw(raw: bool, codec: CodecName) -> None:
-    """Refuse raw values of a codec that has none."""
+    """Refuse raw values for a codec that has none."""
     if raw and codec not in (CodecName.str, CodecName.bytes):
         raise typer.BadParameter("only the codecs str and bytes have raw values", param_hint="--raw")
 
@@ -96,7 +96,7 @@ def queue_of(name: str, codec: CodecName = CodecName.bytes) -> Queue:
 
 
 def place(position: Position) -> str:
-    """Write a position down.
+    """Return a position as text.
 
     >>> place(Position(7, b"random")), position("7:72616e646f6d")
     ('7:72616e646f6d', Position(index=7, random=b'random'))
@@ -105,7 +105,7 @@ def place(position: Position) -> str:
 
 
 def position(text: str) -> Position:
-    """Return the position that `text` writes down."""
+    """Return the position that `text` describes."""
     try:
         return Position.parse(text)
     except ValueError as error:

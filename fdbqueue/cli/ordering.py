@@ -1,4 +1,4 @@
-"""Orders of queues, as commands name and show them."""
+"""Orders of queues, as commands take and show them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LevelCount = Annotated[
 
 
 def levels_of(db: Any, queue: Queue, priority: int | None, levels: str | None) -> Levels | None:
-    """Return the levels that items are to be enqueued by; None: by none.
+    """Return the levels to enqueue by; None if the queue has no levels.
 
-    What the queue has needs not be named again.
+    The command need not name an order that the queue already has.
     """
     try:
         named = None if levels is None else levels_named(levels if "/" in levels else f"levels/{levels}")
@@ -41,7 +41,7 @@ def levels_of(db: Any, queue: Queue, priority: int | None, levels: str | None) -
 
 
 def order_stats(db: Any, queue: Queue) -> dict[str, Any]:
-    """Return the order of a queue, if it has one of its own, and how many items of each level are available."""
+    """Return the order of a queue, if it has its own, and the number of available items of each level."""
     order = _order_of(db, queue)
     if order is None:
         return {}

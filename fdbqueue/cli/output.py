@@ -1,4 +1,4 @@
-"""What commands print: JSON lines into a pipe, tables on a terminal."""
+"""The output of commands: JSON lines into a pipe, tables on a terminal."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ T = TypeVar("T")
 Shown: TypeAlias = Item | Lease | StoredItem
 CUT_OFF = " The last line of the output is cut off: its item is among these."
 LOOK_SECONDS = 0.1
-"""How often a command that waits for the reader of its output looks whether a signal has come."""
+"""How often a command that waits for the reader of its output checks for a signal."""
 
 BESIDE_COLUMNS = 30
-"""How wide the columns of a table are at least, together with its lines, beside one that is to be copied."""
+"""The least width of a table's other columns and lines, next to a column that is to be copied."""
 
 
 def wants_table(as_json: bool) -> bool:
     """Return True if standard output is a terminal, and no JSON lines were asked for.
 
     Raises:
-        OutputFailed: there is none.
+        OutputFailed: there is no standard output.
     """
     if sys.stdout is None:
         raise OutputFailed("Standard output is closed.")
@@ -76,7 +76,7 @@ def lines_of(items: Iterable[T], show: Callable[[T], bytes]) -> tuple[list[bytes
 
 @contextmanager
 def writing(position: Position) -> Iterator[None]:
-    """Turn the error for an item that JSON can't hold into one that names the item.
+    """Raise an error that names the item that JSON can't hold.
 
     Raises:
         BadValue: JSON can't hold it.
@@ -88,35 +88,35 @@ def writing(position: Position) -> Iterator[None]:
 
 
 def record(item: Shown, value: Any) -> dict[str, Any]:
-    """Return an item with all that is known of it and that another queue may take, as JSON can hold it."""
+    """Return an item as JSON can hold it: all that is known of it and that another queue may take."""
     rank = rank_of(item.position)
     shown = {**rank, "index": item.position.index, "random": item.position.random.hex(), "value": value}
     return {**shown, **terms_shown(item)}
 
 
 def rank_of(position: Position) -> dict[str, int]:
-    """Return the rank as a record has it: nothing in a queue without an order."""
+    """Return the rank as a record has it; empty in a queue without an order."""
     return {} if position.rank is None else {"rank": position.rank}
 
 
 def terms_shown(item: Shown) -> dict[str, Any]:
-    """Return the headers and the end of life as a record has them: nothing where there are none."""
+    """Return the headers and the end of life as a record has them; empty if there are none."""
     ttl_at = None if isinstance(item, Item) else item.ttl_at
     return {**headers_shown(item.headers), **({} if ttl_at is None else {"ttl_at": ttl_at})}
 
 
 def headers_shown(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return headers as a record has them: nothing where there are none."""
+    """Return headers as a record has them; empty if there are none."""
     return {"headers": to_json(dict(headers), CodecName.msgpack)} if headers else {}
 
 
 class Output:
-    """Standard output, written so that it is known which lines are there, whatever goes wrong.
+    """Standard output that knows which lines were written, even after an error.
 
-    It is written past Python's buffer, in pieces that a pipe takes at once or not at all.
+    It bypasses Python's buffer, and writes pieces that a pipe takes at once or not at all.
 
     Args:
-        between: called before each piece, and again and again while a reader is slow. What it raises ends the writing.
+        between: called before each piece, and repeatedly while a reader is slow. An exception from it ends the writing.
     """
 
     def __init__(self, between: Callable[[], None] = lambda: None) -> None:
@@ -126,12 +126,12 @@ class Output:
 
     @property
     def lines(self) -> int:
-        """How many lines were written to their ends."""
+        """How many lines were written completely."""
         return bisect_right(self._ends, self._written)
 
     @property
     def cut_off(self) -> bool:
-        """Whether the last line was begun, and not written to its end."""
+        """Whether the last line was begun, but not written completely."""
         return self._written > max(self._ends[: self.lines], default=0)
 
     def write(self, lines: Iterable[bytes]) -> None:
@@ -158,14 +158,14 @@ class Output:
         while rest:
             self._between()
             if select.select([], [fd], [], LOOK_SECONDS)[1]:
-                # It may be full again, if another process writes to it too and has made it non-blocking.
+                # Standard output may be full again, if another process also writes to it and has made it non-blocking.
                 with suppress(BlockingIOError):
                     written = os.write(fd, rest[: select.PIPE_BUF])
                     rest = rest[written:]
                     self._written += written
 
     def _pieces(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        """Join lines to pieces that a pipe takes at once, and note where each line ends."""
+        """Join lines to pieces that a pipe takes at once, and note the end of each line."""
         piece = bytearray()
         end = self._written
         for one in lines:
@@ -197,7 +197,7 @@ def _descriptor() -> int | None:
 
 
 def print_shown(shown: RenderableType) -> None:
-    """Print a table, or what else a terminal is to show.
+    """Print a table, or another object for a terminal.
 
     Raises:
         OutputFailed: as `Output.write`.
@@ -206,7 +206,7 @@ def print_shown(shown: RenderableType) -> None:
 
 
 def rendered(shown: RenderableType) -> bytes:
-    """Return what a terminal is to get for a table."""
+    """Return the terminal's text of a table."""
     console = Console(highlight=False)
     with console.capture() as captured:
         console.print(shown)
@@ -218,7 +218,7 @@ def items_table(items: Iterable[Shown], codec: CodecName) -> Table:
     table = Table(header_style="bold")
     table.add_column("rank", justify="right", no_wrap=True)
     table.add_column("index", justify="right", no_wrap=True)
-    table.add_column("random", style="dim", no_wrap=True)  # to be copied
+    table.add_column("random", style="dim", no_wrap=True)  # a column to copy from
     table.add_column("value", overflow="fold")
     table.add_column("headers", overflow="fold")
     for item in items:
@@ -240,7 +240,7 @@ def headers_text(headers: Mapping[str, Any]) -> Text:
 
 
 def to_copy(table: Table, lines: Iterable[bytes]) -> bytes:
-    """Return a table whose first column is to be copied, or `lines` where it would be cut: on a narrow terminal."""
+    """Return a table whose first column is to be copied, or `lines` if a narrow terminal would cut that column."""
     if max(len(str(cell)) for cell in table.columns[0].cells) + BESIDE_COLUMNS <= Console().width:
         return rendered(table)
     return b"".join(lines)

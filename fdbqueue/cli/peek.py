@@ -20,12 +20,12 @@ def peek(
     raw: Raw = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the first item and leave it where it is. Exits with 1 if there is none."""
+    """Print the first item and leave it in its place. Exits with 1 if there is none."""
     check_raw(raw, codec)
     with opened(url) as db:
         source = queue_of(queue, codec)
         item: Item | StoredItem | None
-        if records:  # which tell more of an item than `Queue.peek` does
+        if records:  # records show more of an item than `Queue.peek` returns
             item = next(iter(browse(db, source, state="available", limit=1)), None)
         else:
             item = source.peek(db)

@@ -1,10 +1,10 @@
 """Records: an item with its terms, as one line of JSON.
 
-``{"value": …, "headers": {…}, "delay": …, "at": …, "ttl": …, "ttl_at": …, "rank": …}``, all but the value optional.
-What a record says of itself comes before what the options say of all. What `--records`, `lease` and `dead` print are
-records too. An item's end of life is kept. A dead letter's is lifted, as by a redrive. A rank must be the one that the
-queue's order gives the item, else the record is refused. The place of the old item, its attempts and its lease are
-passed over: the new item has its own.
+``{"value": …, "headers": {…}, "delay": …, "at": …, "ttl": …, "ttl_at": …, "rank": …}``, all but the value optional. A
+record's own terms override the options, which apply to all records. `--records`, `lease` and `dead` print records too.
+A record keeps an item's end of life. A dead letter's end of life is lifted, as by a redrive. A rank must be the one
+that the queue's order gives the item, otherwise the record is refused. The old item's position, attempts and lease are
+ignored: the new item has its own.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from fdbqueue.layers.leases import Leases
 
 BATCH_ITEMS = 500
 BATCH_BYTES = 1_000_000
-"""About how much one transaction takes, in bytes of the lines."""
+"""About the size of one transaction, in bytes of the lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An item to be."""
+    """An item to enqueue."""
 
     where: str
-    """Where it was read, to be put in front of what is wrong with it."""
+    """The place where it was read, for the front of error messages."""
     size_bytes: int
-    """Of its line."""
+    """The size of its line."""
     value: Any
     terms: Terms
     rank: int | None = None
-    """The rank that it had in the queue that it comes from."""
+    """The rank that it had in its former queue."""
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """What a record may have: a name that is none of these is a mistyped one, and must not get lost."""
+    """The fields that a record may have. Any other name is an error, since it is probably mistyped."""
 
     value: Any
     headers: dict[str, Any] | None = None
@@ -66,10 +66,10 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def record_of(text: str, codec: CodecName, where: str = "") -> Record:
-    """Return the record that a line writes down.
+    """Return the record that a line describes.
 
     Raises:
-        BadValue: it writes down none.
+        BadValue: it describes no record.
     """
     stored = text.encode("utf-8", "surrogateescape")
     try:
@@ -82,13 +82,13 @@ def record_of(text: str, codec: CodecName, where: str = "") -> Record:
 
 
 def enqueue_records(db: Database, leases: Leases, records: Iterable[Record], terms: Terms) -> Iterator[int]:
-    """Enqueue records in their order, batch by batch, each exactly once; yield how many each batch had.
+    """Enqueue records in their order, batch by batch, each exactly once. Yield the number of records of each batch.
 
     Args:
-        terms: of what records do not say themselves.
+        terms: the terms for records that do not have their own.
 
     Raises:
-        BadValue: one can't be enqueued; nothing of its batch was.
+        BadValue: a record can't be enqueued; nothing of its batch was.
     """
     for batch in _batches(records):
         run(leases.queue.transact(db, lambda tr, batch=batch: _append(tr, leases, batch, terms)))  # type: ignore[misc]

@@ -21,7 +21,7 @@ def redrive(
     tail: Annotated[bool, typer.Option("--tail", help="Behind the last item, not where they stood.")] = False,
     url: Url = None,
 ) -> None:
-    """Make dead letters available again, as if they had never been tried. Exits with 1 if there was none."""
+    """Make dead letters available again, as if they were never tried. Exits with 1 if there was none."""
     letters = Leases(queue_of(queue)).dead
     chosen = [position(item) for item in items] if items else None
     note = "Some dead letters may be redriven already; `fdbqueue dead` prints those that are left."

@@ -14,10 +14,10 @@ from fdbqueue.layers.subscriptions import Subscriptions
 
 
 def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
-    """Print how many items there are in each state, how many came and went, how old the first one is, and who waits.
+    """Print the number of items in each state, totals, the age of the first item, and the waiting processes.
 
-    Of a queue with an order, its name and how many items of each level are available. Up to 1,000 subscriptions are
-    counted.
+    For a queue with an order it prints the order's name and the number of available items of each level. It counts up
+    to 1,000 subscriptions.
     """
     with opened(url) as db:
         staged = StagedQueue(queue_of(queue)).stats(db)

@@ -1,4 +1,4 @@
-"""Signals that ask a command to stop, heard only where it can stop without losing what it has taken."""
+"""Signals that ask a command to stop. It reacts only where it can stop without losing items that it has taken."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fdbqueue.cli.errors import Stopped
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INSISTS_AFTER_SECONDS = 1.0
-"""Only a later signal ends the command at once: some terminals and wrappers send the same one twice."""
+"""A second signal ends the command at once only after this time: some terminals and wrappers send a signal twice."""
 
 
 class StopSignals:
-    """Notes the first signal that asks to stop, while it is entered; `check` raises then.
+    """A context manager that notes the first signal to stop; `check` raises then.
 
-    A second signal raises KeyboardInterrupt at once, if it comes a second later or more. Signals that were ignored stay
-    ignored, as `nohup` and a shell's background jobs want it.
+    A second signal, a second or more later, raises KeyboardInterrupt at once. Ignored signals stay ignored, as `nohup`
+    and a shell's background jobs require.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # no other may set handlers
+        if threading.current_thread() is threading.main_thread():  # only the main thread may set handlers
             for number in SIGNALS:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._before[number] = signal.signal(number, self._note)
@@ -44,7 +44,7 @@ class StopSignals:
         """Raise if a signal has come.
 
         Raises:
-            Stopped: one has.
+            Stopped: a signal has come.
         """
         if self._number is not None:
             raise Stopped(self._number)

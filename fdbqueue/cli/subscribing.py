@@ -33,9 +33,9 @@ def subscribe(
     credit_bytes: Annotated[int | None, typer.Option("--credit-bytes", min=0, help="How many bytes of them.")] = None,
     url: Url = None,
 ) -> None:
-    """Register a subscription: `fdbqueue lease --subscription NAME` then leases what it selects, in order.
+    """Register a subscription: `fdbqueue lease --subscription NAME` then leases the items it selects, in order.
 
-    One that is there already gets this selector and credit; with another selector it begins at the head again.
+    An existing subscription gets this selector and credit. With another selector it begins at the head again.
     """
     with opened(url, create=True) as db:
         subscription = Subscriptions(queue_of(queue)).subscribe(db, name, selector=selector)
@@ -44,7 +44,8 @@ def subscribe(
 
 
 def subscriptions(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
-    """Print the subscriptions of a queue, what they select and what their consumers have. Exits with 1 without any."""
+    """Print a queue's subscriptions, with their selectors and their consumers' items. Exits with 1 if there are
+    none."""
     with opened(url) as db:
         found = Subscriptions(queue_of(queue)).stats(db)
     if wants_table(as_json) and found:

@@ -1,4 +1,4 @@
-"""What is said of items beside their values: headers, when they become available, when their life ends."""
+"""The terms of items beside their values: headers, the time they become available, the end of their life."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Ttl = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is said of an item.
+    """The terms of an item.
 
     Raises:
-        ValueError, ItemTooLarge: no item can have such terms.
+        ValueError, ItemTooLarge: an item can't have such terms.
     """
 
     headers: Mapping[str, Any] | None = None
@@ -57,21 +57,21 @@ class Terms:
         envelope(b"", self.headers)
 
     def over(self, others: Terms) -> Terms:
-        """Return these terms and, where they say nothing, others; headers one by one."""
+        """Return these terms, with the others' terms for those that these lack. Headers are merged one by one."""
         waits = self if self.delay is not None or self.at is not None else others
         lives = self if self.ttl is not None or self.ttl_at is not None else others
         headers = {**(others.headers or {}), **(self.headers or {})}
         return Terms(headers or None, waits.delay, waits.at, lives.ttl, lives.ttl_at)
 
     def arguments(self, now: float) -> dict[str, Any]:
-        """Return them as the library's verbs take them; `now` in seconds since 1970."""
-        # An item whose life is over goes in and expires at once: so it is counted, and not passed over in silence.
+        """Return the terms as the library's verbs take them; `now` is in seconds since 1970."""
+        # An item whose life is over is enqueued and expires at once. So the counters include it.
         ttl = self.ttl if self.ttl_at is None else max(self.ttl_at - now, SHORTEST_SECONDS)
         return {"headers": self.headers, "delay": self.delay, "at": self.at, "ttl": ttl}
 
 
 def terms_of(headers: str | None, delay: float | None, at: float | None, ttl: float | None) -> Terms:
-    """Return the terms that options write down."""
+    """Return the terms that the options describe."""
     with _refused("--headers"):
         decoded = None if headers is None else msgspec.json.decode(headers, type=dict[str, Any])
         named = Terms(None if decoded is None else from_json(decoded, CodecName.msgpack))

@@ -31,7 +31,7 @@ COLUMNS = {
 }
 
 WIDE_COLUMNS = 80
-"""A narrower terminal would cut the names of queues off."""
+"""A narrower terminal would cut off the names of queues."""
 
 
 def top(
@@ -41,9 +41,9 @@ def top(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what queues hold, how fast items come and go, and how many processes wait, again and again, until Ctrl-C.
+    """Show what queues hold, how fast items come and go, and how many processes wait. Repeats until Ctrl-C.
 
-    Of an item that notes no time the age is what it is at least: since the first look that counted it.
+    If an item notes no time, its age is a lower bound: the time since the first look that counted it.
     """
     looks = itertools.count() if count is None else range(count)
     with opened(url) as db:
@@ -81,7 +81,7 @@ def _row(stats: StagedStats, before: StagedStats | None, passed: float) -> dict[
 
 
 def _table(look: dict[str, dict[str, float | int | None]], width: int) -> Table:
-    """Return a row for each queue or, on a narrow terminal, a column."""
+    """Return the table: a row for each queue, or a column on a narrow terminal."""
     if width < WIDE_COLUMNS:
         table = Table(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True, pad_edge=False)
         table.add_column("queue", no_wrap=True)

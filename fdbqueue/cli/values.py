@@ -1,8 +1,7 @@
-"""Values as JSON, whatever their codec.
+"""Values as JSON, for any codec.
 
-JSON has no bytes. In a queue of bytes a value that is UTF-8 is written as a string, any other as
-``{"base64": "…"}``. In a tuple, in MessagePack and in headers, where a string and bytes are two things, bytes are
-always written so.
+JSON has no bytes. In a queue of bytes a value that is UTF-8 is written as a string, any other as ``{"base64": "…"}``.
+Tuples, MessagePack and headers distinguish strings from bytes, so their bytes are always written in base64.
 
 >>> to_json(b"hello", CodecName.bytes), to_json(b"\\xff", CodecName.bytes), to_json((1, b"x"), CodecName.tuple)
 ('hello', {'base64': '/w=='}, [1, {'base64': 'eA=='}])
@@ -23,10 +22,10 @@ from fdbqueue.cli.options import CodecName
 
 
 def parse(text: str, codec: CodecName, *, raw: bool = False) -> Any:
-    """Return the value that `text` writes down: as JSON or, if `raw`, as it is.
+    """Return the value that `text` describes: as JSON or, if `raw`, the text itself.
 
     Raises:
-        BadValue: `text` is no JSON, or not what the codec takes.
+        BadValue: `text` is not JSON, or the codec does not take it.
     """
     stored = text.encode("utf-8", "surrogateescape")
     if raw:
@@ -57,7 +56,7 @@ def from_json(decoded: Any, codec: CodecName) -> Any:
 
 
 def to_json(value: Any, codec: CodecName) -> Any:
-    """Return what JSON can hold for a value."""
+    """Return a value in a form that JSON can hold."""
     if codec is CodecName.bytes:
         try:
             return value.decode()
@@ -69,7 +68,7 @@ def to_json(value: Any, codec: CodecName) -> Any:
 
 
 def encode_json(decoded: Any) -> str:
-    """Return `decoded` as one line of JSON; what JSON does not know is written as text."""
+    """Return `decoded` as one line of JSON. A type that JSON lacks is written as text."""
     return msgspec.json.encode(decoded, enc_hook=str).decode()
 
 

@@ -24,7 +24,7 @@ from fdbqueue.layers.leases import Leases, Reclaimed
 
 HOOK_SECONDS = 60.0
 PATIENCE_SECONDS = 10.0
-"""How long one transaction may take; SIGTERM is not heard before."""
+"""How long one transaction may take. The command reacts to SIGTERM only after it."""
 
 
 def watchdog(
@@ -38,10 +38,10 @@ def watchdog(
     max_attempts: MaxAttempts = None,
     url: Url = None,
 ) -> None:
-    """Give back items whose leases have expired, end delays and lives that are over; until SIGTERM or Ctrl-C.
+    """Fire due timers until SIGTERM or Ctrl-C: give back expired leases, end delays, remove expired items.
 
-    Prints a JSON line per expired lease. The command of --exec finds FDBQUEUE_ITEM, FDBQUEUE_CONSUMER,
-    FDBQUEUE_ATTEMPT and FDBQUEUE_FATE in its environment; it could restart the consumer. It has 60 seconds.
+    Prints a JSON line per expired lease. The command of --exec finds FDBQUEUE_ITEM, FDBQUEUE_CONSUMER, FDBQUEUE_ATTEMPT
+    and FDBQUEUE_FATE in its environment; it could restart the consumer. It has 60 seconds.
     """
     try:
         hook = _hook(shlex.split(command) if command else None)
@@ -52,7 +52,8 @@ def watchdog(
         if once:
             dog.sweep(db)
             return
-        # In a thread: a signal's handler that sets an event which its own thread waits for may wait for itself.
+        # The watchdog runs in its own thread. A signal handler that sets an event could deadlock if its own thread
+        # waits for that event.
         with ThreadPoolExecutor(1) as threads:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: dog.stop())
@@ -60,7 +61,7 @@ def watchdog(
 
 
 def _run(dog: Watchdog, db: Any) -> None:
-    """Run the watchdog until it is stopped, also through times in which the database does not answer."""
+    """Run the watchdog until it is stopped, even while the database does not answer."""
     while True:
         try:
             dog.run(db)
@@ -86,7 +87,7 @@ def _hook(command: list[str] | None) -> Callable[[Reclaimed], Any]:
         if command:
             names = {f"FDBQUEUE_{name.upper()}": str(value) for name, value in told.items()}
             try:
-                # What it prints must not get between the lines.
+                # The command's output must not get between the JSON lines.
                 subprocess.run(command, env={**os.environ, **names}, stdout=2, timeout=HOOK_SECONDS, check=True)
             except (OSError, subprocess.SubprocessError) as error:
                 typer.echo(f"Error: the command of --exec failed for {told['item']}: {error}", err=True)

@@ -1,4 +1,4 @@
-"""Puts rows behind the last item of their queues, under keys that no other writer has."""
+"""Appends rows to their queues, under keys that no other writer uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fdbqueue.tail import LastIndex
 
 @dataclass(slots=True, eq=False)
 class _Tail:
-    """The end of one queue, as far as this writer knows; one for each, however its rows name it."""
+    """The end of one queue, as far as this writer knows. There is one per queue, however the rows name the queue."""
 
     layout: Layout
     next_index: int = 1
@@ -25,7 +25,7 @@ class _Tail:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The rows of a transaction that go into one queue, and the queue's last index on its way."""
+    """The rows of a transaction that go into one queue, and the read of the queue's last index."""
 
     tail: _Tail
     rows: Rows
@@ -33,10 +33,10 @@ class Part:
 
 
 class Appender:
-    """One attempt's way into its queues.
+    """Writes the rows of one attempt into their queues.
 
     Args:
-        home: the queue of rows that name none.
+        home: the queue of rows that name no queue.
     """
 
     def __init__(self, home: Layout) -> None:
@@ -45,14 +45,14 @@ class Appender:
         self._random = new_random()
 
     def prepare(self, tr: Transaction, rows: Rows) -> list[Part]:
-        """Start to look for the end of each queue that `rows` go into.
+        """Start to read the end of each queue that `rows` go into.
 
-        Own commits under way are not seen by that, so the own last index counts too.
+        The reads do not see this writer's own commits under way, so its own last index counts too.
         """
         return [Part(tail, some, LastIndex(tr, tail.layout)) for tail, some in self._by_queue(rows)]
 
     def write(self, tr: Transaction, parts: list[Part]) -> None:
-        """Write the items, once the ends of their queues are known."""
+        """Write the items, after the ends of their queues were read."""
         for part in parts:
             tail, rows, layout = part.tail, part.rows, part.tail.layout
             index = max(run(part.last.steps()) + 1, tail.next_index)
@@ -77,7 +77,7 @@ class Appender:
 
     def _new_tail(self, name: str) -> _Tail:
         layout = Layout(name)
-        # A row may name the queue that rows without a name go to: two tails of one queue would give the same keys.
+        # A row may name the queue that is also the home queue. Two tails of one queue would give out the same keys.
         tail = self._home if layout.prefix == self._home.layout.prefix else _Tail(layout)
         self._tails[name] = tail
         return tail

@@ -1,12 +1,12 @@
-"""One attempt at one partition: takes its rows as they come, and writes those that are not in yet.
+"""One attempt at one partition: receives its rows, and writes those that are not in the queue yet.
 
     ahead    digests of rows that are in the queue and that this attempt has not met in its input
     backlog  rows that it met and that are not in, as far as it knows
     sent     transactions under way
 
-A row that comes is taken off `ahead` if it is there, else it joins the backlog. Nothing is written as long as
-anything is ahead: were an input different from that of an earlier attempt, its new rows would be in before that shows
-at the end. No transaction is open between two calls, so the input may take its time.
+If an incoming row's digest is in `ahead`, it is removed there. Otherwise the row joins the backlog. The attempt writes
+nothing while `ahead` has digests. Otherwise, if the input differed from an earlier attempt's, new rows would be in
+before the difference shows at the end. No transaction is open between two calls, so the input may take its time.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ from fdbqueue.spark.rows import Rows
 
 BATCH_ROWS = 4_000
 BATCH_BYTES = 1_000_000
-"""About what one transaction writes; FoundationDB advises to stay under 1 MB, and refuses over 10 MB."""
+"""About the size of one transaction; FoundationDB advises to stay under 1 MB, and refuses over 10 MB."""
 COMMITS_IN_FLIGHT = 5
-"""So many are waited for together: four others are under way while the next one is written."""
+"""The most transactions under way: while one is written, four others commit."""
 COMMITS_IN_FLIGHT_EMBEDDED = 1
-"""An embedded engine commits in the thread that waits, or else in another of this process. That one would have LMDB's
-lock, for which the other tasks wait, while it waits for Python, which this one uses to make the next rows."""
+"""An embedded engine commits in the waiting thread, or else in another thread of this process. That thread would hold
+LMDB's lock, and the other tasks wait for that lock. Meanwhile it would wait for Python, which this thread uses to make
+the next rows."""
 
 At = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """What one attempt did."""
+    """The report of one attempt."""
 
     partition: int
     rows: int
     """Rows of the input."""
     skipped: int
-    """Rows that it found in already."""
+    """Rows that were in the queue before."""
     size_bytes: int
     """Bytes of the input's encoded values."""
     transactions: int
@@ -56,32 +57,32 @@ class PartitionReport:
     conflicts: int
     """Its commits that failed with 1020."""
     retries: int
-    """How often it wrote rows again, after a commit that failed or the loss of its partition to another attempt."""
+    """How many times it wrote rows again, after a failed commit or after another attempt claimed its partition."""
     seconds: float
-    """From the first row to the last commit."""
+    """The time from the first row to the last commit."""
     digest: int = 0
-    """Of all rows of the input, in any order."""
+    """The digest of all rows of the input, in any order."""
     stopped: bool = False
-    """Whether it found the job committed. It wrote nothing from then on, and only counted its rows."""
+    """Whether it found the job committed. From then on it wrote nothing, and only counted its rows."""
     held: Held | None = None
-    """Where its rows are that are not in the queue yet."""
+    """The place of its rows that are not in the queue yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What an attempt keeps aside until all rows of its job were met (`held.py`)."""
+    """The rows that an attempt stored aside until all rows of its job were met (`held.py`)."""
 
     token: bytes
-    """The attempt's own."""
+    """The attempt's token."""
     skipped: int
-    """Values with the digests of rows that are in."""
+    """The number of stored values with digests of rows that are in."""
     batches: int
-    """Batches of rows that are not."""
+    """The number of batches of rows that are not in."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A batch, and the reads of its transaction on their way."""
+    """A batch, and the reads of its transaction under way."""
 
     rows: Rows
     tr: Transaction
@@ -94,7 +95,7 @@ class _Sent:
     number: int
     rows: Rows
     tr: Transaction
-    """Kept until its commit is settled: the binding cancels the commit of one that is let go."""
+    """Kept until its commit has ended: the binding cancels the commit of a transaction without references."""
     commit: Any
 
 
@@ -103,12 +104,12 @@ class Attempt:
 
     Args:
         db: the database.
-        log: the partition's marks, or none.
-        appender: where the rows go.
-        batch_rows: how many go into one transaction, at most.
-        in_flight: how many transactions are under way at once; with 1 none begins before the last is in, and none is
-            under way between two calls.
-        at: called with the name of each point that is passed; tests raise or kill there.
+        log: the partition's marks, or a `NoLog`.
+        appender: writes the rows into their queues.
+        batch_rows: how many rows one transaction has at most.
+        in_flight: how many transactions are under way at once. With 1, each begins after the previous one has
+            committed, and none is under way between two calls.
+        at: called with the name of each point that the attempt passes. Tests raise or kill there.
     """
 
     def __init__(
@@ -144,17 +145,17 @@ class Attempt:
         self._skipped = self._transactions = self._conflicts = self._retries = 0
 
     def add(self, rows: Rows, size_bytes: int = 0) -> None:
-        """Take more of the input. Once the job is committed, rows are counted only.
+        """Take more of the input. Once the job is committed, it only counts the rows.
 
         Raises:
-            JobError: the job was forgotten. FDBError: one that no retry helps.
+            JobError: the job was forgotten. FDBError: an error that can't be retried.
         """
         self._met.add(rows.digests, size_bytes)
         if not self._stopped:
             self._run(lambda: self._take(rows))
 
     def skip(self, digests: list[bytes]) -> None:
-        """Take more of the input: rows that were found in the queue before, by their digests.
+        """Take more of the input: the digests of rows that were found in the queue before.
 
         Raises:
             JobError: one of them is not in the queue.
@@ -164,10 +165,10 @@ class Attempt:
             self._run(lambda: self._take_off(digests))
 
     def finish(self) -> PartitionReport:
-        """Write what is left, at the end of the input.
+        """Write the remaining rows, at the end of the input.
 
         Raises:
-            JobError: rows that an earlier attempt wrote are not in this one's input; none of its new ones was written.
+            JobError: rows that an earlier attempt wrote are not in this attempt's input. It wrote none of its new rows.
         """
         if not self._stopped:
             self._run(self._finish)
@@ -185,7 +186,7 @@ class Attempt:
         )
 
     def close(self) -> None:
-        """Let go of what was held back, finished or not."""
+        """Drop the backlog, finished or not."""
         self._backlog.close()
 
     def _run(self, work: Callable[[], None]) -> None:
@@ -231,10 +232,10 @@ class Attempt:
         return new
 
     def _write_backlog(self, *, rest: bool) -> None:
-        """Write as many full batches as wait, and with `rest` also what is less than one.
+        """Write all full batches, and with `rest` also the last, smaller one.
 
-        The reads of each transaction are issued before the one in front of it is written, so that nobody waits for
-        them. None is left open at the end.
+        It issues the reads of each transaction before it writes the previous one, so that none waits for its reads. It
+        leaves no transaction open at the end.
         """
         while not self._ahead:
             current = self._prepared or self._prepare(rest=rest)
@@ -285,7 +286,7 @@ class Attempt:
         self._at("committed")
 
     def _recover(self, failed: list[Rows], code: int) -> None:
-        """Find out, after a commit that failed, what is in; what is not is written again."""
+        """After a failed commit, find out which rows are in, and put the others back to be written again."""
         own = set()
         while self._sent:
             sent = self._sent.popleft()
@@ -308,7 +309,7 @@ class Attempt:
             for rows in reversed(failed):
                 self._backlog.put_back(rows)
             return
-        # What turns out to be in, be it by a commit in doubt or by another attempt, is taken off here.
+        # Some of the waiting rows may be in, through a commit in doubt or through another attempt. Remove those here.
         waiting, self._backlog = self._backlog, self._new_backlog()
         with closing(waiting):
             for rows in failed:
@@ -320,7 +321,7 @@ class Attempt:
         self._conflicts += error.code == NOT_COMMITTED
 
     def _catch_up(self, own: set[int]) -> None:
-        """Claim the partition and learn of all rows that are in and not known to be."""
+        """Claim the partition, and learn of all rows that are in and that this attempt does not know of."""
         while True:
             self._log.claim()
             self._at("claimed")
@@ -333,7 +334,8 @@ class Attempt:
                 self._wait_after(NOT_COMMITTED, 0)
 
     def _wait_after(self, code: int, rows: int) -> None:
-        """Let some time pass, as the engine says after such an error, or raise it."""
+        """Wait before a retry, as the engine demands after this error, or raise the error. Shrink batches that are too
+        large."""
         self._too_old = self._too_old + 1 if code == TRANSACTION_TOO_OLD else 0
         if rows > 1 and (code == TRANSACTION_TOO_LARGE or self._too_old > 1):
             self._batch_rows = max(1, rows // 2)

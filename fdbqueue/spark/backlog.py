@@ -1,7 +1,7 @@
-"""Rows that wait to be written, in their order; what is too much for memory waits in a temporary file.
+"""Rows that wait to be written, in their order. Rows that do not fit into memory wait in a temporary file.
 
-A retried attempt holds its new rows back until it has met all rows that earlier attempts wrote. After a shuffle the
-last of those may come at the end of the partition, so nearly all of it may have to wait.
+A retried attempt keeps its new rows back until it has met all rows that earlier attempts wrote. After a shuffle the
+last of those may come at the end of the partition, so nearly the whole partition may have to wait.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from fdbqueue.spark.rows import Rows, joined, pack, unpack
 
 MEMORY_BYTES = 32_000_000
 ROW_OVERHEAD_BYTES = 64
-"""About what a row's key and digest add to a transaction."""
+"""About the size that a row's key and digest add to a transaction."""
 _LENGTH = struct.Struct(">Q")
 
 
 class Backlog:
-    """Rows that wait, first in, first out.
+    """Waiting rows, first in, first out.
 
     Args:
-        memory_bytes: how much may wait in memory; what comes when that is full goes to the file.
+        memory_bytes: the most bytes that wait in memory; further rows go to the file.
     """
 
     def __init__(self, *, memory_bytes: int = MEMORY_BYTES) -> None:
@@ -36,12 +36,12 @@ class Backlog:
         self._in_memory = 0
         self._file: _File | None = None
         self.rows = 0
-        """How many wait."""
+        """How many rows wait."""
         self.size_bytes = 0
-        """What they add to transactions."""
+        """The bytes that they add to transactions."""
 
     def append(self, rows: Rows) -> None:
-        """Put rows behind all others."""
+        """Add rows at the end."""
         if not len(rows):
             return
         piece = _Piece(rows)
@@ -55,7 +55,7 @@ class Backlog:
         self._file.write(rows)
 
     def put_back(self, rows: Rows) -> None:
-        """Put rows before all others."""
+        """Add rows at the front."""
         if not len(rows):
             return
         piece = _Piece(rows)
@@ -65,9 +65,9 @@ class Backlog:
         self.size_bytes += piece.size_bytes
 
     def take(self, *, rows: int, size_bytes: int, rest: bool) -> Rows | None:
-        """Take the first ones out: as many as `rows` and about `size_bytes` allow, at least one.
+        """Take the first rows out: as many as `rows` and about `size_bytes` allow, at least one.
 
-        Returns None if nothing waits, or, unless `rest` is asked for, less than a full batch.
+        Returns None if no row waits. Without `rest` it also returns None if less than a full batch waits.
         """
         if not self.rows or not (rest or self.rows >= rows or self.size_bytes >= size_bytes):
             return None
@@ -89,7 +89,7 @@ class Backlog:
         return joined(taken)
 
     def drain(self) -> Iterator[Rows]:
-        """Take all out, in pieces."""
+        """Take all rows out, in pieces."""
         while piece := self._first():
             self._pieces.popleft()
             rest = piece.rest()
@@ -99,7 +99,7 @@ class Backlog:
             yield rest
 
     def close(self) -> None:
-        """Let the file go, with whatever is in it."""
+        """Drop the file and its rows."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -117,7 +117,7 @@ class Backlog:
 
 
 class _Piece:
-    """Rows that came together, and how much of them was taken."""
+    """Rows that arrived together, and the number of them that was taken."""
 
     __slots__ = ("_ends", "_rows", "_start", "_taken_bytes", "size_bytes")
 
@@ -133,12 +133,12 @@ class _Piece:
         return self._start == len(self._rows)
 
     def fitting(self, rows: int, size_bytes: int) -> int:
-        """Return how many of the first rows have at most `size_bytes` together; no more than `rows`."""
+        """Return how many of the first rows have at most `size_bytes` together, and at most `rows`."""
         stop = bisect_right(self._ends, self._taken_bytes + size_bytes, lo=self._start)
         return min(stop - self._start, rows)
 
     def take(self, count: int) -> tuple[Rows, int]:
-        """Take the first `count` out; return them and their bytes."""
+        """Take the first `count` rows out. Return them and their bytes."""
         part = self._rows.part(self._start, self._start + count)
         self._start += count
         size_bytes = self._ends[self._start - 1] - self._taken_bytes
@@ -151,7 +151,7 @@ class _Piece:
 
 
 class _File:
-    """Rows in a file that has no name, so that nothing is left of it when the process is killed."""
+    """Rows in a file without a name, so that nothing remains if the process is killed."""
 
     def __init__(self) -> None:
         folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None

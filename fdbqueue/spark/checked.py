@@ -1,7 +1,7 @@
-"""Rows that are compared with what is queued: each goes through a smart queue, in its batch's own transaction.
+"""Rows that are compared with queued items. Each row goes through a smart queue, in its batch's own transaction.
 
-What a row's comparison decided is written in the transaction that marks the row as dealt with: a row that was ignored
-is in the marks as one that was appended, so that a repeated attempt decides about neither a second time.
+The transaction that writes a row's mark also writes the effect of the comparison. An ignored row has a mark like an
+appended row. So a repeated attempt does not decide about either a second time.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from fdbqueue.layout import Layout
 from fdbqueue.spark.appender import Appender, Part
 
 BATCH_ROWS = 100
-"""Each row reads what those before it wrote, and all of them have to be compared within a transaction's time."""
+"""Each row reads the writes of the rows before it. All comparisons have to fit into a transaction's time."""
 COMMITS_IN_FLIGHT = 1
-"""A transaction that begins before the one in front of it is in could not see its rows, and would conflict."""
+"""A transaction that begins before the previous one has committed could not see its rows, and would conflict."""
 
 
 class CheckedAppender(Appender):
-    """One attempt's way into smart queues.
+    """Writes the rows of one attempt through smart queues.
 
     Args:
-        home: the queue of rows that name none.
-        smart: ``"module:function"``; the function is given a queue's subspace, and returns its `SmartQueue`.
+        home: the queue of rows that name no queue.
+        smart: ``"module:function"``; the function takes a queue's subspace and returns its `SmartQueue`.
     """
 
     def __init__(self, home: Layout, smart: str) -> None:

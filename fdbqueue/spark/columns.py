@@ -1,4 +1,4 @@
-"""From Arrow's record batches to rows, column by column."""
+"""Turns Arrow's record batches into rows, column by column."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _pack = msgspec.msgpack.Encoder().encode
 
 
 class Columns:
-    """What is done with each batch of a job.
+    """Converts the batches of a job.
 
     Args:
-        options: the sink's.
-        names: the columns that values are made of.
+        options: the sink's options.
+        names: the columns that make up the values.
     """
 
     def __init__(self, options: Options, names: list[str]) -> None:
@@ -33,10 +33,10 @@ class Columns:
         self._payloads = self._payload_reader()
 
     def rows(self, batch: pa.RecordBatch) -> tuple[Rows, int]:
-        """Return the batch's rows, and how many bytes their encoded values have.
+        """Return the batch's rows, and the size of their encoded values in bytes.
 
         Raises:
-            CodecError: a value that the codec does not take. ItemTooLarge: one that is over the limit.
+            CodecError: the codec does not take a value. ItemTooLarge: a value is over the limit.
         """
         payloads = self._payloads(batch)
         headers = self._headers(batch)
@@ -112,7 +112,7 @@ class Columns:
 
 
 def _check_text(column: pa.Array, name: str) -> None:
-    """Refuse bytes that are no UTF-8, which Spark lets a string have: nobody could decode the item."""
+    """Refuse bytes that are not UTF-8. Spark allows them in a string, but no consumer could decode the item."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -132,7 +132,7 @@ def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """Return the type with all its timestamps in UTC: Spark gives them in the session's time zone, which may change."""
+    """Return the type with all its timestamps in UTC. Spark gives them in the session's time zone, which may change."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
     if pa.types.is_struct(kind):

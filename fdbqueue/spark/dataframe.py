@@ -1,4 +1,4 @@
-"""`enqueue_dataframe`: a DataFrame into a queue, exactly once, by one call."""
+"""`enqueue_dataframe`: writes a DataFrame to a queue, exactly once, in one call."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _REFUSALS = {kind.__name__: kind for kind in (JobError, ChecksBypassed)}
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``fdbqueue`` known to a session; once per session, again does no harm.
+    """Register the format ``fdbqueue`` with a session. Call it once per session; a second call does no harm.
 
-    The library must be installed where the executors run. Executors take their Python from ``PYSPARK_PYTHON``, and
-    without it from the PATH, not from the driver's environment.
+    The library must be installed on the executors. Executors take their Python from ``PYSPARK_PYTHON``, and without it
+    from the PATH. They do not use the driver's environment.
 
     Raises:
-        TypeError: `spark` is no session.
+        TypeError: `spark` is not a session.
     """
     if not hasattr(spark, "dataSource"):
         raise TypeError(f"register takes a SparkSession, not {type(spark).__name__}.")
@@ -59,39 +59,39 @@ def enqueue_dataframe(
     smart: str | None = None,
     batch_rows: int | None = None,
 ) -> JobReport:
-    """Enqueue the rows of `df`, exactly once however often tasks, executors and drivers fail.
+    """Enqueue the rows of `df` exactly once, even if tasks, executors and drivers fail.
 
-    If it fails, or the driver dies, call it again with the same arguments: rows that are in are not written again.
-    Once it has returned, calling it again with the same rows enqueues nothing, and the report says
-    ``already_committed``. Other rows under the same id are refused.
+    If it fails, or the driver dies, call it again with the same arguments. It does not write rows again that are in.
+    After it has returned, another call with the same rows enqueues nothing, and the report says ``already_committed``.
+    Different rows under the same id are refused.
 
-    The rows are partitioned by a hash of their own contents, so a row is in the same partition whenever the job is
-    submitted, however `df` is partitioned by then. That costs a shuffle; the format ``fdbqueue`` by itself has none.
+    A hash of the rows' own contents decides their partition. So a row is in the same partition whenever the job is
+    submitted, whatever the partitioning of `df`. This costs a shuffle; the format ``fdbqueue`` alone has none.
 
     Args:
-        df: the rows. They must be the same whenever they are computed: checkpoint() what is random or depends on the
-            time.
+        df: the rows. They must be the same whenever they are computed: checkpoint() a DataFrame that is random or
+            depends on the time.
         url: the database, as for `fdbqueue.open`, but never ``memory:``; a ``file:`` must be on the executors' machine.
         queue: the queue's name, key tuple or subspace.
-        job_id: what the job is known by; it must come from the input: its date, its files, the version of a table.
-        partitions: how many tasks write; None: as many as the job had before, or `DEFAULT_PARTITIONS`.
+        job_id: the job's identity. Derive it from the input: its date, its files, the version of a table.
+        partitions: how many tasks write; None: the job's earlier number, or `DEFAULT_PARTITIONS`.
         codec: ``bytes``, ``str``, ``json``, ``msgpack`` or ``tuple``.
         value_column: the column with the values; None: ``value`` for bytes and str, else all columns, as a record.
         queue_column: a column that names the queue of each row.
         headers_column: a column with the headers of each row, a map from string.
         delivery: ``exactlyOnce``, or ``atLeastOnce``, which writes no marks and needs no `job_id`.
-        smart: ``module:function`` that executors can import: given a queue's subspace it returns a `SmartQueue`, with
-            which each row is compared (needs codec json or msgpack).
-        batch_rows: rows in one transaction, at most.
+        smart: ``module:function`` that executors can import. It takes a queue's subspace and returns the `SmartQueue`
+            that each row is compared by. It needs the codec json or msgpack.
+        batch_rows: how many rows one transaction has at most.
 
     Raises:
-        TypeError: an argument has a type that it can't have. ValueError: a value that it can't have, or the schema.
+        TypeError: an argument has a wrong type. ValueError: an argument or the schema is not valid.
         JobError: a job of that id was submitted before with other arguments or other rows.
         ChecksBypassed: the queue is smart, and `smart` is missing.
-        Whatever Spark raises for a failed job; its message has that of the task, which says what to do.
+        The errors that Spark raises for a failed job. Their message contains the task's message, which says what to do.
 
-    *Conflicts:* none with other writers of the queue. *Cost:* per transaction of up to 4,000 rows three reads, and one
-    write and 16 bytes more than the rows themselves.
+    *Conflicts:* none with other writers of the queue. *Cost:* three reads per transaction of up to 4,000 rows; one more
+    write per transaction, and 16 more bytes per row.
     """
     if not hasattr(df, "sparkSession"):
         raise TypeError(
@@ -120,7 +120,7 @@ def enqueue_dataframe(
     keys = JobKeys(options.home(), options.job_id or "")
     with fdbqueue.open(options.url) as db:
         before = run(attempts(db, lambda tr: read_record(tr, keys))) if options.exactly_once else None
-    # Spark's processes need not have this one's working folder, nor its environment.
+    # Spark's processes may have another working folder and another environment.
     given["url"] = options.url
     given["partitions"] = str(_partitions(options, before))
     options = parse({name: value for name, value in given.items() if value is not None})
@@ -148,7 +148,7 @@ def _repartitioned(df: DataFrame, header: Header) -> DataFrame:
 
 
 def _hashable(name: str, kind: t.DataType) -> Column:
-    """Return an expression that Spark can hash, which it can't do to maps, the same in any session."""
+    """Return an expression that Spark can hash, the same in any session. Spark can't hash maps."""
     column = f.col("`" + name.replace("`", "``") + "`")
     if "map<" not in kind.simpleString():
         return column
@@ -157,7 +157,7 @@ def _hashable(name: str, kind: t.DataType) -> Column:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Raise an error of this library's as what it is, when Spark reports it from another process."""
+    """Raise the library's own error if Spark reports it from another process."""
     try:
         yield
     except PySparkException as error:

@@ -1,6 +1,6 @@
-"""Digests of rows: which of them are in the queue but were not met yet, and one digest for many rows.
+"""Digests of rows: the rows that are in the queue but were not met yet, and one digest for many rows.
 
-Spark promises a retried task the same *set* of rows. It does not promise their order, so a row is known by its digest.
+Spark promises a retried task the same *set* of rows. It does not promise their order, so a row's digest identifies it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ _BUCKET_BYTES = 2
 
 
 def digests_of(rows: Iterable[bytes]) -> list[bytes]:
-    """Return the digest of each row: equal for equal rows, and for no others, in any process."""
+    """Return the digest of each row. Equal rows, and no others, have equal digests, in any process."""
     return [blake2b(row, digest_size=DIGEST_BYTES).digest() for row in rows]
 
 
 @dataclass(slots=True)
 class Met:
-    """The rows of an input so far: how many, how large, and one digest of them all.
+    """The rows of an input so far: their number, their size, and one digest of them all.
 
     The digest is the sum of the rows' digests modulo 2**128. It is the same for the same rows in any order and in any
+    partitions. Equal rows count each time they occur.
     partitions, and equal rows count as often as they occur.
 
     >>> once, again = Met(), Met()
@@ -47,14 +48,14 @@ class Met:
 
 
 def added(*digests: int) -> int:
-    """Return the digest of all rows of several inputs."""
+    """Return the digest of all rows of several inputs, from the digests of the inputs."""
     return sum(digests) % (1 << 8 * DIGEST_BYTES)
 
 
 class Multiset:
-    """Digests, each as often as it was added; takes about 16 bytes for each.
+    """A multiset of digests. It takes about 16 bytes for each.
 
-    They lie one behind the other in buckets named by their first bytes, which `bytearray.find` searches.
+    Digests are stored without gaps in buckets named by their first bytes, and `bytearray.find` searches a bucket.
 
     >>> ahead = Multiset()
     >>> ahead.add(b"".join(digests_of([b"a", b"b", b"a"])))
@@ -74,10 +75,10 @@ class Multiset:
         return self._size
 
     def add(self, digests: bytes) -> None:
-        """Add digests that lie one behind the other.
+        """Add digests, given as bytes without gaps.
 
         Raises:
-            FormatError: their length is no multiple of a digest's.
+            FormatError: the length is no multiple of a digest's length.
         """
         if len(digests) % DIGEST_BYTES:
             raise FormatError(f"A mark of {len(digests):,} bytes is damaged: digests take {DIGEST_BYTES} each.")
@@ -92,7 +93,7 @@ class Multiset:
         self._size += len(digests) // DIGEST_BYTES
 
     def unmatched(self, digests: Sequence[bytes]) -> list[int]:
-        """Remove each of `digests` that is there, once, and return the places of those that are not."""
+        """Remove each of `digests` once if it is there. Return the places of those that are not there."""
         if not self._size:
             return list(range(len(digests)))
         return [place for place, one in enumerate(digests) if not self._remove(one)]
@@ -102,7 +103,7 @@ class Multiset:
         if bucket is None:
             return False
         at = bucket.find(one)
-        while at % DIGEST_BYTES:  # across the border of two others; -1 is one too
+        while at % DIGEST_BYTES:  # a hit across two other digests; -1 counts as one too
             if at < 0:
                 return False
             at = bucket.find(one, at + 1)

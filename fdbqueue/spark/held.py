@@ -2,10 +2,10 @@
 
 Committed: each task counts its rows, and the commit compares them with the job's (`job.py`).
 
-Failed, with some rows in: which rows it had in all is not known, but those that are in must be among the rows
-of the next one. A partition without any row in can't tell. So no task of such a submission writes to the queue. Each
-compares its rows with its partition's marks, and stores those that are not in under a key of its own. When all tasks
-have ended well, `release` hands what they stored to an ordinary attempt per partition. A task that finds other rows
+Failed, with some rows in: the full set of its rows is unknown, but the next submission must contain the rows that are
+in. A partition without any row in can't detect a difference. So no task of such a submission writes to the queue. Each
+task compares its rows with its partition's marks. It stores the rows that are not in under its own key. When all tasks
+have succeeded, `release` hands the stored rows to an ordinary attempt per partition. A task that finds different rows
 fails, and then no row of the submission reaches the queue.
 """
 
@@ -33,12 +33,12 @@ from fdbqueue.spark.rows import Rows, pack, unpack
 
 _TOKEN_BYTES = 16
 _DIGESTS_A_VALUE = 4_000
-"""So that a value stays under FoundationDB's limit of 100,000 bytes."""
+"""This keeps a value under FoundationDB's limit of 100,000 bytes."""
 _MARKS_A_READ = 16
 
 
 class Counter:
-    """One attempt at one partition of a job that is committed: counts the rows, which the commit compares."""
+    """One attempt at one partition of a committed job. It counts the rows, and the commit compares them."""
 
     def __init__(self, partition: int) -> None:
         self._partition = partition
@@ -49,7 +49,7 @@ class Counter:
         self._met.add(rows.digests, size_bytes)
 
     def finish(self) -> PartitionReport:
-        """Return what was counted."""
+        """Return the report with the counted rows."""
         met = self._met
         return PartitionReport(
             self._partition, met.rows, met.rows, met.size_bytes, 0, 0, 0, 0.0, digest=met.digest, stopped=True
@@ -60,14 +60,14 @@ class Counter:
 
 
 class Holder:
-    """One attempt at one partition: compares its rows with those that are in, and stores the others aside.
+    """One attempt at one partition. It compares its rows with those that are in, and stores the others aside.
 
     Args:
         db: the database.
-        keys: the job's.
-        partition: its number.
-        record: the job's record as it stands while the job runs.
-        submission: names what this submission of the job stores.
+        keys: the keys of the job.
+        partition: the number of the partition.
+        record: the stored record of the running job.
+        submission: identifies the rows that this submission of the job stores.
     """
 
     def __init__(self, db: Database, keys: JobKeys, partition: int, record: bytes, submission: bytes) -> None:
@@ -88,7 +88,7 @@ class Holder:
             self._ahead.add(digests)
 
     def add(self, rows: Rows, size_bytes: int = 0) -> None:
-        """Take more of the input. Once the job is committed, rows are counted only.
+        """Take more of the input. Once the job is committed, it only counts the rows.
 
         Raises:
             JobError: the job was forgotten.
@@ -105,10 +105,10 @@ class Holder:
         self._store(rest=False)
 
     def finish(self) -> PartitionReport:
-        """Store what is left, at the end of the input.
+        """Store the remaining rows, at the end of the input.
 
         Raises:
-            JobError: rows that an earlier attempt wrote are not in this one's input, or the job was forgotten.
+            JobError: rows that an earlier attempt wrote are not in this attempt's input, or the job was forgotten.
         """
         if not self._stopped:
             if self._ahead:
@@ -122,7 +122,7 @@ class Holder:
         )
 
     def close(self) -> None:
-        """Let go of what is in memory or in a file, finished or not."""
+        """Drop the rows in memory and in the file, finished or not."""
         self._backlog.close()
 
     def _store(self, *, rest: bool) -> None:
@@ -155,14 +155,14 @@ def release(
     reports: Sequence[PartitionReport],
     attempt_at: Callable[[int], Attempt],
 ) -> list[PartitionReport]:
-    """Write to the queue what the tasks of a submission stored, and return the reports of doing so.
+    """Write the rows that the tasks of a submission stored to the queue, and return the reports of that.
 
     Args:
         db: the database.
-        keys: the job's.
-        record: the job's record as it stands while the job runs.
-        submission: names what the tasks stored.
-        reports: the tasks' own.
+        keys: the keys of the job.
+        record: the stored record of the running job.
+        submission: identifies the rows that the tasks stored.
+        reports: the tasks' reports.
         attempt_at: makes an attempt at a partition.
 
     Raises:
@@ -194,13 +194,13 @@ def _released(
                 attempt.skip([digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)])
             for number in range(held.batches):
                 attempt.add(unpack(read("new", number)))
-        except JobIsCommitted:  # by another driver, which had these rows too or has others: the commit compares them
+        except JobIsCommitted:  # another driver committed it, with the same rows or others: the commit compares
             return replace(report, stopped=True)
         return replace(attempt.finish(), size_bytes=report.size_bytes)
 
 
 def drop(db: Database, keys: JobKeys, submission: bytes) -> None:
-    """Remove what the tasks of a submission stored. The job's commit removes what tasks store after this."""
+    """Remove the rows that the tasks of a submission stored. The job's commit removes rows that are stored later."""
     clear(db, *keys.held_range(submission))
 
 
@@ -222,7 +222,7 @@ def _value(
 
 
 def _marks(db: Database, keys: JobKeys, partition: int) -> Iterator[bytes]:
-    """Yield the marks of a partition that are there; others may still come, which `release` will notice."""
+    """Yield the current marks of a partition. More may follow, which `release` detects."""
     known, end = 0, keys.marks_end(partition)
     while True:
         begin = keys.mark(partition, known + 1)

@@ -1,4 +1,4 @@
-"""Jobs: begun before their first row, committed after their last one, and read back.
+"""Jobs: begin before their first row, commit after their last row, and read back.
 
 >>> import fdbqueue
 >>> with fdbqueue.open("memory:") as db:
@@ -31,7 +31,7 @@ from fdbqueue.tail import refuse_smart
 Clock = Callable[[], int]
 _OUTSIDE = "Call it outside of transactions."
 MARKS_A_REMOVAL = 250
-"""Marks that one transaction removes; each has up to 64 kilobytes."""
+"""The most marks that one transaction removes; each has up to 64 kilobytes."""
 
 
 def now_us() -> int:
@@ -40,31 +40,31 @@ def now_us() -> int:
 
 
 class Begun(NamedTuple):
-    """A job as a submission of it finds it."""
+    """The state of a job at the begin of a submission."""
 
     stored: bytes
-    """Its record, as it is stored."""
+    """Its record, as stored."""
     record: JobRecord
-    """What that says."""
+    """Its record, decoded."""
     resumed: bool
     """Whether rows of an earlier submission are in, and the job is not committed."""
 
     @property
     def committed(self) -> bool:
-        """Whether the job is done: the submission's rows are only compared."""
+        """Whether the job is done, so that the submission's rows are only compared."""
         return self.record.outcome is not None
 
 
 def begin_job(db: Database, keys: JobKeys, header: Header, *, clock: Clock = now_us) -> Begun:
-    """Write the job's record, or compare it with the one that is there.
+    """Write the job's record, or compare it with the existing one.
 
-    Rows of a committed job are compared as a whole, so that its number of partitions may differ.
+    Rows of a committed job are compared as a whole, so its number of partitions may differ.
 
     Raises:
         JobError: the job began with another header. ChecksBypassed: its queue is smart, and the job is not.
 
-    *Conflicts:* with another that begins the same job; one of them finds the other's record. *Cost:* one read, one
-    write; for a job that began before, one key read per partition.
+    *Conflicts:* with a submission that begins the same job; one of the two finds the other's record. *Cost:* one read,
+    one write; for a job that began before, one key read per partition.
     """
     fresh = JobRecord(header=header, started_us=clock())
 
@@ -86,16 +86,16 @@ def begin_job(db: Database, keys: JobKeys, header: Header, *, clock: Clock = now
 
 
 def commit_job(db: Database, keys: JobKeys, reports: Iterable[PartitionReport], *, clock: Clock = now_us) -> JobReport:
-    """Make the job's record the fence that stops late attempts, and keep its report there; then remove its marks.
+    """Commit the job: write its report into its record, then remove its marks. The new record stops late attempts.
 
-    If the job is committed already, the rows are compared with those that it had.
+    If the job is committed already, this compares the rows with the job's.
 
     Raises:
-        JobError: what is in is not what the last attempts had: rows differed between attempts, or partitions did. Or
-            the job was committed with other rows.
+        JobError: the rows that are in differ from those of the last attempts, because rows or partitions differed
+            between attempts. Or the job was committed with other rows.
 
     *Conflicts:* transactions of late attempts fail. *Cost:* two keys read per partition, one write; then one
-    transaction per 250 marks removed.
+    transaction per 250 removed marks.
     """
     by_partition = {report.partition: report for report in reports}
     own: Outcome | None = None
@@ -107,12 +107,12 @@ def commit_job(db: Database, keys: JobKeys, reports: Iterable[PartitionReport], 
             raise JobError(f"The record of job {keys.job_id!r} is gone: the queue was cleared, or the job forgotten.")
         record = decode(keys.job_id, bytes(value))
         if record.outcome is not None:
-            if record.outcome != own:  # else this is the second try of a commit whose first one took effect
+            if record.outcome != own:  # otherwise this repeats a commit that took effect at first
                 _compare(keys.job_id, record.outcome, by_partition)
                 record = structs.replace(record, outcome=structs.replace(record.outcome, already_committed=True))
                 tr.set(keys.record, encode(record))
             return record
-        # Not by snapshot: a late transaction that adds rows makes this commit fail, or fails itself.
+        # A plain read, no snapshot read: a late transaction that adds rows makes this commit fail, or fails itself.
         counts = yield from rows(tr, *keys.counts_range())
         owners = yield from rows(tr.snapshot, *keys.owners_range())
         found = {keys.partition_of(row.key): counted(row.value) for row in counts}
@@ -133,10 +133,10 @@ def commit_job(db: Database, keys: JobKeys, reports: Iterable[PartitionReport], 
 def report_job(
     db: Database, keys: JobKeys, header: Header, started_us: int, reports: Iterable[PartitionReport]
 ) -> JobReport:
-    """Keep the report of a job that was delivered at least once; a later one of the same id replaces it.
+    """Store the report of a job that was delivered at least once. A later report of the same id replaces it.
 
     Raises:
-        JobError: the id is that of a job that was to be delivered exactly once.
+        JobError: a job with this id was to be delivered exactly once.
     """
     by_partition = {report.partition: report for report in reports}
     counts = {report.partition: Counted(report.rows, report.transactions) for report in by_partition.values()}
@@ -152,7 +152,7 @@ def report_job(
 
 
 def check_report(db: Database, keys: JobKeys, header: Header) -> None:
-    """Check before the first row what `report_job` checks after the last.
+    """Make the check of `report_job` before the first row.
 
     Raises:
         JobError: as `report_job`.
@@ -161,9 +161,9 @@ def check_report(db: Database, keys: JobKeys, header: Header) -> None:
 
 
 def refuse_bypass(tr: Transaction, layout: Layout, header: Header) -> Steps[None]:
-    """Refuse rows that would pass a smart queue's checks by, before any task runs.
+    """Refuse rows that would bypass a smart queue's checks, before any task runs.
 
-    Tasks find out by themselves, with each transaction. That is how rows which name their queues are refused.
+    Tasks also find out, in each transaction. In this way they refuse rows that name their own queues.
 
     Raises:
         ChecksBypassed: the queue is smart, and the job has no `smart`.
@@ -179,7 +179,7 @@ def _refuse_other_delivery(tr: Transaction, keys: JobKeys, header: Header) -> St
 
 
 def remove_marks(db: Database, keys: JobKeys) -> None:
-    """Remove all that a job left but its record, in transactions of bounded size; again does no harm."""
+    """Remove all keys of a job except its record, in transactions of bounded size. A second call does no harm."""
     for partition in run(attempts(db, lambda tr: _partitions(tr, keys))):
         last: bytes = run(attempts(db, partial(_last_mark, keys=keys, partition=partition)))
         newest = keys.number_of(last) if keys.mark(partition, 0) <= last else 0
@@ -211,11 +211,11 @@ def read_record(tr: Transaction, keys: JobKeys) -> Steps[JobRecord | None]:
 
 
 def job_report(db: Database, queue: Name | None, job_id: str) -> JobReport | None:
-    """Return what a job did, or has done so far; None if there is none of that id.
+    """Return a job's report, final or so far; None if there is no job of that id.
 
     Args:
         db: the database; a transaction is refused.
-        queue: the job's queue; None for a job whose rows name their queues and that was given no other.
+        queue: the job's queue; None for a job with a queue column and no queue of its own.
         job_id: the job's id.
 
     *Conflicts:* none. *Cost:* one read; two more per partition while the job is not committed.
@@ -252,9 +252,9 @@ def jobs(db: Database, queue: Name | None = None) -> Iterator[JobReport]:
 def forget_job(db: Database, queue: Name | None, job_id: str) -> bool:
     """Remove a job's record and all its marks; return whether there was one. Its rows stay in the queue.
 
-    The job can then be submitted again, and will write all its rows again. An attempt that still runs fails.
+    The job can then be submitted again, and writes all its rows again. An attempt that still runs fails.
 
-    *Conflicts:* transactions of such attempts fail. *Cost:* one read, one write, and one transaction per 250 marks.
+    *Conflicts:* transactions of running attempts fail. *Cost:* one read, one write, and one transaction per 250 marks.
     """
     only_database(db, "forget_job", _OUTSIDE)
     keys = JobKeys(_home(queue), job_id)
@@ -263,10 +263,10 @@ def forget_job(db: Database, queue: Name | None, job_id: str) -> bool:
     def body(tr: Transaction) -> Steps[None]:
         nonlocal found
         value = yield tr.get(keys.record)
-        found = found or bool(value.present())  # when it is run again, its first commit may have removed it
+        found = found or bool(value.present())  # a repeat may find that the first commit has removed it
         tr.clear(keys.record)
 
-    # The record goes first: no attempt can write a mark from then on.
+    # The record goes first, so that no attempt can write a mark after this.
     run(attempts(db, body))
     remove_marks(db, keys)
     return found
@@ -277,7 +277,7 @@ def _home(queue: Name | None) -> Layout:
 
 
 def _problem(reports: dict[int, PartitionReport], counts: dict[int, Counted]) -> str | None:
-    # That there are fewer partitions than were said is none: if no others have rows, these are all there are.
+    # Fewer partitions than declared are no problem: if no other partition has rows, these are all.
     foreign = sorted(partition for partition, found in counts.items() if found.rows and partition not in reports)
     if foreign:
         return (
@@ -312,13 +312,13 @@ def _outcome(reports: dict[int, PartitionReport], counts: dict[int, Counted], tr
 
 
 def _compare(job_id: str, outcome: Outcome, reports: dict[int, PartitionReport]) -> None:
-    """Compare the rows of a submission with those of the job, which is committed.
+    """Compare the rows of a submission with those of the committed job.
 
     Raises:
-        JobError: they are others.
+        JobError: the rows differ.
     """
     again = _outcome(reports, {}, 0, 0)
-    # A record of an earlier version has no digest: there the number of rows has to do.
+    # A record of an earlier version has no digest. Then only the number of rows is compared.
     if again.rows == outcome.rows and outcome.digest in (b"", again.digest):
         return
     what = f"{again.rows:,}" if again.rows != outcome.rows else f"{again.rows:,} others, in part or all"

@@ -3,7 +3,8 @@
 | key (a tuple behind the queue's) | value |
 | --- | --- |
 | ``("job", id)`` | the job's record (`record.py`): its header, and its report once it is committed |
-| ``("job", id, "owner", partition)`` | which attempt may write the partition's rows now, and how many there were |
+| ``("job", id, "owner", partition)`` | the attempt that may write the partition's rows now, and the number of attempts
+|
 | ``("job", id, "rows", partition)`` | how many rows of the partition are in the queue, and how many transactions wrote
   them: twice 8 bytes, little-endian, by one atomic add |
 | ``("job", id, "mark", partition, n)`` | the digests of the rows that one transaction wrote, 16 bytes each |
@@ -24,14 +25,14 @@ from fdbqueue.layout import Layout
 
 MAX_JOB_ID_BYTES = 1_000
 JOBS_WITHOUT_A_QUEUE = "fdbqueue jobs"
-"""The queue under which a job's records stand when a column names the queue of each row and no other was given."""
+"""The queue of a job's records if a column names the queue of each row and the job has no queue of its own."""
 
 
 class JobKeys:
     """The keys of one job.
 
     Raises:
-        TypeError: the job id is no str. ValueError: it is empty or too long.
+        TypeError: the job id is not a str. ValueError: it is empty or too long.
     """
 
     __slots__ = ("_counts", "_held", "_marks", "_owners", "begin", "end", "job_id", "layout", "record")
@@ -52,11 +53,11 @@ class JobKeys:
         self._held = space["held"]
         beneath = space.range()
         self.begin: bytes = beneath.start
-        """The first of the keys that go when the job is committed, and the end of them."""
+        """The begin and the end of the keys that are removed when the job is committed."""
         self.end: bytes = beneath.stop
 
     def owner(self, partition: int) -> bytes:
-        """Return the key that names the attempt which may write."""
+        """Return the key that names the attempt that may write."""
         key: bytes = self._owners.pack((partition,))
         return key
 
@@ -81,12 +82,12 @@ class JobKeys:
         return end
 
     def held(self, submission: bytes, token: bytes, kind: str, number: int, chunk: int) -> bytes:
-        """Return the key of a piece of what an attempt keeps aside."""
+        """Return the key of a chunk of the rows that an attempt stores aside."""
         key: bytes = self._held.pack((submission, token, kind, number, chunk))
         return key
 
     def held_range(self, submission: bytes, *rest: bytes | str | int) -> tuple[bytes, bytes]:
-        """Return the begin and end of what a submission keeps aside, or of a part of it."""
+        """Return the begin and end of the keys of the rows that a submission stores aside, or of a part of them."""
         span = self._held.range((submission, *rest))
         return span.start, span.stop
 
@@ -107,7 +108,7 @@ class JobKeys:
 
 
 def job_ids(db: Database, layout: Layout) -> Iterator[str]:
-    """Yield the ids of a queue's jobs, in their order, each by a read of its own that jumps over the job's keys."""
+    """Yield the ids of a queue's jobs, in their order. Each takes its own read, which jumps over the job's keys."""
     span = layout.jobs.range()
     begin: bytes = span.start
     while True:

@@ -3,19 +3,19 @@
 | option | meaning |
 | --- | --- |
 | ``url`` | the database, as for `fdbqueue.open`, but never ``memory:``; without it ``FDBQUEUE_URL``. A relative
-  path is taken from the folder, and the variable from the process, in which Spark was started |
+  path starts at the folder where Spark was started. The variable is that of the process that started Spark |
 | ``queue`` | the queue's name |
 | ``queueKey`` | instead of a name: the prefix of the queue's subspace, in hex |
 | ``queueColumn`` | a column that names the queue of each row; a null there means ``queue`` |
 | ``codec`` | ``bytes`` (default), ``str``, ``json``, ``msgpack`` or ``tuple`` |
 | ``valueColumn`` | the column with the values; default ``value``, for the last three codecs all columns, as a record |
 | ``headersColumn`` | a column with the headers of each row, a map from string |
-| ``jobId`` | what the job is known by; required unless ``delivery`` is ``atLeastOnce`` |
+| ``jobId`` | the job's identity; required unless ``delivery`` is ``atLeastOnce`` |
 | ``delivery`` | ``exactlyOnce`` (default) or ``atLeastOnce`` |
-| ``partitions`` | how many partitions the DataFrame has; a job that has more is refused, and a failed one that is
+| ``partitions`` | how many partitions the DataFrame has; a job with more is refused, and so is a failed job that is
   submitted again with another number |
-| ``smart`` | ``module:function``; gives a queue's subspace its `SmartQueue`, and each row is compared (`checked.py`);
-  required if the queue is smart |
+| ``smart`` | ``module:function``; it takes a queue's subspace and returns its `SmartQueue`, and each row is compared
+  (`checked.py`); required if the queue is smart |
 | ``batchRows`` | rows in one transaction, at most; default 4,000 |
 """
 
@@ -36,7 +36,7 @@ EXACTLY_ONCE = "exactlyOnce"
 AT_LEAST_ONCE = "atLeastOnce"
 DELIVERIES = (EXACTLY_ONCE, AT_LEAST_ONCE)
 MAX_BATCH_ROWS = 6_000
-"""So many digests fit in one mark."""
+"""One mark has room for this many digests."""
 NAMES = (
     "url",
     "queue",
@@ -55,7 +55,7 @@ NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked for; goes to the tasks with the writer."""
+    """The parsed options. The tasks get them with the writer."""
 
     url: str
     queue: str | None = None
@@ -63,18 +63,18 @@ class Options:
     queue_column: str | None = None
     codec: str = "bytes"
     value_column: str | None = None
-    """None: all columns are one record."""
+    """The column with the values; None: all columns are one record."""
     headers_column: str | None = None
     job_id: str | None = None
     delivery: str = EXACTLY_ONCE
     partitions: int | None = None
     smart: str | None = None
-    """What makes the smart queues that rows go through; None: they are appended as they are."""
+    """Names the function that makes the rows' smart queues; None: rows are appended without checks."""
     batch_rows: int = BATCH_ROWS
 
     @property
     def exactly_once(self) -> bool:
-        """Whether rows are marked."""
+        """Whether rows get marks."""
         return self.delivery == EXACTLY_ONCE
 
     @property
@@ -83,17 +83,17 @@ class Options:
         return self.queue is not None or self.queue_key is not None
 
     def home(self) -> Layout:
-        """Return the queue that the job's records stand under."""
+        """Return the queue that has the job's records."""
         if self.queue_key is not None:
             return Layout(Subspace(rawPrefix=self.queue_key))
         return Layout(JOBS_WITHOUT_A_QUEUE if self.queue is None else self.queue)
 
 
 def parse(given: Mapping[str, str]) -> Options:
-    """Read the options as they were given, case aside.
+    """Parse the given options. Their names are case-insensitive.
 
     Raises:
-        ValueError: one is unknown or missing, or has a value that it can't have; the message says what to do.
+        ValueError: an option is unknown, missing or not valid; the message says what to do.
     """
     known = {name.lower(): name for name in NAMES}
     values = {}
@@ -150,7 +150,7 @@ def _url(given: str | None) -> str:
             " fdb:[CLUSTER_FILE]."
         )
     if rest.startswith("//"):
-        return url  # absolute, or refused when it is opened
+        return url  # absolute, or refused at the opening
     if scheme == "file":
         # Executors have other working folders than the driver.
         path, mark, query = rest.partition("?")

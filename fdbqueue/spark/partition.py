@@ -1,15 +1,15 @@
 """One partition's marks: which rows are in, and which attempt may write the next ones.
 
-Each transaction that writes rows also writes their digests, as the partition's next mark, and reads two keys: the
-job's record and the partition's owner. An attempt that wants to write *claims* the partition, by writing itself under
-the owner's key; from then on the transactions of every other attempt fail, those under way with a conflict, later ones
-because they find another owner. So the marks stand still for the one that claimed, and it reads them all. Then it
-writes as many transactions at once as it likes: none of them writes the owner's key, so they don't conflict with each
-other. Whoever finds itself without the partition claims it again and reads what has come in between: two attempts at
-once (a speculative copy) take turns, and both end well.
+Each transaction that writes rows also writes their digests, as the partition's next mark. It reads two keys: the job's
+record and the partition's owner. An attempt must *claim* the partition before it writes: it writes itself under the
+owner's key. From then on the transactions of every other attempt fail. Those under way fail with a conflict, and later
+ones find another owner. So no other attempt adds marks after a claim, and the claimer reads all marks. Then it runs any
+number of transactions at once. None of them writes the owner's key, so they don't conflict with each other. An attempt
+that has lost the partition claims it again and reads the marks added meanwhile. Two attempts at once (a speculative
+copy) take turns, and both succeed.
 
-A commit whose outcome is unknown needs no care of its own: the attempt claims again, which keeps that commit from
-taking effect any more, and reads whether its mark is there.
+A commit with an unknown outcome needs no extra care. The attempt claims again, which keeps that commit from taking
+effect later, and then reads whether the commit's mark is there.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.record import decode
 
 _TOKEN_BYTES = 16
-_OWNER = struct.Struct(f">{_TOKEN_BYTES}sQ")  # whose it is, and how many attempts there were
+_OWNER = struct.Struct(f">{_TOKEN_BYTES}sQ")  # the owner's token, and the number of attempts
 _COUNT = struct.Struct("<QQ")  # rows and transactions
 _MARKS_A_READ = 16
-"""Marks in one read: each has the digests of up to some thousand rows."""
+"""Marks in one read. Each has the digests of up to several thousand rows."""
 
 
 class JobIsCommitted(Exception):
-    """The job is done: an attempt that meets this has nothing left to do."""
+    """The job is committed, so an attempt has nothing left to do."""
 
 
 class NotMine(Exception):
@@ -43,33 +43,33 @@ class NotMine(Exception):
 
 
 class Guard(Protocol):
-    """What must hold for a transaction to write."""
+    """The condition for a transaction to write."""
 
     def check(self) -> None:
-        """Wait until it is known.
+        """Wait for the reads, and check the condition.
 
         Raises:
-            NotMine, JobIsCommitted, JobError: it may not write.
+            NotMine, JobIsCommitted, JobError: the transaction may not write.
         """
 
 
 class Log(Protocol):
-    """How an attempt knows what is in, and says what it writes."""
+    """Tells an attempt which rows are in, and records the rows that it writes."""
 
     def claim(self) -> None:
-        """Keep all others from writing."""
+        """Keep all other attempts from writing."""
 
     def new_marks(self, own: set[int]) -> Iterator[bytes]:
-        """Yield the marks that came since the last call and are not of the `own` transactions; after a claim."""
+        """Yield the marks since the last call, except those of the `own` transactions. Call it after a claim."""
 
     def guard(self, tr: Transaction) -> Guard:
         """Start to read in `tr` whether it may write."""
 
     def mark(self, tr: Transaction, digests: list[bytes]) -> int:
-        """Write that `tr` writes rows; return the transaction's number."""
+        """Record that `tr` writes rows. Return the transaction's number."""
 
     def committed(self, number: int) -> None:
-        """Note that this transaction and all before it are in."""
+        """Note that this transaction and all before it have committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class PartitionLog:
     """The marks of one partition, for one attempt.
 
     Args:
-        record: the job's record as it stands while the job runs.
+        record: the stored record of the running job.
     """
 
     def __init__(self, db: Database, keys: JobKeys, partition: int, record: bytes) -> None:
@@ -107,7 +107,7 @@ class PartitionLog:
     def claim(self) -> None:
         """Make this attempt the partition's owner.
 
-        *Conflicts:* every transaction under way that writes the partition's rows fails, and that is its purpose.
+        *Conflicts:* makes every transaction under way that writes the partition's rows fail, on purpose.
         *Cost:* two reads, one write.
         """
         run(attempts(self._db, self._claim))
@@ -124,10 +124,10 @@ class PartitionLog:
         tr.set(self._owner, _OWNER.pack(self._token, tried))
 
     def new_marks(self, own: set[int]) -> Iterator[bytes]:
-        """Yield the marks that came since the last call and are not of the `own` transactions.
+        """Yield the marks since the last call, except those of the `own` transactions.
 
         Raises:
-            NotMine: the partition was claimed by another; what was yielded is right, but there is more.
+            NotMine: another attempt has claimed the partition. The yielded marks are right, but there are more.
 
         *Cost:* one transaction per 16 marks; no write, no conflict.
         """
@@ -142,8 +142,8 @@ class PartitionLog:
                 return
 
     def _read_marks(self, tr: Transaction) -> Steps[list[Any]]:
-        # As long as the owner is this attempt, no other's transaction can have committed since the claim, so what is
-        # read has no gap that a commit under way could still fill.
+        # While this attempt is the owner, no other attempt's transaction can have committed since the claim. So the
+        # marks read here have no gap that a commit under way could still fill.
         guard = self.guard(tr)
         found = yield from rows(
             tr.snapshot, self._keys.mark(self._partition, self._known + 1), self._end, limit=_MARKS_A_READ
@@ -154,16 +154,16 @@ class PartitionLog:
     def guard(self, tr: Transaction) -> Guard:
         """Start to read whether `tr` may write.
 
-        Not by snapshot: a claim, or the job's commit, that comes before `tr`'s own commit makes that fail.
+        It is a plain read, so `tr` fails if a claim or the job's commit comes before its own commit.
         """
         return _Guard(self._check_record, tr.get(self._keys.record), tr.get(self._owner), self._token)
 
     def mark(self, tr: Transaction, digests: list[bytes]) -> int:
         """Write the digests of the rows that `tr` writes, and add to the partition's counts.
 
-        By one atomic add, of both counts as one number: transactions of a partition are under way side by side, and
-        would conflict if they read what they add to. It takes effect with the rows or not at all, so it is exact for
-        all attempts, the killed ones too.
+        It adds to both counts as one number, by one atomic operation. A partition's transactions run concurrently, and
+        would conflict if they read the counts. The addition takes effect together with the rows or not at all, so it is
+        exact for all attempts, including killed ones.
         """
         number = self._next
         self._next += 1
@@ -172,7 +172,7 @@ class PartitionLog:
         return number
 
     def committed(self, number: int) -> None:
-        """Note that this transaction and all before it are in, and so need not be read again."""
+        """Note that this transaction and all before it have committed, so their marks need no read."""
         self._known = number
 
     def _check_record(self, value: Any) -> None:
@@ -180,10 +180,10 @@ class PartitionLog:
 
 
 def check_record(keys: JobKeys, partition: int, expected: bytes, value: Any) -> None:
-    """Check that a job still runs, by its record as it was read.
+    """Check by a job's record that the job still runs.
 
     Raises:
-        JobIsCommitted: it is done. JobError: it was forgotten.
+        JobIsCommitted: it is committed. JobError: it was forgotten.
     """
     stored = bytes(value) if value.present() else None
     if stored == expected:
@@ -200,44 +200,44 @@ def check_record(keys: JobKeys, partition: int, expected: bytes, value: Any) -> 
 
 
 class NoLog:
-    """At least once: nothing is marked, and whatever fails is written again."""
+    """For delivery at least once: it writes no marks, and an attempt writes again after any failure."""
 
     def claim(self) -> None:
         """Do nothing."""
 
     def new_marks(self, own: set[int]) -> Iterator[bytes]:
-        """Know of no marks."""
+        """Yield no marks."""
         return iter(())
 
     def guard(self, tr: Transaction) -> Guard:
-        """Let everything pass."""
+        """Allow every transaction."""
         return self
 
     def check(self) -> None:
-        """Let everything pass."""
+        """Allow every transaction."""
 
     def mark(self, tr: Transaction, digests: list[bytes]) -> int:
-        """Mark nothing."""
+        """Write no mark."""
         return 0
 
     def committed(self, number: int) -> None:
-        """Note nothing."""
+        """Do nothing."""
 
 
 def owner_attempts(value: bytes) -> int:
-    """Return how many attempts a partition had, from its owner's value."""
+    """Return the number of attempts at a partition, from its owner's value."""
     tried: int = _OWNER.unpack(value)[1]
     return tried
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What was counted of a partition in the transactions that wrote it."""
+    """The counts of a partition, from the transactions that wrote it."""
 
     rows: int = 0
     transactions: int = 0
 
 
 def counted(value: bytes) -> Counted:
-    """Return a partition's counts from their value; one by an earlier version has only the rows."""
+    """Return a partition's counts from their value. A value by an earlier version has only the rows."""
     return Counted(*_COUNT.unpack(value.ljust(_COUNT.size, b"\0")))

@@ -1,7 +1,7 @@
-"""A job's record: what the job is, compared before its first row, and what became of it.
+"""A job's record: the job's header, compared before its first row, and its outcome.
 
-While the job runs, every transaction that writes its rows reads the record, and stops when it says that the job is
-committed, or when it is gone: a late attempt then finds the marks removed, and would write everything again.
+While the job runs, every transaction that writes its rows reads the record. It stops if the job is committed or the
+record is gone. A late attempt would otherwise find no marks, and write all rows again.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _FIRST_BYTE = bytes((FORMAT_VERSION << 4,))
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be the same whenever the job is submitted."""
+    """The properties that must be the same at every submission of the job."""
 
     delivery: str
     partitions: int | None
-    """How many partitions the rows are in; None: unknown, it was not said."""
+    """How many partitions the rows are in; None: unknown."""
     codec: str
     value_column: str | None
     queue_column: str | None
@@ -30,13 +30,13 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[tuple[str, str], ...]
     """The columns that are read, each with its Spark type."""
     smart: str | None = None
-    """What makes the smart queues that rows go through. Not in records of earlier versions."""
+    """Names the function that makes the rows' smart queues. Records of earlier versions do not have it."""
 
     def expect(self, job_id: str, other: Header) -> None:
-        """Refuse the job's being submitted again as `other`, if that is not the same.
+        """Refuse a submission of the job as `other`, if the headers differ.
 
         Raises:
-            JobError: it differs; the message says in what.
+            JobError: they differ; the message names the difference.
         """
         differences = [
             f"{name.replace('_', ' ')} was {_shown(getattr(self, name))} and is now {_shown(getattr(other, name))}"
@@ -51,7 +51,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a committed job did."""
+    """The result of a committed job."""
 
     committed_us: int
     partitions: int
@@ -59,17 +59,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     skipped: int
     attempts: int
     size_bytes: int
-    # Not in records of earlier versions.
+    # Records of earlier versions do not have these.
     transactions: int = 0
     conflicts: int = 0
     retries: int = 0
     digest: bytes = b""
-    """Of all rows, in any order (`digests.Met`); empty: not known."""
+    """The digest of all rows, in any order (`digests.Met`); empty: unknown."""
     already_committed: bool = False
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands under the job's key."""
+    """The value under the job's key."""
 
     header: Header
     started_us: int
@@ -79,39 +79,40 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What a job did, or has done so far."""
+    """The report of a job, final or so far."""
 
     job_id: str
     committed: bool
-    """Whether it is done: then all its rows are in, and submitting it again writes nothing."""
+    """Whether the job is committed. Then all its rows are in, and another submission writes nothing."""
     delivery: str
     """``exactlyOnce`` or ``atLeastOnce``."""
     partitions: int | None
-    """Partitions of the input; None if that is not known yet."""
+    """Partitions of the input; None if not known yet."""
     rows: int
-    """Rows that are in the queue through this job."""
+    """Rows that this job put into the queue."""
     skipped: int
-    """Of these, how many the last attempt of their partition found in already; 0 until the job is committed."""
+    """Of these, the rows that the last attempt of their partition found in already; 0 until the job is committed."""
     attempts: int
-    """Attempts of all partitions in all runs: as many as there are partitions, if nothing went wrong."""
+    """Attempts at all partitions in all runs. Without failures it equals the number of partitions."""
     size_bytes: int
     """Bytes of the rows' encoded values; 0 until the job is committed."""
     seconds: float
-    """From the first submission to the commit, by the clocks of the drivers; 0 until the job is committed."""
+    """The time from the first submission to the commit, by the drivers' clocks; 0 until the job is committed."""
     transactions: int
-    """Transactions that wrote its rows, in all attempts, killed ones too: each counts itself. With ``atLeastOnce``,
-    only those of the attempts that finished."""
+    """Transactions that wrote its rows, in all attempts, including killed ones: each counts itself. With
+    ``atLeastOnce``, only those of the attempts that finished."""
     conflicts: int
-    """Commits that failed with 1020, in the attempts that finished; what an attempt met that failed or was killed is
-    not known. 0 until the job is committed."""
+    """Commits that failed with 1020, in the attempts that finished. The conflicts of failed and killed attempts are
+    unknown. 0 until the job is committed."""
     retries: int
-    """How often rows were written again, after such and other failed commits; as `conflicts`, which it includes."""
+    """How many times rows were written again, after these and other failed commits. It counts like `conflicts`, and
+    includes them."""
     already_committed: bool = False
-    """Whether the job was committed when it was last submitted. That submission had the same rows and wrote none."""
+    """Whether the job was committed before its last submission. That submission had the same rows and wrote none."""
 
 
 def encode(record: JobRecord) -> bytes:
-    """Return the stored bytes of a record: one byte with the format's version, and MessagePack."""
+    """Return the stored bytes of a record: one byte with the format's version, then MessagePack."""
     return _FIRST_BYTE + msgspec.msgpack.encode(record)
 
 
@@ -119,7 +120,7 @@ def decode(job_id: str, stored: bytes) -> JobRecord:
     """Return the record in stored bytes.
 
     Raises:
-        FormatError: they are none that this version of the library can read.
+        FormatError: this version of the library can't read them.
     """
     version = stored[0] >> 4 if stored else 0
     if version > FORMAT_VERSION:

@@ -13,16 +13,16 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Rows:
-    """Encoded rows; every list has an entry for each."""
+    """Encoded rows. Every list has an entry for each row."""
 
     stored: list[bytes]
     """The envelopes, as they are stored under the items' keys."""
     digests: list[bytes]
-    """What the rows are known by."""
+    """The digests that identify the rows."""
     queues: list[str | None] | None = None
-    """The name of each row's queue; None, of a row or of all: the one that the job is for."""
+    """The name of each row's queue. None, for a row or for all, means the job's queue."""
     large: list[bytes | None] | None = None
-    """The payloads that stand in chunks; None: there are none."""
+    """The payloads that are stored in chunks; None: there are none."""
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -50,14 +50,14 @@ class Rows:
         )
 
     def sizes(self) -> list[int]:
-        """Return how many bytes each row adds to a transaction, its key aside."""
+        """Return how many bytes each row adds to a transaction, without its key."""
         if self.large is None:
             return list(map(len, self.stored))
         return [len(stored) + len(large or b"") for stored, large in zip(self.stored, self.large, strict=True)]
 
 
 def joined(parts: list[Rows]) -> Rows:
-    """Put rows one behind the other; all parts are of one job."""
+    """Join rows in their order. All parts are of one job."""
     if len(parts) == 1:
         return parts[0]
     large = [part.large or [None] * len(part) for part in parts] if any(part.large for part in parts) else None
@@ -75,7 +75,7 @@ def pack(rows: Rows) -> bytes:
 
 
 def unpack(data: bytes) -> Rows:
-    """Return what `pack` packed."""
+    """Return the rows that `pack` packed."""
     return msgspec.msgpack.decode(data, type=Rows)
 
 

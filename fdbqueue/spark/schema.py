@@ -1,4 +1,4 @@
-"""Does the DataFrame's schema fit the options? Asked on the driver, before any task."""
+"""Checks on the driver, before any task, that the DataFrame's schema fits the options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAP_KEYS = (t.StringType, t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 
 
 def header_of(options: Options, schema: t.StructType) -> Header:
-    """Check `schema` and return what must be the same when the job is submitted again.
+    """Check `schema` and return the header, which must be the same when the job is submitted again.
 
     Raises:
         ValueError: a column is missing or has a type that the codec doesn't take.
@@ -55,7 +55,7 @@ def header_of(options: Options, schema: t.StructType) -> Header:
 
 
 def value_columns(options: Options, schema: t.StructType) -> list[t.StructField]:
-    """Return the columns that values are made of."""
+    """Return the columns that make up the values."""
     if options.value_column is not None:
         return [_field(schema, "valueColumn", options.value_column)]
     return [field for field in schema.fields if field.name not in (options.queue_column, options.headers_column)]

@@ -1,7 +1,8 @@
 """The Python DataSource ``fdbqueue``: a batch sink that Spark finds by its name.
 
-`writer` runs on the driver's side, once, before any task; `write` in a process of an executor, once per attempt at a
-partition; `commit` again on the driver's side, in another process than `writer`. What goes between them is pickled.
+`writer` runs once on the driver's side, before any task. `write` runs in an executor's process, once per attempt at a
+partition. `commit` runs on the driver's side again, in another process than `writer`. The objects passed between them
+are pickled.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ class FdbQueueDataSource(DataSource):
         return NAME
 
     def schema(self) -> NoReturn:
-        """Refuse to be read; a write takes the DataFrame's own schema."""
+        """Refuse a read. A write takes the DataFrame's own schema."""
         raise NotImplementedError(
             "The format fdbqueue writes a queue and reads none: an item that a task has taken could not be given back"
             " when the task fails. Consume it with fdbqueue.layers.consumer, or look at it with Queue.browse."
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse a stream: its batches need a job id each, which one option can't be."""
+        """Refuse a stream: each of its batches needs its own job id, and one option can't give that."""
         raise NotImplementedError(
             "The format fdbqueue is no sink for streams. Use writeStream.foreachBatch, and enqueue each batch there as"
             " a job of its own, with the number of the batch in its job id."
@@ -64,7 +65,7 @@ class FdbQueueDataSource(DataSource):
         """Check everything that can be checked before the first task, and begin the job.
 
         Raises:
-            ValueError: an option, the schema or the mode can't be.
+            ValueError: an option, the schema or the mode is not valid.
             JobError: the job was submitted before, and differs now.
             ChecksBypassed: the queue is smart, and the option ``smart`` is missing.
         """
@@ -78,7 +79,7 @@ class FdbQueueDataSource(DataSource):
 
 @dataclass
 class PartitionWritten(WriterCommitMessage):
-    """What a task tells the driver."""
+    """A task's message to the driver."""
 
     report: PartitionReport
 
@@ -94,7 +95,7 @@ class FdbQueueWriter(DataSourceArrowWriter):
         self._submission = os.urandom(16)
         self._begun: Begun | None = None
         if options.smart is not None:
-            checked.CheckedAppender(options.home(), options.smart)  # raises if it is not there, before the job begins
+            checked.CheckedAppender(options.home(), options.smart)  # raises if it is missing, before the job begins
         with fdbqueue.open(options.url) as db:
             if options.exactly_once:
                 self._begun = begin_job(db, self._keys(), header)
@@ -104,7 +105,7 @@ class FdbQueueWriter(DataSourceArrowWriter):
                 check_report(db, self._keys(), header)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionWritten:
-        """Write one partition; Spark may call it again for the same one, and twice at the same time."""
+        """Write one partition. Spark may call it again for the same partition, and twice at the same time."""
         partition = _partition()
         columns = Columns(self._options, self._columns)
         committed = self._begun is not None and self._begun.committed
@@ -120,7 +121,7 @@ class FdbQueueWriter(DataSourceArrowWriter):
             return PartitionWritten(attempt.finish())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit the job, once all its partitions are in."""
+        """Commit the job, after all its partitions were written."""
         if self._options.job_id is None:
             return
         reports = [message.report for message in messages if isinstance(message, PartitionWritten)]
@@ -134,13 +135,13 @@ class FdbQueueWriter(DataSourceArrowWriter):
                 report_job(db, self._keys(), self._header, self._started_us, reports)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Drop what tasks kept aside. What is in the queue stays there for the next submission of the job."""
+        """Drop the rows that tasks stored aside. Rows in the queue stay for the next submission of the job."""
         if self._begun is not None and self._begun.resumed:
             with fdbqueue.open(self._options.url) as db:
                 drop(db, self._keys(), self._submission)
 
     def at(self, point: str) -> None:
-        """Do nothing; called in `write` at each point where tests make a task fail."""
+        """Do nothing. `write` calls this at each point where tests make a task fail."""
 
     def _taking(self, db: Database, partition: int) -> Attempt | Holder | Counter:
         begun = self._begun

@@ -1,4 +1,4 @@
-"""Threads beside an event loop, for work that a handler which blocks the loop must not delay."""
+"""Threads beside an event loop. A handler that blocks the loop does not delay their work."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from contextvars import copy_context
 
 
 class Background:
-    """A thread that works again and again until it is closed, and a future of its end.
+    """A thread that works repeatedly until it is closed, and a future of its end.
 
     The thread is a daemon: a database that does not answer must not keep the process from ending. It also ends after
     its event loop was closed.
 
     Args:
-        name: of the thread.
+        name: the thread's name.
         work: called in the thread.
-        seconds: how long to wait at most before each call; `wake` ends the wait.
+        seconds: the longest wait before each call; `wake` ends the wait.
         last: whether to call `work` once more when the thread is closed.
     """
 
     def __init__(self, name: str, work: Callable[[], None], seconds: float, *, last: bool = False) -> None:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        """Done when the thread has ended; holds what `work` raised."""
+        """Done when the thread has ended; holds the exception of `work`."""
         self._work = work
         self._seconds = seconds
         self._last = last
@@ -34,7 +34,7 @@ class Background:
         threading.Thread(target=copy_context().run, args=(self._run,), name=f"fdbqueue-{name}", daemon=True).start()
 
     def wake(self) -> None:
-        """Call `work` soon. From any thread."""
+        """Make the thread call `work` soon. Call this from any thread."""
         if not self._woken.is_set():
             self._woken.set()
 

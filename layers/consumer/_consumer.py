@@ -28,19 +28,20 @@ class Consumer:
     """Runs a handler for the items of a queue.
 
     Args:
-        source: what to lease from: `Leases`, with their policy for failures, a layer that has leases, such as a
-            `PriorityQueue`, or a `Subscription`, on its credit.
-        handler: called with each lease. A coroutine function is awaited. Any other function runs in a thread, and if
-            it returns an awaitable, that is awaited. `Snooze` puts the item off, another exception fails the attempt.
+        source: leases items for the consumer: `Leases`, with their policy for failures; a layer that has leases, such
+            as a `PriorityQueue`; or a `Subscription`, on its credit.
+        handler: called with each lease. A coroutine function is awaited. Any other function runs in a thread. If it
+            returns an awaitable, that is awaited. `Snooze` puts the item off; any other exception fails the attempt.
         concurrency: how many handlers run at once.
-        duration: of a lease, in seconds; also how long an item waits when this process dies. Extended in time.
+        duration: the duration of a lease in seconds, extended in time. It is also how long an item waits if this
+            process dies.
         prefetch: how many items are leased ahead of the running handlers; by default `concurrency` items.
         grace: how many seconds running handlers have to end after `stop`.
-        handler_timeout: after how many seconds a handler's attempt fails; None: never. A coroutine is then cancelled. A
-            thread runs on until its function returns, and its lease is given back.
+        handler_timeout: the number of seconds after which a handler's attempt fails; None: never. A coroutine is then
+            cancelled. A thread runs on until its function returns, and its lease is given back.
         name: the consumer's name in its leases; host name and process id by default.
         signals: whether blocking `run` and `drain` stop at SIGTERM and SIGINT. They do so in the main thread only, and
-            restore the handlers that were there. In an event loop a consumer touches no signal handler.
+            restore the former handlers. In an event loop a consumer touches no signal handler.
 
     In an event loop, await the verbs as ``consumer.run.aio(db)``, or run the consumer beside a body:
 
@@ -101,7 +102,7 @@ class Consumer:
         """Handle items, and wait for more, until `stop` is called.
 
         In the main thread, SIGTERM and SIGINT stop it too, and a second signal ends it without grace. Awaited as
-        ``await consumer.run.aio(db)``, it stops when its task is cancelled, and raises the cancellation again when all
+        ``await consumer.run.aio(db)``, it stops when its task is cancelled. It raises the cancellation again when all
         handlers have ended. A second cancellation ends it without grace.
 
         Args:
@@ -160,7 +161,7 @@ class Consumer:
     def _tell(self, what: Callable[[Run], None]) -> None:
         current = self._run
         if current is not None:
-            with contextlib.suppress(RuntimeError):  # it has just ended
+            with contextlib.suppress(RuntimeError):  # the run has just ended
                 current.loop.call_soon_threadsafe(what, current)
 
     async def _to_the_end(self, db: Database, terms: Terms) -> ConsumerReport:

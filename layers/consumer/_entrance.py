@@ -1,4 +1,4 @@
-"""Ways into an event loop: blocking, with signals; awaited, as steps; and beside the body of an ``async with``."""
+"""Ways into an event loop: blocking, with signals; awaited, as steps; or beside the body of an ``async with``."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _log = logging.getLogger("fdbqueue.layers.consumer")
 def in_event_loop(
     work: Work[T], *, name: str, blocking: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
 ) -> Steps[T]:
-    """Run a coroutine as steps: in the caller's event loop if they are awaited, else in a new loop.
+    """Run a coroutine as steps: in the caller's event loop if they are awaited, otherwise in a new loop.
 
     A cancellation is passed to the coroutine, and the steps end when the coroutine has ended.
 
     Args:
         work: makes the coroutine.
-        name: of the verb, for the message.
+        name: the verb's name, for the message.
         blocking: is entered while the thread is blocked.
 
     Raises:
@@ -47,7 +47,7 @@ def in_event_loop(
 
 
 class _InEventLoop(Generic[T]):
-    """The future of a coroutine that begins when it is waited for."""
+    """The future of a coroutine that begins at the first wait for it."""
 
     __slots__ = ("_blocking", "_name", "_task", "_work")
 
@@ -94,16 +94,16 @@ def _loop_runs() -> bool:
 
 @contextlib.contextmanager
 def at_signals(stop: Callable[[], None], hurry: Callable[[], None]) -> Iterator[None]:
-    """While this lasts, call `stop` at the first SIGTERM or SIGINT, and `hurry` at the second.
+    """In this context, call `stop` at the first SIGTERM or SIGINT, and `hurry` at the second.
 
-    Only in the main thread, where Python handles signals. The second signal and the end restore the handlers from
-    before. `loop.add_signal_handler` would not do: it takes the wake-up descriptor from another loop of this thread,
+    It works only in the main thread, where Python handles signals. The second signal and the end restore the former
+    handlers. `loop.add_signal_handler` is unsuitable: it takes the wake-up descriptor from another loop of this thread,
     and shares it with a forked child.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # Python can't restore a handler that it did not install. Such a one stays.
+    # Python can't restore a handler that it did not install, so such a handler stays.
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: handler for number in numbers if (handler := signal.getsignal(number)) is not None}
     pid = os.getpid()
@@ -115,7 +115,7 @@ def at_signals(stop: Callable[[], None], hurry: Callable[[], None]) -> Iterator[
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal came
-        if os.getpid() != pid:  # a handler forked this child, which the signal is for
+        if os.getpid() != pid:  # a handler forked this child, and the signal is for it
             restore()
             signal.raise_signal(number)
         elif came:
@@ -138,13 +138,13 @@ def at_signals(stop: Callable[[], None], hurry: Callable[[], None]) -> Iterator[
 class Beside(Generic[T]):
     """A coroutine that runs beside the body of an ``async with``.
 
-    It is stopped when the body ends, and awaited. If it fails before, the body is cancelled, and the ``async with``
-    raises the failure instead of the cancellation, like an `asyncio.TaskGroup`.
+    It is stopped and awaited when the body ends. If it fails before that, the body is cancelled. The ``async with``
+    then raises the failure instead of the cancellation, like an `asyncio.TaskGroup`.
 
     Args:
         work: makes the coroutine.
-        stop: lets it end.
-        given: what ``as`` names.
+        stop: makes the coroutine end.
+        given: the object that ``as`` names.
     """
 
     def __init__(self, work: Work[Any], stop: Callable[[], None], given: T) -> None:
@@ -164,7 +164,7 @@ class Beside(Generic[T]):
         except asyncio.CancelledError:
             await self._end()
             raise
-        if self._task.done():  # it has refused its arguments
+        if self._task.done():  # the coroutine has refused its arguments
             self._task.result()
         self._task.add_done_callback(self._ended)
         return self._given
@@ -174,7 +174,7 @@ class Beside(Generic[T]):
     ) -> None:
         cancelled = await self._end() or (error if isinstance(error, asyncio.CancelledError) else None)
         if self._interrupted and not self._parent.uncancel():
-            cancelled = None  # it was the one that this object requested
+            cancelled = None  # this object requested the cancellation itself
         failure = None if self._task.cancelled() else self._task.exception()
         if error is not None and not isinstance(error, asyncio.CancelledError):
             if failure is not None:
@@ -186,7 +186,7 @@ class Beside(Generic[T]):
             raise cancelled
 
     async def _end(self) -> asyncio.CancelledError | None:
-        """Stop the task and wait for its end. Pass a cancellation on to it, and return that."""
+        """Stop the task and wait for its end. Pass a cancellation on to it, and return that cancellation."""
         self._leaving = True
         self._stop()
         cancelled = None

@@ -1,4 +1,4 @@
-"""The leases that a consumer holds, and verbs that settle many of them in one transaction."""
+"""The leases that a consumer holds, and verbs that apply to many of them in one transaction."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Hold:
 
     lease: Lease
     extended_at: float = field(default_factory=time.monotonic)
-    """When it was leased or extended last, by `time.monotonic`."""
+    """When it was last leased or extended, by `time.monotonic`."""
     begun: bool = False
     """Whether its handler was called."""
     ends_at: float = math.inf
     """When its handler's time is over, by `time.monotonic`."""
     settling: bool = False
-    """Whether its handler has ended, so that the lease is being acked or given back."""
+    """Whether its handler has ended, so that the consumer is acking it or giving it back."""
     missing: bool = False
-    """Whether an extension found it lost. A running handler may have acked it in its own transaction."""
+    """Whether an extension found the lease lost. A running handler may have acked it in its own transaction."""
     told: bool = False
-    """Whether the log says that it is lost, or not extended any more."""
+    """Whether the log already reports it lost, or no longer extended."""
 
     def overdue(self) -> bool:
         """Return whether its handler has run for too long. Such a lease is not extended."""
@@ -52,7 +52,7 @@ def all_not_lost(db: Database, leases: Leases, verb: Verb, batch: list[Hold], **
 
     Args:
         db: a database.
-        leases: of the queue.
+        leases: the leases of the queue.
         verb: the steps of a verb that takes a transaction and leases, such as ``leases.ack_many.steps``.
         batch: the holds.
         terms: further arguments of the verb.
@@ -70,7 +70,7 @@ def all_not_lost(db: Database, leases: Leases, verb: Verb, batch: list[Hold], **
             for hold in suspects:
                 if counts[hold.lease.position] == 1:
                     lost.append(hold)
-                else:  # one lost lease of the item, and a live one that this consumer took later
+                else:  # a lost lease of the item, and a live lease that this consumer took later
                     lost += yield from all_not_lost(db, leases, verb, [hold], **terms)
         except FDBError as error:
             if error.code not in (TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD) or len(batch) == 1:
@@ -87,7 +87,7 @@ def _in_one_transaction(
     """Apply a verb to all holds, or to none.
 
     Raises:
-        FDBError: 1007, if one transaction lives too short to read so many.
+        FDBError: 1007, if one transaction lives too short to read this many.
     """
     portion = AdaptiveLimit(len(batch))
     held = [hold.lease for hold in batch]

@@ -28,13 +28,13 @@ from ._holds import BATCH_ITEMS, Hold, all_not_lost
 from ._terms import ConsumerReport, Terms
 
 GIVE_BACK_SECONDS = 5.0
-"""How long to wait for a database that doesn't answer, or a handler that was cancelled, before the end."""
+"""How long to wait, before the end, for a database that doesn't answer or a handler that was cancelled."""
 
 _log = logging.getLogger("fdbqueue.layers.consumer")
 
 
 class Run:
-    """One run of a consumer, in one event loop. Its threads ack, extend and renew; all else is done in the loop."""
+    """One run of a consumer, in one event loop. Its threads ack, extend and renew; the loop does the rest."""
 
     def __init__(
         self, db: Database, source: Leases | Subscription, handler: Handler, terms: Terms, report: ConsumerReport
@@ -53,31 +53,31 @@ class Run:
         self._terms = terms
         self._report = report
         self._held: dict[Hold, None] = {}
-        """All that is leased and not yet settled, in order."""
+        """All leases that are held, in order."""
         self._ready: deque[Hold] = deque()
-        """Leased, not begun."""
+        """Leases whose handlers have not begun."""
         self._done: deque[Hold] = deque()
-        """To be acked."""
+        """Leases to ack."""
         self._stopping: asyncio.Future[None] = self.loop.create_future()
         self._hurrying: asyncio.Future[None] = self.loop.create_future()
         self._cancellation: asyncio.CancelledError | None = None
         self._extending: Background
         self._acking: Background
         self._extend_all = False
-        """Whether to extend at once all that is held, whenever it was leased."""
+        """Whether to extend all held leases at once, whenever they were leased."""
         self._changed = asyncio.Event()
-        """Something was handled or settled, so that there may be room for more, or all be done."""
+        """Set when a lease was handled or given up: there may be room for more, or all may be done."""
         self._idle: deque[asyncio.Future[None]] = deque()
         """Workers that wait to be woken."""
         self._will_wake = False
         self._running = 0
-        """How many handlers are at work, or what came of them is being settled."""
+        """How many handlers are at work, or have results that are being written."""
         self._not_returned: list[FDBError] = []
         self._handler = handler
         self._threads = None if is_async(handler) else Threads(handler, self._thread_freed)
 
     def stop(self) -> None:
-        """Begin nothing more, and give the running handlers their grace."""
+        """Begin no more handlers, and give the running ones their grace."""
         if not self._stopping.done():
             self._stopping.set_result(None)
         self._changed.set()
@@ -91,7 +91,7 @@ class Run:
             self._hurrying.set_result(None)
 
     async def to_the_end(self) -> None:
-        """Lease, handle and settle until the run was stopped or cancelled, or something failed, and raise that."""
+        """Lease and handle items until the run is stopped or cancelled, or something fails. Raise the failure."""
         spawn, terms = self.loop.create_task, self._terms
         self._extending = Background("extend", self._extend_in_time, terms.duration / 3)
         self._acking = Background("ack", self._ack_what_is_done, terms.duration, last=True)
@@ -100,14 +100,14 @@ class Run:
             threads.append(Background("renew", self._renew, self._subscription.ownership / 3))
         leasing = spawn(self._lease_while_there_is_room())
         workers = [spawn(self._work()) for _ in range(terms.concurrency)]
-        # The leasing task ends when a drain is done. If another one ends, it has failed.
+        # The leasing task ends when a drain is done. If any other task ends, it has failed.
         everything = [leasing, *workers, *(thread.ended for thread in threads)]
         await self._wait([*everything, self._stopping])
         if any(task.cancelled() for task in everything) and self._cancellation is None:
             self._cancellation = asyncio.CancelledError("A task of the consumer was cancelled from outside.")
         self.stop()
         deadline = self.loop.time() + terms.grace
-        # The outcome of a lease that is cancelled is unknown, so it gets time to end.
+        # The outcome of a cancelled lease call is unknown, so the call gets time to end.
         await self._wait([leasing], terms.grace)
         await self._give_back(self._taken_from_ready())
         await self._wait([_all(workers)], deadline - self.loop.time())
@@ -116,13 +116,13 @@ class Run:
         await self._wait([self._acking.ended], GIVE_BACK_SECONDS, patient=True)
         if self._threads is not None:
             self._threads.close()
-        # Handlers that still hold a lease had their time.
+        # Handlers that still hold a lease have used up their time.
         await self._give_back(list(self._held))
         for thread in threads:
             thread.close()
         await self._wait([_all(thread.ended for thread in threads)], GIVE_BACK_SECONDS, patient=True)
         for thread in threads:
-            thread.ended.cancel()  # a thread that still waits for the database is left to itself
+            thread.ended.cancel()  # a thread that still waits for the database is left running
         failed = [error for one in everything if (error := _error_of(one)) is not None]
         failures = [*failed, *self._not_returned]
         if self._cancellation is not None:
@@ -167,7 +167,7 @@ class Run:
         terms = self._terms
         while not self._stopping.done():
             room = terms.capacity - len(self._held)
-            # Not for a few: a transaction costs about the same for one as for a hundred.
+            # Do not lease only a few: a transaction costs about the same for one item as for a hundred.
             if self._stuck():
                 await self._wait_for_a_thread()
                 continue
@@ -185,18 +185,18 @@ class Run:
             if not taken and terms.until_empty:
                 if held_nothing:
                     return
-                # An item that was held during this look may be available again, now or later.
+                # An item that was held during this call may be available again, now or later.
                 self._changed.clear()
                 if self._held and not self._stopping.done():
                     await self._changed.wait()
 
     async def _lease(self, limit: int) -> list[Lease]:
-        """Lease some items; wait for the first, unless all there is to do is to empty the queue, or it is stopped."""
+        """Lease some items. Wait for the first one, unless this is a drain or the run is stopped."""
         terms = self._terms
         timeout = 0.0 if terms.until_empty else None
         verb = self._lease_many(self._db, limit=limit, duration=terms.duration, timeout=timeout)
         if self._subscription is not None and terms.until_empty:
-            # It never waits. Cancelled while it commits, it might leave leases that no consumer knows.
+            # This call never waits. If it is cancelled while it commits, it may leave leases that no consumer knows.
             taken: list[Lease] = await verb
             return taken
         leasing: asyncio.Task[list[Lease]] = self.loop.create_task(verb)
@@ -204,7 +204,7 @@ class Run:
             awaited: list[asyncio.Future[Any]] = [leasing, self._stopping]
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # A wait that is cancelled takes nothing.
+            # A cancelled wait takes nothing.
             leasing.cancel()
             await asyncio.wait([leasing])
         return [] if leasing.cancelled() else leasing.result()
@@ -216,8 +216,8 @@ class Run:
                 self._idle.append(woken)
                 await woken
                 continue
-            # The loop calls this when a handler awaits something. Handlers that never do are called by one worker, one
-            # after the other, while the other workers sleep.
+            # The loop calls this when a handler awaits. If no handler ever awaits, one worker calls them one after the
+            # other, while the other workers sleep.
             if not self._will_wake:
                 self._will_wake = True
                 self.loop.call_soon(self._wake_one)
@@ -273,7 +273,7 @@ class Run:
 
     async def _handle(self, hold: Hold) -> None:
         lease, timeout = hold.lease, self._terms.handler_timeout
-        if hold.missing:  # and the item is another's
+        if hold.missing:  # and another consumer has the item
             self._report.lost += 1
             self._let_go(hold)
             return
@@ -287,8 +287,8 @@ class Run:
         except Snooze as snooze:
             await self._settle(hold, self._leases.snooze.aio(self._db, lease, delay=snooze.seconds), "snoozed")
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
-            # Any error of a handler fails the attempt, and is kept with the item. That includes the cancellation of a
-            # future that the handler awaits, but not the end of the run.
+            # Any error of a handler fails the attempt, and is stored with the item. That includes the cancellation of a
+            # future that the handler awaits. It does not include the end of the run.
             if isinstance(error, asyncio.CancelledError) and await self._is_ending():
                 raise
             told = "A handler failed for the item %s of %r, at attempt %d."
@@ -305,7 +305,7 @@ class Run:
                 self._acking.wake()
 
     async def _is_ending(self) -> bool:
-        """Return whether the run, or the end of the event loop, has cancelled this worker, and not its handler."""
+        """Return whether the end of the run or of the event loop has cancelled this worker, rather than its handler."""
         task = asyncio.current_task()
         if task is None or not task.cancelling():
             return False
@@ -383,13 +383,13 @@ class Run:
     def _note_missing(self, hold: Hold) -> None:
         if hold.settling or hold not in self._held:
             return
-        # A running handler may have acked its own lease, and returns ACKED soon: it has a third of the duration.
+        # A running handler may have acked its own lease. It has a third of the duration to return ACKED.
         if hold.missing or not hold.begun:
             self._tell(hold, "is lost: it ran out, or it was taken away")
         hold.missing = True
 
     def _lost(self, hold: Hold) -> None:
-        """Count a lease that was lost when it was to be settled."""
+        """Count a lease that was lost before it could be acked or given back."""
         self._report.lost += 1
         self._tell(hold, "was lost before it could be settled: the item may be handled again")
 
@@ -406,7 +406,7 @@ class Run:
             self._subscription.renew(self._db)
 
     def _relies_on(self, position: Position, token: bytes) -> bool:
-        """Return whether a lease that has run out is held here; it is extended then."""
+        """Return whether this consumer holds a lease that has expired. If so, it extends the lease."""
         for hold in list(self._held):
             if hold.lease.position == position and hold.lease.token == token and not hold.overdue():
                 self._extend_all = True
@@ -420,7 +420,7 @@ class Run:
         return holds
 
     async def _give_back(self, holds: list[Hold]) -> None:
-        """Give back the leases that are still held. Try again if the event loop, as it ends, cancels all tasks."""
+        """Give back the leases that are still held. Try again if the event loop, at its end, cancels all tasks."""
         while True:
             returning = self.loop.create_task(self._return([hold for hold in holds if hold in self._held]))
             await self._wait([returning], patient=True)
@@ -470,7 +470,7 @@ def _told(error: BaseException) -> str:
 
 
 def _all(futures: Iterable[asyncio.Future[Any]]) -> asyncio.Future[Any]:
-    """Return the future of the end of them all, however they end."""
+    """Return a future that is done when all are done, however they end."""
     return asyncio.gather(*futures, return_exceptions=True)
 
 

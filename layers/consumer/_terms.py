@@ -1,4 +1,4 @@
-"""How a consumer is to run, and its report of what it has done."""
+"""The settings of a consumer, and its report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a consumer is to run."""
+    """The settings of a consumer."""
 
     concurrency: int
     capacity: int
@@ -21,22 +21,22 @@ class Terms:
 
 @dataclass(slots=True)
 class ConsumerReport:
-    """What a consumer has done so far."""
+    """The report of a consumer so far."""
 
     acked: int = 0
-    """Items whose handlers returned, and that are gone."""
+    """Items whose handlers returned, and that have left the queue."""
     failed: int = 0
     """Attempts that failed: the handler raised, or took longer than `handler_timeout`."""
     dead: int = 0
-    """Of those, the ones that were an item's last."""
+    """Of those, the last attempts of their items."""
     snoozed: int = 0
     """Items that a handler put off."""
     returned: int = 0
-    """Items that were given back untouched, or unfinished, at the end."""
+    """Items that were given back at the end, not begun or not finished."""
     lost: int = 0
     """Leases that were lost while the consumer relied on them; each is logged as a warning."""
     extended: int = 0
-    """Leases that were extended, each time counted."""
+    """Extensions of leases; a lease counts each time."""
     seconds: float = 0.0
     """From the start to the end, or until now."""
 

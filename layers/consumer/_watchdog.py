@@ -1,21 +1,22 @@
-"""The watchdog: gives back what crashed consumers held, and tells who it was.
+"""The watchdog: gives back the items of crashed consumers, and reports these consumers.
 
 Challenge
-    Leases that expired are settled by whoever leases next. A queue that nobody leases from, since its only consumer
-    has crashed, needs somebody else; and somebody who restarts that consumer.
+    The next lease call on a queue fires its due timers, and so ends expired leases. If a queue's only consumer has
+    crashed, no call comes. Then another process has to end the leases, and to restart the consumer.
 
 Keys
     None of its own.
 
 Ordering
-    As the leases': items stand where they stood.
+    As for leases: items keep their places.
 
 Guarantees
-    A timer is settled at most `interval` seconds after it is due, by the watchdog's clock, and as long as the watchdog
-    runs. Any number of watchdogs may run: each item is reclaimed by one of them, which calls its hook.
+    A timer fires at most `interval` seconds after it is due, by the watchdog's clock, while the watchdog runs. Any
+    number of watchdogs may run: one of them reclaims each item and calls its hook.
 
 Limits
-    The hook is called after the commit, and not again if the watchdog dies in between: at most once per item.
+    The watchdog calls the hook after the commit. It does not repeat the call if it dies in between: at most once per
+    item.
 
 Source
     The SCS Agent Queue protocol 0.01: "Watchdog Agent checks what is going on and tries to fix it, for example by
@@ -47,7 +48,7 @@ _IN_A_TRANSACTION = "In a transaction use Leases.reclaim(tr)."
 
 @dataclass(slots=True)
 class WatchdogReport:
-    """What a watchdog has done so far."""
+    """The report of a watchdog so far."""
 
     leases: int = 0
     """Expired leases that it ended."""
@@ -60,18 +61,18 @@ class WatchdogReport:
 
 
 class Watchdog:
-    """Settles a queue's timers as they fall due.
+    """Fires a queue's timers as they become due.
 
     Its verbs make their own transactions: they take a database and refuse a transaction. Both have an awaitable form,
     ``await watchdog.run.aio(db)``.
 
     Args:
-        leases: whose, or a layer that has leases, such as a `PriorityQueue`. Their policy decides what becomes of items
-            whose leases expired.
-        hook: called for each expired lease, after its item was given back, with the item, its former consumer and its
-            fate. What it raises is logged. No coroutine function: it is not awaited.
-        interval: seconds after which it looks again, at the latest; sooner if a timer is known to be due.
-        batch: how many timers one transaction settles at most.
+        leases: the leases of the queue, or a layer that has leases, such as a `PriorityQueue`. Their policy decides
+            what happens to items whose leases expired.
+        hook: called for each expired lease, after its item was given back. It gets the item, its former consumer and
+            its disposition. Its exceptions are logged. It can't be a coroutine function, since it is not awaited.
+        interval: the longest wait between two sweeps, in seconds. It is shorter if a timer is known to be due.
+        batch: how many timers one transaction fires at most.
 
     >>> import fdbqueue
     >>> now = 1_000.0
@@ -110,9 +111,9 @@ class Watchdog:
 
     @verb
     def sweep(self, db: Database) -> Steps[WatchdogReport]:
-        """Settle all timers that are due, in as many bounded transactions as it takes, and return what was done so far.
+        """Fire all due timers, in any number of bounded transactions, and return the report so far.
 
-        *Conflicts:* with acks, extensions and leases of the same items, and then it tries again. *Cost:* as
+        *Conflicts:* with acks, extensions and leases of the same items; it then tries again. *Cost:* as
         `Leases.reclaim`.
         """
         only_database(db, "Watchdog.sweep", _IN_A_TRANSACTION)
@@ -126,9 +127,9 @@ class Watchdog:
 
     @verb
     def run(self, db: Database) -> Steps[WatchdogReport]:
-        """Sweep, again and again, until `stop` is called from another thread or task, or from the hook.
+        """Sweep repeatedly until `stop` is called from another thread or task, or from the hook.
 
-        *Conflicts:* as `sweep`. *Cost:* as `sweep`, and a read after each to see when to come again.
+        *Conflicts:* as `sweep`. *Cost:* as `sweep`, and a read after each sweep for the time of the next.
         """
         only_database(db, "Watchdog.run", _IN_A_TRANSACTION)
         while not self._stop.asked:
@@ -138,7 +139,7 @@ class Watchdog:
         return self.report
 
     def stop(self) -> None:
-        """Let `run` come back after the transaction that it is at."""
+        """Make `run` return after its current transaction."""
         self._stop.ask()
 
     def _note(self, reclaimed: Reclaimed) -> None:
@@ -164,5 +165,5 @@ class Watchdog:
         at_us = yield from attempts(db, partial(next_due_us, layout=self.leases.layout, now_us=now_us))
         if at_us is None:
             return self._interval
-        # One microsecond more, or it would look again just before.
+        # Add one microsecond. Otherwise the next sweep would come just before the timer is due.
         return min(self._interval, max(0.0, (at_us + 1 - now_us) / 1e6))

@@ -2,10 +2,9 @@
 
 General layout
 --------------
-`command.py` is what the command line calls and `stages.py` what it does, in order: `flights.py` unpacks the input
-and says what must come out; a loader process enqueues it (`load_spark.py`, or `load_plain.py` without Java);
-consumer processes (`consumer.py`) take it out; `results.py` has what they write beside the queue, in the very
-transactions that take items out, and so what there is to check. `children.py` starts those processes and starts them
-again when they are killed. Everything that a run knows stands in the database: a run that was killed is taken up by
-the next one.
+`command.py` is the command, and `stages.py` runs its stages in order. `flights.py` unpacks the input and computes the
+expected output. A loader process enqueues the input (`load_spark.py`, or `load_plain.py` without Java). Consumer
+processes (`consumer.py`) take it out. `results.py` has their results: they write these beside the queue, in the same
+transactions that take items out. `children.py` starts those processes, and restarts them when they are killed. The
+whole state of a run is in the database, so that the next run can continue a killed one.
 """

@@ -1,4 +1,4 @@
-"""The end of the demo: did every flight come out exactly once?"""
+"""The end of the demo: checks whether every flight came out exactly once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fdbqueue.cli.demo.results import LOADER, Results, Tally
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the check found."""
+    """The result of the check."""
 
     exact: bool
     text: str
 
 
 def verdict(db: Any, results: Results, flights: Flights) -> Verdict:
-    """Compare what the consumers took with what the file holds, and the queue with its counters."""
+    """Compare the consumers' items with the file, and the queue with its counters."""
     tallies = results.tallies(db)
     taken = sum((tally for who, tally in tallies.items() if who != LOADER), Tally())
     report = results.queue.check(db)

@@ -36,10 +36,10 @@ class Child:
             return subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def is_done(self) -> bool:
-        """Say whether the process did all it had to; start it again if something killed it.
+        """Return whether the process has finished. Start it again if it was killed.
 
         Raises:
-            DemoError: it failed by itself, or was killed too often.
+            DemoError: it failed on its own, or was killed too often.
         """
         code = self._process.poll()
         if code is None:
@@ -53,7 +53,7 @@ class Child:
         return False
 
     def wait(self, seconds: float) -> None:
-        """Wait for the process' end, but not longer than `seconds`."""
+        """Wait for the end of the process, for at most `seconds`."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -74,7 +74,7 @@ def _ending(code: int) -> str:
 
 @contextmanager
 def running(children: list[Child]) -> Iterator[list[Child]]:
-    """Stop the children that still run when the block is left."""
+    """Stop the children that still run at the end of the block."""
     try:
         yield children
     finally:
@@ -83,7 +83,7 @@ def running(children: list[Child]) -> Iterator[list[Child]]:
 
 
 def watch(children: Sequence[Child], look: Callable[[], None]) -> None:
-    """Call `look` again and again until all children are done."""
+    """Call `look` repeatedly until all children are done."""
     while True:
         left = [child for child in children if not child.is_done()]
         look()

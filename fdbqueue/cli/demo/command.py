@@ -35,8 +35,8 @@ def demo(
 ) -> None:
     """Run a year of flights through a queue, by Spark and several processes, and check that each came out once.
 
-    Kill any of the processes, or all of them, with -9: a killed one is started again, and a killed demo goes on
-    where it was when it is run again. FDBQUEUE_URL is not looked at; the demo keeps to its own folder.
+    Kill any of the processes, or all of them, with -9. A killed process is started again. A killed demo continues where
+    it was when you run it again. The demo ignores FDBQUEUE_URL and uses its own folder.
     """
     where = url or f"file:{folder / 'queue'}"
     if where.startswith("memory:"):

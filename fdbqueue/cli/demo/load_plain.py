@@ -1,4 +1,4 @@
-"""The demo's load without Spark: bulk calls, each in a transaction that also says how far the load is.
+"""The demo's load without Spark: bulk calls, each in a transaction that also records the load's progress.
 
 Run as ``python -m fdbqueue.cli.demo.load_plain URL QUEUE CSV BATCH``.
 """
@@ -18,7 +18,7 @@ from fdbqueue.cli.demo.results import LOADER, Results, Tally
 
 
 def load(url: str, results: Results, path: Path, batch: int) -> None:
-    """Enqueue the flights of a CSV file, going on where an earlier load was killed."""
+    """Enqueue the flights of a CSV file. Continue where an earlier load was killed."""
     parent = os.getppid()
     with fdbqueue.open(url) as db:
         done = results.next_row(db)
@@ -35,10 +35,10 @@ def load(url: str, results: Results, path: Path, batch: int) -> None:
 
 @transactional
 def enqueue_from(tr: Any, results: Results, row: int, values: list[dict[str, Any]]) -> bool:
-    """Enqueue the flights that follow the first `row` ones; False if others are already in."""
+    """Enqueue the flights that follow the first `row` ones. Return False if others are already in."""
     reached = results.next_row(tr)
     if reached != row:
-        # After an unknown outcome this very call may have been repeated although it had taken effect.
+        # After an unknown outcome this call may run again although it had taken effect.
         return reached == row + len(values)
     results.queue.enqueue_many(tr, values)
     results.set_next_row(tr, row + len(values))

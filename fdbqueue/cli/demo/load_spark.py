@@ -21,7 +21,7 @@ PARENT_LOOK_SECONDS = 0.5
 
 
 def load(url: str, results: Results, path: Path, job: str, folder: Path, batch: int) -> None:
-    """Enqueue the flights of a CSV file; a load that was killed is repeated, and writes what is not in yet."""
+    """Enqueue the flights of a CSV file. After a killed load, enqueue only those that are not in yet."""
     spark = _session(folder)
     register(spark)
     write(_flights(spark, path), url, results.name, job, batch)
@@ -33,7 +33,7 @@ def load(url: str, results: Results, path: Path, job: str, folder: Path, batch: 
 
 
 def write(flights: DataFrame, url: str, queue: str, job: str, batch: int) -> None:
-    """Write a DataFrame to a queue: this is all that a program of your own needs."""
+    """Write a DataFrame to a queue. A program of your own needs only this."""
     (
         flights.write.format("fdbqueue")
         .mode("append")
@@ -71,7 +71,7 @@ def _session(folder: Path) -> SparkSession:
 
 
 def _end_with(parent: int) -> None:
-    """End this process, and with it Spark, when the demo that started it is gone."""
+    """End this process, and with it Spark, when its parent, the demo, has ended."""
     gone = threading.Event()
 
     def look() -> None:

@@ -1,7 +1,7 @@
-"""What a run writes beside its queue: how far it is, and what each process did.
+"""The results of a run, beside its queue: its progress, and a tally of each process.
 
-A consumer adds what it took to its tally in the transaction that takes it out. Both take effect or neither does,
-whatever kills the process and whenever; that is all there is to being exact.
+A consumer adds its items to its tally in the transaction that takes them out. Both take effect or neither does,
+whenever the process is killed. Exactness needs no more than that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOADER = "loader"
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What one process did, or several together."""
+    """The tally of one process, or of several together."""
 
     items: int = 0
     digest: int = 0
@@ -40,7 +40,7 @@ class Results:
     """A run's queue, and the keys beside it.
 
     Args:
-        name: the queue's; the results stand under the same name with ``-results`` behind it.
+        name: the queue's name; the results are under the same name with ``-results`` appended.
     """
 
     def __init__(self, name: str) -> None:
@@ -55,7 +55,7 @@ class Results:
 
     @transactional
     def begin(self, tr: Any, flights: Flights, loader: str, fresh: bool) -> str | None:
-        """Begin a run, or take up one that did not finish; return the loader of the one taken up."""
+        """Begin a run, or continue one that did not finish. Return the loader of the continued run."""
         began = tr[self._input]
         job, _, its_loader = (bytes(began) if began.present() else b"").decode().partition(" ")
         if job == flights.job and not tr[self._checked].present() and not fresh:
@@ -67,10 +67,10 @@ class Results:
         return None
 
     def add(self, tr: Transaction, who: str, tally: Tally) -> None:
-        """Add to a process' tally.
+        """Add to a process's tally.
 
-        By atomic addition, without a read: processes do not conflict over their tallies, and a transaction that is
-        repeated after an unknown outcome adds exactly what that attempt took.
+        It uses atomic additions without a read, so processes do not conflict over their tallies. After an unknown
+        outcome, a repeated transaction adds exactly the items that its last attempt took.
         """
         for field in fields(Tally):
             value: int = getattr(tally, field.name)
@@ -79,7 +79,7 @@ class Results:
 
     @transactional
     def tallies(self, tr: Any) -> dict[str, Tally]:
-        """Return every process' tally."""
+        """Return every process's tally."""
         numbers: dict[str, dict[str, int]] = {}
         span = self._tallies.range()
         for row in tr.get_range(span.start, span.stop):
@@ -89,7 +89,7 @@ class Results:
 
     @transactional
     def next_row(self, tr: Any) -> int:
-        """Return how many rows the plain loader has enqueued; a read that conflicts with another plain loader."""
+        """Return how many rows the plain loader has enqueued. The read conflicts with another plain loader."""
         value = tr[self._next_row]
         return int.from_bytes(bytes(value), "little") if value.present() else 0
 
@@ -98,19 +98,19 @@ class Results:
 
     @transactional
     def set_loaded(self, tr: Any, tally: Tally | None = None) -> None:
-        """Say that everything is in, and what a loader did that did not tell while it was at work."""
+        """Record that all flights are in. Add the tally of a loader that kept none while it ran."""
         if tr[self._loaded].present():
-            return  # after an unknown outcome this very call may be repeated although it had taken effect
+            return  # after an unknown outcome this call may run again although it had taken effect
         tr[self._loaded] = b""
         self.add(tr, LOADER, tally or Tally())
 
     @transactional
     def is_loaded(self, tr: Any) -> bool:
-        """Say whether everything is in."""
+        """Return whether all flights are in."""
         found: bool = tr[self._loaded].present()
         return found
 
     @transactional
     def set_checked(self, tr: Any) -> None:
-        """Say that the run is done, so that the next one begins anew."""
+        """Record that the run is done, so that the next run begins from the start."""
         tr[self._checked] = b""

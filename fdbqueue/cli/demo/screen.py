@@ -1,4 +1,4 @@
-"""What the demo shows while it runs and when it is done."""
+"""The demo's display while it runs and at its end."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from rich.text import Text
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a stage of this run did."""
+    """The results of one stage of this run."""
 
     name: str
     items: int
     seconds: float
     transactions: int
-    """0 if nobody counted; of a load by Spark, all of its job's, those of an earlier run that was killed too."""
+    """0 if the loader did not count them. Spark counts all transactions of its job, also those of a killed run
+    before."""
     conflicts: int
     retries: int
     restarts: int
-    """How often a process was killed and started again."""
+    """How many times a process was killed and started again."""
 
 
 class Rate(ProgressColumn):
@@ -37,7 +38,7 @@ class Rate(ProgressColumn):
 
 @contextmanager
 def progress_of(name: str, total: int, console: Console) -> Iterator[Callable[[int], None]]:
-    """Show a bar on a terminal; yield the function that moves it to a number of items."""
+    """Show a bar on a terminal. Yield the function that moves it to a number of items."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(name, total=total)
@@ -45,7 +46,7 @@ def progress_of(name: str, total: int, console: Console) -> Iterator[Callable[[i
 
 
 def table_of(stages: Sequence[Stage]) -> Table:
-    """Return what each stage of this run did, as a table."""
+    """Return the results of each stage of this run as a table."""
     table = Table(show_edge=False)
     for heading in ("", "items", "seconds", "items/s", "transactions", "conflicts", "retries", "restarts"):
         table.add_column(heading, justify="right" if heading else "left")

@@ -24,7 +24,7 @@ LOADERS = {"spark": "Spark", "plain": "the plain bulk call"}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What was asked for."""
+    """The settings of a run."""
 
     url: str
     queue: str
@@ -37,7 +37,7 @@ class Settings:
 
 
 class Demo:
-    """One run, or the rest of one that was killed."""
+    """A run, or the rest of a killed run."""
 
     def __init__(self, settings: Settings, db: Any, console: Console) -> None:
         self._settings = settings
@@ -50,7 +50,7 @@ class Demo:
         """Load, drain and check; return whether every flight came out exactly once.
 
         Raises:
-            DemoError: a process failed by itself.
+            DemoError: a process failed without being killed.
         """
         loader = self._begin()
         stages = [] if self._results.is_loaded(self._db) else [self._load(loader)]
@@ -72,7 +72,7 @@ class Demo:
         taken_up = self._results.begin(self._db, self._flights, loader, self._settings.fresh)
         if taken_up is None:
             return loader
-        # What is in is known by Spark's marks, or by the plain load's: only the same loader can go on.
+        # Spark's marks, or the plain load's, show which flights are in. So only the same loader can continue.
         self._console.print(f"Taking up the run that did not finish, loaded through {LOADERS[taken_up]}.")
         return taken_up
 
