@@ -27,9 +27,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from fdbqueue.engine.api import Database, Future
-from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, TRANSACTION_TOO_LARGE, FDBError
-from fdbqueue.engine.steps import Steps
+from fdbqueue.lowlevel import COMMIT_UNKNOWN_RESULT, TRANSACTION_TOO_LARGE, Database, FDBError, Future, Steps
 
 from ._waiting import Promise, alarmed, finish, first_of, in_thread
 

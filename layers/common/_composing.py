@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Generic
 
 from fdbqueue import Queue
-from fdbqueue.codecs import V
+from fdbqueue.lowlevel import V
 
 from ..leases._head import Head
 from ..leases._leases import Leases

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fdbqueue import Queue
-from fdbqueue.stats import COUNTED_RANKS
+from fdbqueue.lowlevel import COUNTED_RANKS
 
 PRIORITY = "priority"
 """The header with an item's priority, which its consumers can read too."""

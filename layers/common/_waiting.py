@@ -10,9 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from fdbqueue.engine.api import Future
-from fdbqueue.engine.errors import TOO_MANY_WATCHES, FDBError
-from fdbqueue.engine.steps import Steps, pause, run, wait_in_thread
+from fdbqueue.lowlevel import TOO_MANY_WATCHES, FDBError, Future, Steps, pause, run, wait_in_thread
 
 T = TypeVar("T")
 

@@ -9,10 +9,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-from fdbqueue.engine.api import Database
-from fdbqueue.engine.steps import Steps
-from fdbqueue.engine.transactional import only_database
-from fdbqueue.verbs import verb
+from fdbqueue.lowlevel import Database, Steps, only_database, verb
 
 from ..common._composing import QueueWithLeases, given_leases
 from ..common._handlers import Handler

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 from typing import Any, Generic, TypeVar
 
-from fdbqueue.engine.steps import Steps
+from fdbqueue.lowlevel import Steps
 
 T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, T]]

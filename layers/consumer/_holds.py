@@ -10,10 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from fdbqueue import LeaseLost
-from fdbqueue.adaptive_limit import AdaptiveLimit
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError
-from fdbqueue.engine.steps import Steps
+from fdbqueue.lowlevel import (
+    TRANSACTION_TOO_LARGE,
+    TRANSACTION_TOO_OLD,
+    AdaptiveLimit,
+    Database,
+    FDBError,
+    Steps,
+    Transaction,
+)
 
 from ..leases._lease import Lease
 from ..leases._leases import Leases

@@ -14,9 +14,7 @@ from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
 from typing import Any
 
 from fdbqueue import LeaseLost, Position
-from fdbqueue.engine.api import Database
-from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, FDBError
-from fdbqueue.engine.steps import run, run_async
+from fdbqueue.lowlevel import TRANSACTION_TIMED_OUT, Database, FDBError, run, run_async
 
 from ..common._handlers import ACKED, Handler, Snooze, Threads, in_context, is_async
 from ..leases._lease import Disposition, Lease

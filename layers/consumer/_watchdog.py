@@ -30,11 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from fdbqueue.engine.api import Database
-from fdbqueue.engine.steps import Steps
-from fdbqueue.engine.transactional import attempts, only_database
-from fdbqueue.layout import LEASE
-from fdbqueue.verbs import verb
+from fdbqueue.lowlevel import LEASE, Database, Steps, attempts, only_database, verb
 
 from ..common._composing import QueueWithLeases, given_leases
 from ..common._handlers import call_back, not_awaited

@@ -7,12 +7,20 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, cast
 
 from fdbqueue import Item, Position, Queue
-from fdbqueue.browse import Browser, Pace, Pages
-from fdbqueue.codecs import V
-from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.steps import Steps
-from fdbqueue.items import is_chunked, notes_of
-from fdbqueue.layout import Place, pack
+from fdbqueue.lowlevel import (
+    Browser,
+    Database,
+    KeyValue,
+    Pace,
+    Pages,
+    Place,
+    Steps,
+    Transaction,
+    V,
+    is_chunked,
+    notes_of,
+    pack,
+)
 
 from ._times import seconds_or_none
 

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fdbqueue import Queue
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.errors import FDBError
-from fdbqueue.engine.steps import Steps
+from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction
 
 T = TypeVar("T")
 

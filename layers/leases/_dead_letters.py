@@ -12,14 +12,23 @@ from typing import Generic, Literal, TypeAlias
 from msgspec import structs
 
 from fdbqueue import FormatError, Position, Queue
-from fdbqueue.browse import Browser
-from fdbqueue.codecs import V
-from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, rows, started
-from fdbqueue.items import Notes, is_chunked, notes_of
-from fdbqueue.layout import new_random, pack
-from fdbqueue.tail import read_tail
-from fdbqueue.verbs import verb
+from fdbqueue.lowlevel import (
+    Browser,
+    Database,
+    KeyValue,
+    Notes,
+    Steps,
+    Transaction,
+    V,
+    is_chunked,
+    new_random,
+    notes_of,
+    pack,
+    read_tail,
+    rows,
+    started,
+    verb,
+)
 
 from ._browsing import StoredItem, browse
 from ._times import not_negative

@@ -8,12 +8,20 @@ from functools import partial
 from typing import Any
 
 from fdbqueue import BulkInterrupted, BulkReport, Position, Queue
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.errors import FDBError, leaves_in_doubt
-from fdbqueue.engine.steps import Steps
-from fdbqueue.engine.transactional import is_database
-from fdbqueue.items import Notes, check_values, chunks_of, envelope
-from fdbqueue.layout import new_random, pack
+from fdbqueue.lowlevel import (
+    Database,
+    FDBError,
+    Notes,
+    Steps,
+    Transaction,
+    check_values,
+    chunks_of,
+    envelope,
+    is_database,
+    leaves_in_doubt,
+    new_random,
+    pack,
+)
 
 from ._transitions import Moves
 

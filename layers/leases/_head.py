@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.layout import TAKEN, Layout
+from fdbqueue.lowlevel import TAKEN, KeyValue, Layout, Steps, Transaction, rows
 
 
 class Head:

@@ -9,10 +9,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from fdbqueue import LeaseLost, Queue
-from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps, rows, started
-from fdbqueue.items import Notes, notes_of
-from fdbqueue.layout import Place, pack
+from fdbqueue.lowlevel import Notes, Place, Steps, Transaction, notes_of, pack, rows, started
 
 from ._lease import Disposition, Lease, LeaseHandle, LeaseRef
 from ._transitions import Moves, Retry

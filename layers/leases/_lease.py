@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Generic, TypeAlias
 
 from fdbqueue import Position
-from fdbqueue.codecs import V
+from fdbqueue.lowlevel import V
 
 
 class Disposition(StrEnum):

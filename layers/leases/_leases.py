@@ -12,15 +12,19 @@ from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from fdbqueue import BulkReport, CheckReport, Position, Queue
-from fdbqueue.adaptive_limit import AdaptiveLimit
-from fdbqueue.browse import Browser
-from fdbqueue.codecs import V
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps
-from fdbqueue.engine.transactional import is_database, only_transaction
-from fdbqueue.exclusive import keep_out
-from fdbqueue.items import Notes
-from fdbqueue.verbs import verb
+from fdbqueue.lowlevel import (
+    AdaptiveLimit,
+    Browser,
+    Database,
+    Notes,
+    Steps,
+    Transaction,
+    V,
+    is_database,
+    keep_out,
+    only_transaction,
+    verb,
+)
 
 from ._backoff import Backoff, immediately
 from ._browsing import State, StoredItem, browse

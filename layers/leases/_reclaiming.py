@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps
-from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import Layout, Steps, Transaction
 
 from ._timers import Reclaimed, due_timers, fire_due
 from ._transitions import Moves, Retry

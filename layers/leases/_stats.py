@@ -14,11 +14,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 from fdbqueue import FormatError, Stats
-from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps, rows, started
-from fdbqueue.items import notes_of
-from fdbqueue.layout import Layout, rank_of
-from fdbqueue.stats import read_stats
+from fdbqueue.lowlevel import Layout, Steps, Transaction, notes_of, rank_of, read_stats, rows, started
 
 from ._timers import due_timers
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from fdbqueue import CheckFailed, CodecError, FormatError, Position, Queue
-from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, started
-from fdbqueue.items import NO_NOTES, Item, Notes, notes_of, size_of
+from fdbqueue.lowlevel import NO_NOTES, Item, KeyValue, Notes, Steps, Transaction, notes_of, size_of, started
 
 from ._head import Head
 from ._lease import Lease

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fdbqueue.browse import pages
-from fdbqueue.check import items_of_all_places
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.errors import FormatError
-from fdbqueue.items import Notes, has_notes, notes_of
-from fdbqueue.layout import DELAY, LEASE, TTL, Layout
+from fdbqueue.lowlevel import (
+    DELAY,
+    LEASE,
+    TTL,
+    Database,
+    FormatError,
+    Layout,
+    Notes,
+    Transaction,
+    has_notes,
+    items_of_all_places,
+    notes_of,
+    pages,
+)
 
 
 def check_timers(tr: Transaction | Database, layout: Layout) -> list[str]:

@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import FormatError, Position
-from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.items import notes_of
-from fdbqueue.layout import DELAY, LEASE, TTL, Layout, pack
+from fdbqueue.lowlevel import DELAY, LEASE, TTL, KeyValue, Layout, Steps, Transaction, notes_of, pack, rows
 
 from ._lease import Disposition
 from ._transitions import Moves, Retry

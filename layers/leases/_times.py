@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numbers import Real
 
-from fdbqueue.engine.transactional import is_database
+from fdbqueue.lowlevel import is_database
 
 LONGEST_SECONDS = 4e12
 """More than 100,000 years. In microseconds it still fits into its stored form, also as a time from 1970 on."""

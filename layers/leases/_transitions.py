@@ -14,13 +14,28 @@ from typing import Any, Literal
 from msgspec import structs
 
 from fdbqueue import Position
-from fdbqueue.arrivals import announce, wants_arrivals
-from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps
-from fdbqueue.items import Notes, has_notes, is_chunked, kept_size_of, notes_of, with_notes
-from fdbqueue.layout import DELAY, LEASE, TAKEN, TTL, Layout, Place, rank_of
-from fdbqueue.stats import count, count_levels
-from fdbqueue.tail import raise_tail
+from fdbqueue.lowlevel import (
+    DELAY,
+    LEASE,
+    TAKEN,
+    TTL,
+    Layout,
+    Notes,
+    Place,
+    Steps,
+    Transaction,
+    announce,
+    count,
+    count_levels,
+    has_notes,
+    is_chunked,
+    kept_size_of,
+    notes_of,
+    raise_tail,
+    rank_of,
+    wants_arrivals,
+    with_notes,
+)
 
 from ._backoff import Backoff
 from ._lease import Disposition

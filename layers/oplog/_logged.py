@@ -8,10 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.engine.api import Future
-from fdbqueue.engine.errors import FDBError
-from fdbqueue.engine.keys import Subspace, Versionstamp, strinc
-from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import FDBError, Future, Layout, Subspace, Versionstamp, strinc
 
 from ._records import Change, digest, notes_beside, pack_record, set_change
 

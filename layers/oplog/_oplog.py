@@ -10,12 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, cast, overload
 
 from fdbqueue import Queue
-from fdbqueue.browse import pages
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps
-from fdbqueue.engine.transactional import attempts, is_database
-from fdbqueue.layout import Layout, Name
-from fdbqueue.verbs import verb
+from fdbqueue.lowlevel import Database, Layout, Name, Steps, Transaction, attempts, is_database, pages, verb
 
 from ._logged import Call, LoggedDatabase, LoggedTransaction, Terms, current_call
 from ._records import Change, Moved, Record, digest, joined

@@ -15,11 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from fdbqueue import FormatError, Position
-from fdbqueue.codecs import UNREADABLE
-from fdbqueue.engine.api import KeyValue
-from fdbqueue.engine.keys import Subspace
-from fdbqueue.items import Notes, envelope_without_notes, notes_of
-from fdbqueue.layout import Layout, Place
+from fdbqueue.lowlevel import UNREADABLE, KeyValue, Layout, Notes, Place, Subspace, envelope_without_notes, notes_of
 
 FORMAT_VERSION = 1
 DIGEST_BYTES = 8

@@ -9,12 +9,7 @@ from functools import partial
 from typing import Any
 
 from fdbqueue import BulkReport, CheckReport, Item, Position, Queue
-from fdbqueue.browse import Browser
-from fdbqueue.codecs import V
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.stats import read_level_counts
-from fdbqueue.verbs import verb
+from fdbqueue.lowlevel import Browser, Database, Steps, Transaction, V, read_level_counts, rows, verb
 
 from ..common._composing import QueueWithLeases
 from ..common._levels import PRIORITY, Levels

@@ -15,9 +15,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, rows, started
-from fdbqueue.layout import TAKEN, Layout
+from fdbqueue.lowlevel import TAKEN, KeyValue, Layout, Steps, Transaction, rows, started
 
 from ..leases._head import Head
 

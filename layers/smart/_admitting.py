@@ -9,10 +9,19 @@ from typing import Any
 from msgspec.structs import replace
 
 from fdbqueue import FdbQueueError, ItemTooLarge, Position, Queue
-from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps, started
-from fdbqueue.items import Notes, chunks_of, envelope, is_chunked, notes_of
-from fdbqueue.layout import Layout, new_random, pack
+from fdbqueue.lowlevel import (
+    Layout,
+    Notes,
+    Steps,
+    Transaction,
+    chunks_of,
+    envelope,
+    is_chunked,
+    new_random,
+    notes_of,
+    pack,
+    started,
+)
 
 from ..leases._transitions import Moves
 from ._capacity import Going, Room

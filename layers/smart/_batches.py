@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from fdbqueue import BulkInterrupted, BulkReport, Queue
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError, leaves_in_doubt
-from fdbqueue.engine.steps import Steps
+from fdbqueue.lowlevel import (
+    TRANSACTION_TOO_LARGE,
+    TRANSACTION_TOO_OLD,
+    Database,
+    FDBError,
+    Steps,
+    Transaction,
+    leaves_in_doubt,
+)
 
 from ._check_runner import Incoming
 from ._decisions import Outcome

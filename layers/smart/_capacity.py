@@ -14,12 +14,20 @@ from functools import partial
 from typing import Any
 
 from fdbqueue import Queue, QueueFull
-from fdbqueue.engine.api import Database, Future, Transaction
-from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.engine.transactional import attempts
-from fdbqueue.items import notes_of
-from fdbqueue.layout import TTL, level_range, pack, rank_of
-from fdbqueue.stats import read_counts
+from fdbqueue.lowlevel import (
+    TTL,
+    Database,
+    Future,
+    Steps,
+    Transaction,
+    attempts,
+    level_range,
+    notes_of,
+    pack,
+    rank_of,
+    read_counts,
+    rows,
+)
 
 from ..common._waiting import alarmed
 from ..leases._leases import Leases

@@ -6,14 +6,20 @@ import dataclasses
 from dataclasses import dataclass
 
 from fdbqueue import CheckFailed, CheckReport, FormatError
-from fdbqueue.browse import pages
-from fdbqueue.check import items_of_all_places
-from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import strinc
-from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.engine.transactional import is_database
-from fdbqueue.items import notes_of, parse
-from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import (
+    Database,
+    KeyValue,
+    Layout,
+    Steps,
+    Transaction,
+    is_database,
+    items_of_all_places,
+    notes_of,
+    pages,
+    parse,
+    rows,
+    strinc,
+)
 
 from ..leases._leases import Leases
 from ..leases._stats import LeaseStats

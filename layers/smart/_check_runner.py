@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from fdbqueue import CheckFailed, CodecError, Position, Queue
-from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import Layout
 
 from ._decisions import Asked, Decision, Replace
 from ._functions import Functions, Given, takes

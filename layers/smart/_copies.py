@@ -6,11 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fdbqueue import Item, Position
-from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.keys import Subspace
-from fdbqueue.engine.steps import Steps
-from fdbqueue.items import notes_of
-from fdbqueue.layout import Layout, pack
+from fdbqueue.lowlevel import Layout, Steps, Subspace, Transaction, notes_of, pack
 
 from ..leases._transitions import Moves
 from ._recipients import Recipients

@@ -45,10 +45,7 @@ from functools import partial
 from typing import Any, Literal
 
 from fdbqueue import CodecError, FormatError, Position, Queue
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.engine.transactional import only_transaction
-from fdbqueue.verbs import verb
+from fdbqueue.lowlevel import Database, Steps, Transaction, only_transaction, rows, verb
 
 from ..leases._times import not_negative
 from ._index import MISSED, NEAR, deadline_key, deadline_of, deadlines_until

@@ -6,11 +6,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from fdbqueue.engine.api import Database, Future, KeyValue, Transaction
-from fdbqueue.engine.keys import strinc
-from fdbqueue.engine.steps import Steps, rows, started
-from fdbqueue.engine.transactional import attempts
-from fdbqueue.items import notes_of, size_of
+from fdbqueue.lowlevel import (
+    Database,
+    Future,
+    KeyValue,
+    Steps,
+    Transaction,
+    attempts,
+    notes_of,
+    rows,
+    size_of,
+    started,
+    strinc,
+)
 
 from ..common._waiting import alarmed
 from ..leases._leases import Leases

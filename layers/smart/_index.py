@@ -10,10 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fdbqueue import CodecError
-from fdbqueue.codecs import CODEC_ERRORS
-from fdbqueue.engine.keys import strinc
-from fdbqueue.engine.keys import tuple as fdb_tuple
-from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import CODEC_ERRORS, Layout, fdb_tuple, strinc
 
 from ._messages import Key, MessageType, Sees
 

@@ -27,7 +27,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from fdbqueue import CodecError, Position
-from fdbqueue.codecs import CODEC_ERRORS
+from fdbqueue.lowlevel import CODEC_ERRORS
 
 from ..common._handlers import not_awaited
 from ..leases._times import positive

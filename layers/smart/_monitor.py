@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fdbqueue.engine.api import Database, Future, Transaction
-from fdbqueue.engine.steps import Steps
-from fdbqueue.engine.transactional import attempts, only_database
-from fdbqueue.verbs import verb
+from fdbqueue.lowlevel import Database, Future, Steps, Transaction, attempts, only_database, verb
 
 from ..common._handlers import call_back, not_awaited
 from ..common._waiting import Stop

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fdbqueue import FormatError
-from fdbqueue.browse import pages
-from fdbqueue.check import items_of_all_places
-from fdbqueue.codecs import CODEC_ERRORS
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.keys import Subspace, strinc
-from fdbqueue.engine.transactional import is_database
-from fdbqueue.items import notes_of
-from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import (
+    CODEC_ERRORS,
+    Database,
+    Layout,
+    Subspace,
+    Transaction,
+    is_database,
+    items_of_all_places,
+    notes_of,
+    pages,
+    strinc,
+)
 
 
 def check_beside(tr: Transaction | Database, layout: Layout) -> list[str]:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fdbqueue import FormatError
-from fdbqueue.codecs import UNREADABLE
-from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps
-from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import UNREADABLE, Layout, Steps, Transaction
 
 MOST_RECIPIENTS = 32
 """Each has a place in the notes of every item that it is to confirm."""

@@ -54,13 +54,19 @@ from functools import partial
 from typing import cast
 
 from fdbqueue import Position, Queue
-from fdbqueue.adaptive_limit import AdaptiveLimit
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.keys import strinc
-from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.engine.transactional import is_database, only_transaction
-from fdbqueue.layout import Layout, pack
-from fdbqueue.verbs import verb
+from fdbqueue.lowlevel import (
+    AdaptiveLimit,
+    Database,
+    Layout,
+    Steps,
+    Transaction,
+    is_database,
+    only_transaction,
+    pack,
+    rows,
+    strinc,
+    verb,
+)
 
 from ..leases._commit_if_written import commit_if_written
 from ..leases._leases import Leases

@@ -12,10 +12,20 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fdbqueue import FormatError, Position, Queue, ScanTooLarge
-from fdbqueue.engine.api import KeyValue, ReadTransaction, Transaction
-from fdbqueue.engine.steps import Steps, rows, started
-from fdbqueue.items import Envelope, join_chunks, parse
-from fdbqueue.layout import Layout, Place, rank_of
+from fdbqueue.lowlevel import (
+    Envelope,
+    KeyValue,
+    Layout,
+    Place,
+    ReadTransaction,
+    Steps,
+    Transaction,
+    join_chunks,
+    parse,
+    rank_of,
+    rows,
+    started,
+)
 
 from ._index import Span
 

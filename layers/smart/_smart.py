@@ -9,11 +9,7 @@ from numbers import Real
 from typing import Any, cast
 
 from fdbqueue import CheckReport, Item, Queue, QueueFull
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps
-from fdbqueue.engine.transactional import is_database
-from fdbqueue.items import check_values
-from fdbqueue.verbs import verb
+from fdbqueue.lowlevel import Database, Steps, Transaction, check_values, is_database, verb
 
 from ..common._composing import QueueWithLeases, leases_of
 from ..common._levels import PRIORITY, Levels

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fdbqueue.engine.api import Future, Transaction
-from fdbqueue.engine.errors import NOT_COMMITTED, FDBError
+from fdbqueue.lowlevel import NOT_COMMITTED, FDBError, Future, Transaction
 
 from ..common._batcher import Alarm, PendingCall
 from ..common._waiting import Promise

@@ -13,11 +13,23 @@ from itertools import islice
 from msgspec.structs import replace
 
 from fdbqueue import CheckFailed, CodecError, FormatError, Item
-from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, finished, rows, started
-from fdbqueue.exclusive import keep_out
-from fdbqueue.items import NO_NOTES, Notes, chunks_of, envelope, has_notes, is_chunked, notes_of
-from fdbqueue.layout import pack
+from fdbqueue.lowlevel import (
+    NO_NOTES,
+    KeyValue,
+    Notes,
+    Steps,
+    Transaction,
+    chunks_of,
+    envelope,
+    finished,
+    has_notes,
+    is_chunked,
+    keep_out,
+    notes_of,
+    pack,
+    rows,
+    started,
+)
 
 from ..leases._head import Head
 from ..leases._holding import read_leased

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from fdbqueue import Item
-from fdbqueue.adaptive_limit import AdaptiveLimit
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps
-from fdbqueue.engine.transactional import is_database
+from fdbqueue.lowlevel import AdaptiveLimit, Database, Steps, Transaction, is_database
 
 from ..leases._leases import Leases
 from ._delivery import Delivery

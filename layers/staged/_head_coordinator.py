@@ -18,11 +18,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fdbqueue.adaptive_limit import AdaptiveLimit
-from fdbqueue.engine.api import Database, Future, Transaction
-from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD, FDBError, predicates
-from fdbqueue.engine.steps import Steps, started
-from fdbqueue.layout import RANDOM_BYTES
+from fdbqueue.lowlevel import (
+    COMMIT_UNKNOWN_RESULT,
+    NOT_COMMITTED,
+    RANDOM_BYTES,
+    TRANSACTION_TOO_OLD,
+    AdaptiveLimit,
+    Database,
+    FDBError,
+    Future,
+    Steps,
+    Transaction,
+    predicates,
+    started,
+)
 
 from ..common._batcher import Alarm, Batcher
 from ..leases._head import Head

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.layout import TAKEN
+from fdbqueue.lowlevel import TAKEN, KeyValue, Transaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from fdbqueue import Position
-from fdbqueue.engine.api import Transaction
+from fdbqueue.lowlevel import Transaction
 
 from ..leases._holding import Live
 from ..leases._lease import Lease, LeaseRef

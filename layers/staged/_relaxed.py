@@ -32,11 +32,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fdbqueue import Item, Queue
-from fdbqueue.codecs import V
-from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.steps import Steps
-from fdbqueue.layout import TAKEN, Layout, rank_of
-from fdbqueue.verbs import verb
+from fdbqueue.lowlevel import TAKEN, Database, KeyValue, Layout, Steps, Transaction, V, rank_of, verb
 
 from ..common._composing import QueueWithLeases, leases_of, strict
 from ..leases._head import Head

@@ -15,11 +15,7 @@ from typing import Any
 import msgspec
 
 from fdbqueue import FormatError, Position
-from fdbqueue.codecs import UNREADABLE
-from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.keys import strinc
-from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import UNREADABLE, KeyValue, Layout, Steps, Transaction, rows, strinc
 
 from ..leases._lease import LeaseHandle
 

@@ -13,16 +13,23 @@ from typing import Any, Generic, cast
 from weakref import WeakKeyDictionary
 
 from fdbqueue import CheckReport, FormatError, Item, LeaseLost, Position, Queue
-from fdbqueue.arrivals import announce
-from fdbqueue.codecs import V
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, run
-from fdbqueue.engine.transactional import only_database
-from fdbqueue.items import chunks_of, envelope
-from fdbqueue.layout import new_random
-from fdbqueue.stats import count, count_levels
-from fdbqueue.tail import LastIndex, give_up_to
-from fdbqueue.verbs import verb
+from fdbqueue.lowlevel import (
+    Database,
+    LastIndex,
+    Steps,
+    Transaction,
+    V,
+    announce,
+    chunks_of,
+    count,
+    count_levels,
+    envelope,
+    give_up_to,
+    new_random,
+    only_database,
+    run,
+    verb,
+)
 
 from ..common._batcher import PendingCall, TransactionBatcher, result_of
 from ..common._composing import QueueWithLeases, leases_of

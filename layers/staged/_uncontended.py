@@ -10,9 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.steps import Steps
-from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction
 
 from ..leases._taking import UNTAKEABLE, LifeOver
 from ._attempt import Attempt, Unforeseen

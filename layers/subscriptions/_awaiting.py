@@ -21,11 +21,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from fdbqueue import LeaseLost
-from fdbqueue.engine.api import Database, Future, Transaction
-from fdbqueue.engine.errors import FDBError, leaves_in_doubt
-from fdbqueue.engine.steps import Steps
-from fdbqueue.items import notes_of
-from fdbqueue.layout import RANDOM_BYTES, pack
+from fdbqueue.lowlevel import (
+    RANDOM_BYTES,
+    Database,
+    FDBError,
+    Future,
+    Steps,
+    Transaction,
+    leaves_in_doubt,
+    notes_of,
+    pack,
+)
 
 from ..common._waiting import alarmed, finish, in_thread
 from ..leases._commit_if_written import commit_if_written

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fdbqueue import FormatError
-from fdbqueue.browse import pages
-from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, run
-from fdbqueue.engine.transactional import is_database
-from fdbqueue.items import kept_size_of, notes_of
-from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import (
+    Database,
+    KeyValue,
+    Layout,
+    Steps,
+    Transaction,
+    is_database,
+    kept_size_of,
+    notes_of,
+    pages,
+    run,
+)
 
 from ..leases._leases import Leases
 from ._cursor import Habit, Pointing

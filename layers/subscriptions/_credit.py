@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import Layout, Steps, Transaction, rows
 
 from ._records import Registration
 

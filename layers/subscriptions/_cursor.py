@@ -13,11 +13,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import SubscriptionError
-from fdbqueue.arrivals import announces, arrivals_since, arrivals_until, span_of
-from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, rows, started
-from fdbqueue.items import kept_size_of
-from fdbqueue.layout import TAKEN, Layout
+from fdbqueue.lowlevel import (
+    TAKEN,
+    KeyValue,
+    Layout,
+    Steps,
+    Transaction,
+    announces,
+    arrivals_since,
+    arrivals_until,
+    kept_size_of,
+    rows,
+    span_of,
+    started,
+)
 
 from ..leases._head import Head
 from ._records import NO_LOOK, Pointer, Registration, pack_record, read_pointer, read_registration

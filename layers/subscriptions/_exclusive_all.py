@@ -15,10 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fdbqueue import SubscriptionError
-from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, finished, started
-from fdbqueue.items import kept_size_of
-from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, finished, kept_size_of, started
 
 from ..leases._head import Head
 from ._records import Registration, read_registration

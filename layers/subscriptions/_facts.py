@@ -20,8 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fdbqueue import Position
-from fdbqueue.items import Notes, headers_of, notes_of
-from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import Layout, Notes, headers_of, notes_of
 
 from ..common._levels import PRIORITY
 

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import Position
-from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps, started
-from fdbqueue.items import Notes, chunks_of, envelope, kept_size_of
-from fdbqueue.layout import new_random, pack
+from fdbqueue.lowlevel import Notes, Steps, Transaction, chunks_of, envelope, kept_size_of, new_random, pack, started
 
 from ..leases._lease import LeaseHandle
 from ..leases._leases import Leases

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 
 from fdbqueue import FormatError
-from fdbqueue.codecs import UNREADABLE
-from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import UNREADABLE, Layout
 
 VERSION = 1
 NO_LOOK = -1

@@ -26,8 +26,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from fdbqueue import FormatError
-from fdbqueue.items import headers_of
-from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import Layout, headers_of
 
 from ._compiling import Compiler, Test
 from ._facts import Facts

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps, finished, rows, started
-from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import Layout, Steps, Transaction, finished, rows, started
 
 from ._records import Registration, read_registration
 

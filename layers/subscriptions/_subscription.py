@@ -11,12 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 from msgspec.structs import replace
 
 from fdbqueue import SubscriptionError
-from fdbqueue.adaptive_limit import AdaptiveLimit
-from fdbqueue.codecs import V
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps
-from fdbqueue.engine.transactional import is_database
-from fdbqueue.verbs import verb
+from fdbqueue.lowlevel import AdaptiveLimit, Database, Steps, Transaction, V, is_database, verb
 
 from ..leases._lease import Lease, LeaseRef
 from ..leases._leases import Leases, this_consumer

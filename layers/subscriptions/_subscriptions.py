@@ -11,12 +11,19 @@ from typing import Any, Generic
 from msgspec.structs import replace
 
 from fdbqueue import BulkReport, CheckReport, Item, Position, Queue, SubscriptionError
-from fdbqueue.browse import Browser, Pace, Pages
-from fdbqueue.codecs import V
-from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.exclusive import made_exclusive
-from fdbqueue.verbs import verb
+from fdbqueue.lowlevel import (
+    Browser,
+    Database,
+    KeyValue,
+    Pace,
+    Pages,
+    Steps,
+    Transaction,
+    V,
+    made_exclusive,
+    rows,
+    verb,
+)
 
 from ..common._composing import QueueWithLeases, leases_of, strict
 from ..common._handlers import not_awaited

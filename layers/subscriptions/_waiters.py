@@ -15,12 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import FormatError
-from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.keys import strinc
-from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.items import kept_size_of
-from fdbqueue.layout import Layout
-from fdbqueue.stats import count
+from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, count, kept_size_of, rows, strinc
 
 from ..staged._requests import REQUEST_SECONDS, Request, Requests, Wish
 from ._credit import NO_LIMIT, Credit, credit_left

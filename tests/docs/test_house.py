@@ -108,6 +108,17 @@ def test_no_file_imports_the_layers_by_their_folder(repository: Path) -> None:
     assert [file for file in files if any(name.split(".")[0] == "layers" for name in imports(file))] == []
 
 
+def test_layers_import_public_names_and_lowlevel_only(repository: Path) -> None:
+    found = {
+        node.module
+        for file in (repository / "layers").glob("**/*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level and node.module.startswith("fdbqueue")
+    }
+
+    assert found == {"fdbqueue", "fdbqueue.lowlevel"}
+
+
 def test_only_two_files_import_the_binding_and_one_of_them_only_what_needs_no_client_library(repository: Path) -> None:
     assert importers(repository, "fdb") == {"fdbqueue/engine/cluster.py", "fdbqueue/engine/keys.py"}
     needs_no_library = ("fdb.tuple", "fdb.subspace_impl")
