@@ -1,10 +1,11 @@
-"""One call that takes items of a subscription, from its first look to its last; it may wait for them in the line.
+"""One call that takes items of a subscription, and waits for them if there are none.
 
-A call can be cancelled or interrupted at any moment, also while its commit is under way. It then keeps nothing: it
-leaves the line, and what it took, or was granted, goes back to its place. Each look notes what it takes before it
+A call can be cancelled or interrupted at any moment, also during its commit. It then keeps nothing: it leaves the
+waiting line, and gives back the items that it took or was granted. Each look remembers what it takes before it
 commits. A cancelled look runs to its end in a thread, which then gives everything back. An interruption (Ctrl-C) can
-also end a look in the middle. It is then unknown whether its commit took effect, or still will. The transaction that
-gives everything back writes a conflict on a key that every look reads: the look has committed before, or never will.
+also end a look in the middle. Then it is unknown whether its commit took effect, or still will. The transaction that
+gives everything back writes a conflict on a key that every look reads. So the look has committed before it, or never
+commits.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from ._cursor import Habit
 from ._waiters import WaitingLine
 
 Take = Callable[[Transaction], Steps[tuple[Taken, bool, bool]]]
-"""Takes items of a subscription; says also whether it wrote, and whether it may have items at all."""
+"""Takes items of a subscription; also returns whether it wrote, and whether the subscription may have items at all."""
 _WATCHED = ("enqueued", "returned")
-"""The counters of which one changes whenever items arrive."""
+"""Each arrival changes one of these counters."""
 
 
 @dataclass(slots=True)
@@ -51,35 +52,35 @@ class _Look:
 
     leases: list[Lease] = field(default_factory=list)
     request: Request | None = None
-    """Its stand in the line, as it is now."""
+    """The call's current request in the waiting line."""
     wish: Wish | None = None
-    """What it registered, if it did."""
+    """The value of the request that this transaction registered, if it did."""
     stamp: Future[Any] | None = None
-    """The versionstamp under which it registered."""
+    """The versionstamp in the key of that request."""
     alarms: list[Future[Any]] = field(default_factory=list)
     """The call waits for one of these futures before it looks again."""
     seconds: float = 0.0
-    """For how long at most."""
+    """The longest wait."""
     is_last: bool = False
-    """Whether the call ends with it, also without items."""
+    """Whether the call ends with this look, even without items."""
 
 
 Body = Callable[[Transaction], Steps[tuple[_Look, bool]]]
-"""Looks in one transaction; says also whether it wrote."""
+"""Looks in one transaction; also returns whether it wrote."""
 
 
 class Awaiting:
     """One call that takes items of a subscription.
 
     Args:
-        leases: of the queue.
+        leases: the queue's leases.
         line: the waiting line of the queue's subscriptions.
-        terms: how many items, and on which terms.
-        take: takes items of its subscription, if there are some.
-        timeout: for how many seconds to wait; 0: not at all; None: as long as it takes.
-        on_retry: called with the error before a transaction that takes is repeated.
-        every: after how many seconds it looks again at the latest.
-        sole: whether all waiting calls want the first item, so that the first in line looks for itself only.
+        terms: how many items to take, and on which terms.
+        take: takes items of the subscription, if there are some.
+        timeout: seconds to wait; 0: do not wait; None: no limit.
+        on_retry: called with the error before a transaction that takes items is repeated.
+        every: the call looks again after this many seconds at the latest.
+        sole: whether all waiting calls want the first item; the first waiter then looks for itself only.
     """
 
     def __init__(
@@ -109,21 +110,21 @@ class Awaiting:
         self._habit = Habit()
         self._request: Request | None = None
         self._looked = False
-        """Whether it has looked for items since it stands in the line, or renewed its stand."""
+        """Whether it has looked for items since it registered its request, or renewed it."""
         self._tried = _Look()
-        """The last look as it was before its commit: it may have taken these items, and have registered."""
+        """The last look before its commit: it may have taken these items, and registered a request."""
         self._working = self._in_doubt = self._gone = False
         """Whether a look is under way; whether it is unknown if its commit took effect; whether the caller has gone."""
 
     def steps(self, db: Database) -> Steps[list[Lease]]:
-        """Return items as soon as there are some; [] when the time is over.
+        """Return items once there are some; [] after the timeout.
 
-        A call that is cancelled leaves the line, and its items go back to their places.
+        A cancelled call leaves the waiting line, and its items go back to their places.
         """
         work: Steps[_Look] | None = None
         try:
             while True:
-                # A look runs to its end, also if the caller is cancelled meanwhile: a thread then goes on.
+                # If the caller is cancelled during a look, a thread completes the look.
                 work = self._work(db, self._look)
                 look = yield from finish(work)
                 if look.leases or look.is_last:
@@ -144,14 +145,14 @@ class Awaiting:
             raise
 
     def _has_gone(self, work: Steps[_Look] | None) -> bool:
-        """Note that the caller has gone; return whether to give up here, and not in a thread that still looks."""
-        # The thread does the reverse: it notes that it has ended, and then asks whether the caller has gone. So at
+        """Note that the caller has gone; return whether to give up here, since no thread still looks."""
+        # The thread uses the reverse order: it notes that it has ended, then asks whether the caller has gone. So at
         # least one of the two gives up. It does no harm if both do.
         self._gone = True
         return not self._working or work is None or getgeneratorstate(work) == GEN_CLOSED
 
     def _work(self, db: Database, body: Body) -> Steps[_Look]:
-        """Look once; if the caller has gone meanwhile, and a thread goes on here, give everything up."""
+        """Look once. If the caller has gone meanwhile, this runs in a thread: give everything up."""
         self._working = self._in_doubt = True
         look = _Look()
         try:
