@@ -186,11 +186,11 @@ class Awaiting:
                 alarm.cancel()
 
     def _look(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
-        """Collect granted items, or take, or register; or dispatch, if it is the first in line, or wait."""
+        """Collect granted items, or take items, or register a request, or dispatch as first waiter, or wait."""
         look = self._tried = _Look(request=self._request)
         request, renewed = self._request, False
         if request is not None:
-            # Plain reads: a transaction that grants to this call, or wakes it, at the same time conflicts with it.
+            # Plain reads: a concurrent transaction that grants items to this call, or wakes it, conflicts.
             granted, own = tr.get(self._grant_key), tr.get(request.key)
             value = yield granted
             if value.present():
@@ -227,7 +227,7 @@ class Awaiting:
         return look, (yield from self._stand(tr, look, request))
 
     def _stand(self, tr: Transaction, look: _Look, request: Request) -> Steps[bool]:
-        """Act in the line; return whether anything was written. If nothing was, set the alarms."""
+        """Act as a waiter; return whether anything was written. If nothing was, set the alarms."""
         now_us = self._leases.now_us()
         in_front = yield from self._line.in_front_of(tr, request.key)
         if in_front is not None and in_front.wish.expires_at_us <= now_us:
@@ -246,16 +246,16 @@ class Awaiting:
         return False
 
     def _stand_behind(self, tr: Transaction, look: _Look, request: Request) -> Steps[bool]:
-        """Wait for the call in front, if there is one that lives; return whether there is.
+        """Wait for the call in front, if there is a live one; return whether there is.
 
-        Only the first in line looks at arrivals. A call that is woken because the call in front has renewed its stand
-        does not look for items.
+        Only the first waiter looks at arrivals. A call that wakes because the call in front renewed its request does
+        not look for items.
         """
         now_us = self._leases.now_us()
         in_front = yield from self._line.in_front_of(tr, request.key)
         if in_front is None or in_front.wish.expires_at_us <= now_us:
             return False
-        # The first in line may be dead. The next in line is then the first to see that its time is over.
+        # The first waiter may be dead. The second waiter is then the first to see that its request has expired.
         seconds = (in_front.wish.expires_at_us - now_us) / 1e6 + 0.001
         look.seconds = min(self._until_renewal(request), seconds)
         look.alarms += [tr.watch(in_front.key), tr.watch(request.key)]
@@ -266,17 +266,17 @@ class Awaiting:
         return (request.wish.expires_at_us - self._leases.now_us()) / 1e6 - REQUEST_SECONDS / 2
 
     def _renewed(self, tr: Transaction, request: Request) -> Request:
-        """Renew one's stand."""
+        """Renew the request."""
         wish = self._line.wish(self._client, self._terms.subscription, self._leases.now_us())
         self._line.put(tr, request.key, wish)
         return Request(request.key, wish)
 
     def _set(self, tr: Transaction) -> Steps[None]:
-        """Set the watches: the transaction wrote nothing, and its commit sets them by its own view of the database."""
+        """Set the watches: the transaction wrote nothing, and its commit sets them at its own read version."""
         yield tr.commit()
 
     def _stand_aside(self, tr: Transaction, look: _Look, request: Request | None) -> Steps[bool]:
-        """Wait for credit, or to be resumed, outside of the line: in it an item would wait for this call."""
+        """Wait for credit, or for `resume`, outside of the waiting line: in it an item would wait for this call."""
         if request is not None:
             self._line.remove(tr, request.key)
             look.request = None
@@ -291,15 +291,15 @@ class Awaiting:
         return False
 
     def _next_due(self, tr: Transaction) -> Steps[float]:
-        """Return in how many seconds the next timer falls due."""
+        """Return the seconds until the next timer is due."""
         now_us = self._leases.now_us()
         due_us = yield from next_due_us(tr, self._layout, now_us)
         return REQUEST_SECONDS if due_us is None else max(0.0, (due_us - now_us) / 1e6)
 
     def _collect(self, tr: Transaction, granted: list[LeaseHandle]) -> Steps[list[Lease]]:
-        """Make granted leases this call's own; lost ones are left out.
+        """Move granted leases to this call; leave out lost ones.
 
-        Plain reads: of a reclaim and this, one commits.
+        The reads are plain: of a reclaim and this transaction, one commits.
         """
         now_us, terms = self._leases.now_us(), self._terms
         moves = Moves(tr, self._layout)
@@ -336,11 +336,11 @@ class Awaiting:
         try:
             return Request(self._line.key(bytes((yield stamp))), wish)
         except FDBError:
-            # It took an unknown outcome to register, and with that went the versionstamp.
+            # The registration ended in commit_unknown_result, so its versionstamp is lost. Find it by client id.
             return (yield from self._leases.queue.read(db, partial(self._line.find, wish=wish)))
 
     def _leave(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
-        """Leave the line; collect the items that were granted at that moment."""
+        """Leave the waiting line; collect the items granted by then."""
         look = self._tried = _Look(is_last=True)
         if self._request is None:
             return look, False
@@ -348,10 +348,10 @@ class Awaiting:
         return look, True
 
     def _give_up(self, db: Database) -> Steps[None]:
-        """Leave the line for good; give back at once all items taken or granted, whether they can be read or not."""
+        """Leave the waiting line for good; give back at once all items taken or granted, even unreadable ones."""
         if self._request is None and not self._tried.leases and not self._in_doubt:
             return
-        # The caller is told another error already. If this fails, its stand in the line and its leases expire.
+        # The caller gets another error already. If this fails, its request and its leases expire.
         with contextlib.suppress(Exception):
             yield from self._leases.queue.transact(db, self._undo)
 
@@ -369,7 +369,7 @@ class Awaiting:
                 yield from self._leases.snooze.steps(tr, lease, delay=0)
 
     def _step_out(self, tr: Transaction, request: Request) -> Steps[list[LeaseHandle]]:
-        """Leave the line; return granted leases. If it was woken for an item, the calls behind it get that item."""
+        """Leave the waiting line; return granted leases. If it was woken for an item, offer that to the next waiters."""
         granted, own = tr.get(self._grant_key), tr.get(request.key)
         value = yield granted
         woken = not (yield own).present()
