@@ -369,7 +369,7 @@ class Awaiting:
                 yield from self._leases.snooze.steps(tr, lease, delay=0)
 
     def _step_out(self, tr: Transaction, request: Request) -> Steps[list[LeaseHandle]]:
-        """Leave the waiting line; return granted leases. If it was woken for an item, offer that to the next waiters."""
+        """Leave the waiting line; return granted leases. If it was woken for an item, offer that to other waiters."""
         granted, own = tr.get(self._grant_key), tr.get(request.key)
         value = yield granted
         woken = not (yield own).present()

@@ -163,7 +163,7 @@ class Subscription(Generic[V]):
 
         def body(tr: Transaction) -> Steps[None]:
             yield from self._change(tr, lambda registration: replace(registration, suspended=True))
-            # In the line, waiters of a suspended subscription would miss arrivals. Outside of it they wait for `resume`.
+            # In the line, waiters of a suspended subscription would miss arrivals. Outside they wait for `resume`.
             yield from self._line.wake(tr, self.name)
 
         yield from self.leases.queue.transact(tr, body)

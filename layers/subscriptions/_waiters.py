@@ -109,7 +109,7 @@ class WaitingLine(Requests):
         tr.add_read_conflict_key(self._joining(name))
 
     def live(self, tr: Transaction, now_us: int) -> Steps[tuple[list[Request], bool]]:
-        """Read the live waiters in order, and remove the dead ones; return both the waiters and whether any was dead."""
+        """Read the live waiters in order, and remove the dead ones; return the waiters, and whether any was dead."""
         standing = yield from self.first(tr, limit=LINE_LIMIT)
         for one in standing:
             if one.wish.expires_at_us <= now_us:
