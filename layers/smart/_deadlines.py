@@ -136,7 +136,7 @@ class Deadlines:
 
         Args:
             until_us: after this time another monitor may claim it, unless this claim was ended.
-            lapsed_us: claims of other monitors that ended at or before this time may be replaced.
+            lapsed_us: unfinished claims of monitors whose `until_us` is at or before this time are claimed again.
             ended: the previous claim, whose handler has returned.
         """
         only_transaction(tr, "Deadlines.claim_next")
@@ -148,7 +148,7 @@ class Deadlines:
         return Claim(claimed[0], until_us) if claimed else None
 
     def end(self, tr: Transaction, claim: Claim) -> Steps[None]:
-        """End a claim whose handler has returned. A blind clear is enough: another claim of the same has another key."""
+        """End a claim whose handler has returned. A blind clear is enough: another monitor's claim has another key."""
         yield from ()
         only_transaction(tr, "Deadlines.end")
         deadline = claim.deadline

@@ -13,7 +13,7 @@ MOST_COUNTED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A largest number of items.
+    """The most items that there may be, and what happens to one more.
 
     Raises:
         TypeError: `most` is not an integer.

@@ -1,8 +1,8 @@
 """Reads the queued items that an incoming item must be compared with, in queue order, a window at a time.
 
-All reads are snapshot reads. `decided` then declares conflicts on exactly the keys that the answer depends on: the
-entries or items up to the deciding one, phantoms included, and the items that were read. Plain reads would also
-conflict with changes behind the deciding item, which the window read only in advance.
+All reads are snapshot reads. `decided` then declares conflicts on exactly the keys that the answer depends on. These
+are the entries or items up to the deciding one, phantoms included, and the items that were read up to it. Plain reads
+would also conflict with changes behind the deciding item, which were read only because reads come in windows.
 """
 
 from __future__ import annotations

@@ -160,9 +160,9 @@ class SmartQueue(QueueWithLeases[Any]):
             index would help. ValueError: the queue has no such priority, or the message is a confirmation that does not
             say what it confirms (`fdbqueue.layers.smart`). In all cases nothing was written.
 
-        *Conflicts:* with incoming items that it must be compared with, with every change of an item that was asked, and
-        with items that enter or leave within its limits. With nothing else. *Cost:* two rounds of parallel reads, for
-        the keys and items that it sees; a plain enqueue's writes, and one for the index.
+        *Conflicts:* with incoming items that it must be compared with, and with every change of an item that was asked.
+        Also with items that enter or leave within its limits; with nothing else. *Cost:* two rounds of parallel reads,
+        for the keys and items that it sees; a plain enqueue's writes, and one for the index.
         """
         if timeout is not None:
             check_waits(tr)

@@ -98,7 +98,7 @@ class Subscriptions(Generic[V]):
 
         *Conflicts:* with leases of the same subscription, with other changes of it and of the first two subscriptions
         by name. With any change if there are fewer than two. *Cost:* two reads in parallel, which do not grow with the
-        number of subscriptions, and four writes. If the selector changes: also the cost of `unsubscribe`.
+        number of subscriptions, and four writes. If the selector changes: both as `unsubscribe`.
         """
         check_name(name)
         text = Selector(selector).text if isinstance(selector, str) else None
