@@ -1,43 +1,43 @@
-"""Smart checks: a newcomer is compared with what is queued already, in the transaction that enqueues it.
+"""Smart checks: an incoming item is compared with queued items, in the transaction that enqueues it.
 
 Challenge
-    A report of progress is outdated by the next one, a confirmation neutralizes what it confirms, a repeated alarm is
-    no news. A consumer that sorts this out does so too late, or for a state that the queue has left.
+    The next progress report makes the last one outdated. A confirmation cancels the item that it confirms. A repeated
+    alarm is no news. A consumer that sorts this out does so too late, or for a state that the queue has left.
 
 Keys
-    A smart item is an item like any other. Beside it (behind the queue's own tuple):
+    A smart item is an ordinary item with dependent keys (each after the queue's own tuple):
 
     ============================================  ===================================================
     ``("smart", type, key, index, random)``       its entry in the index of types and relation keys
     ``("deadline", stage, at_us, index, random)``  when it should have left the queue
     ============================================  ===================================================
 
-    Its notes name these keys, so that any transaction that takes it out (a plain dequeue, an ack, a purge) clears them
-    too. A dead letter has none: it has left the queue until it is redriven. The key ``(True, "type")`` says that the
-    queue is smart.
+    Its notes name these keys, so any transaction that takes it out (a plain dequeue, an ack, a purge) clears them too.
+    A dead letter has none: it has left the queue until it is redriven. The key ``(True, "type")`` marks the queue as
+    smart.
 
 Ordering
-    Queued items are asked in queue order; the first that answers anything but "don't care" decides. What is appended
-    stands behind all that its transaction saw. An item that takes over values keeps its place.
+    The checks of queued items run in queue order. The first answer other than "don't care" decides. An appended item
+    is placed after all items that its transaction saw. An item that takes the incoming item's values keeps its place.
 
 Guarantees
-    The decision is the one that the serial state at the commit gives, phantoms included: everything that it depends on,
-    and nothing else, is read with a conflict. Newcomers whose relations are disjoint do not conflict. What fails has
-    written nothing. Given a database, each call takes effect exactly once.
+    The decision is the one that the serial state at the commit gives, phantoms included. The transaction reads exactly
+    the keys that the decision depends on with a conflict. Incoming items whose relations are disjoint do not conflict.
+    A failed call has written nothing. Given a database, each call takes effect exactly once.
 
 Limits
     A type that sees everything conflicts with every enqueue and every dequeue; see `MessageType.sees`.
 
     The first smart enqueue that appends an item makes the queue a smart one, until it is cleared. From then on all
     other enqueues raise `ChecksBypassed`: those of `Queue`, `Leases`, `PriorityQueue`, `StagedQueue`, `Subscriptions`,
-    the command line, and Spark without its option ``smart``. All verbs that take items, or move them, work as ever. A
-    process with an older version of the library does not refuse. Its plain items, and those enqueued before or at the
-    same time as the first smart one, have no entry in the index: only types that see everything meet them, and `check`
-    tells of them.
+    the command line, and Spark without its option ``smart``. All verbs that take or move items work as before. A
+    process with an older version of the library does not refuse. Its plain items have no entry in the index, and
+    neither have items enqueued before the first smart one or at the same time. Only types that see everything meet
+    such items, and `check` reports them.
 
-    A redriven dead letter comes back without being compared. A leased item is asked only if its check takes `asked`,
-    and can't take over values; if it is deleted, its holder's ack raises `LeaseLost`. A check's own time is limited,
-    not its calls into C (`layers/smart/_time_limit.py`).
+    A redriven dead letter comes back without a comparison. The check of a leased item runs only if it takes `asked`,
+    and it can't change the item. If a leased item is deleted, its holder's ack raises `LeaseLost`. A check's own time
+    is limited, but its calls into C are not (`layers/smart/_time_limit.py`).
 
 Source
     W. Herzner, M. Thuswald: "Smart Queue – A Pattern for Message Handling in Distributed Environments".

@@ -1,4 +1,4 @@
-"""Admitting: everything that a smart enqueue does in its transaction. It reads all, decides, and then writes."""
+"""The transaction of a smart enqueue: it reads everything, decides, and then writes."""
 
 from __future__ import annotations
 
@@ -36,38 +36,38 @@ _DELETING = (Decision.queue_and_delete, Decision.ignore_and_delete)
 _LEAVING_OUT = (Decision.ignore, Decision.ignore_and_delete)
 _ONE = (1).to_bytes(8, "little")
 BESIDE_BYTES = 1_000
-"""How much of an item's notes may say what stands beside it."""
+"""Largest size of the names of dependent keys in an item's notes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What else the enqueue was asked for."""
+    """The other arguments of the enqueue."""
 
     visible_at_us: int
-    """Until when it is delayed; 0: not at all."""
+    """Time at which the item becomes available; 0: no delay."""
     ttl_us: int
-    """After how long it is to be removed; 0: as its type says."""
+    """Time to live; 0: as its type says."""
     headers: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Rewritten:
-    """An item that takes over a newcomer's values."""
+    """A queued item that takes the incoming item's values."""
 
     by: Found
     payload: bytes
     stored: bytes
-    """What is to be stored in its place."""
+    """The new stored value."""
     notes: Notes
     told: tuple[bytes, ...]
-    """What of them is for those who are told of it."""
+    """The parts of the notes that name keys for monitors and recipients."""
     moves: bool
-    """Whether it becomes available now, or later, by the newcomer's delay."""
+    """Whether the incoming item's delay changes the time at which it becomes available."""
 
 
 @dataclass(slots=True)
 class _Entering:
-    """What is to be appended."""
+    """The item to append."""
 
     new: Incoming
     headers: Mapping[str, Any] | None
@@ -77,10 +77,10 @@ class _Entering:
 
 
 class Admitting:
-    """Admits newcomers to one queue, or does not.
+    """Decides about the incoming items of one queue, and enqueues them.
 
     Args:
-        bounds: how much a newcomer may be compared with.
+        bounds: how many queued items, and bytes, an incoming item may be compared with.
     """
 
     def __init__(
@@ -95,7 +95,10 @@ class Admitting:
         self._bounds = bounds
 
     def admit(self, tr: Transaction, new: Incoming, terms: Terms, now_us: int) -> Steps[Outcome]:
-        """Compare a newcomer with those that it has to see, and do what is decided. What fails has written nothing."""
+        """Compare an incoming item with the items that its type sees, and do what they decide.
+
+        A failed call has written nothing.
+        """
         rank = self._queue.rank(new.message, terms.headers)
         stored = envelope(new.payload, terms.headers)
         next_index = started(self._queue.next_index(tr, 1, door="smart"))
@@ -120,14 +123,14 @@ class Admitting:
         elif by is not None and answers.type is not None and answers.payload is not None:
             heir = self._heir(answers.type, answers.payload, by, now_us)
             if answers.terms == "incoming" and (rank := self._queue.rank(heir.message, terms.headers)) != by.rank:
-                # One goes and one of the same type and key comes, which is within every limit.
+                # One item leaves, and one of the same type and key enters. That is within every limit.
                 decision = Decision.queue_and_delete
                 going.delete(by.standing)
                 stored = envelope(heir.payload, terms.headers)
                 entering = _Entering(heir, terms.headers, rank, stored, self._notes(heir, terms, now_us, numbers))
             else:
                 rewritten = self._rewritten(by, heir, terms if answers.terms == "incoming" else None, now_us, numbers)
-        # From here on it writes, and nothing fails any more.
+        # From here on it writes, and no step can fail.
         position = None
         if entering is not None:
             position = Position((yield from next_index), new_random(), rank=entering.rank)
@@ -167,7 +170,7 @@ class Admitting:
                 if answers.by is not None or not window:
                     break
         except FdbQueueError:
-            # A caller that catches it and writes something else has that depend on what was seen here.
+            # A caller may catch this error and write something else. That write depends on the items seen here.
             scan.decided(None)
             if last is not None:
                 depend_on_last(tr, self._layout, last, [True])
@@ -186,7 +189,7 @@ class Admitting:
         )
 
     def _told(self, new: Incoming, now_us: int, numbers: list[int]) -> tuple[bytes, ...]:
-        """Return what stands beside an item for those who are told of it: monitors and recipients."""
+        """Return the parts of the notes that name an item's keys for monitors and recipients."""
         deadline_us = new.given.deadline.at_us(now_us)
         return (*deadline_parts(self._layout, deadline_us), *recipient_parts(self._layout, numbers))
 
@@ -206,16 +209,16 @@ class Admitting:
         moves.tally("enqueued", 1)
 
     def _heir(self, own: MessageType, payload: bytes, by: Found, now_us: int) -> Incoming:
-        """Return the message that an item is to have from now on, as its type's functions see it."""
+        """Return the new message of an item, with the results of its type's functions."""
         message = self._queue.codec.decode(payload)
         whose = f"what the item {self._position(by)} was to become; nothing was written"
         return Incoming(message, own, self._asking.functions.of(own, message, now_us, whose=whose), payload)
 
     def _rewritten(self, by: Found, heir: Incoming, terms: Terms | None, now_us: int, numbers: list[int]) -> _Rewritten:
-        """Return an item with another message: its times begin anew, and its recipients have to fetch it again.
+        """Return an item with a new message: its times restart, and its recipients must fetch it again.
 
         Args:
-            terms: the newcomer's, if the item is to have them; None: it keeps its own.
+            terms: the incoming item's terms, if the item gets them; None: it keeps its own.
         """
         was = by.opened.notes
         index = self._layout.part_of(self._layout.smart)
@@ -232,7 +235,7 @@ class Admitting:
         return _Rewritten(by, heir.payload, envelope(heir.payload, headers), notes, told, moves)
 
     def _rewrite(self, tr: Transaction, moves: Moves, new: _Rewritten) -> None:
-        """Let an item have another message, under its own key."""
+        """Store a new message for an item, under the item's own key."""
         was, packed = new.by.opened.notes, new.by.packed
         for part in was.beside:
             if part not in new.notes.beside:
@@ -247,9 +250,9 @@ class Admitting:
             moves.rewrite(place_of(self._layout, new.by.state), packed, new.stored, was, new.notes)
         copies, version = self._layout.part_of(self._layout.copies), new_random()
         for part in new.told:
-            # The same deadline may have been told of already: that is done once.
+            # An unchanged deadline may have been reported already, and must not be reported twice.
             if part not in was.beside or not is_deadline(self._layout, part):
-                # A copy's version tells confirmations of the former message from those of this one.
+                # A copy's version distinguishes confirmations of the former message from those of this one.
                 tr.set(self._layout.prefix + part + packed, version if part.startswith(copies) else b"")
         if any(part.startswith(copies) for part in new.told):
             tr.add(self._layout.resent_key, _ONE)
@@ -261,7 +264,7 @@ class Admitting:
             tr.set(self._layout.chunk_key(position, number), chunk)
 
     def _ring(self, tr: Transaction, notes: Notes) -> None:
-        """Wake the monitors if there is a deadline. An atomic add: it changes the key, and no two of them conflict."""
+        """Wake the monitors if there is a deadline. The atomic add changes the key without a conflict."""
         if any(is_deadline(self._layout, part) for part in notes.beside):
             tr.add(self._layout.alarm_key, _ONE)
 
@@ -273,7 +276,7 @@ class Admitting:
 
 
 def _ends_at_us(new: Incoming, terms: Terms, now_us: int) -> int:
-    """Return when a message's life ends: by its type or by its own terms, whichever is first; 0: never."""
+    """Return the time at which a message expires, by its type or its terms, whichever is first; 0: never."""
     ends = [at_us for at_us in (new.given.expires.at_us(now_us), terms.ttl_us and now_us + terms.ttl_us) if at_us]
     return min(ends, default=0)
 
@@ -288,7 +291,7 @@ def _check_size(own: MessageType, beside: tuple[bytes, ...]) -> None:
 
 
 def _remedy(own: MessageType) -> str:
-    """Say which index would let a newcomer read less."""
+    """Return a sentence that says which index would reduce the reads of an incoming item."""
     if own.sees.same_key:
         return f"All of them share its key: give the type {own.name!r} a finer key, or a key_limit."
     if own.key is not None:

@@ -1,4 +1,4 @@
-"""Many messages, each compared with those before it too, in few transactions, each exactly once."""
+"""Enqueues many messages in few transactions, each exactly once; each is also compared with those before it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ._check_runner import Incoming
 from ._decisions import Outcome
 
 BATCH_MESSAGES = 100
-"""How many share a transaction: each reads what those before it wrote, so none can be looked at ahead."""
+"""How many share a transaction: each reads the writes of those before it, so they run one after the other."""
 BATCH_BYTES = 1_000_000
 
 Admit: TypeAlias = Callable[[Transaction, Incoming], Steps[Outcome]]
 
 
 def admit_all(tr: Transaction, incomings: list[Incoming], admit: Admit) -> Steps[list[Outcome]]:
-    """Admit newcomers one after the other, in one transaction."""
+    """Admit incoming items one after the other, in one transaction."""
     outcomes = []
     for new in incomings:
         outcome = yield from admit(tr, new)
@@ -42,10 +42,10 @@ class _Halve(Exception):
 
 @dataclass(slots=True)
 class Batches:
-    """One call's way of enqueueing many.
+    """Enqueues the messages of one call.
 
-    A batch of which one message fails is not written; it is tried again message by message, so that those in front of
-    the one that fails are in, and those that wait for room do it by themselves.
+    If one message fails, its batch is not written. The batch is split until each message is tried in its own
+    transaction. So the messages before the failing one are enqueued, and each message waits for room separately.
     """
 
     queue: Queue
@@ -54,14 +54,14 @@ class Batches:
     admit: Admit
     """Compares and enqueues it in a transaction."""
     alone: Callable[..., Steps[Outcome]]
-    """Does so in a transaction of its own, ``alone(new=…)``, waiting for room if it is to."""
+    """Does so in its own transaction, ``alone(new=…)``; waits for room if the limit says so."""
     taken: int = 0
     """How many messages were read from the input."""
     tried: int = 0
-    """How many the transaction has that was tried last."""
+    """How many messages the last transaction had."""
 
     def enqueue(self, db: Database, messages: Iterable[Any]) -> Steps[list[Outcome]]:
-        """Enqueue all; what fails when others are in raises `BulkInterrupted`."""
+        """Enqueue all messages; raise `BulkInterrupted` if one fails after others were enqueued."""
         outcomes: list[Outcome] = []
         try:
             for batch in self._cut(messages):
@@ -87,7 +87,7 @@ class Batches:
             except FDBError:
                 raise
             except Exception as error:
-                raise _Halve from error  # one of them failed, and whoever tries it alone says why
+                raise _Halve from error  # one message failed; a transaction with this message only raises its error
 
         self.tried = len(batch)
         if len(batch) == 1:
@@ -109,7 +109,7 @@ class Batches:
                 new = self.incoming(message)
             except Exception:
                 if batch:
-                    yield batch  # those in front of the one that fails are in
+                    yield batch  # enqueue the messages before the failing one
                 raise
             if batch and (len(batch) >= BATCH_MESSAGES or size_bytes + len(new.payload) > BATCH_BYTES):
                 yield batch

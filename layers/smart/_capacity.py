@@ -1,8 +1,8 @@
-"""Room: whether a limit lets a newcomer in, and who goes for it.
+"""Limits: whether there is room for an incoming item, and which items are removed for it.
 
-A limit of a type or a key is counted in the index, so that a limit may be declared, raised or lowered while the queue
-is in use. That of the queue is counted by its counters. Both are plain reads: of two newcomers for one free place, one
-conflicts. That is the price of an exact limit, paid by those who share it.
+A limit of a type or a key is counted in the index, so it may be declared, raised or lowered while the queue is in use.
+A limit of the queue is counted by its counters. Both are plain reads: of two incoming items for one free place, one
+conflicts. That is the cost of an exact limit, for all enqueues within it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ._limits import MOST_COUNTED, Limit
 from ._scanning import Standing, State, locate, place_of
 
 WATCHED_ENTRIES = 100
-"""Up to so many items whoever waits watches each; above it, the counters, which change with every item that goes."""
+"""Up to this many items, a waiting call watches each; above, it watches the counters, which each removal changes."""
 _AT_LEAST_SECONDS = 0.01
 _GONE = ("dequeued", "expired", "purged", "deleted", "dead")
 _FAR_US = (1 << 62) - 1
@@ -47,26 +47,26 @@ _UNLEASED: tuple[State, ...] = ("available", "delayed")
 
 @dataclass(slots=True)
 class Going:
-    """Items that this transaction is going to remove."""
+    """The items that this transaction is going to remove."""
 
     expired: list[Standing] = field(default_factory=list)
     deleted: list[Standing] = field(default_factory=list)
     packed: set[bytes] = field(default_factory=set)
 
     def expire(self, items: Iterable[Standing]) -> None:
-        """Let items go whose life is over."""
+        """Add outdated items."""
         for item in items:
             self.expired.append(item)
             self.packed.add(item.packed)
 
     def delete(self, *items: Standing) -> None:
-        """Let items go that a newcomer overrides or neutralizes, or that make room for it."""
+        """Add items that an incoming item overrides or cancels, or that make room for it."""
         for item in items:
             self.deleted.append(item)
             self.packed.add(item.packed)
 
     def spare(self) -> None:
-        """Let the items stay that were to go for a newcomer, since it is left out."""
+        """Keep the items that would be deleted for an incoming item, since it is left out."""
         self.packed.difference_update(item.packed for item in self.deleted)
         self.deleted.clear()
 
@@ -75,7 +75,7 @@ class Room:
     """The limits of one queue.
 
     Args:
-        limit: that of all its items.
+        limit: the limit of all its items.
     """
 
     def __init__(self, leases: Leases, index: SmartIndex, limit: Limit | None) -> None:
@@ -86,13 +86,13 @@ class Room:
         self._limit = limit
 
     def make(self, tr: Transaction, new: Incoming, going: Going, now_us: int) -> Steps[bool]:
-        """Say whether there is room for a newcomer; where the oldest are dropped for it, add them to `going`.
+        """Return whether there is room for an incoming item; add items that are dropped for it to `going`.
 
         Raises:
-            QueueFull: a limit that refuses is reached, or nothing can be dropped.
+            QueueFull: a limit that refuses is reached, or no item can be dropped.
 
-        *Conflicts:* with whoever comes or goes within the same limit. *Cost:* for each limit, one read of as many keys
-        as it allows, or of the counters; where it is reached, one more of the items.
+        *Conflicts:* with every item that enters or leaves within the same limit. *Cost:* for each limit, one read of
+        the counters, or of up to that many keys; if the limit is reached, one more read of the items.
         """
         for limit, span in self._of_index(new):
             if not (yield from self._in_index(tr, limit, span, going, now_us, new)):
@@ -100,9 +100,9 @@ class Room:
         return self._limit is None or (yield from self._in_queue(tr, self._limit, going, now_us, new))
 
     def wait(self, db: Database, new: Incoming, limit: Limit, seconds: float | None) -> Steps[None]:
-        """Wait until an item has gone that `limit` counts, or `seconds` have passed.
+        """Wait until an item that `limit` counts has left, or `seconds` have passed.
 
-        *Cost:* a transaction that watches, up to 100 keys; it wakes when one of them changes, or a life ends.
+        *Cost:* a transaction that watches up to 100 keys; it wakes when one of them changes, or an item expires.
         """
         watches, due_us = yield from attempts(db, partial(self._watch, new=new, limit=limit))
         if not watches:
@@ -117,7 +117,7 @@ class Room:
             for watch in watches:
                 watch.cancel()
         if until_due is not None and time.monotonic() - started >= until_due:
-            # Nobody may be there to settle it, and to an item whose life is over room is due.
+            # No other process may fire the timer, and an expired item must make room.
             yield from self._leases.reclaim.steps(db)
 
     def _of_index(self, new: Incoming) -> list[tuple[Limit, Span]]:
@@ -139,7 +139,7 @@ class Room:
         there = sorted(packed for row in entries if (packed := span.packed(row.key)) not in going.packed)
         items = yield from locate(tr.snapshot, self._layout, there)
         for item in items:
-            # An item that is leased, or comes back, meanwhile keeps its entry: whether it can go is seen at the item.
+            # An item that is leased or comes back meanwhile keeps its entry. Only the item's own key shows this.
             tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
         over = [item for item in items if _is_over(item, now_us)]
         going.expire(over)
@@ -174,7 +174,7 @@ class Room:
         )
 
     def _expire(self, tr: Transaction, wanted: int, going: Going, now_us: int) -> Steps[int]:
-        """Let items go whose life is over, until there are as many as are wanted; return how many."""
+        """Add outdated items to `going`, until they reach the wanted number; return how many."""
         due = yield from due_timers(tr, self._layout, now_us, limit=MOST_COUNTED)
         positions = [position for _, position, kind in readable(self._layout, due) if kind == TTL]
         ended = [packed for packed in dict.fromkeys(map(pack, positions)) if packed not in going.packed]
@@ -191,9 +191,9 @@ class Room:
         return gone
 
     def _to_drop(self, tr: Transaction, wanted: int, going: Going) -> Steps[list[Standing]]:
-        """Return the items that are dropped first, if there are so many that nobody has leased.
+        """Return at least `wanted` items in the order in which to drop them; fewer if the others are leased.
 
-        One rank after the other, from the least urgent on; without an order, all items have the same rank.
+        It reads one rank after the other, from the least urgent on. Without an order, all items have the same rank.
         """
         free: list[Standing] = []
         before: int | None = None
@@ -231,27 +231,27 @@ class Room:
         return place.begin, place.end
 
     def _count(self, tr: Transaction) -> Steps[int]:
-        # A plain read: the limit is exact, so that whoever comes or goes meanwhile makes this look again.
+        # A plain read: the limit is exact, so an item that enters or leaves meanwhile makes this transaction run again.
         span = self._layout.counts.range()
         tr.add_read_conflict_range(span.start, span.stop)
         counts = yield from read_counts(tr, self._layout)
         return counts.get("enqueued", 0) - sum(counts.get(name, 0) for name in _GONE)
 
     def _watch(self, tr: Transaction, new: Incoming, limit: Limit) -> Steps[tuple[list[Future[Any]], int | None]]:
-        """Watch what goes when there is room; nothing if there is some already."""
+        """Return watches on keys that change when there is room, and the next due time; no watch if there is room."""
         due = yield from due_timers(tr, self._layout, _FAR_US, limit=NEXT_TIMERS)
         due_us = next((at_us for at_us, _, _ in readable(self._layout, due)), None)
         return [tr.watch(key) for key in (yield from self._full(tr, new, limit))], due_us
 
     def _full(self, tr: Transaction, new: Incoming, limit: Limit) -> Steps[list[bytes]]:
-        """Return keys of which one changes when there is room; none if there is some already.
+        """Return keys such that one of them changes when there is room; none if there is room already.
 
-        One limit may have been given for a type, its keys and the queue, each of which is counted by itself.
+        The same limit may be given for a type, its keys and the queue; each is counted separately.
         """
         counters = [self._layout.count_key(name) for name in _GONE]
         for own, span in self._of_index(new):
             if own is limit:
-                # By snapshot: the watches compare with what this transaction saw, so nothing is missed in between.
+                # A snapshot read: the watches compare with the values that this transaction saw, so they miss nothing.
                 entries = yield from rows(tr.snapshot, span.begin, span.end, limit=limit.most)
                 if len(entries) >= limit.most:
                     return [row.key for row in entries] if len(entries) <= WATCHED_ENTRIES else counters
@@ -259,11 +259,11 @@ class Room:
 
 
 def _to_drop_first(item: Standing) -> tuple[int, bytes]:
-    """Sort items so that those come first that "drop oldest" drops: the first enqueued of the least urgent ones."""
+    """Return the sort key in the order of "drop oldest": the least urgent items first, and of these the oldest."""
     return -(rank_of(item.packed) or 0), item.packed
 
 
 def _is_over(item: Standing, now_us: int) -> bool:
-    """Say whether an item is to be removed because its life is over; a leased one goes when its lease is over."""
+    """Return whether an item must be removed since it is outdated; a leased one is removed after its lease."""
     ttl_at_us = notes_of(item.stored).ttl_at_us
     return item.state != "leased" and 0 < ttl_at_us <= now_us

@@ -1,4 +1,4 @@
-"""Checks that a smart queue's index says what a rescan of its items says, and counts what is there."""
+"""Checks a smart queue's index against a rescan of its items, and counts the items."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ COUNTED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RecipientStats:
-    """What one recipient has still to do, each counted up to 1,000."""
+    """The items that one recipient has yet to handle, each counted up to 1,000."""
 
     unsent: int
-    """Items that it has to fetch."""
+    """Items that it must fetch."""
     unconfirmed: int
-    """Items that it has to confirm, fetched or not."""
+    """Items that it must confirm, fetched or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class SmartStats:
-    """What a smart queue holds."""
+    """The contents of a smart queue."""
 
     items: LeaseStats
-    """The items, by state."""
+    """Items by state."""
     types: dict[str, int]
-    """Items of each type, dead letters aside, counted up to 1,000."""
+    """Items of each type without dead letters, counted up to 1,000."""
     recipients: dict[str, RecipientStats]
-    """By name."""
+    """Recipients by name."""
 
 
 def read_smart_stats(
     tr: Transaction, layout: Layout, index: SmartIndex, messages: Messages, items: LeaseStats
 ) -> Steps[SmartStats]:
-    """Count, by snapshot."""
+    """Count the items, by snapshot reads."""
     types = {}
     for name in messages.types:
         span = index.span(name)
@@ -75,11 +75,11 @@ def read_smart_stats(
 
 
 def check_smart(tr: Transaction | Database, leases: Leases, index: SmartIndex, messages: Messages) -> CheckReport:
-    """Check leases, and then the index and what else stands beside items."""
+    """Check the leases, then the index and the other dependent keys of items."""
     report = leases.check(tr)
     problems = _problems(tr, leases.layout, index, messages)
     if problems and is_database(tr):
-        # Items that came or went between two of its transactions: what is really wrong still is when looked at again.
+        # An item that came or went between two of its transactions looks wrong. A real problem shows again.
         again = set(_problems(tr, leases.layout, index, messages))
         problems = [problem for problem in problems if problem in again]
     return dataclasses.replace(report, problems=(*report.problems, *problems))
@@ -96,7 +96,7 @@ def _problems(tr: Transaction | Database, layout: Layout, index: SmartIndex, mes
         try:
             beside = set(layout.beside_keys(notes_of(row.value).beside, packed))
         except FormatError:
-            continue  # the queue's own check says so
+            continue  # the queue's own check reports it
         allowed |= beside
         problem, entry = _entry_of(tr, layout, index, messages, functions, packed, row)
         if entry:
@@ -124,7 +124,7 @@ def _entry_of(
     packed: bytes,
     row: KeyValue,
 ) -> tuple[str, bytes]:
-    """Return what is wrong with an item, and the key of the entry that it should have, by what it says of itself."""
+    """Return the problem of an item, and the index key that it should have by its own message."""
     try:
         opened = parse(row.value)
         payload = opened.payload

@@ -1,7 +1,8 @@
-"""Asking: a queued item is asked about a newcomer, and its answer is not trusted further than it should be.
+"""Runs the checks of queued items on an incoming item, and verifies their answers.
 
-A check is the user's code, called inside the enqueueing transaction, which may run again. It gets copies; what it does
-with them is compared afterwards with what it may do. Only the item that ignores the newcomer may have changed itself.
+A check is user code that runs inside the enqueueing transaction, which may run again. It gets copies of the messages.
+Afterwards the copies show whether it changed more than it may. Only an item that answers "ignore" may have changed its
+own message.
 """
 
 from __future__ import annotations
@@ -27,45 +28,45 @@ class Incoming:
     """A message that is about to be enqueued."""
 
     message: Any
-    """A copy for the checks to look at, decoded from what would be stored."""
+    """A copy for the checks, decoded from the bytes to store."""
     type: MessageType
     given: Given
-    """What its type's functions say of it."""
+    """Results of its type's functions."""
     payload: bytes
 
     @property
     def key(self) -> Any:
-        """Its relation key."""
+        """The message's relation key."""
         return self.given.key
 
 
 class Checker(NamedTuple):
-    """How the items of one type are asked."""
+    """The check of one message type, and the arguments that it takes."""
 
     check: Callable[..., Any] | None
     asked: bool
-    """Whether the check wants to know what is known of the item."""
+    """Whether the check takes the facts of its item."""
     last: bool
-    """Whether it wants to know that its item is the last one."""
+    """Whether the check takes `last`: whether its item is the last one."""
 
 
 @dataclass(slots=True)
 class Answers:
-    """What the items of a window said."""
+    """The answers of the items of a window."""
 
     decision: Decision = Decision.dont_care
     by: Found | None = None
-    """Who decided."""
+    """The item that decided."""
     type: MessageType | None = None
-    """Its type."""
+    """Type of that item."""
     payload: bytes | None = None
-    """What it wants to be from now on; None: what it was."""
+    """The new payload of that item; None: unchanged."""
     terms: Literal["own", "incoming"] = "own"
-    """Whose headers, delay and rank it wants to have then."""
+    """Source of its new headers, delay and rank."""
     expired: list[Found] = field(default_factory=list)
     asked: int = 0
     told_last: list[bool] = field(default_factory=list)
-    """What those were told that wanted to know whether they are the last."""
+    """The values of `last` that checks got."""
 
 
 class Asking:
@@ -73,7 +74,7 @@ class Asking:
 
     Args:
         seconds: how long the checks of one window may take together.
-        debug: ask everybody twice and compare.
+        debug: run each check twice and compare.
     """
 
     def __init__(self, queue: Queue, messages: Messages, *, seconds: float, debug: bool) -> None:
@@ -86,13 +87,13 @@ class Asking:
         self.functions = Functions(messages.types.values(), seconds)
         self._checkers = {name: _checker(own) for name, own in messages.types.items()}
         self.wants_last = any(checker.last for checker in self._checkers.values())
-        """Whether any check wants to know whether its item is the last one."""
+        """Whether any check takes `last`."""
 
     def incoming(self, message: Any, now_us: int) -> Incoming:
-        """Return a message as a newcomer.
+        """Prepare a message for its enqueue.
 
         Raises:
-            CodecError: it has no registered type, or does not fit it.
+            CodecError: the message has no registered type, or does not fit it.
             CheckFailed: a function of its type is at fault.
         """
         payload = self._queue.encode(message)
@@ -100,19 +101,19 @@ class Asking:
             found, copy = self._messages.decode_typed(payload)
         except MESSAGE_ERRORS as error:
             raise CodecError(f"The message does not fit its type in {self._queue!r}: {error}") from error
-        # What is stored is the copy, encoded: what a check sees is what a later one will see.
+        # Store the encoded copy: this check and later ones see the same message.
         stored = self._messages.encode_as(found, copy)
         return Incoming(copy, found, self.functions.of(found, copy, now_us), stored)
 
     def window(self, new: Incoming, found: list[Found], now_us: int, last: bytes | None) -> Answers:
-        """Ask items in their order, until one cares. Those whose life is over are not asked, but listed.
+        """Run the checks of items in their order, until one decides. Expired items are listed; their checks don't run.
 
         Args:
-            last: the packed position of the last item of the queue, if any check wants to know it.
+            last: the packed position of the last item of the queue, if any check takes `last`.
 
         Raises:
-            CheckFailed: of one of them; the message names its type and it.
-            CodecError: one can't be decoded.
+            CheckFailed: a check failed; the message names its type and item.
+            CodecError: an item can't be decoded.
         """
         answers = Answers()
         if not found:
@@ -130,14 +131,14 @@ class Asking:
     def _ask_all(
         self, new: Incoming, found: list[Found], now_us: int, last: bytes | None, answers: Answers, at: _At
     ) -> None:
-        # Called for every item that is met, up to 10,000 in a transaction: as few calls as can be.
+        # This loop runs for every item, up to 10,000 in a transaction, so it makes few calls.
         encode, decode, checkers, incoming = self._encode, self._decode, self._checkers, new.message
         dont_care, predicates = Decision.dont_care, self.functions.predicates
         for one in found:
             at.one = one
             ttl_at_us = one.opened.notes.ttl_at_us
             if ttl_at_us and ttl_at_us <= now_us:
-                if one.state != "leased":  # else its consumer still has it, and it goes when that is over
+                if one.state != "leased":  # a leased item stays with its consumer, and is removed after that
                     answers.expired.append(one)
                 continue
             try:
@@ -190,7 +191,11 @@ class Asking:
         answers.payload, answers.terms = payload if changed else None, terms
 
     def _taken_over(self, message: Any, new: Incoming, one: Found, own: MessageType) -> bytes:
-        """Return what a message that answered is now, if it may be that."""
+        """Return the new payload of a message whose check answered.
+
+        Raises:
+            CheckFailed: it can't be stored, or has another type or key.
+        """
         try:
             found = self._messages.type_of(message)
             payload = self._messages.encode(message)
@@ -211,7 +216,7 @@ class Asking:
         return payload
 
     def _is_over(self, own: MessageType, message: Any, new: Incoming, now_us: int, at: _At) -> bool:
-        """Return whether the predicate of an item's type says that its life is over."""
+        """Return whether the predicate of an item's type says that it is outdated."""
         at.function = "expires"
         try:
             said = self.functions.predicates[own.name](message, now_us)
@@ -221,7 +226,7 @@ class Asking:
         return said is True
 
     def _ask_again(self, answer: Any, message: Any, new: Incoming, one: Found, now_us: int, last: bytes | None) -> None:
-        """Ask a fresh copy the same, and compare."""
+        """Run the check again on a fresh copy, and compare."""
         other = self._messages.decode(one.payload)
         again = self._answer(other, new.message, new, one, now_us, last)
         if again != answer or self._messages.encode(other) != self._messages.encode(message):
@@ -230,7 +235,7 @@ class Asking:
             )
 
     def _find_who_changed(self, new: Incoming, found: list[Found], now_us: int, last: bytes | None) -> None:
-        """Name the check that changed the newcomer: ask each with a fresh copy of it."""
+        """Find the check that changed the incoming message: run each on a fresh copy, and raise for the one."""
         for one in found:
             copy = self._messages.decode(new.payload)
             self._answer(self._messages.decode(one.payload), copy, new, one, now_us, last)
@@ -257,7 +262,7 @@ class Asking:
         )
 
     def _changed(self, message: Any, payload: bytes) -> bool:
-        """Say whether a message is another than was decoded from `payload`, which others may have written otherwise."""
+        """Return whether a message differs from `payload`, which another program may have encoded differently."""
         now = self._messages.encode(message)
         return now != payload and now != self._messages.encode(self._messages.decode(payload))
 
@@ -288,14 +293,14 @@ class Asking:
 
 @dataclass(slots=True)
 class _At:
-    """Whose turn it is, for those who stop one that does not return."""
+    """The item and the function that run now, to name them if the function does not return."""
 
     one: Found
     function: str = "check"
 
 
 def _checker(own: MessageType) -> Checker:
-    """Return how items of a type are asked.
+    """Return the check of a type, and the arguments that it takes.
 
     Raises:
         TypeError: its check takes neither two arguments nor three.
@@ -306,7 +311,7 @@ def _checker(own: MessageType) -> Checker:
     try:
         last = "last" in inspect.signature(check).parameters
     except ValueError:
-        return Checker(check, asked=False, last=False)  # written in C, and does not say what it takes
+        return Checker(check, asked=False, last=False)  # written in C: it has no signature
     named = {"last": None} if last else {}
     asked = takes(check, 3, **named)
     if not asked and not takes(check, 2, **named):

@@ -1,4 +1,4 @@
-"""Copies: what a recipient has still to fetch, and to confirm, and how a confirmation names one of them."""
+"""Copies: the items that a recipient must fetch and confirm, and the names by which it confirms them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._recipients import Recipients
 from ._scanning import locate
 
 SEVERAL = b"several"
-"""Stored in place of a packed position, which begins with another byte."""
+"""Stored in place of a packed position; no packed position begins with this byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,15 @@ class Copy(Item):
     """A copy of an item, as one recipient has fetched it."""
 
     name: str = field(default="", kw_only=True)
-    """What a confirmation of it says: the item's position, and its version if it has taken over other values."""
+    """Names the copy in a confirmation: the item's position, and its version if the item has got other values."""
 
 
 class Named(NamedTuple):
-    """Which copy a confirmation means."""
+    """The copy that a confirmation names."""
 
     position: Position
     version: bytes | None
-    """None: the one that was fetched last."""
+    """Version of the copy; None: the copy fetched last."""
 
 
 class Copies:
@@ -40,10 +40,10 @@ class Copies:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self.recipients = Recipients(layout)
-        """Who is registered."""
+        """The registry of recipients."""
 
     def prefix(self, space: Subspace, number: int) -> bytes:
-        """Return what a recipient's keys of one kind begin with."""
+        """Return the prefix of a recipient's keys of one kind."""
         prefix: bytes = space[number].key()
         return prefix
 
@@ -52,10 +52,10 @@ class Copies:
         return self.prefix(space, number) + packed
 
     def numbers(self, tr: Transaction, recipient: str) -> Steps[tuple[int, list[int]]]:
-        """Return a recipient's number, and those of the others.
+        """Return a recipient's number, and the numbers of the others.
 
         Raises:
-            TypeError: its name is no str. ValueError: it is not registered.
+            TypeError: the name is not a str. ValueError: the recipient is not registered.
         """
         check_recipient(recipient)
         registry = yield from self.recipients.read(tr)
@@ -68,12 +68,12 @@ class Copies:
         return number, [other for other in registry.numbers.values() if other != number]
 
     def known_key(self, number: int) -> bytes:
-        """Return the key of what a recipient is known to have fetched and not confirmed."""
+        """Return the key that records the fetched and unconfirmed copies of a recipient."""
         key: bytes = self._layout.fetched.pack((number,))
         return key
 
     def state(self, tr: Transaction, number: int, packed: bytes) -> Steps[tuple[bytes | None, bool]]:
-        """Return a copy's version, None if it is not to be confirmed any more, and whether it is to be fetched."""
+        """Return a copy's version, and whether it is unsent. The version is None if no confirmation is needed."""
         reads = [tr.get(self.key(space, number, packed)) for space in (self._layout.copies, self._layout.unsent)]
         copy, unsent = (yield reads[0]), (yield reads[1])
         return bytes(copy) if copy.present() else None, unsent.present()
@@ -84,7 +84,7 @@ class Copies:
         return version is not None and not unsent
 
     def note_fetched(self, tr: Transaction, number: int, copies: list[Copy], known: bytes | None) -> Steps[None]:
-        """Note which copy is the only one that is fetched and not confirmed, or that there are several."""
+        """Record the only copy that is fetched and not confirmed, or that there are several."""
         packed = pack(copies[0].position)
         is_alone = len(copies) == 1 and known != SEVERAL
         if is_alone and known is not None and known != packed:
@@ -94,8 +94,8 @@ class Copies:
             tr.set(self.known_key(number), noted)
 
     def remove(self, tr: Transaction, packed: bytes, counter: str) -> Steps[bool]:
-        """Remove an item from its place, whatever its state. The holder of a leased one finds its lease lost."""
-        # Plain reads: a transaction that moves or takes the item at the same time conflicts with this one.
+        """Remove an item in any state; return whether it was there. The holder of a leased item loses its lease."""
+        # Plain reads: a concurrent transaction that moves or takes the item conflicts with this one.
         for item in (yield from locate(tr, self._layout, [packed])):
             moves = Moves(tr, self._layout)
             moves.leave(item.state, packed, notes_of(item.stored))
@@ -106,20 +106,20 @@ class Copies:
 
 
 def check_recipient(name: object) -> None:
-    """Refuse what is no recipient's name.
+    """Check the name of a recipient.
 
     Raises:
-        TypeError: it is no str.
+        TypeError: it is not a str.
     """
     if not isinstance(name, str):
         raise TypeError(f"A recipient's name is a str, not {name!r}.")
 
 
 def named_by(copy: object, position: object) -> Named | None:
-    """Return which copy is meant; None: it is not said.
+    """Return the copy that a confirmation names; None if it names none.
 
     Raises:
-        TypeError, ValueError: it is no copy, no name of one, no position, or both are given.
+        TypeError, ValueError: an argument is no copy, name of a copy, or position; or both are given.
     """
     if copy is not None and position is not None:
         raise ValueError("A confirmation names its copy by `copy` or by `position`, not by both.")
@@ -140,10 +140,10 @@ def named_by(copy: object, position: object) -> Named | None:
 
 
 def said(what: object) -> tuple[str, Named | None]:
-    """Return recipient and copy from what the `confirms` of a message type returned.
+    """Return the recipient and the copy in the result of a message type's `confirms`.
 
     Raises:
-        TypeError, ValueError: it is neither a recipient nor a pair of a recipient and a copy.
+        TypeError, ValueError: the result is neither a recipient nor a pair of a recipient and a copy.
     """
     recipient, copy = what if isinstance(what, tuple) and len(what) == 2 else (what, None)
     if not isinstance(recipient, str):

@@ -1,16 +1,16 @@
-"""Deadlines: an item that is still in the queue when it should have left is an error, told to a handler once.
+"""Deadlines: an item that is still in the queue after its deadline is an error, reported to a handler once.
 
 Challenge
-    An outdated item may be dropped when somebody meets it. A missed deadline has to be noticed when nobody does, as
-    soon as it is missed, or better before, and by one of those who look, not by each.
+    The next consumer that reads an outdated item can remove it. A missed deadline must be noticed without a consumer,
+    at once or even before the time. Exactly one of many monitors must report it.
 
 Keys
-    Behind the queue's own tuple:
+    After the queue's own tuple; the first two depend on their item:
 
     ==============================================  =====================================================
-    ``("deadline", "near", at_us, index, random)``    nobody was warned of it yet; beside its item
-    ``("deadline", "missed", at_us, index, random)``  it was not missed, or told of, yet; beside its item
-    ``("missed", until_us, at_us, index, random)``    a monitor tells its handler; another may, after `until_us`
+    ``("deadline", "near", at_us, index, random)``    no warning was given yet
+    ``("deadline", "missed", at_us, index, random)``  it was not missed, or not reported, yet
+    ``("missed", until_us, at_us, index, random)``    a monitor's handler runs; another may after `until_us`
     ``("alarm",)``                                  changes whenever a deadline is set; monitors watch it
     ==============================================  =====================================================
 
@@ -18,21 +18,21 @@ Ordering
     By deadline, the earliest first.
 
 Guarantees
-    Any number of monitors may run: each missed deadline is claimed by one of them, one at a time, in a transaction that
-    takes effect exactly once. Its handler is called after that commit, and the claim is ended when it has returned. So
-    a handler that returns within `claim_seconds` is called once for each; one that takes longer, raises, or whose
-    process dies, is called again after them, by any monitor: what it does outside of the database has to bear that, as
-    everything outside of a transaction.
-    `Deadlines.claim` hands missed deadlines to a transaction of the caller's: what is written there is exactly once
-    without any exception. Warnings of near ones are given at most once.
+    Any number of monitors may run. One of them claims each missed deadline, one at a time, in a transaction that takes
+    effect exactly once. Its handler runs after that commit, and the claim ends when the handler returns. A handler that
+    returns within `claim_seconds` is called once for each deadline. If it takes longer, raises, or its process dies,
+    any monitor calls its handler again after that time. The handler's effects outside of the database must tolerate
+    that, like all effects outside of a transaction.
+    `Deadlines.claim` returns missed deadlines in a transaction of the caller. The writes of that transaction take
+    effect exactly once, in all cases. A near deadline gets at most one warning.
 
-    A monitor sleeps until the next deadline that it knows of, and is woken when one is set. It is late by its clock's
-    error, and early for the same.
+    A monitor sleeps until the next deadline that it knows, and wakes when one is set. It is late or early by the error
+    of its clock.
 
 Limits
-    An item that is leased is still in the queue: its state is told, and the handler decides. Dead letters have no
-    deadline, and when they are redriven it is the old one. An item that left before it was looked at has not missed
-    anything, though it was late.
+    A leased item is still in the queue: the handler gets its state, and decides. Dead letters have no deadline; after
+    a redrive they have the old one. An item that left after its deadline, and before a monitor looked, counts as in
+    time.
 
 Source
     Herzner & Thuswald, "Smart Queue": Expiration Times and Deadlines ("pending deadlines in a time-sorted list").
@@ -57,23 +57,23 @@ BATCH = 100
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A deadline that is missed, or nearly."""
+    """A missed or near deadline."""
 
     position: Position
-    """The item."""
+    """The item's position."""
     at: float
-    """When it should have left the queue, in seconds of the clock of whoever enqueued it."""
+    """The time at which it should have left the queue, in seconds of the enqueueing process's clock."""
     missed: bool
     """Whether it is missed; else this is a warning."""
     message: Any
-    """The message; None if the item has left since it was claimed, or can't be read."""
+    """The message; None if the item has left since the claim, or can't be read."""
     state: Literal["available", "leased", "delayed", "gone"]
-    """Where the item stands; "gone" only of one that was claimed before by a monitor that did not end that."""
+    """The item's state; "gone" only for a deadline that another monitor claimed before and did not end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A missed deadline in the hands of one monitor, while its handler runs."""
+    """A missed deadline that one monitor has claimed while its handler runs."""
 
     deadline: Deadline
     until_us: int
@@ -113,15 +113,15 @@ class Deadlines:
     def claim(
         self, tr: Transaction | Database, *, lead: float | None = None, limit: int = BATCH
     ) -> Steps[list[Deadline]]:
-        """Return deadlines that are missed, or nearly, and that nobody else will get.
+        """Return missed or near deadlines; no other call gets the same ones.
 
         Args:
-            tr: a transaction, whose other writes take effect exactly once for each of them, or a database.
-            lead: how many seconds before they are missed; None: those that are missed.
+            tr: a transaction, whose other writes take effect exactly once for each deadline; or a database.
+            lead: seconds before the deadline, for near ones; None: return missed ones.
             limit: how many at most.
 
-        *Conflicts:* with another claim of the same deadline, of which one gets it, and with whoever takes or moves the
-        item. *Cost:* one read, then three in parallel and two writes each.
+        *Conflicts:* with another claim of the same deadline, so one of them gets it. Also with a transaction that takes
+        or moves the item. *Cost:* one read, then three in parallel and two writes each.
         """
         if limit < 1:
             raise ValueError(f"limit is how many deadlines to claim, at least 1, not {limit}.")
@@ -129,12 +129,12 @@ class Deadlines:
         return (yield from self._queue.transact(tr, partial(self._claim, lead_us=lead_us, limit=limit, until_us=0)))
 
     def claim_next(self, tr: Transaction, *, until_us: int, lapsed_us: int, ended: Claim | None) -> Steps[Claim | None]:
-        """Claim the first missed deadline for a handler that is to return before `until_us`; None if there is none.
+        """Claim the first missed deadline for a handler that must return before `until_us`; None if there is none.
 
         Args:
-            until_us: after this time another may claim it, unless its claim was ended.
-            lapsed_us: claims of others that were until this time, or before it, are taken over.
-            ended: the claim before, whose handler has returned.
+            until_us: after this time another monitor may claim it, unless this claim was ended.
+            lapsed_us: unfinished claims of monitors whose `until_us` is at or before this time are claimed again.
+            ended: the previous claim, whose handler has returned.
         """
         only_transaction(tr, "Deadlines.claim_next")
         if ended is not None:
@@ -145,7 +145,7 @@ class Deadlines:
         return Claim(claimed[0], until_us) if claimed else None
 
     def end(self, tr: Transaction, claim: Claim) -> Steps[None]:
-        """End a claim: its handler has returned. A blind clear: another's claim of the same is another key."""
+        """End a claim whose handler has returned. A blind clear is enough: another monitor's claim has another key."""
         yield from ()
         only_transaction(tr, "Deadlines.end")
         deadline = claim.deadline
@@ -153,7 +153,7 @@ class Deadlines:
         tr.clear(self._claimed_key(claim.until_us, round(deadline.at * 1e6), packed))
 
     def next_us(self, tr: Transaction, *, lead_us: int | None) -> Steps[int | None]:
-        """Return when there is something to do next, by snapshot; None: nothing is known of."""
+        """Return the time of the next deadline or lapsed claim, by snapshot reads; None if there is none."""
         only_transaction(tr, "Deadlines.next_us")
         times = []
         for stage in (NEAR, MISSED):
@@ -171,7 +171,7 @@ class Deadlines:
     def _claim(self, tr: Transaction, lead_us: int | None, limit: int, until_us: int) -> Steps[list[Deadline]]:
         now_us = self.smart.leases.now_us()
         stage = MISSED if lead_us is None else NEAR
-        # By snapshot, and a conflict for each that is claimed: those that are set meanwhile disturb nobody.
+        # A snapshot read, and a conflict for each claimed deadline: deadlines set meanwhile do not conflict.
         begin, end = deadlines_until(self._layout, stage, now_us + (lead_us or 0))
         found = yield from rows(tr.snapshot, begin, end, limit=limit)
         claimed = []
@@ -190,7 +190,7 @@ class Deadlines:
         return claimed
 
     def _claim_again(self, tr: Transaction, until_us: int, lapsed_us: int) -> Steps[list[Deadline]]:
-        """Take over the first that another claimed and did not end."""
+        """Claim the first deadline whose claim lapsed before it was ended."""
         space = self._layout.missed
         found = yield from rows(tr.snapshot, space.range().start, space.pack((lapsed_us + 1,)), limit=1)
         claimed = []
@@ -207,7 +207,7 @@ class Deadlines:
     def _deadline(self, tr: Transaction, packed: bytes, at_us: int, *, missed: bool) -> Steps[Deadline]:
         position = position_of(self._layout, packed)
         for item in (yield from locate(tr.snapshot, self._layout, [packed])):
-            # The item decides whether it is still there: of a dequeue and a claim at the same time one fails.
+            # The item's key decides whether it is still there: of a concurrent dequeue and claim one fails.
             tr.add_read_conflict_key(getattr(self._layout, item.state).key(packed))
             try:
                 message = (yield from self._queue.item(tr, position, item.stored)).value

@@ -1,4 +1,4 @@
-"""Decisions: what a queued item answers to a newcomer, and what an enqueue with a smart check did."""
+"""Decisions: the answers of a queued item about an incoming item, and the outcome of a smart enqueue."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from fdbqueue import Position
 
 
 class Decision(StrEnum):
-    """A queued item's answer: what shall become of the newcomer, and of itself."""
+    """A queued item's answer: what happens to the incoming item, and to itself."""
 
     dont_care = "don't care"
-    """The newcomer does not concern it: the next item is asked."""
+    """The incoming item does not concern this item: the next item is asked."""
     ignore = "ignore"
-    """The newcomer is left out; the item may have taken over its values."""
+    """The incoming item is left out; the queued item may have changed to its values."""
     queue = "queue"
-    """The newcomer is appended; both are needed."""
+    """The incoming item is appended; both are needed."""
     queue_and_delete = "queue and delete"
-    """The newcomer is appended, and the item is deleted: it is overridden, but nobody is passed."""
+    """The incoming item is appended at the end, and the queued item, now overridden, is deleted."""
     ignore_and_delete = "ignore and delete"
-    """The newcomer is left out, and the item is deleted: it is neutralized, or confirmed."""
+    """The incoming item is left out, and the queued item, now cancelled or confirmed, is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """An item's answer: leave the newcomer out, and store this message in the item's place.
+    """An item's answer: leave the incoming item out, and store this message in the queued item's place.
 
-    It is `Decision.ignore` for items that can't be changed, or are to be replaced.
+    It is `Decision.ignore` for messages that can't be changed, or that you replace by another object.
 
     Raises:
         ValueError: `terms` is neither "own" nor "incoming".
     """
 
     message: Any
-    """Of the same type and with the same key."""
+    """The new message, of the same type and with the same key."""
     terms: Literal["own", "incoming"] = "own"
-    """Whose headers, delay, time to live and rank the item has from now on. "own": those that it has; the newcomer's
-    are dropped. That is also so for `Decision.ignore` of an item that changed itself. "incoming": those that the
-    newcomer was enqueued with. If the order gives it another rank by them, it leaves its place and is appended there,
-    as with "queue and delete"."""
+    """Source of the item's new headers, delay, time to live and rank. "own": the item keeps its own, and those of the
+    incoming item are dropped. `Decision.ignore` of an item that changed itself does the same. "incoming": the item gets
+    those of the incoming item. If that changes its rank by the queue's order, it leaves its place and is appended at
+    that rank, as with "queue and delete"."""
 
     def __post_init__(self) -> None:
         if self.terms not in ("own", "incoming"):
@@ -52,47 +52,47 @@ Answer: TypeAlias = Decision | Replace
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a check may know of the item that it is asked about, beside its message.
+    """Facts about the queued item of a check, in addition to its message.
 
     A check with a parameter `last` also gets a bool: True if its item is the last one of the queue, among all types and
-    states. That is not here, since it costs three reads, and a conflict with later enqueues if it is True.
+    states. It is no field here, since it costs three reads, and a conflict with later enqueues if it is True.
     """
 
     state: Literal["available", "leased", "delayed"]
-    """Where it stands; a leased one is being worked on."""
+    """The item's state; a consumer is working on a leased item."""
     position: Position
-    """Its identity."""
+    """The item's identity."""
     attempt: int
-    """How often it was leased so far."""
+    """How often the item was leased so far."""
     now: float
-    """The time by the clock of whoever enqueues: a check looks at no clock of its own."""
+    """The time by the clock of the enqueueing process; a check uses no clock of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an enqueue with a smart check decided, read and wrote."""
+    """The decision, reads and writes of a smart enqueue."""
 
     decision: Decision
-    """What was decided; `Decision.queue` if nobody cared."""
+    """The decision; `Decision.queue` if all items answered "don't care"."""
     by: Position | None
-    """The item that decided; None if nobody cared, or nobody was there."""
+    """The item that decided; None if no item did."""
     position: Position | None
-    """The newcomer's; None if it was left out."""
+    """The incoming item's position; None if it was left out."""
     rewritten: Position | None
-    """The item that took over the newcomer's values, in its own place; `terms` says what else of the newcomer's."""
+    """The item that got a new message, in its own place; `terms` says whether it also got the incoming terms."""
     deleted: tuple[Position, ...]
     """Items that were removed: the one that decided so, and those that made room."""
     expired: tuple[Position, ...]
-    """Items that were met and removed because their life was over."""
+    """Items that were removed because they were outdated."""
     full: bool
-    """Whether a limit left the newcomer out, though it was to be queued; nothing is deleted for it then."""
+    """Whether a limit left the incoming item out against the decision; nothing is deleted for it then."""
     asked: int
     """How many items were asked."""
     items_read: int
     """How many items were read, asked or not."""
     bytes_read: int
-    """Bytes of what was stored for them."""
+    """Stored bytes of these items."""
     terms: Literal["own", "incoming"] | None = None
-    """Whose headers, delay, time to live and rank the item has that took over the newcomer's values; None if none did.
-    With "own" it has kept all of these, though its type's `expires` and `deadline` begin anew. With "incoming" and
-    another rank it was deleted, and `position` is its new place."""
+    """Source of the headers, delay, time to live and rank of the item that got a new message; None if no item did.
+    With "own" it kept all of these, though its type's `expires` and `deadline` restart. With "incoming" and another
+    rank it was deleted, and `position` is its new place."""

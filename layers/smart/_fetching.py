@@ -1,4 +1,4 @@
-"""Fetching: what one recipient has not fetched yet, in queue order, once due timers are settled."""
+"""Fetches the copies that one recipient has not fetched yet, in queue order, after it fires due timers."""
 
 from __future__ import annotations
 
@@ -30,46 +30,46 @@ from ._scanning import position_of
 
 WINDOW = 64
 _COME_BACK = ("enqueued", "leased", "delayed", "dead")
-"""Counters of which one changes when an item becomes available."""
+"""When an item becomes available, one of these counters changes."""
 _AT_LEAST_SECONDS = 0.01
 
 
 @dataclass(slots=True)
 class _Haul:
-    """What one transaction fetches."""
+    """The work of one fetching transaction."""
 
     limit: int
     now_us: int
     cut: bool
-    """Whether it stops when it has removed many items whose life was over."""
+    """Whether it stops after it has removed many outdated items."""
     copies: list[Copy] = field(default_factory=list)
     expired: int = 0
-    """How many items it removed."""
+    """How many outdated items it removed."""
     size_bytes: int = 0
-    """Of the payloads, that of the next one included."""
+    """Bytes of the payloads, including the next one."""
     all_seen: bool = False
-    """Whether there is nothing more to fetch."""
+    """Whether there is no further copy to fetch."""
 
     @property
     def is_full(self) -> bool:
-        """Whether this is as much as one transaction fetches, or was asked for."""
+        """Whether it has reached the limit of the call, or of one transaction."""
         too_large = bool(self.copies) and self.size_bytes > TAKE_BYTES
         return len(self.copies) >= self.limit or too_large or (self.cut and self.expired >= EXPIRED_LIMIT)
 
 
 class Fetched(NamedTuple):
-    """What one transaction fetched."""
+    """The result of one fetching transaction."""
 
     copies: list[Copy]
     again: bool
-    """Whether there was more to clear away than one transaction does, so that another one is to look again."""
+    """Whether there were more timers or outdated items than one transaction handles, so that another must look."""
 
 
 class Fetching:
     """Fetches copies of one queue's items.
 
     Args:
-        leases: of the queue, with its clock and its rules for due timers.
+        leases: the queue's leases, with their clock and their rules for due timers.
     """
 
     __slots__ = ("_copies", "_layout", "_leases", "_predicate", "_queue")
@@ -82,10 +82,10 @@ class Fetching:
         self._predicate = Predicate(leases.queue)
 
     def fetch(self, tr: Transaction, recipient: str, limit: int, *, strict: bool) -> Steps[tuple[Fetched, bool]]:
-        """Settle due timers, then fetch. Return also True if anything was written.
+        """Fire due timers, then fetch. Also return whether it wrote.
 
         Args:
-            strict: whether to ask for another transaction if more timers are due, and to fetch only then.
+            strict: whether to return `again` if more timers are due, and leave the fetch to that transaction.
         """
         now_us = self._leases.now_us()
         due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
@@ -115,15 +115,15 @@ class Fetching:
         return Fetched(haul.copies, again=strict and written and not haul.copies and not haul.all_seen), written
 
     def _first_unsent(self, tr: Transaction, number: int, haul: _Haul) -> Steps[None]:
-        """Fetch the first copies that are unsent and whose items are available.
+        """Fetch the first unsent copies of available items.
 
         Raises:
-            FormatError, CodecError, CheckFailed: of the next item; those in front of it are fetched.
+            FormatError, CodecError, CheckFailed: for the next item; the items before it are fetched.
         """
         prefix = self._copies.prefix(self._layout.unsent, number)
         begin, end = prefix, strinc(prefix)
         while not haul.is_full:
-            # By snapshot, with a conflict up to the last copy: an enqueue behind it does not conflict.
+            # A snapshot read, with a conflict range up to the last copy: an enqueue behind it does not conflict.
             found = yield from rows(tr.snapshot, begin, end, limit=WINDOW)
             at = 0
             while at < len(found) and not haul.is_full:
@@ -142,7 +142,7 @@ class Fetching:
     def _available(
         self, tr: Transaction, number: int, prefix: bytes, group: list[KeyValue]
     ) -> Steps[list[tuple[bytes, bytes, bytes]]]:
-        """Return packed positions, stored values and versions of those copies whose items are available."""
+        """Return packed positions, stored values and versions of the copies whose items are available."""
         reads = []
         for row in group:
             packed = row.key[len(prefix) :]
@@ -151,14 +151,14 @@ class Fetching:
         there = []
         for packed, read, version in reads:
             value, copied = (yield read), (yield version)
-            if value.present():  # else it is leased or delayed: it is fetched when it is there again
+            if value.present():  # a leased or delayed item is fetched once it is available again
                 there.append((packed, bytes(value), bytes(copied) if copied.present() else b""))
         return there
 
     def _fetch_one(
         self, tr: Transaction, prefix: bytes, packed: bytes, stored: bytes, version: bytes, haul: _Haul
     ) -> Steps[None]:
-        """Fetch one copy, or remove its item if its life is over."""
+        """Fetch one copy, or remove its item if it is outdated."""
         notes = notes_of(stored)
         outdated = is_over(notes, haul.now_us)
         if not outdated:
@@ -190,7 +190,7 @@ class Fetching:
                 watch.cancel()
 
     def _watch(self, tr: Transaction, recipient: str) -> Steps[tuple[list[Future[None]], int | None]]:
-        """Watch what changes when there may be a copy to fetch; nothing if there is one already."""
+        """Return watches on keys that change when there may be a copy to fetch; none if there is one already."""
         number, _ = yield from self._copies.numbers(tr, recipient)
         prefix = self._copies.prefix(self._layout.unsent, number)
         begin, end = prefix, strinc(prefix)

@@ -1,7 +1,7 @@
 """The functions of message types: `key`, `expires`, `deadline` and `confirms`.
 
-They are the user's code, called where a message is enqueued or taken. They are treated as checks are: they have a time
-limit. If one raises, or returns nonsense, the error names it and its type.
+They are user code, called when a message is enqueued or taken. They are treated like checks: they have a time limit. If
+one raises, or returns an invalid value, the error names the function and its type.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 FUNCTION_SECONDS = 1.0
 """How long the functions of one message may take together."""
 NEW = "a new message; it was not enqueued, and nothing was written"
-"""Which message it was, for errors."""
+"""Describes the message in errors."""
 
 
 class Time(NamedTuple):
-    """When something ends."""
+    """The time at which a message expires, or its deadline."""
 
     us: int
     """Microseconds; 0: never."""
     is_duration: bool
-    """Whether they count from the enqueue on; else it is a time of the clock."""
+    """Whether `us` counts from the enqueue; else it is a time of the clock."""
 
     def at_us(self, now_us: int) -> int:
-        """Return the time of the clock, for a message that is enqueued now; 0: never."""
+        """Return the time of the clock for a message that is enqueued now; 0: never."""
         return now_us + self.us if self.is_duration and self.us else self.us
 
 
 class Given(NamedTuple):
-    """What a type says of one of its messages."""
+    """Results of a type's functions for one message."""
 
     key: Any
     expires: Time
@@ -66,13 +66,13 @@ class Functions:
         callables = {own.name: own.expires for own in types if callable(own.expires)}
         self._takes_now = {name for name, function in callables.items() if takes(function, 2)}
         self.predicates = {name: partial(self._ask, name, function) for name, function in callables.items()}
-        """By type: what is asked with a message and the time whether its life is over. Without any care."""
+        """By type: the predicate, called with a message and the time. These calls have no time limit or error check."""
 
     def of(self, own: MessageType, message: Any, now_us: int, *, whose: str = NEW) -> Given:
-        """Return what a type says of a message.
+        """Return the results of a type's functions for a message.
 
         Raises:
-            CheckFailed: one of its functions raised, did not return in time, or returned nonsense.
+            CheckFailed: a function raised, did not return in time, or returned an invalid value.
         """
         if own.key is None and not callable(own.expires) and not callable(own.deadline):
             return Given(None, _duration(own.expires), _duration(own.deadline))
@@ -89,26 +89,26 @@ class Functions:
         key, ends, due = self._within(own, at, call, whose)
         return Given(
             _not_awaited(own, "key", key, whose),
-            # A predicate has said a bool, and is asked again at each use.
+            # A predicate returned a bool here, and runs again at each use.
             _duration(own.expires) if expires is None else self._time(own, "expires", ends, whose, bool_is_never=True),
             self._time(own, "deadline", due, whose) if callable(deadline) else _duration(deadline),
         )
 
     def key(self, own: MessageType, message: Any, *, whose: str) -> Any:
-        """Return a message's relation key, as `of`."""
+        """Return a message's relation key; otherwise as `of`."""
         if own.key is None:
             return None
         return _not_awaited(own, "key", self._within(own, ["key"], partial(own.key, message), whose), whose)
 
     def confirms(self, own: MessageType, message: Any) -> Any:
-        """Return what the type's `confirms` says of a message."""
+        """Return the result of the type's `confirms` for a message."""
         function: Callable[[Any], Any] | None = own.confirms
         if function is None:
             return None
         return _not_awaited(own, "confirms", self._within(own, ["confirms"], partial(function, message), NEW), NEW)
 
     def is_over(self, own: MessageType, message: Any, now_us: int, position: Position) -> bool:
-        """Return whether the type's predicate says that the life of an item, which is about to be taken, is over."""
+        """Return whether the type's predicate says that an item, which is about to be taken, is outdated."""
         predicate = self.predicates.get(own.name)
         if predicate is None:
             return False
@@ -146,7 +146,7 @@ def failed(name: str, what: str, why: str, whose: str, position: Position | None
 
 
 def takes(function: Callable[..., Any], arguments: int, **named: None) -> bool:
-    """Return whether a function can be called with so many arguments; False if it does not say what it takes."""
+    """Return whether a function can be called with this number of arguments; False if it has no signature."""
     try:
         inspect.signature(function).bind(*[None] * arguments, **named)
     except (TypeError, ValueError):

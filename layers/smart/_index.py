@@ -1,8 +1,8 @@
-"""The index of a smart queue: which items of a type, and of a key, there are.
+"""The index of a smart queue: its items by type and relation key.
 
-An entry's key is ``("smart", type, key, index, random)``; it stands beside its item (`Notes.beside`), so that whoever
-takes the item out, be it a plain dequeue or an ack, clears the entry in the same transaction. A key of the user's is
-packed into one bytes element, so that the position behind it is found without knowing what it is.
+An entry's key is ``("smart", type, key, index, random)``. The item's notes name it (`Notes.beside`), so a transaction
+that takes the item out, even a plain dequeue or an ack, also clears the entry. The relation key is packed into one
+bytes element. So the position behind it can be found without decoding it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ._messages import Key, MessageType, Sees
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The entries of one type, or of one key of it."""
+    """The entries of one type, or of one relation key of it."""
 
     begin: bytes
     end: bytes
     at: int
-    """Where in an entry's key the position begins; 0: behind the user's key, which comes first."""
+    """Offset of the position in an entry's key; 0: it follows the relation key, whose length varies."""
 
     def packed(self, key: bytes) -> bytes:
         """Return the packed position in an entry's key."""
@@ -39,7 +39,7 @@ class SmartIndex:
         self._types: dict[str, bytes] = {}
 
     def part(self, type_name: str, key: Key) -> bytes:
-        """Return what an item of that type and key has in its notes."""
+        """Return the part that names this type and key in an item's notes."""
         return self._prefix(type_name, key)[len(self._layout.prefix) :]
 
     def span(self, type_name: str) -> Span:
@@ -48,12 +48,12 @@ class SmartIndex:
         return Span(begin, strinc(begin), 0)
 
     def key_span(self, type_name: str, key: Key) -> Span:
-        """Return the entries of a key of a type, which stand in queue order."""
+        """Return the entries of a type and relation key, which are in queue order."""
         begin = self._prefix(type_name, key)
         return Span(begin, strinc(begin), len(begin))
 
     def spans(self, seer: MessageType, key: Key) -> list[Span] | None:
-        """Return which entries a newcomer of this type and key has to see; None: it has to see all items."""
+        """Return the entries that an incoming item of this type and key must see; None: it must see all items."""
         sees: Sees = seer.sees
         if sees.all:
             return None
@@ -88,11 +88,11 @@ class SmartIndex:
 
 
 NEAR, MISSED = "near", "missed"
-"""Stages of a deadline: it can be told of before it is missed, and when it is."""
+"""Stages of a deadline: before it is missed, and once it is missed."""
 
 
 def deadline_parts(layout: Layout, at_us: int) -> tuple[bytes, ...]:
-    """Return what an item that has to be gone by `at_us` has in its notes; nothing for 0."""
+    """Return the parts that name the deadline `at_us` in an item's notes; none for 0."""
     if not at_us:
         return ()
     return tuple(layout.part_of(layout.deadlines[stage][at_us]) for stage in (NEAR, MISSED))
@@ -117,12 +117,12 @@ def deadline_of(layout: Layout, stage: str, key: bytes) -> tuple[int, bytes]:
 
 
 def is_deadline(layout: Layout, part: bytes) -> bool:
-    """Say whether a part of an item's notes is of a deadline."""
+    """Return whether a part of an item's notes names a deadline."""
     return part.startswith(layout.part_of(layout.deadlines))
 
 
 def _end_of_bytes(key: bytes, at: int) -> int:
-    """Return where a packed element of bytes, or of text, that begins at `at` ends."""
+    """Return the end of the packed bytes or text element that begins at `at`."""
     while True:
         at = key.index(b"\x00", at + 1)
         if key[at + 1 : at + 2] != b"\xff":

@@ -1,4 +1,4 @@
-"""Limits: how many items there may be, of a queue, a type or a key, and what happens when one more comes."""
+"""Limits: how many items of a queue, a type or a key there may be, and what happens to one more."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Literal, TypeAlias
 WhenFull: TypeAlias = Literal["refuse", "drop newest", "drop oldest", "wait"]
 _CHOICES = ("refuse", "drop newest", "drop oldest", "wait")
 MOST_COUNTED = 10_000
-"""A limit of a type or of a key is counted in the index, one key an item."""
+"""Largest limit of a type or a key: a limit check counts index entries, one per item."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most so many items.
+    """The most items that there may be, and what happens to one more.
 
     Raises:
-        TypeError: `most` is no integer.
-        ValueError: `most` is less than 1, or `when_full` is no choice.
+        TypeError: `most` is not an integer.
+        ValueError: `most` is less than 1, or `when_full` is not one of the choices.
 
     >>> Limit(3).when_full
     'refuse'
@@ -26,13 +26,14 @@ class Limit:
     most: int
     """How many items there may be; dead letters do not count."""
     when_full: WhenFull = "refuse"
-    """With one more: "refuse" raises `QueueFull`. "drop newest" leaves the newcomer out, and deletes nothing for it.
-    "drop oldest" deletes the item that was enqueued first among those that are least urgent; it means the same for the
-    limit of a queue, a type and a key. "wait" waits for room if the call commits by itself, else it refuses.
+    """What happens to one more item. "refuse" raises `QueueFull`. "drop newest" leaves the incoming item out, and
+    deletes nothing for it. "drop oldest" deletes the first enqueued of the least urgent items; it means the same for
+    the limit of a queue, a type and a key. "wait" waits for room if the call is given a database, else it refuses.
 
-    Least urgent are the items with the highest rank that there is; in a queue that is first in, first out, all items
-    are. Which was enqueued first is told by their positions, so that a delayed item may be dropped, too. A leased item
-    is not dropped: the next one goes. The newcomer is not compared, and comes in even if it is less urgent than all."""
+    The least urgent items are those with the highest rank; in a first in, first out queue that is all items. Positions
+    tell which item was enqueued first, so a delayed item may be dropped too. A leased item is not dropped: the next one
+    is dropped instead. The incoming item is not part of this choice. It is enqueued even if it is less urgent than all
+    queued items."""
 
     def __post_init__(self) -> None:
         most: object = self.most

@@ -1,7 +1,7 @@
-"""Messages: which types of values a smart queue knows, how they are stored, and whom each has to see.
+"""Messages: the types of values in a smart queue, how they are stored, and which queued items each type sees.
 
-A registry is the queue's codec, so that every way out of the queue, plain, leased, staged or browsed, gives messages.
-A message is stored as one JSON or MessagePack object with its type's name under ``"type"``: readable by anybody.
+A registry is the queue's codec, so plain and staged dequeues, leases and browsing all return messages. A message is
+stored as one JSON or MessagePack object with its type's name under ``"type"``, which any program can read.
 
 >>> from dataclasses import dataclass
 >>> @dataclass
@@ -35,14 +35,14 @@ from ._functions import Functions
 from ._limits import MOST_COUNTED, Limit
 
 Key: TypeAlias = str | bytes | int | tuple[Any, ...] | None
-"""What relates messages of one type, and of others, to each other."""
+"""Relates messages of the same type or of different types to each other."""
 Seconds: TypeAlias = float | Callable[[Any], float | None] | None
-"""A duration from the enqueue on, or a function of the message that gives a time of the clock, or None for never."""
+"""A duration from the enqueue, or a function of the message that returns a time of the clock or None for never."""
 Life: TypeAlias = Seconds | Callable[[Any], bool] | Callable[[Any, float], float | bool | None]
-"""As `Seconds`. Or a predicate, a function that gives a bool: it is asked at each use whether the message is outdated.
-A function that takes two arguments also gets the time, in seconds of the queue's clock."""
+"""As `Seconds`. Or a predicate: a function that returns, at each use, whether the message is outdated. A function with
+two arguments also gets the time, in seconds of the queue's clock."""
 Confirmed: TypeAlias = str | tuple[str, Any]
-"""A recipient; or a recipient and the copy that it confirms: its name, or its `Position` (`fdbqueue.layers.smart`)."""
+"""A recipient; or a recipient and the name or `Position` of the copy that it confirms (`fdbqueue.layers.smart`)."""
 
 
 _JSON_TAG = b'{"type":"'
@@ -50,24 +50,24 @@ _JSON_TAG = b'{"type":"'
 
 @dataclass(frozen=True, slots=True)
 class Sees:
-    """Which queued items a newcomer is compared with, always in queue order."""
+    """The queued items that an incoming item is compared with, always in queue order."""
 
     types: tuple[str, ...] | None = None
-    """Of these types; None: of its own."""
+    """Items of these types; None: of its own type."""
     same_key: bool = False
-    """Only those that have the newcomer's key."""
+    """Only items with the incoming item's key."""
     all: bool = False
-    """Every item, of whichever type."""
+    """Items of every type."""
 
 
 EVERYTHING = Sees(all=True)
-"""The pattern as it was written: every queued item is asked. Reads the whole queue, and conflicts with everybody."""
+"""The original pattern: every queued item is asked. It reads the whole queue, and conflicts with every change."""
 OWN_TYPE = Sees()
-"""Items of the newcomer's type."""
+"""Items of the incoming item's type."""
 OWN_KEY = Sees(same_key=True)
 """Items of its type with its key."""
 NOTHING = Sees(types=())
-"""Nobody is asked: it is appended."""
+"""No item is asked: the incoming item is appended."""
 
 
 def types(*names: str) -> Sees:
@@ -76,7 +76,7 @@ def types(*names: str) -> Sees:
 
 
 def keyed(*names: str) -> Sees:
-    """Return the scope of the items of some types that have the newcomer's key."""
+    """Return the scope of the items of some types that have the incoming item's key."""
     return Sees(names, same_key=True)
 
 
@@ -84,39 +84,39 @@ def keyed(*names: str) -> Sees:
 class MessageType:
     """A type of messages, and its rules.
 
-    Its functions are called with a time limit. If one raises, does not return, or returns nonsense, the call raises
+    Its functions run with a time limit. If one raises, does not return, or returns an invalid value, the call raises
     `CheckFailed`, and nothing is written.
 
     Raises:
-        TypeError: a rule is not what it should be, or a function of it would have to be awaited.
+        TypeError: a rule has the wrong type, or is a coroutine function.
     """
 
     name: str
-    """What it is stored under."""
+    """The name stored in each of its messages."""
     cls: type[Any] | None = None
     """Its class, a dataclass or a msgspec Struct; None: plain data, dicts whose "type" is `name`."""
     check: Callable[..., Any] | None = None
-    """``check(queued, new)`` or ``check(queued, new, asked)`` gives a queued message's `Decision` about a newcomer;
-    None: the class's method `check`, or "don't care" where there is none. It has to be a function of its arguments
-    only, since a transaction is repeated. One without `asked` is not asked while its item is leased. One with a
-    parameter `last` is told whether its item is the last in the queue; see `Asked`."""
+    """``check(queued, new)`` or ``check(queued, new, asked)`` returns a queued message's `Decision` about an incoming
+    message. None: the class's method `check`, or "don't care" if there is none. It may depend on its arguments only,
+    since a transaction may run again. A check without `asked` does not run while its item is leased. A check with a
+    parameter `last` gets whether its item is the last in the queue; see `Asked`."""
     key: Callable[[Any], Key] | None = None
-    """Gives a message's relation key; None: all of the type are related."""
+    """Returns a message's relation key; None: all messages of the type are related."""
     sees: Sees = EVERYTHING
-    """Which items a newcomer of this type is compared with."""
+    """The items that an incoming item of this type is compared with."""
     expires: Life = None
-    """After how long, or when, it is outdated, and removed unless it is leased. A predicate is asked when a newcomer
-    meets the item, before its check, and when a dequeue, a lease or a fetch is about to take it; if it says True, the
-    item is removed. It is not asked of leased items, nor by limits, which count an item until it is met."""
+    """After how long, or when, it is outdated, and removed unless it is leased. A predicate runs before the item's
+    check, and before a dequeue, a lease or a fetch takes the item. If it returns True, the item is removed. It does not
+    run for leased items. Limits do not run it either: they count an outdated item until another call removes it."""
     deadline: Seconds = None
     """After how long, or when, it must have left the queue; see `fdbqueue.layers.smart`."""
     limit: Limit | None = None
-    """How many of this type there may be."""
+    """How many items of this type there may be."""
     key_limit: Limit | None = None
-    """How many of this type there may be with one key."""
+    """How many items of this type there may be with one key."""
     confirms: Callable[[Any], Confirmed] | None = None
-    """Makes it a confirmation: gives the recipient that it is from, alone or in a pair with the name of the copy that
-    it confirms. See `fdbqueue.layers.smart`."""
+    """Makes the message a confirmation: returns the recipient that it is from, alone or in a pair with the name of the
+    copy that it confirms. See `fdbqueue.layers.smart`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -142,7 +142,7 @@ class MessageType:
         not_awaited(function, name)
 
     def check_of(self) -> Callable[..., Any] | None:
-        """Return what answers for its items."""
+        """Return the function that runs as the check of its items."""
         return self.check or getattr(self.cls, "check", None)
 
 
@@ -154,13 +154,13 @@ class Messages:
         format: "json" or "msgpack".
 
     Raises:
-        ValueError, TypeError: the types do not go together; the message says why.
+        ValueError, TypeError: the types are inconsistent; the message says why.
     """
 
     def __init__(self, *types: MessageType, format: Literal["json", "msgpack"] = "json") -> None:
         self.is_over: Callable[[Any, int, Position], bool] | None = None
-        """Returns whether a predicate says that an item is outdated, given its message, the time in microseconds, and
-        its position; None if no type has one. Whatever takes items out of the queue asks it."""
+        """Returns whether a predicate says that an item is outdated. It gets the item's message, the time in
+        microseconds, and the position. None if no type has a predicate. Every call that takes items out uses it."""
         if format not in ("json", "msgpack"):
             raise ValueError(f"The format is 'json' or 'msgpack', not {format!r}.")
         self.name = f"{format} messages"
@@ -191,7 +191,7 @@ class Messages:
         """Return a message's type.
 
         Raises:
-            CodecError: it has none that is registered.
+            CodecError: it has no registered type.
         """
         found = self._by_class.get(type(message))
         if found is None and isinstance(message, dict):
@@ -224,8 +224,8 @@ class Messages:
         return self.decode_typed(data)[1]
 
     def decode_typed(self, data: bytes) -> tuple[MessageType, Any]:
-        """Decode a message, and say of which type it is."""
-        if data.startswith(_JSON_TAG):  # as `encode` writes it; others may have written it otherwise
+        """Decode a message; return its type and the message."""
+        if data.startswith(_JSON_TAG):  # as `encode` writes it; other programs may write it differently
             known = self._by_tag.get(data[len(_JSON_TAG) : data.find(b'"', len(_JSON_TAG))])
             if known is not None:
                 return known[0], known[1].decode(data)
@@ -291,4 +291,4 @@ class _Tagged(msgspec.Struct):
 
 
 MESSAGE_ERRORS = CODEC_ERRORS
-"""What makes stored bytes no message."""
+"""Errors for stored bytes that are no message."""

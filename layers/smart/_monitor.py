@@ -1,6 +1,6 @@
-"""Monitors: they tell a handler of deadlines that are missed, and another one of those that are near.
+"""Monitors: they call one handler for each missed deadline, and another for each near one.
 
-What is guaranteed stands in `layers/smart/_deadlines.py`.
+For the guarantees see `layers/smart/_deadlines.py`.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ _IN_A_TRANSACTION = "In a transaction use Deadlines.claim(tr)."
 
 @dataclass(slots=True)
 class MonitorReport:
-    """What a monitor has done so far."""
+    """The work of a monitor so far."""
 
     missed: int = 0
     """Missed deadlines for which its handler returned."""
     near: int = 0
-    """Warnings that it gave."""
+    """Warnings of near deadlines."""
     errors: int = 0
-    """Calls of handlers that raised; each was logged."""
+    """Handler calls that raised; each was logged."""
 
 
 class Monitor:
-    """Looks after the deadlines of a smart queue.
+    """Monitors the deadlines of a smart queue.
 
     Its verbs make their own transactions: they take a database and refuse a transaction.
 
     Args:
-        deadlines: which.
-        handler: called with each `Deadline` that is missed. No coroutine function: it is not awaited.
-        near: called with each that is about to be, `lead` seconds before; None: nobody is warned.
-        lead: how many seconds before.
-        interval: seconds after which it looks again, at the latest; sooner when something is due, or is set.
-        claim_seconds: how long a handler may take before another monitor calls its own.
+        deadlines: the deadlines of the queue.
+        handler: called with each missed `Deadline`. It can't be a coroutine function: it is not awaited.
+        near: called with each near `Deadline`, `lead` seconds before the time; None: no warnings.
+        lead: seconds of warning.
+        interval: longest time in seconds between two looks; it looks sooner if a deadline is due or is set.
+        claim_seconds: seconds that a handler may take before another monitor calls its own.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class Monitor:
 
     @verb
     def sweep(self, db: Database) -> Steps[MonitorReport]:
-        """Tell of all that is missed or near now, and return what was done so far.
+        """Report all deadlines that are missed or near now, and return the report so far.
 
-        *Conflicts:* with other monitors for the same deadlines, and then it looks again. *Cost:* as `Deadlines.claim`
-        for those that are near; a transaction for each missed one, and one more.
+        *Conflicts:* with other monitors for the same deadlines; then it looks again. *Cost:* as `Deadlines.claim` for
+        the near ones; a transaction for each missed one, and one more.
         """
         only_database(db, "Monitor.sweep", _IN_A_TRANSACTION)
         while self._near is not None and not self._stop.asked:
@@ -94,10 +94,10 @@ class Monitor:
                 self.report.near += self._told(self._near, deadline)
             if len(warned) < BATCH:
                 break
-        begun_us = self._now_us()  # a claim of this sweep that lapses, since its handler failed, is for the next one
+        begun_us = self._now_us()  # a claim of this sweep whose handler failed lapses: the next sweep claims it
         ended: Claim | None = None
         while not self._stop.asked:
-            # One at a time, or those behind a slow handler would be another's before they are told of here.
+            # One at a time: a slow handler would let the claims of later deadlines lapse before it reports them.
             until_us = self._now_us() + self._claim_us
             body = partial(self.deadlines.claim_next, until_us=until_us, lapsed_us=begun_us, ended=ended)
             claim = yield from self._queue.transact(db, body)
@@ -113,7 +113,7 @@ class Monitor:
 
     @verb
     def run(self, db: Database) -> Steps[MonitorReport]:
-        """Sweep whenever something is due, until `stop` is called, from another thread or from a handler."""
+        """Sweep whenever a deadline is due, until another thread or a handler calls `stop`."""
         only_database(db, "Monitor.run", _IN_A_TRANSACTION)
         while not self._stop.asked:
             watch, wait_us = yield from attempts(db, self._watch)
@@ -125,14 +125,14 @@ class Monitor:
         return self.report
 
     def stop(self) -> None:
-        """Let `run` come back after what it is at."""
+        """Make `run` return after its current step."""
         self._stop.ask()
 
     def _watch(self, tr: Transaction) -> Steps[tuple[Future[Any] | None, int]]:
-        """Return a watch on deadlines that are set, and for how many microseconds to wait; none where one is due."""
+        """Return a watch on new deadlines, and the microseconds to wait; no watch if one is due."""
         due_us = yield from self.deadlines.next_us(tr, lead_us=self._lead_us)
         wait_us = self._interval_us if due_us is None else min(self._interval_us, due_us - self._now_us())
-        # What is set after this transaction's view changes the key, and wakes this.
+        # A deadline set after this transaction's read version changes the key, and wakes the monitor.
         return (tr.watch(self._queue.layout.alarm_key) if wait_us > 0 else None), wait_us
 
     def _now_us(self) -> int:
@@ -141,7 +141,7 @@ class Monitor:
     def _told(self, handler: Callable[[Deadline], object], deadline: Deadline) -> bool:
         try:
             call_back(handler, deadline)
-        except Exception:  # noqa: BLE001 - whatever a handler raises must not keep the other deadlines from being told
+        except Exception:  # noqa: BLE001 - an error of a handler must not stop the reports of the other deadlines
             self.report.errors += 1
             _log.exception("The handler failed for the deadline of %s of %r.", deadline.position, self.deadlines)
             return False

@@ -1,4 +1,4 @@
-"""Checks that what stands beside items is what their notes name; the messages themselves need not be known for it."""
+"""Checks that the dependent keys of items are those that their notes name. This needs no message types."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from fdbqueue.lowlevel import (
 
 
 def check_beside(tr: Transaction | Database, layout: Layout) -> list[str]:
-    """Return what does not fit together, a sentence each.
+    """Return one sentence for each inconsistency.
 
-    Whether an item is in the index under the type and the key that it should have is for `SmartQueue.check` to say.
+    `SmartQueue.check` also checks that an item's index entry has the right type and key.
     """
     problems = _problems(tr, layout)
     if problems and is_database(tr):
-        # Items that came or went between two of its transactions: what is really wrong still is when looked at again.
+        # An item that came or went between two of its transactions looks wrong. A real problem shows again.
         again = set(_problems(tr, layout))
         problems = [problem for problem in problems if problem in again]
     return problems
 
 
 def strays(tr: Transaction | Database, layout: Layout, name: str, space: Subspace, named: set[bytes]) -> list[str]:
-    """Tell of the keys of one kind that no item's notes name."""
+    """Return a sentence for each key of one kind that no item's notes name."""
     surplus = [key for key in keys_of(tr, space) if key not in named]
     return [f"The key {_told(layout, key)} of a {name} belongs to no item." for key in surplus]
 
@@ -47,7 +47,7 @@ def keys_of(tr: Transaction | Database, space: Subspace) -> Iterator[bytes]:
 
 
 def others_beside(layout: Layout) -> tuple[tuple[str, Subspace], ...]:
-    """Return what may stand beside items, the index aside: what it is called, and where."""
+    """Return the names and subspaces of dependent keys other than the index."""
     return ("deadline", layout.deadlines), ("copy", layout.copies), ("unsent", layout.unsent)
 
 
@@ -59,7 +59,7 @@ def _problems(tr: Transaction | Database, layout: Layout) -> list[str]:
         try:
             named.update(layout.beside_keys(notes_of(row.value).beside, packed))
         except FormatError:
-            continue  # the queue's own check says so
+            continue  # the queue's own check reports it
     entries = set(keys_of(tr, layout.smart))
     begin: bytes = layout.smart.key()
     missing = sorted(key for key in named - entries if key.startswith(begin))
@@ -73,4 +73,4 @@ def _told(layout: Layout, key: bytes) -> str:
     try:
         return str(layout.space.unpack(key))
     except CODEC_ERRORS:
-        return repr(key)  # somebody else wrote it
+        return repr(key)  # another program wrote it

@@ -1,4 +1,4 @@
-"""Recipients: who is registered to fetch copies of a smart queue's items."""
+"""The registry of the recipients that fetch copies of a smart queue's items."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from fdbqueue import FormatError
 from fdbqueue.lowlevel import UNREADABLE, Layout, Steps, Transaction
 
 MOST_RECIPIENTS = 32
-"""Each has a place in the notes of every item that it is to confirm."""
+"""Each recipient takes space in the notes of every item that it must confirm."""
 
 
 class Registry(msgspec.Struct, forbid_unknown_fields=True):
-    """What is stored under ``("recipients",)``."""
+    """The value stored under ``("recipients",)``."""
 
     last: int = 0
-    """The highest number that was given."""
+    """The highest number assigned so far."""
     numbers: dict[str, int] = {}
-    """By name. A number is never given again."""
+    """Numbers by name. A number is assigned only once."""
 
 
 _decoder = msgspec.msgpack.Decoder(Registry)
@@ -31,10 +31,10 @@ class Recipients:
         self._layout = layout
 
     def read(self, tr: Transaction) -> Steps[Registry]:
-        """Read it.
+        """Read the registry.
 
-        A plain read, on purpose: an enqueue that does not see a registration which commits before it would leave that
-        recipient out. Registrations are rare, and only they write the key.
+        This is a plain read on purpose. Otherwise an enqueue could miss a registration that commits before it, and
+        leave that recipient out. Registrations are rare, and only they write the key.
         """
         value = yield tr.get(self._layout.recipients_key)
         if not value.present():
@@ -47,14 +47,14 @@ class Recipients:
             ) from error
 
     def write(self, tr: Transaction, registry: Registry) -> None:
-        """Write it."""
+        """Write the registry."""
         tr.set(self._layout.recipients_key, _encoder.encode(registry))
 
     def numbers(self, tr: Transaction) -> Steps[list[int]]:
-        """Return the numbers of all who are registered."""
+        """Return the numbers of all registered recipients."""
         return sorted((yield from self.read(tr)).numbers.values())
 
 
 def recipient_parts(layout: Layout, numbers: list[int]) -> tuple[bytes, ...]:
-    """Return what an item has in its notes that these recipients are to confirm."""
+    """Return the parts that name these recipients in the notes of an item."""
     return tuple(layout.part_of(space[number]) for number in numbers for space in (layout.copies, layout.unsent))

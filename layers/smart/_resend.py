@@ -1,47 +1,48 @@
-"""Resend control: copies are fetched, and an item is gone when its recipients have confirmed it.
+"""Resend control: recipients fetch copies, and an item leaves the queue when all of them have confirmed it.
 
 Challenge
-    A message that was fetched may be lost on its way. To wait for its confirmation before the next fetch costs a round
-    trip each. It costs none to keep messages until they are confirmed, and to send them again after a failure.
+    A fetched message may be lost on its way. To wait for its confirmation before the next fetch costs a round trip
+    each. Instead the queue keeps messages until they are confirmed, and sends them again after a failure.
 
 Keys
-    Beside each item, for every recipient that is registered when it is enqueued (behind the queue's own tuple):
+    The copy and unsent keys depend on an item, and exist for each recipient registered at its enqueue. All keys are
+    after the queue's own tuple:
 
     =====================================  ===============================================
-    ``("recipients",)``                    who is registered, under which number
-    ``("copy", number, index, random)``    the recipient has still to confirm the item
-    ``("unsent", number, index, random)``  it has still to fetch it
+    ``("recipients",)``                    the registered recipients and their numbers
+    ``("copy", number, index, random)``    the recipient must still confirm the item
+    ``("unsent", number, index, random)``  the recipient must still fetch the item
     ``("fetched", number)``                the one copy that it has fetched and not confirmed, or "several"
-    ``("resent",)``                        changes when copies are to be fetched again
+    ``("resent",)``                        changes when copies must be fetched again
     =====================================  ===============================================
 
-    A recipient's cursor is the border between the copies that are unsent and those that are not. It is no position, so
-    that nothing can get behind it unseen: not an item whose index began anew after the queue ran empty, not one that
-    a slow producer brings late, not one that comes back to its place.
+    A recipient's cursor is the border between its unsent and its sent copies. It is no position, so no item can get
+    behind it unseen. That holds for an item whose index restarted after the queue ran empty, for one that a slow
+    producer commits late, and for one that returns to its place.
 
 Ordering
-    Queue order, for each recipient by itself. An item that comes to stand in front is fetched next.
+    Queue order, for each recipient separately. An item placed in front is fetched next.
 
 Guarantees
-    Each recipient fetches each item at least once, and again after a `reset`, until it confirms it. When all have, it
-    is gone in the transaction of the last confirmation. Items that leave otherwise (expiry, a decision about a
-    newcomer, a dequeue) are gone for all, and no cursor has to be moved for it. A recipient gets what is enqueued
-    after its registration.
+    Each recipient fetches each item at least once, and again after a `reset`, until it confirms it. The transaction of
+    the last confirmation removes the item. An item that leaves otherwise (expiry, a decision about an incoming item, a
+    dequeue) is gone for all recipients, and no cursor has to move. A recipient gets all items enqueued after its
+    registration.
 
-    A confirmation names its copy (`Copy.name`), so that it confirms this copy and no other, whatever the order, and
-    however often it comes. A bare one names none. It is taken only if its recipient has fetched a single copy that it
-    has not confirmed. If it has fetched several, a bare one may be a repetition, or mean another copy than the first,
-    and is refused. From then on the recipient names its copies, until it is reset.
+    A confirmation names its copy (`Copy.name`). It confirms exactly this copy, in any order and any number of times.
+    A bare confirmation names no copy. It is accepted only if its recipient has fetched a single copy that it has not
+    confirmed. After several fetches, a bare confirmation may be a repetition, or mean a later copy; it is refused. From
+    then on the recipient must name its copies, until it is reset.
 
 Limits
-    At most 32 recipients. Items that are leased or delayed are not fetched until they are available. A redriven dead
-    letter is sent to all of its recipients again, and an item that takes over a newcomer's values to all who are
-    registered then. The names of its former copies confirm nothing from then on. A position names the copy that was
-    fetched last, whatever its values.
+    At most 32 recipients. Leased or delayed items are not fetched until they are available. A redriven dead letter is
+    sent to all of its recipients again. An item that gets an incoming item's values is sent to all recipients
+    registered then, and the names of its former copies confirm nothing. A position names the copy that was fetched
+    last, with any values.
 
-    A bare confirmation that comes twice, the second time after the next fetch, is taken for the next copy: name the
-    copy wherever a message can come twice. What a process with an older version fetches is not noted: reset its
-    recipient, or name the copies. What a plain `Queue.enqueue` appended has no recipients.
+    A bare confirmation that comes again after the next fetch confirms the next copy. So name the copy wherever a
+    message can come twice. Fetches by a process with an older version are not recorded: reset its recipient, or name
+    the copies. Items from a plain `Queue.enqueue` have no recipients.
 
 Source
     Herzner & Thuswald, "Smart Queue": Resend Control and Fault Tolerance, with one such attribute per recipient.
@@ -81,7 +82,7 @@ __all__ = ["Copy", "Resend"]
 
 _ONE = (1).to_bytes(8, "little")
 UNREGISTER_ITEMS = 500
-"""How many copies one transaction lets go whose recipient is unregistered; each may be a whole item to remove."""
+"""How many copies of an unregistered recipient one transaction removes; each may remove a whole item."""
 RESET_ITEMS = 2_000
 """How many copies one transaction of a reset makes unsent again."""
 NAME_BYTES = 100
@@ -92,7 +93,7 @@ class Resend:
     """Registered recipients of one queue's items; `SmartQueue.resend`.
 
     Args:
-        leases: the queue's.
+        leases: the queue's leases.
 
     >>> import fdbqueue
     >>> from fdbqueue.layers.smart import Messages, MessageType
@@ -129,12 +130,12 @@ class Resend:
 
     @verb
     def register(self, tr: Transaction | Database, recipient: str) -> Steps[None]:
-        """Register a recipient: it gets a copy of every item that is enqueued from now on. Again it does nothing.
+        """Register a recipient: it gets a copy of every item enqueued from now on. A repeated call does nothing.
 
         Raises:
             ValueError: the name is empty or over 100 bytes, or there are 32 recipients.
 
-        *Conflicts:* with every smart enqueue under way, which then knows of it. *Cost:* one read, one write.
+        *Conflicts:* with every smart enqueue under way, which then includes it. *Cost:* one read, one write.
         """
         check_recipient(recipient)
         if not 0 < len(recipient.encode()) <= NAME_BYTES:
@@ -143,12 +144,13 @@ class Resend:
 
     @verb
     def unregister(self, tr: Transaction | Database, recipient: str) -> Steps[int]:
-        """Unregister a recipient. Return how many items only it had still to confirm: they are removed.
+        """Unregister a recipient; return the number of items that only it had to confirm: they are removed.
 
-        Given a database, in transactions of 500 items each, from the oldest on; until the last it is registered.
+        Given a database, it uses transactions of 500 items each, from the oldest on. The recipient stays registered
+        until the last one.
 
         *Conflicts:* as `register`, and with confirmations of the same items. *Cost:* reads and clears its copies; more
-        for those that nobody else has to confirm.
+        for items that no other recipient must confirm.
         """
         check_recipient(recipient)
         gone = 0
@@ -169,17 +171,18 @@ class Resend:
     def fetch(self, tr: Transaction | Database, recipient: str, *, timeout: float | None = 0.0) -> Steps[Copy | None]:
         """Return a copy of the first item that this recipient has not fetched, and move its cursor behind it.
 
-        None if there is none. Due timers are settled first, as by a lease: delays and leases that are over end, and
-        items whose life is over are removed.
+        Returns None if there is none. Like a lease, it fires due timers first: delays and leases that are over end, and
+        outdated items are removed.
 
         Args:
             tr: a transaction, or a database.
-            recipient: who fetches.
-            timeout: how many seconds to wait for a copy, given a database; 0: not at all; None: as long as it takes.
+            recipient: the recipient that fetches.
+            timeout: seconds to wait for a copy, given a database; 0: do not wait; None: no limit.
 
         Raises:
-            ValueError: it is not registered, or a transaction was to wait. FormatError, CodecError: the item can't be
-                read; the cursor stays. CheckFailed: its type's predicate is at fault; the cursor stays.
+            ValueError: the recipient is not registered, or a timeout was given with a transaction. FormatError,
+                CodecError: the item can't be read; the cursor stays. CheckFailed: the predicate of the item's type is
+                at fault; the cursor stays.
 
         *Conflicts:* with another fetch of the same recipient, and with a transaction that takes that item or puts one
         before it; not with other recipients. *Cost:* six reads in three rounds, two writes; for each due timer, up to
@@ -194,10 +197,10 @@ class Resend:
     ) -> Steps[list[Copy]]:
         """Return copies of up to `limit` first items that this recipient has not fetched, in order.
 
-        It waits until there is one, not until there are so many. Large items come a few at a time, about 2 MB in all.
+        It waits only for the first copy. Large items come a few at a time, about 2 MB in all.
 
-        Args, errors, *Conflicts* and *Cost:* as `fetch`, of each item; one that can't be read ends the list before it,
-        and is raised when it comes first.
+        Args, errors, *Conflicts* and *Cost:* as `fetch`, for each item. An item that can't be read ends the list before
+        it; the call raises if it is the first.
         """
         if not isinstance(cast(object, limit), int) or limit < 1:
             raise ValueError(f"limit is how many copies to fetch, an integer from 1 on, not {limit!r}.")
@@ -234,19 +237,19 @@ class Resend:
 
         Args:
             tr: a transaction, or a database.
-            recipient: who confirms.
+            recipient: the recipient that confirms.
             copy: the copy, or its name.
-            position: the item, in place of `copy`: its copy that was fetched last.
+            position: in place of `copy`, the item whose last fetched copy to confirm.
 
         Without `copy` and `position` it confirms the only copy that the recipient has fetched and not confirmed.
 
         Returns:
-            the item that was confirmed, None if there was none, and whether it is gone by that. A copy that was
-            confirmed before, or whose item has taken over other values since, confirms nothing.
+            the item that was confirmed, None if there was none, and whether that removed it. A copy that was
+            confirmed before, or whose item has got other values since, confirms nothing.
 
         Raises:
-            ValueError: the recipient is not registered; it has fetched several copies, and this names none; or that is
-                no name of a copy. TypeError: it is neither a copy nor a position.
+            ValueError: the recipient is not registered; it has fetched several copies, and the call names none; or
+                `copy` is no name of a copy. TypeError: an argument is neither a copy nor a position.
 
         *Conflicts:* with a reset and with another confirmation by the same recipient; with another recipient's
         confirmation of the same item. Without a name, also with fetches of the same recipient. *Cost:* four reads, and
@@ -257,12 +260,13 @@ class Resend:
 
     @verb
     def reset(self, tr: Transaction | Database, recipient: str) -> Steps[int]:
-        """Put the cursor in front of the oldest item: all that was fetched and not confirmed will be fetched again.
+        """Put the cursor in front of the oldest item, so that all unconfirmed items are fetched again.
 
-        Given a database, in transactions of 2,000 items each, from the oldest on. Returns how many.
+        Given a database, it uses transactions of 2,000 items each, from the oldest on. Returns how many items the
+        recipient will fetch again.
 
         Raises:
-            ValueError: it is not registered.
+            ValueError: the recipient is not registered.
 
         *Conflicts:* with fetches and confirmations of the same recipient. *Cost:* one read and one write per item.
         """
@@ -278,7 +282,7 @@ class Resend:
     def confirm_in(
         self, tr: Transaction, *, recipient: str, named: Named | None
     ) -> Steps[tuple[Position | None, bool]]:
-        """Do what `confirm` does in a transaction."""
+        """Do in a transaction what `confirm` does."""
         only_transaction(tr, "Resend.confirm_in")
         number, others = yield from self._copies.numbers(tr, recipient)
         known = self._copies.known_key(number)
@@ -288,7 +292,7 @@ class Resend:
             packed = yield from self._if_current(tr, number, named)
         if packed is None:
             return None, False
-        # By snapshot, since a fetch of another copy is none of its business; a conflict where this changes it.
+        # A snapshot read, so that a fetch of another copy does not conflict. Add a conflict only if this changes it.
         noted = yield tr.snapshot.get(known)
         if noted.present() and bytes(noted) == packed:
             tr.add_read_conflict_key(known)
@@ -301,7 +305,7 @@ class Resend:
         return position_of(self._layout, packed), gone
 
     def _only_fetched(self, tr: Transaction, number: int, recipient: str) -> Steps[bytes | None]:
-        """Return the only copy that was fetched and is not confirmed.
+        """Return the only copy that is fetched and not confirmed.
 
         Raises:
             ValueError: there may be several.
@@ -319,11 +323,11 @@ class Resend:
         return packed if (yield from self._copies.is_fetched(tr, number, packed)) else None
 
     def _if_current(self, tr: Transaction, number: int, named: Named) -> Steps[bytes | None]:
-        """Return the packed position of a copy that is named, if it is to be confirmed, and still what it was."""
+        """Return the packed position of a named copy, if it is unconfirmed and its item has not changed since."""
         packed = pack(named.position)
         version, unsent = yield from self._copies.state(tr, number, packed)
         if named.version is None:
-            # A position does not tell the former copy of an item, which has taken over values, from the next one.
+            # A position can't distinguish the copies of an item before and after it got other values.
             return packed if version is not None and not (version and unsent) else None
         return packed if version == named.version else None
 
@@ -338,7 +342,7 @@ class Resend:
         self._copies.recipients.write(tr, registry)
 
     def _unregister(self, tr: Transaction, recipient: str) -> Steps[tuple[int, bool]]:
-        """Let go of some copies, and with the last ones of the recipient; say whether there are more."""
+        """Remove some copies, and the recipient with the last ones; also return whether there are more."""
         registry = yield from self._copies.recipients.read(tr)
         number = registry.numbers.get(recipient)
         if number is None:
@@ -365,7 +369,7 @@ class Resend:
         prefix = self._copies.prefix(self._layout.copies, number)
         if not after:
             tr.clear(self._copies.known_key(number))
-        # Plain reads: what is fetched or confirmed meanwhile makes this look again.
+        # Plain reads: a concurrent fetch or confirmation makes this transaction run again.
         found = yield from rows(tr, prefix + after, strinc(prefix), limit=RESET_ITEMS)
         if not found:
             return 0, b""
@@ -380,7 +384,7 @@ class Resend:
         return len(again), ends[-1] + b"\x00" if len(found) == RESET_ITEMS else b""
 
     def _is_wanted(self, tr: Transaction, packed: bytes, numbers: list[int]) -> Steps[bool]:
-        """Return True if one of these recipients has still to confirm an item."""
+        """Return whether one of these recipients must still confirm an item."""
         reads = [tr.get(self._copies.key(self._layout.copies, number, packed)) for number in numbers]
         wanted = False
         for read in reads:

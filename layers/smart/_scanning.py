@@ -1,8 +1,8 @@
-"""Scanning: the queued items that a newcomer has to be compared with, in queue order, a window at a time.
+"""Reads the queued items that an incoming item must be compared with, in queue order, a window at a time.
 
-Everything is read by snapshot, and `decided` then declares what the answer depends on and nothing else: the entries, or
-items, up to the one that decided, phantoms included, and the items that were met. A plain read would also conflict with
-what happens behind the deciding item, which was read only because reads come in windows.
+All reads are snapshot reads. `decided` then declares conflicts on exactly the keys that the answer depends on. These
+are the entries or items up to the deciding one, phantoms included, and the items that were read up to it. Plain reads
+would also conflict with changes behind the deciding item, which were read only because reads come in windows.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from fdbqueue.lowlevel import (
 from ._index import Span
 
 WINDOW = 1_000
-"""Items that are read at once."""
+"""How many items one read returns."""
 RANGE_READ_ITEMS = 16
-"""From how many items on it is tried to read them by one range."""
+"""For this many items or more, try one range read."""
 State: TypeAlias = Literal["available", "leased", "delayed"]
 STATES: tuple[State, ...] = ("available", "leased", "delayed")
-"""Where an item can stand that is in the queue; a dead letter has left it."""
+"""The states of an item in the queue; a dead letter has left it."""
 
 
 class Standing(NamedTuple):
-    """An item that was found, and where."""
+    """A found item and its state."""
 
     packed: bytes
-    """Its packed position."""
+    """The item's packed position."""
     state: State
     stored: bytes
 
 
 _Row: TypeAlias = tuple[bytes, State, bytes]
-"""As `Standing`, where there are many."""
+"""As `Standing`, but cheaper to make."""
 
 
 class Found(NamedTuple):
-    """One that was opened."""
+    """A found item with its parsed envelope."""
 
     packed: bytes
     state: State
@@ -71,22 +71,22 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much one newcomer may be compared with."""
+    """How many items, and bytes, an incoming item may be compared with."""
 
     items: int
     size_bytes: int
 
 
 _found: Any = tuple.__new__
-"""Makes a `Found` of a tuple in a third of the time that its own constructor takes: a scan makes one for each item."""
+"""Makes a `Found` from a tuple in a third of the constructor's time: a scan makes one for each item."""
 
 
 class Scan:
-    """One newcomer's look at the queue; `windows` gives what is found, `decided` ends it.
+    """Scans the queue for one incoming item: `next_window` returns the found items, `decided` ends the scan.
 
     Args:
-        spans: the index entries that it has to see; None: all items.
-        remedy: what to do if it is too much, for the error.
+        spans: the index entries that it must see; None: all items.
+        remedy: advice for the error that it must see too many items.
     """
 
     def __init__(self, tr: Transaction, queue: Queue, spans: list[Span] | None, bounds: Bounds, remedy: str) -> None:
@@ -108,11 +108,11 @@ class Scan:
         self.size_bytes = 0
 
     def next_window(self) -> Steps[list[Found]]:
-        """Return the next items in queue order, none at the end.
+        """Return the next items in queue order; none at the end.
 
         Raises:
-            ScanTooLarge: there are more, or larger ones, than the bounds allow.
-            FormatError: one of them can't be read.
+            ScanTooLarge: there are more items or bytes than the bounds allow.
+            FormatError: an item can't be read.
         """
         found = yield from (self._all_items() if self._spans is None else self._indexed_items(self._spans))
         window = []
@@ -137,10 +137,10 @@ class Scan:
         return window
 
     def decided(self, last: Found | None) -> None:
-        """Declare what the decision depends on: all up to and including `last`; None: everything there was to see.
+        """Declare conflicts on all keys up to and including `last`; None: on all keys that it had to see.
 
-        Whoever commits first of two that would have decided otherwise, had they seen each other, makes the other one
-        fail and look again: an entry that was not there is a key in a range that was read.
+        Two concurrent incoming items may decide differently if one sees the other. The first commit then makes the
+        other transaction fail and scan again: the new entry is a key in a range that it read.
         """
         if self._spans is None:
             for state in STATES:
@@ -149,13 +149,13 @@ class Scan:
                 self._tr.add_read_conflict_range(place.begin, end)
             return
         for span in self._spans:
-            # Entries of a whole type stand in the order of their keys first: what is in front is not known.
+            # Entries of a whole type are sorted by relation key first, so the end of the range is not known.
             end = span.begin + last.packed + b"\x00" if last is not None and span.at else span.end
             self._tr.add_read_conflict_range(span.begin, end)
         if len(self._entries) < RANGE_READ_ITEMS:
-            return  # they were read with a conflict each
+            return  # each was read with a conflict
         for found in self._met:
-            # An entry stays where it is while its item is leased or comes back: that is seen at the item itself.
+            # An entry does not change if its item is leased or comes back: the item's own key shows that.
             self._tr.add_read_conflict_key(place_of(self._layout, found.state).key(found.packed))
             if found is last:
                 break
@@ -195,8 +195,8 @@ class Scan:
         self._at += len(wanted)
         if not wanted:
             return []
-        # Few are read plainly, which costs less than a snapshot read and a conflict range, though it also conflicts
-        # with what happens to those behind the one that decides.
+        # For few items a plain read costs less than a snapshot read and a conflict range. It also conflicts with
+        # changes of items behind the deciding one.
         view = self._tr if len(self._entries) < RANGE_READ_ITEMS else self._tr.snapshot
         return list((yield from locate(view, self._layout, wanted)))
 
@@ -214,7 +214,7 @@ class Scan:
 
 
 def last_of(tr: Transaction, layout: Layout) -> Steps[Standing | None]:
-    """Return the last item of a queue, wherever it stands, by snapshot; None if it is empty."""
+    """Return the last item of a queue, in any state, by a snapshot read; None if the queue is empty."""
     reads = []
     for state in STATES:
         place = place_of(layout, state)
@@ -229,12 +229,12 @@ def last_of(tr: Transaction, layout: Layout) -> Steps[Standing | None]:
 
 
 def depend_on_last(tr: Transaction, layout: Layout, last: Standing, told: list[bool]) -> None:
-    """Conflict with what would make untrue what items were told of whether they are the last one.
+    """Conflict with every change that makes the `last` of a check wrong.
 
     Args:
-        told: what those were told that wanted to know.
+        told: the values of `last` that checks got.
     """
-    if told:  # as long as the last one is there, those in front of it are not the last
+    if told:  # while the last item is in the queue, the items before it are not the last
         tr.add_read_conflict_key(place_of(layout, last.state).key(last.packed))
     if True in told:
         for state in STATES:
@@ -243,10 +243,10 @@ def depend_on_last(tr: Transaction, layout: Layout, last: Standing, told: list[b
 
 
 def locate(view: ReadTransaction, layout: Layout, wanted: list[bytes]) -> Steps[list[Standing]]:
-    """Find items by their sorted packed positions, wherever they stand. Those that stand nowhere are left out.
+    """Find items in any state by their sorted packed positions. Items that are not in the queue are left out.
 
     Args:
-        view: a transaction's snapshot, or a transaction for a conflict with whatever happens to them.
+        view: a transaction's snapshot; or a transaction, to conflict with every change of these items.
     """
     found = yield from _available(view, layout, wanted)
     if len(found) == len(wanted):
@@ -278,7 +278,7 @@ def _in_order(
 def _available(view: ReadTransaction, layout: Layout, wanted: list[bytes]) -> Steps[dict[bytes, bytes]]:
     place = layout.available
     if len(wanted) >= RANGE_READ_ITEMS:
-        # Related items mostly stand near each other, and one read of a range costs less than many of keys.
+        # Related items are mostly near each other, and one range read costs less than many key reads.
         limit = 2 * len(wanted)
         near = yield from rows(view, place.key(wanted[0]), place.key(wanted[-1]) + b"\x00", limit=limit)
         if len(near) < limit:
@@ -287,7 +287,7 @@ def _available(view: ReadTransaction, layout: Layout, wanted: list[bytes]) -> St
     reads = [(packed, view.get(place.key(packed))) for packed in wanted]
     found = {}
     for packed, read in reads:
-        # Mostly the first one's wait was for all of them, and a yield passes through every caller.
+        # After the first read, the others are mostly ready; a yield would pass through every caller.
         value = read if read.is_ready() else (yield read)
         if value.present():
             found[packed] = bytes(value)
@@ -295,7 +295,7 @@ def _available(view: ReadTransaction, layout: Layout, wanted: list[bytes]) -> St
 
 
 def position_of(layout: Layout, packed: bytes) -> Position:
-    """Return a position that was packed."""
+    """Return the position of a packed position."""
     return layout.available.position(layout.prefix + packed)
 
 

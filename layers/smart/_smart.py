@@ -1,4 +1,4 @@
-"""`SmartQueue`: the verbs of a queue whose items decide about new ones."""
+"""`SmartQueue`: the verbs of a queue whose items decide about incoming items."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ CHECK_SECONDS = 1.0
 
 
 class SmartQueue(QueueWithLeases[Any]):
-    """A queue whose items are asked about newcomers.
+    """A queue whose items decide about incoming items.
 
-    As everywhere, a verb takes a transaction, composes and commits nothing, or a database, and then commits by itself,
-    exactly once; every verb has an awaitable form, ``await smart.enqueue.aio(db, message)``.
+    As everywhere, a verb takes a transaction or a database. In a transaction it commits nothing. Given a database, it
+    commits exactly once. Every verb has an awaitable form, ``await smart.enqueue.aio(db, message)``.
 
     Args:
         queue: a queue whose codec is a `Messages`, its `Leases`, or a layer that has leases, such as a `PriorityQueue`.
         limit: how many items there may be in all.
-        max_items: how many queued items a newcomer may be compared with.
-        max_bytes: how large they may be together.
+        max_items: how many queued items an incoming item may be compared with.
+        max_bytes: how large these items may be together.
         check_seconds: how long the checks of up to 1,000 items may take together.
-        debug: ask everybody twice, and refuse checks that do not answer the same.
+        debug: run each check twice, and refuse a check whose two answers differ.
 
     >>> import fdbqueue
     >>> from dataclasses import dataclass
@@ -102,7 +102,7 @@ class SmartQueue(QueueWithLeases[Any]):
             "debug": debug,
         }
         self.resend = Resend(self.leases)
-        """Recipients that fetch copies, and confirm."""
+        """The recipients that fetch copies and confirm them."""
         self._index = SmartIndex(self.queue.layout)
         self._room = Room(self.leases, self._index, limit)
         self._asking = Asking(self.queue, self.messages, seconds=check_seconds, debug=debug)
@@ -135,31 +135,30 @@ class SmartQueue(QueueWithLeases[Any]):
         headers: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Steps[Outcome]:
-        """Compare a message with those queued items that its type sees, and append it, or not.
+        """Compare a message with the queued items that its type sees, and append it unless one decides otherwise.
 
         Args:
             tr: a transaction to enqueue in, or a database.
-            message: of a registered type.
-            priority: of a queue that has levels, as `PriorityQueue.enqueue` takes it; kept as the header "priority".
+            message: a message of a registered type.
+            priority: as `PriorityQueue.enqueue`, for a queue with levels; stored as the header "priority".
             delay: seconds until it becomes available, if it is appended.
             at: the same as a time of the clock.
-            ttl: seconds after which it is removed, unless its type's `expires` ends its life sooner.
-            headers: a small mapping kept beside it.
-            timeout: how many seconds to wait for room where a limit says "wait"; None: as long as it takes. It needs
-                a database.
+            ttl: seconds after which it is removed, unless its type's `expires` is sooner.
+            headers: a small mapping stored beside it.
+            timeout: seconds to wait for room if a limit says "wait"; None: no limit. It needs a database.
 
-        If a queued item takes over its values, these terms are dropped, and the item keeps its own: its headers, its
-        rank and place, its delay. An item that answers ``TakeOver(message, terms="incoming")`` takes them.
+        If a queued item changes to its values, these terms are dropped. The item keeps its own headers, rank, place and
+        delay. An item that answers ``Replace(message, terms="incoming")`` gets these terms.
 
         Raises:
             CodecError, ItemTooLarge: the message does not fit. CheckFailed: a check, or a function of a message type,
-            is at fault. QueueFull: a limit is reached. ScanTooLarge: it has to see too much; the message says which
+            is at fault. QueueFull: a limit is reached. ScanTooLarge: it must see too many items; the error says which
             index would help. ValueError: the queue has no such priority, or the message is a confirmation that does not
             say what it confirms (`fdbqueue.layers.smart`). In all cases nothing was written.
 
-        *Conflicts:* with newcomers that it would have to be compared with, with whatever happens to the items that were
-        asked, and with those who come and go within its limits; with nobody else. *Cost:* two rounds of parallel reads,
-        of as many keys and items as it sees; a plain enqueue's writes and one for the index.
+        *Conflicts:* with incoming items that it must be compared with, and with every change of an item that was asked.
+        Also with items that enter or leave within its limits; with nothing else. *Cost:* two rounds of parallel reads,
+        for the keys and items that it sees; a plain enqueue's writes, and one for the index.
         """
         if timeout is not None:
             check_waits(tr)
@@ -181,15 +180,16 @@ class SmartQueue(QueueWithLeases[Any]):
         headers: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Steps[list[Outcome]]:
-        """Enqueue messages one after the other, each compared with those before it too, and all with the same terms.
+        """Enqueue messages in order, all with the same terms; each is also compared with those before it.
 
-        Given a transaction, all of them in it; given a database, in transactions of up to 100, each exactly once.
+        Given a transaction, it enqueues all of them in it. Given a database, it uses transactions of up to 100
+        messages, each exactly once.
 
-        Args, errors, *Conflicts* and *Cost:* as `enqueue`, of each message, but for the commit. Given a transaction, a
-        message that fails fails the call, and those before it are written: roll it back.
+        Args, errors, *Conflicts* and *Cost:* as `enqueue`, for each message, without the commit. Given a transaction, a
+        failing message fails the call, and those before it are written: roll it back.
 
         Raises:
-            BulkInterrupted: given a database, a message failed when others were already in.
+            BulkInterrupted: given a database, a message failed after others were enqueued.
             TypeError: `messages` is one str, bytes or mapping; no key was touched.
         """
         if timeout is not None:
@@ -207,13 +207,13 @@ class SmartQueue(QueueWithLeases[Any]):
 
     @verb
     def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
-        """Take the first item out; None if there is none. Items whose life is over are removed, not returned.
+        """Take the first item out; None if there is none. Outdated items are removed and not returned.
 
         Raises:
             FormatError, CodecError: the first item can't be read; it stays where it is.
 
-        *Conflicts:* with another taker of the same item, with what comes to stand in front of it, and with newcomers
-        that ask it. *Cost:* two reads in parallel, and a write each for all that the item had.
+        *Conflicts:* with a transaction that takes the same item, with an item placed in front of it, and with incoming
+        items that ask it. *Cost:* two reads in parallel, and a write for each key of the item.
         """
         items = yield from self.dequeue_many.steps(tr, limit=1)
         return items[0] if items else None
@@ -225,9 +225,9 @@ class SmartQueue(QueueWithLeases[Any]):
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[SmartStats]:
-        """Return what there is in each state, of each type, and for each recipient.
+        """Return the number of items in each state, of each type, and for each recipient.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* a few reads, and up to 1,000 keys per type and recipient.
+        *Conflicts:* none, it uses snapshot reads. *Cost:* a few reads, and up to 1,000 keys per type and recipient.
         """
         items = yield from self.leases.stats.steps(tr)
         body = partial(
@@ -236,10 +236,10 @@ class SmartQueue(QueueWithLeases[Any]):
         return (yield from self.queue.read(tr, body))
 
     def check(self, tr: Transaction | Database) -> CheckReport:
-        """Read everything that the queue owns and compare: what `Leases.check` does, and the index with a rescan.
+        """Read everything that the queue owns and compare: do what `Leases.check` does, and rescan for the index.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue three times, a page at a time; memory for
-        the keys beside items.
+        *Conflicts:* none, it uses snapshot reads. *Cost:* reads the whole queue three times, a page at a time; memory
+        for the dependent keys of items.
         """
         return check_smart(tr, self.leases, self._index, self.messages)
 
@@ -285,7 +285,7 @@ class SmartQueue(QueueWithLeases[Any]):
         return (yield from self._admitting.admit(tr, new, terms, self.leases.now_us()))
 
     def _confirm(self, tr: Transaction, new: Incoming) -> Steps[Outcome]:
-        """Let the item whose copy it confirms answer "ignore and delete"; no other item is asked."""
+        """Confirm a copy: its item decides "ignore and delete", and no other item is asked."""
         what = self._asking.functions.confirms(new.type, new.message)
         try:
             recipient, named = said(what)

@@ -1,11 +1,11 @@
-"""A time limit for code of others that runs in this thread.
+"""A time limit for user code that runs in this thread.
 
-A check that never returns would hold its transaction, its thread, and with asyncio the whole event loop. One thread of
-this process looks after all that run too long, and raises an exception in theirs. It sleeps where there is nothing to
-look after, so that a check pays a dictionary write.
+A check that never returns would block its transaction, its thread, and with asyncio the whole event loop. One thread of
+this process watches all running calls, and raises an exception in the thread of a call that takes too long. It sleeps
+while no call runs, so a check costs one dictionary write.
 
-What it can't stop: a call into C that does not return, such as a sleep or a read of a socket; it is stopped as soon as
-it is back in Python. (docs/adr/0052)
+It can't stop a call into C that does not return, such as a sleep or a read of a socket. Such a call stops once it
+is back in Python. (docs/adr/0052)
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _LOOK_SECONDS = 0.05
 
 
 class Overrun(BaseException):
-    """Raised in a thread whose time is over; no `except Exception` in between catches it."""
+    """Raised in a thread whose time is over; `except Exception` does not catch it."""
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """Return what a call returns; raise `Overrun` in it when it has not returned after some seconds.
+    """Return the result of a call; raise `Overrun` in it if it has not returned after `seconds`.
 
     >>> def loop():
     ...     while True:
@@ -42,20 +42,20 @@ def within(seconds: float, call: Callable[[], T]) -> T:
         _lookout().watch(limit)
         result = call()
     finally:
-        # A store, and neither a call nor a `with`: where a function begins or a call has ended, Python looks for
-        # exceptions that were sent, and one that came in front of this would leave the thread watched for ever.
+        # This is a plain store, since Python raises pending exceptions at the start of a function and after a call. An
+        # exception before this store would leave the thread watched for ever.
         limit.running = False
         try:
             limit.settle()
         except Overrun:
-            limit.settle()  # another one may have been on its way
+            limit.settle()  # another exception may be pending
     if limit.stopped:
         raise Overrun
     return result
 
 
 class TimeLimit:
-    """When the call that this thread makes has to be over."""
+    """The time limit of one call in this thread."""
 
     __slots__ = ("_ident", "_lock", "_seconds", "due", "running", "stopped")
 
@@ -68,7 +68,7 @@ class TimeLimit:
         self.stopped = False
 
     def stop_if_due(self, now: float) -> None:
-        """Raise `Overrun` in the thread, again as long as it goes on."""
+        """Raise `Overrun` in the thread if its time is over, and repeatedly while it goes on."""
         with self._lock:
             if self.running and now >= self.due:
                 self.stopped = True
@@ -76,20 +76,20 @@ class TimeLimit:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._ident), ctypes.py_object(Overrun))
 
     def settle(self) -> None:
-        """Do what makes the interpreter look for an exception that was sent: it comes here, or there was none.
+        """Make the interpreter raise a pending `Overrun` here, if there is one.
 
-        It must not arrive later, in somebody else's code, and it must not be taken back either: Python up to 3.12 then
-        looks for it for ever, at every step of every thread, and never comes to an end in a thread that is traced.
+        It must not arrive later, in other code. It must not be withdrawn either: Python up to 3.12 then looks for it
+        for ever, at every step of every thread, and never ends in a traced thread.
         """
         with self._lock:
-            pass  # who was about to send one has sent it
+            pass  # a sender that held the lock has sent its exception
         if self.stopped:
             for _ in range(2):
                 time.monotonic()
 
 
 class _Lookout:
-    """The thread that looks after what runs."""
+    """The thread that watches running calls."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -121,7 +121,7 @@ _of_this_process: list[_Lookout] = []
 
 
 def _lookout() -> _Lookout:
-    """Return the process' lookout; a forked child has none of its parent's threads, and starts its own."""
+    """Return the process's lookout; a forked child does not inherit threads, and starts its own."""
     if _of_this_process and _of_this_process[0].pid == os.getpid():
         return _of_this_process[0]
     with _starting:

@@ -1,54 +1,54 @@
 """Subscriptions: named consumers of one queue, each with a selector, a pointer and credit.
 
 Challenge
-    Consumers that want different items of one queue, in its order, without reading again and again what they do not
-    want, and without disturbing each other.
+    Consumers want different items of one queue, in its order. They should not read the items that they do not want
+    again and again, and should not disturb each other.
 
 Keys
-    Beside those of the queue and its leases (behind the queue's own tuple):
+    In addition to the keys of the queue and its leases (each after the queue's own tuple):
 
     ==========================================  =======================================================
     ``(True, "subscribed")``                    there are subscriptions: empty, or the name of the sole one
     ``("subscription", name)``                  selector, credit, owner
-    ``("pointer", name)``                       what it has yet to look at
-    ``("held", name, index, random)``           size of an item that its consumers have
-    ``("returned", name)``                      changes whenever one of those leaves their hands
+    ``("pointer", name)``                       the spans that it has yet to look at
+    ``("held", name, index, random)``           size of an item that its consumers hold
+    ``("returned", name)``                      changes when its consumers give one back or ack it
     ``("arrival", versionstamp, first, last)``  items became available between these places
     ``("waiting", versionstamp)``               a consumer waits for items
     ``("served",)``                             the subscription that an enqueue delivered to last
-    ``("trimmed",)``                            the version up to which such notes may be gone
-    ``("trimming",)``                           when somebody last looked which of them may go
+    ``("trimmed",)``                            the version up to which arrivals may be gone
+    ``("trimming",)``                           when a process last looked for arrivals to remove
     ==========================================  =======================================================
 
 Ordering
-    The queue's. A subscription delivers the next available item that its selector accepts; one that comes back, falls
-    due, has a smaller rank, or comes from a slow producer is delivered before all that stands behind it, for everybody
-    who wants it: every transaction that makes items available notes where, in commit order, and a subscription reads
-    those notes together with its pointer.
+    The queue's. A subscription delivers the next available item that its selector accepts. An item may return, become
+    due, have a smaller rank, or come from a slow producer. Each subscription that wants it then delivers it before
+    all items behind it. Every transaction that makes items available records where, in commit order. A subscription
+    reads those records together with its pointer.
 
 Guarantees
-    An item is leased to one consumer at most: acquiring it moves its key, and of two who do so one conflicts.
-    Producers conflict with nobody. Subscriptions that take different items do not conflict with each other, those of
-    one subscription's consumers that run at the same time do. What a selector does not accept is passed by once, and
-    stays for others. Credit counts what is leased in the subscription's name, so that it is never below zero, and
-    whatever ends a lease (ack, nack, expiry) returns it.
+    An item is leased to one consumer at most: a lease moves its key, and one of two concurrent leases conflicts.
+    Producers never conflict. Subscriptions that take different items do not conflict with each other. Concurrent
+    consumers of one subscription do. A subscription passes once over an item that its selector rejects; the item stays
+    for others. Credit counts the items leased in the subscription's name, so it is never below zero. Every end of a
+    lease (ack, nack, expiry) returns it.
 
-    An exclusive subscription has one owner, and no other subscription beside it. Calls that take items without a
-    subscription are refused; another process may notice that up to a second late. Ownership ends some seconds after its
-    owner was last heard of, judged by the clock of whoever wants it; a former owner is refused in the same transaction.
-    If it has no selector either, the head of the queue is its pointer: it costs little more than plain leases, and
-    producers note nothing for it (`layers/subscriptions/_exclusive_all.py`).
+    An exclusive subscription has one owner, and the queue has no other subscription. Calls that take items without a
+    subscription are refused; another process may notice that up to a second late. Ownership ends some seconds after the
+    owner's last call, by the clock of the process that wants to own it. A former owner is refused in the same
+    transaction. An exclusive subscription without a selector uses the head of the queue as its pointer. It costs little
+    more than plain leases, and producers record nothing for it (`layers/subscriptions/_exclusive_all.py`).
 
 Limits
-    A selector that is a function is not stored; every process that serves the subscription must bring the same. What
-    it raises comes out of the call that looked at the item, which stays, and stops the subscription there.
-    Whoever enqueues with a version of this library that knows no subscriptions is noticed, but then every subscription
-    looks at the whole queue again; what such a version gives back is found only then. Subscriptions follow the order
-    of the keys, and refuse leases with another head. There are no message groups and no "no-local": items do not name
-    their producers.
+    A selector that is a function is not stored; every process that serves the subscription must pass the same one. If
+    it raises, the call that looked at the item raises. The item stays, and the subscription stops there.
+    Subscriptions detect an enqueue by a library version that knows no subscriptions. Every subscription then looks at
+    the whole queue again. They find items that such a version gives back only at that time. Subscriptions follow the
+    order of the keys, and refuse leases with another head. There are no message groups and no "no-local": items do not
+    name their producers.
 
 Source
-    Apache Qpid, "Queue Implementation" design (subscriptions, their pointers, immediate delivery); AMQP 0-10 for
+    Apache Qpid, "Queue Implementation" design (subscriptions, their pointers, immediate delivery). AMQP 0-10 for
     credit, here as a window.
 """
 

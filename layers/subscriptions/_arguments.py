@@ -1,4 +1,4 @@
-"""Checks of names and limits, before any key is touched."""
+"""Checks of names and limits, which run before any key is touched."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def check_name(name: object) -> None:
     """Check the name of a subscription.
 
     Raises:
-        TypeError: it is no str.
+        TypeError: it is not a str.
         ValueError: it is empty or too long.
     """
     if not isinstance(name, str):
@@ -23,7 +23,7 @@ def check_limit(limit: object, what: str) -> None:
     """Check a limit.
 
     Raises:
-        TypeError: it is no integer.
+        TypeError: it is not an integer.
         ValueError: it is less than 1.
     """
     if not isinstance(limit, int) or isinstance(limit, bool):

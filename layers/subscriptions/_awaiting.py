@@ -1,10 +1,11 @@
-"""One call that takes items of a subscription, from its first look to its last; it may wait for them in the line.
+"""One call that takes items of a subscription, and waits for them if there are none.
 
-A call can be cancelled or interrupted at any moment, also while its commit is under way. It then keeps nothing: it
-leaves the line, and what it took, or was granted, goes back to its place. Each look notes what it takes before it
+A call can be cancelled or interrupted at any moment, also during its commit. It then keeps nothing: it leaves the
+waiting line, and gives back the items that it took or was granted. Each look remembers what it takes before it
 commits. A cancelled look runs to its end in a thread, which then gives everything back. An interruption (Ctrl-C) can
-also end a look in the middle. It is then unknown whether its commit took effect, or still will. The transaction that
-gives everything back writes a conflict on a key that every look reads: the look has committed before, or never will.
+also end a look in the middle. Then it is unknown whether its commit took effect, or still will. The transaction that
+gives everything back writes a conflict on a key that every look reads. So the look has committed before it, or never
+commits.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ from ._cursor import Habit
 from ._waiters import WaitingLine
 
 Take = Callable[[Transaction], Steps[tuple[Taken, bool, bool]]]
-"""Takes items of a subscription; says also whether it wrote, and whether it may have items at all."""
+"""Takes items of a subscription; also returns whether it wrote, and whether the subscription may have items at all."""
 _WATCHED = ("enqueued", "returned")
-"""The counters of which one changes whenever items arrive."""
+"""Each arrival changes one of these counters."""
 
 
 @dataclass(slots=True)
@@ -57,35 +58,35 @@ class _Look:
 
     leases: list[Lease] = field(default_factory=list)
     request: Request | None = None
-    """Its stand in the line, as it is now."""
+    """The call's current request in the waiting line."""
     wish: Wish | None = None
-    """What it registered, if it did."""
+    """The value of the request that this transaction registered, if it did."""
     stamp: Future[Any] | None = None
-    """The versionstamp under which it registered."""
+    """The versionstamp in the key of that request."""
     alarms: list[Future[Any]] = field(default_factory=list)
     """The call waits for one of these futures before it looks again."""
     seconds: float = 0.0
-    """For how long at most."""
+    """The longest wait."""
     is_last: bool = False
-    """Whether the call ends with it, also without items."""
+    """Whether the call ends with this look, even without items."""
 
 
 Body = Callable[[Transaction], Steps[tuple[_Look, bool]]]
-"""Looks in one transaction; says also whether it wrote."""
+"""Looks in one transaction; also returns whether it wrote."""
 
 
 class Awaiting:
     """One call that takes items of a subscription.
 
     Args:
-        leases: of the queue.
+        leases: the queue's leases.
         line: the waiting line of the queue's subscriptions.
-        terms: how many items, and on which terms.
-        take: takes items of its subscription, if there are some.
-        timeout: for how many seconds to wait; 0: not at all; None: as long as it takes.
-        on_retry: called with the error before a transaction that takes is repeated.
-        every: after how many seconds it looks again at the latest.
-        sole: whether all waiting calls want the first item, so that the first in line looks for itself only.
+        terms: how many items to take, and on which terms.
+        take: takes items of the subscription, if there are some.
+        timeout: seconds to wait; 0: do not wait; None: no limit.
+        on_retry: called with the error before a transaction that takes items is repeated.
+        every: the call looks again after this many seconds at the latest.
+        sole: whether all waiting calls want the first item; the first waiter then looks for itself only.
     """
 
     def __init__(
@@ -115,21 +116,21 @@ class Awaiting:
         self._habit = Habit()
         self._request: Request | None = None
         self._looked = False
-        """Whether it has looked for items since it stands in the line, or renewed its stand."""
+        """Whether it has looked for items since it registered its request, or renewed it."""
         self._tried = _Look()
-        """The last look as it was before its commit: it may have taken these items, and have registered."""
+        """The last look before its commit: it may have taken these items, and registered a request."""
         self._working = self._in_doubt = self._gone = False
         """Whether a look is under way; whether it is unknown if its commit took effect; whether the caller has gone."""
 
     def steps(self, db: Database) -> Steps[list[Lease]]:
-        """Return items as soon as there are some; [] when the time is over.
+        """Return items once there are some; [] after the timeout.
 
-        A call that is cancelled leaves the line, and its items go back to their places.
+        A cancelled call leaves the waiting line, and its items go back to their places.
         """
         work: Steps[_Look] | None = None
         try:
             while True:
-                # A look runs to its end, also if the caller is cancelled meanwhile: a thread then goes on.
+                # If the caller is cancelled during a look, a thread completes the look.
                 work = self._work(db, self._look)
                 look = yield from finish(work)
                 if look.leases or look.is_last:
@@ -150,14 +151,14 @@ class Awaiting:
             raise
 
     def _has_gone(self, work: Steps[_Look] | None) -> bool:
-        """Note that the caller has gone; return whether to give up here, and not in a thread that still looks."""
-        # The thread does the reverse: it notes that it has ended, and then asks whether the caller has gone. So at
+        """Note that the caller has gone; return whether to give up here, since no thread still looks."""
+        # The thread uses the reverse order: it notes that it has ended, then asks whether the caller has gone. So at
         # least one of the two gives up. It does no harm if both do.
         self._gone = True
         return not self._working or work is None or getgeneratorstate(work) == GEN_CLOSED
 
     def _work(self, db: Database, body: Body) -> Steps[_Look]:
-        """Look once; if the caller has gone meanwhile, and a thread goes on here, give everything up."""
+        """Look once. If the caller has gone meanwhile, this runs in a thread: give everything up."""
         self._working = self._in_doubt = True
         look = _Look()
         try:
@@ -191,11 +192,11 @@ class Awaiting:
                 alarm.cancel()
 
     def _look(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
-        """Collect granted items, or take, or register; or dispatch, if it is the first in line, or wait."""
+        """Collect granted items, or take items, or register a request, or dispatch as first waiter, or wait."""
         look = self._tried = _Look(request=self._request)
         request, renewed = self._request, False
         if request is not None:
-            # Plain reads: a transaction that grants to this call, or wakes it, at the same time conflicts with it.
+            # Plain reads: a concurrent transaction that grants items to this call, or wakes it, conflicts.
             granted, own = tr.get(self._grant_key), tr.get(request.key)
             value = yield granted
             if value.present():
@@ -232,7 +233,7 @@ class Awaiting:
         return look, (yield from self._stand(tr, look, request))
 
     def _stand(self, tr: Transaction, look: _Look, request: Request) -> Steps[bool]:
-        """Act in the line; return whether anything was written. If nothing was, set the alarms."""
+        """Act as a waiter; return whether anything was written. If nothing was, set the alarms."""
         now_us = self._leases.now_us()
         in_front = yield from self._line.in_front_of(tr, request.key)
         if in_front is not None and in_front.wish.expires_at_us <= now_us:
@@ -251,16 +252,16 @@ class Awaiting:
         return False
 
     def _stand_behind(self, tr: Transaction, look: _Look, request: Request) -> Steps[bool]:
-        """Wait for the call in front, if there is one that lives; return whether there is.
+        """Wait for the call in front, if there is a live one; return whether there is.
 
-        Only the first in line looks at arrivals. A call that is woken because the call in front has renewed its stand
-        does not look for items.
+        Only the first waiter looks at arrivals. A call that wakes because the call in front renewed its request does
+        not look for items.
         """
         now_us = self._leases.now_us()
         in_front = yield from self._line.in_front_of(tr, request.key)
         if in_front is None or in_front.wish.expires_at_us <= now_us:
             return False
-        # The first in line may be dead. The next in line is then the first to see that its time is over.
+        # The first waiter may be dead. The second waiter is then the first to see that its request has expired.
         seconds = (in_front.wish.expires_at_us - now_us) / 1e6 + 0.001
         look.seconds = min(self._until_renewal(request), seconds)
         look.alarms += [tr.watch(in_front.key), tr.watch(request.key)]
@@ -271,17 +272,17 @@ class Awaiting:
         return (request.wish.expires_at_us - self._leases.now_us()) / 1e6 - REQUEST_SECONDS / 2
 
     def _renewed(self, tr: Transaction, request: Request) -> Request:
-        """Renew one's stand."""
+        """Renew the request."""
         wish = self._line.wish(self._client, self._terms.subscription, self._leases.now_us())
         self._line.put(tr, request.key, wish)
         return Request(request.key, wish)
 
     def _set(self, tr: Transaction) -> Steps[None]:
-        """Set the watches: the transaction wrote nothing, and its commit sets them by its own view of the database."""
+        """Set the watches: the transaction wrote nothing, and its commit sets them at its own read version."""
         yield tr.commit()
 
     def _stand_aside(self, tr: Transaction, look: _Look, request: Request | None) -> Steps[bool]:
-        """Wait for credit, or to be resumed, outside of the line: in it an item would wait for this call."""
+        """Wait for credit, or for `resume`, outside of the waiting line: in it an item would wait for this call."""
         if request is not None:
             self._line.remove(tr, request.key)
             look.request = None
@@ -296,15 +297,15 @@ class Awaiting:
         return False
 
     def _next_due(self, tr: Transaction) -> Steps[float]:
-        """Return in how many seconds the next timer falls due."""
+        """Return the seconds until the next timer is due."""
         now_us = self._leases.now_us()
         due_us = yield from next_due_us(tr, self._layout, now_us)
         return REQUEST_SECONDS if due_us is None else max(0.0, (due_us - now_us) / 1e6)
 
     def _collect(self, tr: Transaction, granted: list[LeaseHandle]) -> Steps[list[Lease]]:
-        """Make granted leases this call's own; lost ones are left out.
+        """Move granted leases to this call; leave out lost ones.
 
-        Plain reads: of a reclaim and this, one commits.
+        The reads are plain: of a reclaim and this transaction, one commits.
         """
         now_us, terms = self._leases.now_us(), self._terms
         moves = Moves(tr, self._layout)
@@ -341,11 +342,11 @@ class Awaiting:
         try:
             return Request(self._line.key(bytes((yield stamp))), wish)
         except FDBError:
-            # It took an unknown outcome to register, and with that went the versionstamp.
+            # The registration ended in commit_unknown_result, so its versionstamp is lost. Find it by client id.
             return (yield from self._leases.queue.read(db, partial(self._line.find, wish=wish)))
 
     def _leave(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
-        """Leave the line; collect the items that were granted at that moment."""
+        """Leave the waiting line; collect the items granted by then."""
         look = self._tried = _Look(is_last=True)
         if self._request is None:
             return look, False
@@ -353,10 +354,10 @@ class Awaiting:
         return look, True
 
     def _give_up(self, db: Database) -> Steps[None]:
-        """Leave the line for good; give back at once all items taken or granted, whether they can be read or not."""
+        """Leave the waiting line for good; give back at once all items taken or granted, even unreadable ones."""
         if self._request is None and not self._tried.leases and not self._in_doubt:
             return
-        # The caller is told another error already. If this fails, its stand in the line and its leases expire.
+        # The caller gets another error already. If this fails, its request and its leases expire.
         with contextlib.suppress(Exception):
             yield from self._leases.queue.transact(db, self._undo)
 
@@ -374,7 +375,7 @@ class Awaiting:
                 yield from self._leases.snooze.steps(tr, lease, delay=0)
 
     def _step_out(self, tr: Transaction, request: Request) -> Steps[list[LeaseHandle]]:
-        """Leave the line; return granted leases. If it was woken for an item, the calls behind it get that item."""
+        """Leave the waiting line; return granted leases. If it was woken for an item, offer that to other waiters."""
         granted, own = tr.get(self._grant_key), tr.get(request.key)
         value = yield granted
         woken = not (yield own).present()

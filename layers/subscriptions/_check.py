@@ -1,4 +1,4 @@
-"""Checks that subscriptions miss nothing, and that their credit is what their consumers have."""
+"""Checks that subscriptions miss no item, and that their credit matches the leases of their consumers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from ._waiters import DISPATCHER
 
 
 def check_subscriptions(tr: Transaction | Database, leases: Leases) -> list[str]:
-    """Return what does not fit together, a sentence each."""
+    """Return one sentence for each inconsistency."""
     problems = list(_problems(tr, leases))
     if problems and is_database(tr):
-        # Items that moved between two of its transactions look wrong; what is wrong still is when looked at again.
+        # An item that moved between two of its transactions looks wrong. A real problem shows again on a second look.
         again = set(_problems(tr, leases))
         problems = [problem for problem in problems if problem in again]
     return problems
@@ -53,7 +53,7 @@ def _problems(tr: Transaction | Database, leases: Leases) -> Iterator[str]:
 
 
 def _missed(tr: Transaction | Database, leases: Leases, name: str) -> Iterator[str]:
-    """Tell of the items that a subscription wants, and that it would pass by."""
+    """Yield a sentence for each item that a subscription wants, and would miss."""
     layout = leases.layout
 
     def look(tr: Transaction) -> Steps[tuple[Registration, list[Span]]]:
@@ -74,14 +74,14 @@ def _missed(tr: Transaction | Database, leases: Leases, name: str) -> Iterator[s
 
 
 def _wrongly_held(tr: Transaction | Database, layout: Layout) -> Iterator[str]:
-    """Compare what is noted of items that consumers of subscriptions have with the leased items."""
+    """Compare the records of items that subscriptions hold with the leased items."""
     held = {row.key: int.from_bytes(row.value, "little") for row in _rows(tr, layout.held.range())}
     for page in pages(tr, layout.leased.begin, layout.leased.end):
         for row in page:
             try:
                 name = notes_of(row.value).subscription
             except FormatError:
-                continue  # the queue's own check says so
+                continue  # the queue's own check reports it
             key = layout.held_key(name, layout.leased.packed(row.key))
             if name and held.pop(key, None) != kept_size_of(row.value):
                 yield f"The item {layout.leased.position(row.key)} is leased for {name!r}, whose credit does not know."

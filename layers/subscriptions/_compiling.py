@@ -1,7 +1,7 @@
-"""Selectors as functions: the tree of a selector becomes closures, once.
+"""Compiles the tree of a selector into closures, once.
 
-Every closure takes an item's headers and its `Facts`, and returns a value: a string, a number, True or False, or None,
-which is SQL's NULL and, of a condition, its "unknown".
+Every closure takes an item's headers and its `Facts`. It returns a string, a number, True, False, or None. None is
+SQL's NULL; as the result of a condition it means "unknown".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Test: TypeAlias = Callable[[Mapping[str, Any], Facts | None], Any]
 
 MAX_DEPTH = 100
 MAX_DIGITS = 1_000
-"""Of a decimal integer: Python turns no more than 4,300 into a number, and less where it is told so."""
+"""Most digits of a decimal integer: Python converts at most 4,300, or fewer if it is configured so."""
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "<>": operator.ne,
@@ -30,7 +30,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_NUMBERS = (int, float)  # a bool's type is neither
+_NUMBERS = (int, float)  # compared with `type(...)`, so a bool is no number
 _ANY, _NUMBER, _STRING, _BOOLEAN = "any", "number", "string", "condition"
 
 
@@ -40,13 +40,13 @@ class Part:
 
     test: Test
     kind: str
-    """What it gives, as far as that is known without an item."""
+    """The kind of its value, if that is known without an item."""
     at: int
-    """Where it begins in the text."""
+    """Its offset in the text."""
     name: str = ""
-    """Of the header that it is; "" if it is anything else."""
+    """The name of the header that it reads; "" if it is no header."""
     literal: Any = None
-    """What it is, if that is known without an item."""
+    """Its value, if that is known without an item."""
 
 
 class Compiler:
@@ -57,10 +57,10 @@ class Compiler:
         self._depth = 0
 
     def condition(self, tree: Any) -> Part:
-        """Compile what is to be true or false.
+        """Compile a condition.
 
         Raises:
-            SelectorError: it is something else, or has a fault inside.
+            SelectorError: it is no condition, or contains a fault.
         """
         part = self._part(tree)
         self._want(part, _BOOLEAN, "What is to be true or false")
@@ -183,7 +183,7 @@ class Compiler:
             raise fault(self._text, part.at, f"{what} is a {kind}, or a name, and here a {part.kind} begins.")
 
     def _pattern(self, pattern: Token, escape: Token | None) -> Callable[[str], object]:
-        """Return what says whether a whole string is like a pattern."""
+        """Return a function that matches a whole string against a LIKE pattern."""
         sign = None if escape is None else _unquoted(escape)
         if escape is not None and (sign is None or len(sign) != 1):
             raise fault(self._text, escape.start_pos or 0, "ESCAPE names one character.")
@@ -207,9 +207,9 @@ class Compiler:
 def _expression(first: str, *rest: str) -> str:
     """Return the regular expression of the runs between the "%" of a pattern.
 
-    What stands between two of them is taken where it comes first, and no other place is ever tried (an atomic group):
-    if the rest is not behind that one it is behind none. With plain ".*" all combinations of places would be tried,
-    which for a few "%" and some hundred characters takes for ever.
+    Each inner run matches at its first place, and the atomic group never tries another place. If the rest does not
+    follow the first place, it follows no later one. Plain ".*" tries all combinations of places. That never ends for a
+    few "%" and some hundred characters.
     """
     if not rest:
         return first
@@ -243,7 +243,7 @@ def _negated(test: Test) -> Test:
 
 
 def _both(tests: list[Test]) -> Test:
-    """All of them: false as soon as one is false, unknown if one is unknown. What is no condition is unknown."""
+    """Return a test that is false if one test is false, else unknown if one is unknown. A non-boolean is unknown."""
 
     def both(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
         known: bool | None = True
@@ -273,7 +273,7 @@ def _either(tests: list[Test]) -> Test:
 
 
 def _is_equal(name: str, literal: Any) -> Test:
-    """A header and a constant: what most selectors are made of, in one step."""
+    """Compare a header with a constant in one step: most selectors consist of such comparisons."""
     types = _NUMBERS if type(literal) in _NUMBERS else (type(literal),)
 
     def is_equal(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
@@ -286,7 +286,7 @@ def _is_equal(name: str, literal: Any) -> Test:
 
 
 def _compared(left: Test, right: Test, compare: Callable[[Any, Any], bool], *, ordered: bool) -> Test:
-    """Values of one kind; those of two kinds compare as false, and strings and booleans have no order, as JMS says."""
+    """Compare values of one kind. Values of two kinds compare as false; strings and booleans have no order (JMS)."""
 
     def compared(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
         one, other = left(headers, facts), right(headers, facts)
@@ -327,7 +327,7 @@ def _is_null(test: Test, *, wanted: bool) -> Test:
 
 
 def _calculated(left: Test, right: Test, operation: Callable[[Any, Any], Any]) -> Test:
-    """Arithmetic on numbers; unknown on anything else, and where it has no result."""
+    """Calculate with numbers; unknown if an operand is no number, or there is no result."""
 
     def calculated(headers: Mapping[str, Any], facts: Facts | None) -> int | float | None:
         one, other = left(headers, facts), right(headers, facts)
@@ -343,7 +343,7 @@ def _calculated(left: Test, right: Test, operation: Callable[[Any, Any], Any]) -
 
 
 def _divided(one: Any, other: Any) -> Any:
-    """Divide as JMS does: integers towards zero."""
+    """Divide like JMS: integer division rounds towards zero."""
     if type(one) is int and type(other) is int:
         quotient = abs(one) // abs(other)
         return quotient if (one < 0) == (other < 0) else -quotient

@@ -1,6 +1,6 @@
-"""Credit: how much of its grant a subscription has left. There is no counter: it is what its consumers do not have.
+"""Credit: how much more a subscription may deliver.
 
-(docs/adr/0067)
+There is no counter: credit is the limit less the items that the consumers hold. (docs/adr/0067)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ._records import Registration
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """How many more items, and bytes, a subscription may deliver; None: any number."""
+    """How many more items and bytes a subscription may deliver; None: no limit."""
 
     items: int | None
     size_bytes: int | None
@@ -24,10 +24,10 @@ NO_LIMIT = Credit(None, None)
 
 
 def credit_left(tr: Transaction, layout: Layout, name: str, registration: Registration) -> Steps[Credit]:
-    """Return what a subscription's consumers may still get.
+    """Return the credit that a subscription has left.
 
-    By snapshot: who takes for this subscription at the same time conflicts anyway, and what comes back at the same
-    time only makes more of it.
+    The read is a snapshot read. A concurrent lease of the same subscription conflicts anyway, and an item that comes
+    back at the same time only adds credit.
     """
     if registration.credit is None and registration.credit_bytes is None:
         return NO_LIMIT

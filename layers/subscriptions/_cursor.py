@@ -1,8 +1,9 @@
-"""A subscription's pointer: what it has yet to look at, and how it looks.
+"""A subscription's pointer: the spans that it has yet to look at, and how it looks at them.
 
-The head of the queue, to one subscription: the items that its selector accepts, behind what it has looked at. It
-remembers that as spans, and moves back to what becomes available in front, which it learns from the notes of
-arrivals (`fdbqueue/arrivals.py`). Looking twice at an item does no harm: where it can't know, it looks at everything.
+For one subscription, the head of the queue is the first items that its selector accepts and that it has not looked at.
+It stores these as spans. When an item becomes available in front, the subscription learns its place from the arrivals
+(`fdbqueue/arrivals.py`) and adds it to the spans. A second look at an item does no harm. If arrivals may be missing,
+the subscription looks at everything.
 """
 
 from __future__ import annotations
@@ -34,28 +35,28 @@ from ._spans import END, Span, behind, everything, few, joined
 
 SCAN_ROWS = 10_000
 SCAN_BYTES = 4_000_000
-"""About how much one transaction looks at before it notes how far it has come, and another goes on."""
+"""About how much one transaction looks at before it stores its progress, and another one goes on."""
 PAGE_ROWS = 1_000
 PAGE_BYTES = 1_000_000
 ARRIVALS_AT_ONCE = 2_000
-"""Who has missed more arrivals than so many looks at everything instead."""
+"""A subscription that has missed this many arrivals looks at everything instead."""
 LAG_SECONDS = 60.0
-"""Arrivals that a subscription has not looked for, for so long, may be forgotten; then it looks at everything."""
+"""After this time without a look, arrivals that a subscription needs may be removed; then it looks at everything."""
 TRIM_SECONDS = 1.0
-"""Which arrivals may be forgotten is looked for so often at most: it means reading all pointers."""
-_WORTH_NOTING = 32  # rows or arrivals: passing fewer of them again costs less than a commit
+"""Shortest time between two searches for arrivals to remove: a search reads all pointers."""
+_WORTH_NOTING = 32  # rows or arrivals: to pass fewer of them again costs less than a commit
 _TRIM_CHANCE = 1 / 16
 
 Accepts = Callable[[bytes, bytes], bool]
-"""Says of an item's key and value whether it is wanted."""
+"""Returns whether the item with this key and value is wanted."""
 
 
 @dataclass(slots=True)
 class Habit:
-    """What a process has learnt of a subscription's items, to read about as many as are needed."""
+    """A process's estimates of a subscription's items, to read only about as many items as it needs."""
 
     rows_per_item: float = 1.0
-    """How many items are looked at for one that is accepted."""
+    """How many items it looks at for each accepted one."""
     row_bytes: float = 5_000.0
 
 
@@ -63,10 +64,10 @@ class Pointing(Head):
     """The items that are next for one subscription, in one transaction.
 
     Args:
-        layout: the queue's.
-        name: the subscription's.
-        now_us: what time it is.
-        habit: learnt on the way.
+        layout: the queue's layout.
+        name: the subscription's name.
+        now_us: the current time.
+        habit: the estimates; they are updated.
     """
 
     def __init__(self, layout: Layout, name: str, *, now_us: int, habit: Habit) -> None:
@@ -75,36 +76,36 @@ class Pointing(Head):
         self._now_us = now_us
         self._habit = habit
         self.spans: list[Span] = []
-        """What it has yet to look at."""
+        """The spans that it has yet to look at."""
         self._looking: list[Span] = []
         self._reached = b""
         self._pending: list[KeyValue] = []
         self._rows = self._bytes = self._accepted = self._arrivals = 0
         self._took = self._news = False
         self._announces = False
-        """Whether this transaction may have notes of arrivals of its own."""
+        """Whether this transaction may have recorded arrivals itself."""
         self._pointer = Pointer([], 0, 0, 0)
         self._seen = self._unannounced = self._trimmed = 0
         self.accepts: Accepts = lambda key, stored: True
         self._bytes_left: int | None = None
         self.bytes_left: int | None = None
-        """Of its credit; None: there is no limit."""
+        """Bytes of credit left; None: no limit."""
         self.stuck = False
-        """Whether the first item that it wants is more than its credit."""
+        """Whether the first item that it wants exceeds its credit."""
         self.more = False
-        """Whether it stopped before it had looked at all, so that another transaction is to go on."""
+        """Whether it stopped before the end, so that another transaction must go on."""
 
     def prepare(self, tr: Transaction, *, alone: bool) -> Steps[Registration]:
-        """Read the subscription, its pointer, and what arrived since; return how it is registered.
+        """Read the subscription, its pointer, and the arrivals since; return its registration.
 
         `alone`: nothing was written in this transaction yet.
 
-        Plain reads of its own keys: of two consumers of one subscription at the same time one conflicts. The rest is
-        read by snapshot: arrivals in front of what is taken conflict by themselves (`take`), others harm nobody.
+        The subscription's own keys are plain reads: of two concurrent consumers of one subscription, one conflicts. The
+        rest are snapshot reads. Arrivals in front of a taken item conflict by `take`; other arrivals do no harm.
 
         Raises:
             SubscriptionError: there is no such subscription.
-            FormatError: it can't be read.
+            FormatError: the registration or the pointer can't be read.
         """
         self._announces = not alone
         layout, name = self._layout, self._name
@@ -120,7 +121,7 @@ class Pointing(Head):
         return read_registration(layout, name, bytes(stored))
 
     def look(self, tr: Transaction, *, alone: bool) -> Steps[None]:
-        """Read the pointer, and what arrived since; as `prepare`, for those who are no subscription."""
+        """Read the pointer and the arrivals since, like `prepare`, for a reader that is no subscription."""
         layout, name = self._layout, self._name
         pointed = tr.get(layout.pointers.pack((name,)))
         trimmed = tr.snapshot.get(layout.trimmed_key)
@@ -134,7 +135,7 @@ class Pointing(Head):
         yield from self._look_for_arrivals(tr, alone)
 
     def _look_for_arrivals(self, tr: Transaction, alone: bool) -> Steps[None]:
-        """Add what arrived since the pointer was written, or everything where that can't be known."""
+        """Add the arrivals since the pointer was written, or everything if some arrivals may be unknown."""
         pointer = self._pointer
         self.spans, self._news = everything(), True
         if pointer.unannounced != self._unannounced or pointer.seen < self._trimmed:
@@ -150,7 +151,7 @@ class Pointing(Head):
         self.spans, self._news = joined([*pointer.spans, *arrived]), False
 
     def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
-        """Read the next `limit` items that the selector accepts; fewer if there are no more, or it looked for long."""
+        """Read up to `limit` next items that the selector accepts; fewer at the end, or at the limit of one look."""
         if after is None:
             self._looking, self._bytes_left = self.spans, self.bytes_left
             self._rows = self._bytes = self._accepted = 0
@@ -166,7 +167,7 @@ class Pointing(Head):
         return list(self._pending)
 
     def _look_at(self, tr: Transaction, begin: bytes, end: bytes, limit: int) -> Steps[bool]:
-        """Look at one span, up to `limit` items in all; say whether to go on with the next one."""
+        """Look at one span, up to `limit` items in all; return whether to go on with the next one."""
         place = self._layout.available
         until = place.end if end == END else place.key(end)
         while True:
@@ -183,7 +184,7 @@ class Pointing(Head):
             begin = self._reached
 
     def _pick(self, page: list[KeyValue], limit: int) -> bool:
-        """Pick what is accepted; say whether to read on."""
+        """Pick the accepted items of a page; return whether to read on."""
         packed_at = len(self._layout.available.prefix)
         accepts = self.accepts
         for row in page:
@@ -215,11 +216,11 @@ class Pointing(Head):
         self.spans = joined([*self.spans, *((one, one + b"\x00") for one in packed)])
 
     def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:
-        """Take items that `first` read, from the first on.
+        """Take the first of the items that `first` read.
 
-        The conflicts are each of these items, so that of two who want one, one gets it; and whatever comes to stand
-        in front of the last of them, which might be one that this subscription wants first. What others take in front
-        of it or between them is no conflict, so that subscriptions with different wants don't disturb each other.
+        Each item is a conflict key: of two transactions that take one item, one commits. An item placed before the
+        last of them also conflicts, since this subscription may want it first. Items that others take in front of
+        them or between them do not conflict, so subscriptions with different selectors don't disturb each other.
         """
         self.pass_by(taken)
         self.claim(tr, self._layout.available.packed(taken[-1].key))
@@ -228,12 +229,12 @@ class Pointing(Head):
             tr.clear_range(row.key, row.key + TAKEN)
 
     def pass_by(self, passed: Sequence[KeyValue]) -> None:
-        """Note that the first ones of the items that `first` read are dealt with."""
+        """Note that the first of the items that `first` read are done."""
         self._took = True
         self._pending = self._pending[len(passed) :]
 
     def claim(self, tr: Transaction, packed: bytes) -> None:
-        """Let nothing come to stand in front of a place until this commits."""
+        """Conflict with any item that is placed before this position until the commit."""
         self._took = True
         tr.add_read_conflict_range(self._layout.arriving, self._layout.arriving + packed + b"\x00")
 
@@ -241,7 +242,7 @@ class Pointing(Head):
         tr.add_read_conflict_range(self._layout.arriving, self._layout.arriving + END)
 
     def finish(self, tr: Transaction) -> Steps[bool]:
-        """Note how far it has come, if that is worth it; say whether it was."""
+        """Store the progress, if that is worth a write; return whether it was stored."""
         self._learn()
         layout = self._layout
         age_us = self._now_us - self._pointer.at_us
@@ -257,19 +258,19 @@ class Pointing(Head):
         return True
 
     def _trim(self, tr: Transaction) -> Steps[None]:
-        """Forget the arrivals that all know of, but for those who have not looked for long, or not at all yet.
+        """Remove the arrivals that all subscriptions know, except subscriptions that lag or have never looked.
 
-        By snapshot, and blind writes: nobody reads arrivals with a conflict, and who meets a gap sees, in the same
-        view of the database, that it may be one. If one of a thousand subscriptions holds all arrivals, each of the
-        others would find that out for itself, so that all leave it to the first for a second.
+        This uses snapshot reads and blind writes. No transaction reads arrivals with a conflict. A subscription that
+        misses removed arrivals learns so from the trimmed version at the same read version. One slow subscription out
+        of a thousand keeps all arrivals. Each of the others would search again in vain, so one searches per second.
         """
         if self._announces:
-            # A range that is cleared after a note was written takes that note with it, wherever its versionstamp would
-            # have put it: others would pass by what has come back here. Another transaction will trim.
+            # This transaction may have recorded an arrival. A clear of the range after that also removes the record,
+            # whatever its versionstamp, and others would miss the returned item. Another transaction will trim.
             return
         layout, now_us = self._layout, self._now_us
         looked_us = _number((yield tr.snapshot.get(layout.trimming_key)))
-        if 0 <= now_us - looked_us < TRIM_SECONDS * 1e6:  # a time to come is that of a clock which is ahead
+        if 0 <= now_us - looked_us < TRIM_SECONDS * 1e6:  # a future time comes from a clock that is ahead
             return
         tr.set(layout.trimming_key, now_us.to_bytes(8, "little"))
         span = layout.pointers.range()

@@ -1,13 +1,14 @@
 """The short cut of an exclusive subscription that wants everything: the head of the queue is its pointer.
 
-It is the queue's only one, and whatever is first is what it wants next. So it needs no pointer, nobody notes arrivals
-for it, and an enqueue that tries delivery has nobody else to ask: it asks the first in the waiting line at once, while
-it looks for its own place.
+It is the queue's only subscription, and it always wants the first item next. So it needs no pointer, and producers
+record no arrivals for it. An enqueue that tries delivery has one subscription to ask. It reads the first waiter and
+its own place in parallel.
 
-The fence is the key under which the subscription is registered. Whoever takes it over, or subscribes beside it when its
-owner is gone, writes that key; whoever takes or delivers by the short cut has it among its read conflicts. So of a
-takeover and an owner's lease at the same time one fails, and a former owner gets nothing. Its pointer says all the time
-that it has looked at nothing, so that once it is no longer the sole one it passes by nothing that came meanwhile.
+The fence is the key under which the subscription is registered. A process that takes over the subscription writes that
+key, and so does a new subscription once the owner is gone. Each lease or delivery by the short cut has the key among
+its read conflicts. So of a takeover and an owner's lease at the same time one fails, and a former owner gets nothing.
+The stored pointer always says that nothing was looked at. When the subscription is no longer the sole one, it misses
+no item that came meanwhile.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class SoleHead(Head):
     """The items that are next for a sole subscription, in one transaction.
 
     Args:
-        layout: the queue's.
-        name: the subscription's.
-        wanted: about how many items will be read, to ask for them before it is known that they may be had.
+        layout: the queue's layout.
+        name: the subscription's name.
+        wanted: about how many items to read ahead, before the credit is known.
     """
 
     def __init__(self, layout: Layout, name: str, *, wanted: int) -> None:
@@ -40,17 +41,17 @@ class SoleHead(Head):
         self._limited = False
         self._bytes_left: int | None = None
         self.bytes_left: int | None = None
-        """Of its credit; None: there is no limit."""
+        """Bytes of credit left; None: no limit."""
         self.stuck = False
-        """Whether the first item is more than its credit."""
+        """Whether the first item exceeds the credit."""
         self.more = False
-        """Whether another transaction is to go on: never, since it passes nothing by."""
+        """Whether another transaction must go on: never, since this head skips no item."""
 
     def registration(self, tr: Transaction) -> Steps[Registration | None]:
-        """Ask for the subscription and for the first items, both at once; return how it is registered, if it is.
+        """Read the subscription and the first items in parallel; return its registration, or None.
 
-        By snapshot: only who takes or delivers something depends on it (`fence`), and an enqueue that finds nobody
-        waiting is no conflict of its owner's.
+        The read is a snapshot read. Only a transaction that takes or delivers an item depends on it (`fence`). An
+        enqueue that finds no waiter does not conflict with the owner.
         """
         registered = tr.snapshot.get(self._key)
         self._early = started(super().first(tr, limit=self._wanted))
@@ -65,11 +66,11 @@ class SoleHead(Head):
         return registration
 
     def prepare(self, tr: Transaction, *, alone: bool) -> Steps[Registration]:
-        """As `Pointing.prepare`, without a pointer.
+        """Do what `Pointing.prepare` does, without a pointer.
 
         Raises:
             SubscriptionError: there is no such subscription.
-            FormatError: it can't be read.
+            FormatError: the registration can't be read.
         """
         registration = yield from self.registration(tr)
         self.fence(tr)
@@ -81,11 +82,11 @@ class SoleHead(Head):
         return registration
 
     def fence(self, tr: Transaction) -> None:
-        """Let this transaction fail if the subscription is another's, or changed, by its commit."""
+        """Make this transaction fail if the subscription gets another owner, or changes, before the commit."""
         tr.add_read_conflict_key(self._key)
 
     def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
-        """Read the next `limit` items, as far as credit for their bytes lasts."""
+        """Read up to `limit` next items, within the credit for their bytes."""
         early, self._early = self._early, None
         if after is None:
             self._bytes_left = self.bytes_left
@@ -109,25 +110,27 @@ class SoleHead(Head):
             self._early = None
 
     def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:
-        """Take items that `first` read, from the first on; conflicts are those of every head, and of credit."""
+        """Take the first of the items that `first` read; the conflicts are those of every head, and of credit."""
         self._meet(tr)
         super().take(tr, taken)
 
     def claim(self, tr: Transaction, packed: bytes) -> None:
-        """Let nothing come to stand in front of a place until this commits."""
+        """Conflict with any item that is placed before this position until the commit."""
         self._meet(tr)
         tr.add_read_conflict_range(self._layout.begin, self._layout.available.key(packed))
 
     def _meet(self, tr: Transaction) -> None:
-        """Let two who use limited credit at the same time conflict, as others do on the pointer that both write.
+        """Make two transactions that use limited credit at the same time conflict.
 
-        They may take different items: a delivery of a new one beside a lease of one behind it. Each would see the
-        credit that the other uses up. A range that nobody reads or writes does, so that an ack is no conflict.
+        Other subscriptions conflict on the pointer, which both transactions write. Here the two may take different
+        items: one delivers a new item, the other leases an item behind it. Without a conflict each would spend the
+        credit that the other spends. The conflict is on a key that no other call reads or writes, so an ack does not
+        conflict.
         """
         if self._limited:
             tr.add_read_conflict_key(self._pointer)
             tr.add_write_conflict_key(self._pointer)
 
     def finish(self, tr: Transaction) -> Steps[bool]:
-        """Write nothing: there is no pointer."""
+        """Return False: there is no pointer to write."""
         return finished(False)

@@ -1,17 +1,17 @@
-"""Facts: what a selector can ask of an item beside its headers.
+"""Facts: the values of an item that a selector can use in addition to its headers.
 
 ========================  ==============================================================================
 ``JMSMessageID``          ``ID:`` and its position, as ``Position.text`` writes it
 ``JMSPriority``           its header "priority", as it was sent; 4 without one
-``JMSTimestamp``          when it was enqueued, in milliseconds since 1970; NULL if that was not noted
-``JMSExpiration``         when its life ends, in the same; 0: never
+``JMSTimestamp``          time of its enqueue, in milliseconds since 1970; NULL if that is unknown
+``JMSExpiration``         time at which it expires, in milliseconds since 1970; 0: never
 ``JMSRedelivered``        whether it was leased before
-``JMSXDeliveryCount``     the how-many-eth delivery the next one is, from 1
+``JMSXDeliveryCount``     number of the next delivery, from 1
 ``fdbqueue_index``        its index
 ``fdbqueue_rank``         its rank; NULL in a queue without ranks
 ========================  ==============================================================================
 
-A header of the same name can't be asked for.
+A selector can't read a header with one of these names.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from fdbqueue.lowlevel import Layout, Notes, headers_of, notes_of
 from ..common._levels import PRIORITY
 
 NORMAL_PRIORITY = 4
-"""Of an item whose sender named none, as JMS has it."""
+"""Priority of an item whose sender gave none, as in JMS."""
 
 
 class Facts:
-    """What is known of one available item, looked up when it is asked for."""
+    """The facts of one available item, each computed on use."""
 
     __slots__ = ("_layout", "key", "stored")
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self.key = b""
-        """Of the item that is asked about."""
+        """The item's key."""
         self.stored = b""
-        """What is stored for it."""
+        """The item's stored value."""
 
     @property
     def position(self) -> Position:
-        """Its position."""
+        """The item's position."""
         return self._layout.position_of(self.key)
 
     @property
     def notes(self) -> Notes:
-        """Its notes."""
+        """The item's notes."""
         return notes_of(self.stored)
 
 

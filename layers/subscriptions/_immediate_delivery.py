@@ -1,4 +1,4 @@
-"""Enqueueing tries delivery: an item goes straight to a consumer that waits for it, if there is one."""
+"""Immediate delivery: an enqueue gives its item straight to a consumer that waits for it, if there is one."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from ._waiters import WaitingLine
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of an item that was enqueued."""
+    """The result of an enqueue."""
 
     position: Position
-    """The item."""
+    """The item's position."""
     subscription: str | None
-    """Whose waiting consumer has it; None: it is available, for whoever comes."""
+    """The subscription whose waiting consumer has it; None: the item is available to any consumer."""
 
 
 @dataclass(slots=True)
 class _New:
     position: Position
-    """Its index is 0 until it has one."""
+    """Its index is 0 until one is assigned."""
     stored: bytes
     notes: Notes
 
@@ -49,7 +49,7 @@ class Pushing:
     """Enqueues into one queue.
 
     Args:
-        leases: of the queue.
+        leases: the queue's leases.
     """
 
     def __init__(self, leases: Leases) -> None:
@@ -67,11 +67,10 @@ class Pushing:
         ttl_us: int,
         immediate: bool,
     ) -> Steps[Delivery | None]:
-        """Deliver an item to one who waits for it, or enqueue it; if it is `immediate`, deliver it or do nothing.
+        """Deliver an item to a waiter, or enqueue it; if it is `immediate`, deliver it or do nothing.
 
-        All of it is one transaction, whose conflicts are those of the one who gets it: that it still waits, that the
-        subscription has credit, and that nothing comes to stand in front. So an item is never seen by others between
-        its enqueue and its removal, and none can take it in between.
+        All of it is one transaction. It conflicts if the waiter leaves, if the subscription loses its credit, or if an
+        item is placed before this one. So no other consumer sees or takes the item between its enqueue and its lease.
         """
         now_us = self._leases.now_us()
         position = Position(0, new_random(), rank=rank)
@@ -97,8 +96,8 @@ class Pushing:
     def _to_sole(self, tr: Transaction, new: _New, now_us: int) -> Steps[str | None]:
         """Deliver to the queue's sole subscription: return its name; "" if it takes nothing; None if there is none.
 
-        Who it is this process knows from before, so that all is asked for at once; the subscription's own key says
-        whether it still is.
+        This process knows the name from an earlier read, so it reads everything in parallel. The subscription's own
+        key tells whether the name is still right.
         """
         layout, name = self._layout, self._layout.sole
         if name is None:
@@ -114,15 +113,15 @@ class Pushing:
             return ""
         [request] = first
         if request.wish.consumer != name or request.wish.expires_at_us <= now_us:
-            return None  # one who died waiting stands in front: look at the whole line
+            return None  # the first waiter is dead: look at the whole line
         head.fence(tr)
         return name if (yield from self._deliver(tr, new, request, head, registration, now_us)) else ""
 
     def _to_one_of_many(self, tr: Transaction, new: _New, now_us: int) -> Steps[str]:
-        """Deliver to one who waits, beginning behind the subscription served last; return whose it is, "" if nobody's.
+        """Deliver to a waiter, beginning after the subscription served last; return its subscription, or "".
 
-        Who was served is a guide for whoever enqueues next, read by snapshot: of two at the same time that serve the
-        same one, one conflicts on that one's stand in the line, and begins behind it when it comes again.
+        The subscription served last is a hint for the next enqueue, and a snapshot read. If two concurrent enqueues
+        serve the same waiter, one conflicts on that waiter's request. It then begins after that subscription.
         """
         live, _ = yield from self._line.live(tr, now_us)
         serving = yield tr.snapshot.get(self._layout.served_key)
@@ -141,7 +140,7 @@ class Pushing:
             new.position = dataclasses.replace(new.position, index=index)
 
     def _try(self, tr: Transaction, new: _New, request: Request, now_us: int) -> Steps[bool]:
-        """Deliver to one who waits, if its subscription is there, wants the item, and has nothing in front."""
+        """Deliver to a waiter if its subscription exists, wants the item, and wants no earlier item."""
         layout, name = self._layout, request.wish.consumer
         stored = yield tr.snapshot.get(layout.subscriptions.pack((name,)))
         if not stored.present():
@@ -169,7 +168,7 @@ class Pushing:
         registration: Registration,
         now_us: int,
     ) -> Steps[bool]:
-        """Give an item to one who waits for it, if its subscription may have it, and has nothing in front."""
+        """Give an item to a waiter if its subscription may have it, and wants no earlier item."""
         layout, name = self._layout, request.wish.consumer
         if registration.suspended:
             return False
@@ -186,7 +185,7 @@ class Pushing:
         return True
 
     def _lend(self, tr: Transaction, new: _New, name: str, now_us: int) -> LeaseHandle:
-        """Lease the item in the subscription's name, until its consumer collects it or the time is over."""
+        """Lease the item in the subscription's name, until its consumer collects it or the grant expires."""
         token = new_random()
         moves = Moves(tr, self._layout)
         lent = Notes(
@@ -205,7 +204,7 @@ class Pushing:
 
 
 def _in_turn(live: list[Request], served: str) -> Iterator[Request]:
-    """Yield one who waits for each subscription, beginning behind the one that was served last."""
+    """Yield the first waiter of each subscription, by name, beginning after the subscription served last."""
     first_of_each: dict[str, Request] = {}
     for request in live:
         first_of_each.setdefault(request.wish.consumer, request)

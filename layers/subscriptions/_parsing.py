@@ -1,4 +1,4 @@
-"""The grammar of selectors: JMS's, which is a part of SQL-92's conditional expressions."""
+"""The grammar of selectors. It is the grammar of JMS, a subset of SQL-92's conditional expressions."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def parse_selector(text: str) -> Tree[Any]:
     """Return the tree of a selector.
 
     Raises:
-        SelectorError: it is none; the message says where the fault is.
+        SelectorError: the text is not a selector; the message says where the fault is.
     """
     if len(text.encode()) > MAX_SELECTOR_BYTES:
         raise SelectorError(
@@ -111,7 +111,7 @@ def _refusal(text: str, error: UnexpectedInput) -> SelectorError:
 
 
 def fault(text: str, at: int, why: str) -> SelectorError:
-    """Return the error for a fault in `text` at an offset, with the place marked."""
+    """Return the error for a fault at an offset of `text`; its message marks the place."""
     before = text[:at]
     line = before.count("\n") + 1
     column = at - (before.rfind("\n") + 1) + 1

@@ -1,4 +1,4 @@
-"""What is stored of subscriptions."""
+"""The stored records of subscriptions."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from fdbqueue.lowlevel import UNREADABLE, Layout
 
 VERSION = 1
 NO_LOOK = -1
-"""No number of items: a pointer that has it looks at everything next."""
+"""In place of a number of items: a subscription with this pointer looks at everything next."""
 
 
 class Registration(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A subscription, as it was registered."""
+    """The registration of a subscription."""
 
     version: int = msgspec.field(default=VERSION, name="v")
-    """Of this format."""
+    """Version of this format."""
     selector: str | None = msgspec.field(default="", name="s")
-    """Its condition; None: a function, which only its consumers have."""
+    """Its condition; None: a function, which only its consumers know."""
     suspended: bool = msgspec.field(default=False, name="p")
     credit: int | None = msgspec.field(default=None, name="c")
-    """How many items its consumers may have at once; None: any number."""
+    """How many items its consumers may hold at once; None: no limit."""
     credit_bytes: int | None = msgspec.field(default=None, name="b")
-    """How many bytes of payload."""
+    """How many bytes of payload they may hold at once; None: no limit."""
     owner: bytes = msgspec.field(default=b"", name="o")
-    """Whose it is exclusively; b"": anybody's."""
+    """Token of its exclusive owner; b"": it is not exclusive."""
     owned_until_us: int = msgspec.field(default=0, name="u")
-    """Until when, unless that is renewed."""
+    """Time at which ownership ends unless it is renewed."""
     since_us: int = msgspec.field(default=0, name="t")
-    """When it was registered."""
+    """Time of its registration."""
 
     @property
     def sole(self) -> bool:
-        """Whether it is the only one and takes whatever is first, so that the queue's head is its pointer."""
+        """Whether it is exclusive and has no selector: the head of the queue is then its pointer."""
         return bool(self.owner) and self.selector == ""
 
 
@@ -43,13 +43,13 @@ class Pointer(msgspec.Struct, frozen=True, gc=False):
     """How far a subscription has looked."""
 
     spans: list[tuple[bytes, bytes]]
-    """What it has yet to look at."""
+    """The spans that it has yet to look at."""
     seen: int
     """The version up to which it knows all arrivals."""
     unannounced: int
-    """How many items had been enqueued without an announcement by then, or `NO_LOOK`."""
+    """How many items had been enqueued without an arrival record by then, or `NO_LOOK`."""
     at_us: int
-    """When it was written."""
+    """Time at which the pointer was written."""
     version: int = VERSION
 
 
@@ -59,25 +59,25 @@ _pointers = msgspec.msgpack.Decoder(Pointer)
 
 
 def pack_record(record: Registration | Pointer) -> bytes:
-    """Return what is stored."""
+    """Return the bytes to store."""
     return _encode(record)
 
 
 def read_registration(layout: Layout, name: str, stored: bytes) -> Registration:
-    """Return what was stored.
+    """Return the stored registration.
 
     Raises:
-        FormatError: it can't be read.
+        FormatError: the registration can't be read.
     """
     found: Registration = _decoded(_registrations, layout, name, stored)
     return found
 
 
 def read_pointer(layout: Layout, name: str, stored: bytes) -> Pointer:
-    """Return what was stored.
+    """Return the stored pointer.
 
     Raises:
-        FormatError: it can't be read.
+        FormatError: the pointer can't be read.
     """
     found: Pointer = _decoded(_pointers, layout, name, stored)
     return found

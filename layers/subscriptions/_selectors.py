@@ -2,18 +2,19 @@
 
     color = 'red' AND weight BETWEEN 2 AND 5 AND (note IS NULL OR note LIKE 'urgent!_%' ESCAPE '!')
 
-Names are headers, or facts (`_facts.py`). A name that is no Java identifier, or is reserved, is written
-``"in quotes"``. Values are strings, numbers and booleans; a header that an item does not have is NULL.
+Names are headers, or facts (`_facts.py`). Write a name that is no Java identifier, or is reserved, ``"in quotes"``.
+Values are strings, numbers and booleans; a missing header is NULL.
 
 Logic
-    Three-valued, as in SQL: what is compared with NULL is *unknown*, ``NOT`` unknown is unknown, and an item is
-    accepted if the whole is true. Numbers of all kinds compare with each other; a comparison of two kinds is false;
-    strings and booleans know ``=`` and ``<>`` only. Integers divide towards zero. Arithmetic on what is no number, and
-    division by zero, are unknown. Keywords may be written in any case, names and strings are as they are.
+    Logic is three-valued, as in SQL. A comparison with NULL is *unknown*, and ``NOT`` unknown is unknown. An item is
+    accepted if the whole condition is true. Numbers of all kinds compare with each other. A comparison of two kinds of
+    values is false. Strings and booleans have ``=`` and ``<>`` only. Integer division rounds towards zero. Arithmetic
+    on a value that is no number, and division by zero, are unknown. Keywords are case-insensitive; names and strings
+    are case-sensitive.
 
 Beyond JMS
-    ``IN`` takes numbers too; any value may stand in front of ``IN``, ``LIKE`` and ``IS NULL``; integers have no
-    largest; names may be quoted. Octal integers are refused.
+    ``IN`` takes numbers too. Any value may precede ``IN``, ``LIKE`` and ``IS NULL``. Integers have no upper limit.
+    Names may be quoted. Octal integers are refused.
 
 Source
     Jakarta Messaging 3.1, 3.8.1.1 "Message selector syntax".
@@ -33,7 +34,7 @@ from ._facts import Facts
 from ._parsing import parse_selector
 
 Selects: TypeAlias = Callable[[Mapping[str, Any]], bool]
-"""A selector of one's own: called with an item's headers, says whether it is accepted."""
+"""A selector of your own: called with an item's headers, it returns whether the item is accepted."""
 
 
 class Selector:
@@ -43,7 +44,7 @@ class Selector:
         text: the condition; "" accepts everything.
 
     Raises:
-        SelectorError: it is none; the message marks the place of the fault, and has line and column.
+        SelectorError: the text is no condition; the message marks the fault, with line and column.
 
     >>> Selector("color = 'red' AND weight > 2.5").accepts({"color": "red", "weight": 3})
     True
@@ -67,16 +68,16 @@ class Selector:
         return f"Selector({self.text!r})"
 
     def accepts(self, headers: Mapping[str, Any], facts: Facts | None = None) -> bool:
-        """Say whether an item with these headers is accepted; without `facts` those are NULL."""
+        """Return whether an item with these headers is accepted; without `facts` all facts are NULL."""
         return self._test(headers, facts) is True
 
 
 class ItemTest:
-    """Says of stored items whether they are accepted.
+    """Returns whether a stored item is accepted.
 
     Args:
-        layout: the queue's.
-        selector: a condition, or a function of one's own.
+        layout: the queue's layout.
+        selector: a condition, or a function of your own.
     """
 
     __slots__ = ("_accepts", "_facts")
@@ -90,9 +91,10 @@ class ItemTest:
             self._accepts = lambda headers, _: bool(selector(headers))
 
     def __call__(self, key: bytes, stored: bytes) -> bool:
-        """Say whether the item with this key and value is accepted; one that can't be read is not.
+        """Return whether the item with this key and value is accepted; False if it can't be read.
 
-        What can't be read is for those to find who take everything; here it must not stand in the others' way.
+        Consumers without a selector meet unreadable items and get the error. Here such an item must not block the
+        others.
         """
         facts = self._facts
         facts.key, facts.stored = key, stored

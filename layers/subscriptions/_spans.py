@@ -1,7 +1,7 @@
 """Spans: the parts of a queue that a subscription has yet to look at.
 
-Half-open ranges of packed positions, in order and apart from each other. What is looked at twice does no harm, what
-is left out does: whenever there are too many spans, some become one, with what lies between them.
+Spans are half-open ranges of packed positions, sorted and disjoint. A second look at an item does no harm; a missed
+item does. If there are too many spans, neighbours are merged, together with the gap between them.
 
 >>> spans = everything()
 >>> spans = behind(spans, b"m")                    # all up to there was looked at
@@ -20,17 +20,17 @@ from typing import TypeAlias
 Span: TypeAlias = tuple[bytes, bytes]
 
 END = b"\xff"
-"""Behind every packed position, now and later."""
+"""Sorts after every packed position."""
 MAX_SPANS = 32
 
 
 def everything() -> list[Span]:
-    """Return what one who never looked has yet to look at."""
+    """Return the spans of a subscription that has not looked at anything yet."""
     return [(b"", END)]
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """Return the same in order, with those that touch made one."""
+    """Return the spans sorted, and merged where they touch."""
     result: list[Span] = []
     for begin, end in sorted(spans):
         if result and begin <= result[-1][1]:
@@ -41,12 +41,12 @@ def joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def behind(spans: Iterable[Span], point: bytes) -> list[Span]:
-    """Return what of the spans is not in front of a point."""
+    """Return the parts of the spans from a point on."""
     return [(max(begin, point), end) for begin, end in spans if end > point]
 
 
 def few(spans: list[Span]) -> list[Span]:
-    """Return at most `MAX_SPANS` that have all of the given ones; the last stays as it is, since it has no end."""
+    """Return at most `MAX_SPANS` spans that cover the given ones; the last has no end and stays the same."""
     while len(spans) > MAX_SPANS:
         pairs = [(spans[at][0], spans[min(at + 1, len(spans) - 2)][1]) for at in range(0, len(spans) - 1, 2)]
         spans = [*pairs, spans[-1]]

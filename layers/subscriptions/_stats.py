@@ -1,4 +1,4 @@
-"""Stats of subscriptions: their terms, and the items that their consumers have."""
+"""Stats of subscriptions: their terms, and the items that their consumers hold."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from fdbqueue.lowlevel import Layout, Steps, Transaction, finished, rows, starte
 
 from ._records import Registration, read_registration
 
-_AFTER = b"\x00"  # behind a key: the first one that sorts behind it
+_AFTER = b"\x00"  # appended to a key: the next key in sort order
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStats:
-    """The terms of one subscription, and the items that its consumers have."""
+    """The terms of one subscription, and the items that its consumers hold."""
 
     name: str
     selector: str | None
     """Its condition, "" for none; None: a function."""
     suspended: bool
     credit: int | None
-    """How many items its consumers may have at once; None: any number."""
+    """How many items its consumers may hold at once; None: no limit."""
     credit_bytes: int | None
-    """How many bytes."""
+    """How many bytes they may hold at once; None: no limit."""
     held: int
-    """How many they have."""
+    """How many items they hold."""
     held_bytes: int
-    """Bytes of those."""
+    """How many bytes they hold."""
     exclusive: bool
     """Whether a process owns it now."""
 
@@ -34,7 +34,7 @@ class SubscriptionStats:
 def read_page(
     tr: Transaction, layout: Layout, now_us: int, *, after: str | None, limit: int
 ) -> Steps[list[SubscriptionStats]]:
-    """Read the stats of up to `limit` subscriptions, 0 for all, by name, from behind one on."""
+    """Read the stats of up to `limit` subscriptions by name, 0 for all, beginning after the name `after`."""
     span = layout.subscriptions.range()
     begin = span.start if after is None else layout.subscriptions.pack((after,)) + _AFTER
     found = {}
@@ -62,7 +62,7 @@ def count_registrations(tr: Transaction, layout: Layout, *, limit: int) -> Steps
 
 
 LeaseRef = dict[str, tuple[int, int]]
-"""How many items the consumers of each subscription have, and their bytes."""
+"""For each subscription: how many items, and how many bytes, its consumers hold."""
 
 
 def _with_held(
@@ -85,7 +85,7 @@ def _with_held(
 
 
 def _held(tr: Transaction, layout: Layout, first: str, last: str) -> Steps[LeaseRef]:
-    """Read what the consumers of all subscriptions from a first to a last name have, in one range read."""
+    """Read the items that consumers hold, for all subscriptions from a first to a last name, in one range read."""
     held: LeaseRef = {}
     for row in (yield from rows(tr.snapshot, layout.held[first].range().start, layout.held[last].range().stop)):
         name = layout.held.unpack(row.key)[0]

@@ -1,4 +1,4 @@
-"""One subscription, in the hands of a process that serves it."""
+"""One subscription, as a process uses it."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ TOKEN_BYTES = 8
 class Subscription(Generic[V]):
     """A registered subscription of one queue; `Subscriptions` makes it.
 
-    What its consumers have is leased: ack it, give it back and extend it by `Leases`, as any lease.
+    Its consumers hold ordinary leases: ack, nack, snooze and extend them by `Leases`.
 
     Args:
-        leases: of the queue.
-        name: the subscription's.
+        leases: the queue's leases.
+        name: the subscription's name.
         function: its selector, if that is a function.
-        owner: what this process proves with that an exclusive subscription is its own.
-        ownership_us: for how long it is, without being renewed.
-        sole: whether it takes the short cut of the queue's only one, which wants everything.
+        owner: the token by which this process proves that it owns an exclusive subscription.
+        ownership_us: how long ownership lasts unless it is renewed.
+        sole: whether it takes the short cut of a queue's only subscription that wants everything.
     """
 
     def __init__(
@@ -82,24 +82,24 @@ class Subscription(Generic[V]):
     ) -> Steps[Lease[V] | None]:
         """Lease the next available item that the selector accepts; None if there is none, or no credit for it.
 
-        Given a database, a call that is cancelled or interrupted keeps nothing, also while its commit is under way:
-        what it took goes back to its place, with its credit and without counting an attempt. A thread does that if the
-        commit is not answered yet.
+        Given a database, a cancelled or interrupted call keeps nothing, even if that happens during its commit. The
+        item goes back to its place, its credit comes back, and no attempt is counted. A thread does that if the commit
+        is still pending.
 
         Args:
             tr: a transaction, or a database.
-            duration: after how many seconds it is anybody's again, unless it is extended.
-            consumer: who takes it, for those who look on; host name and process id by default.
-            timeout: how many seconds to wait for an item; None: as long as it takes. It needs a database.
+            duration: seconds until the lease expires, unless it is extended.
+            consumer: the consumer's name, for monitoring; host name and process id by default.
+            timeout: seconds to wait for an item; None: no limit. It needs a database.
 
         Raises:
-            SubscriptionError: it was unsubscribed, or is another's exclusively.
+            SubscriptionError: the subscription was removed, or another process owns it exclusively.
             FormatError, CodecError: the next item can't be read; it stays where it is.
 
-        *Conflicts:* with other consumers of this subscription, with another who takes the same item, and with what
-        comes to stand in front of it; in a caller's transaction that finds nothing, with whatever comes. *Cost:* two
-        rounds of parallel reads, one more for each 1,000 items or so that are passed by; four writes, and five per
-        item. Given a transaction, it passes by at most 10,000 items, and notes how far it came.
+        *Conflicts:* with other consumers of this subscription, with a transaction that takes the same item, and with an
+        item placed in front of it. In a caller's transaction that finds nothing, with every arrival. *Cost:* two rounds
+        of parallel reads, and one more for about every 1,000 items passed over; four writes, and five per item. Given
+        a transaction, it passes over at most 10,000 items, and stores its progress.
         """
         one = self.lease_many.steps(tr, limit=1, duration=duration, consumer=consumer, timeout=timeout)
         return next(iter((yield from one)), None)
@@ -114,7 +114,7 @@ class Subscription(Generic[V]):
         consumer: str | None = None,
         timeout: float | None = 0.0,
     ) -> Steps[list[Lease[V]]]:
-        """Lease up to `limit` next items, in order, as far as there are some and credit lasts; otherwise as `lease`."""
+        """Lease up to `limit` next items, in order, within the credit; otherwise as `lease`."""
         check_limit(limit, "items to lease")
         check_timeout(timeout)
         if timeout != 0:
@@ -135,57 +135,57 @@ class Subscription(Generic[V]):
         def take(tr: Transaction) -> Steps[tuple[Taken, bool, bool]]:
             return self._take(tr, dataclasses.replace(terms, limit=portion.limit))
 
-        # A call that waits renews its ownership each time that it looks, when a third of its time has passed.
+        # A waiting call looks, and so renews its ownership, whenever a third of the ownership time has passed.
         every = self._ownership_us / 3e6 if self._owner else REQUEST_SECONDS
         call = Awaiting(self.leases, self._line, terms, take, timeout, portion.note, every=every, sole=self._sole)
         return (yield from call.steps(db))
 
     @verb
     def ack(self, tr: Transaction | Database, lease: LeaseRef) -> Steps[None]:
-        """Let an item be gone, as `Leases.ack`; its credit comes back."""
+        """Acknowledge an item, like `Leases.ack`; its credit comes back."""
         yield from self.leases.ack.steps(tr, lease)
 
     @verb
     def suspend(self, tr: Transaction | Database) -> Steps[None]:
-        """Deliver nothing until `resume`; what is leased stays leased.
+        """Deliver nothing until `resume`; leased items stay leased.
 
         Raises:
             SubscriptionError: as `lease`.
 
-        *Conflicts:* with this subscription's leases, and whoever begins or ends to wait for its items, at the same
-        time. *Cost:* one read, and one of all who wait; one write, and one for each who waits for its items.
+        *Conflicts:* with concurrent leases of this subscription, and with calls that begin or end a wait for its items.
+        *Cost:* one read, and one of all waiters; one write, and one for each waiter of this subscription.
         """
 
         def body(tr: Transaction) -> Steps[None]:
             yield from self._change(tr, lambda registration: replace(registration, suspended=True))
-            # While it is suspended, what comes is passed by for those in the line; out of it they wait to be resumed.
+            # In the line, waiters of a suspended subscription would miss arrivals. Outside they wait for `resume`.
             yield from self._line.wake(tr, self.name)
 
         yield from self.leases.queue.transact(tr, body)
 
     @verb
     def resume(self, tr: Transaction | Database) -> Steps[None]:
-        """Deliver again.
+        """Deliver again after `suspend`.
 
         Raises:
             SubscriptionError: as `lease`.
 
-        *Conflicts:* with this subscription's leases at the same time. *Cost:* one read, one write.
+        *Conflicts:* with concurrent leases of this subscription. *Cost:* one read, one write.
         """
         yield from self._change(tr, lambda registration: replace(registration, suspended=False))
 
     @verb
     def grant(self, tr: Transaction | Database, *, items: int | None, size_bytes: int | None = None) -> Steps[None]:
-        """Say how many items, and how many bytes of payload, its consumers may have at the same time.
+        """Set how many items, and how many bytes of payload, the consumers may hold at the same time.
 
-        Whatever ends a lease gives its credit back. What is leased already counts; if that is more than is granted,
-        nothing is delivered until enough of it has come back.
+        Every end of a lease returns its credit. Items leased before count too. If they exceed the new credit, nothing
+        is delivered until enough leases have ended.
 
         Args:
             tr: a transaction, or a database.
-            items: at most so many; None: any number.
-            size_bytes: at most so many; None: any number. An item that is larger by itself is not delivered, nor
-                what stands behind it.
+            items: the most items; None: no limit.
+            size_bytes: the most bytes; None: no limit. A single item that is larger is not delivered, and blocks the
+                items behind it.
 
         Raises, *Conflicts*, *Cost:* as `resume`.
         """
@@ -198,9 +198,10 @@ class Subscription(Generic[V]):
 
     @verb
     def credit(self, tr: Transaction | Database) -> Steps[Credit]:
-        """Return what may still be delivered.
+        """Return the credit left.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* two reads; the second grows with what consumers have.
+        *Conflicts:* none, it uses snapshot reads. *Cost:* two reads; the second grows with the items that consumers
+        hold.
         """
         return (yield from self.leases.queue.read(tr, self._credit_now))
 
@@ -209,9 +210,10 @@ class Subscription(Generic[V]):
         """Return the stats of this subscription.
 
         Raises:
-            SubscriptionError: it was unsubscribed.
+            SubscriptionError: the subscription was removed.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* two reads in parallel; one grows with what its consumers have.
+        *Conflicts:* none, it uses snapshot reads. *Cost:* two reads in parallel; one grows with the items that its
+        consumers hold.
         """
         read = partial(read_one, layout=self._layout, now_us=self.leases.now_us(), name=self.name)
         found = yield from self.leases.queue.read(tr, read)
@@ -221,17 +223,17 @@ class Subscription(Generic[V]):
 
     @property
     def ownership(self) -> float:
-        """After how many seconds without a call another may own it; 0: it is not exclusive."""
+        """Seconds without a call after which another process may own it; 0: it is not exclusive."""
         return self._ownership_us / 1e6 if self._owner else 0.0
 
     @verb
     def renew(self, tr: Transaction | Database) -> Steps[None]:
-        """Keep an exclusive subscription, for an owner that is busy with what it has: every lease does so on its way.
+        """Renew the ownership of an exclusive subscription, for an owner busy with its items; a lease does so too.
 
         Raises:
             SubscriptionError: as `lease`.
 
-        *Conflicts:* as `resume`. *Cost:* one read, and one write when half of the ownership's time is over.
+        *Conflicts:* as `resume`. *Cost:* one read, and one write if half of the ownership time is over.
         """
 
         def body(tr: Transaction) -> Steps[None]:
@@ -242,14 +244,14 @@ class Subscription(Generic[V]):
 
     @verb
     def close(self, tr: Transaction | Database) -> Steps[None]:
-        """Give up an exclusive subscription: it stays registered, and anybody may take it over.
+        """Give up an exclusive subscription: it stays registered, and any process may own it next.
 
         *Conflicts:* as `resume`. *Cost:* one read, one write.
         """
         yield from self._change(tr, lambda registration: replace(registration, owned_until_us=0))
 
     def _take(self, tr: Transaction, terms: Terms) -> Steps[tuple[Taken, bool, bool]]:
-        """Take items; say also whether anything was written, and whether it may have items at all."""
+        """Take items; also return whether it wrote, and whether the subscription may have items at all."""
         now_us = self.leases.now_us()
         head = self._head(terms, now_us)
         registration = yield from head.prepare(tr, alone=terms.strict)
@@ -258,14 +260,14 @@ class Subscription(Generic[V]):
         settled = False
         short = left.size_bytes is not None or (left.items is not None and left.items < terms.limit)
         if short and left != Credit(registration.credit, registration.credit_bytes):
-            # What its consumers let expire is theirs until somebody comes by.
+            # Expired leases use credit until a transaction reclaims them.
             moves = yield from self._fire_due(tr, now_us)
             head.came_back(moves.arrived)
             settled = moves.any
             left = yield from credit_left(tr, self._layout, self.name, registration)
         limit = terms.limit if left.items is None else min(terms.limit, left.items)
         if registration.suspended or not limit:
-            # More may be due than one transaction settles, and give credit back.
+            # One transaction fires a limited number of timers; the rest may return credit too.
             return Taken([], again=settled and terms.strict and not registration.suspended), renewed or settled, False
         head.bytes_left = left.size_bytes
         if isinstance(head, Pointing):
@@ -284,7 +286,7 @@ class Subscription(Generic[V]):
         return Pointing(self._layout, self.name, now_us=now_us, habit=self._habit)
 
     def _fire_due(self, tr: Transaction, now_us: int) -> Steps[Moves]:
-        """Settle what is due, and return what that moved."""
+        """Fire due timers, and return the moves."""
         due = yield from due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT)
         moves = Moves(tr, self._layout)
         try:
@@ -309,7 +311,7 @@ class Subscription(Generic[V]):
         return ItemTest(self._layout, Selector(registration.selector))
 
     def _hold(self, tr: Transaction, registration: Registration, now_us: int) -> Registration:
-        """Make sure that an exclusive subscription is this process' own; renew that in time, and return what it is."""
+        """Check that this process owns an exclusive subscription; renew that in time, and return the registration."""
         if registration.owner != self._owner:
             raise SubscriptionError(
                 f"{self!r} is exclusive, and another's, or was: this process does not own it, or was silent for too"

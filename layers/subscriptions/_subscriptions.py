@@ -44,15 +44,15 @@ __all__ = ["SubscriptionStats", "Subscriptions"]
 
 _STRICT = "Subscriptions go by the queue's order: give Leases(queue) without a head."
 DUTY_CYCLE = 0.05
-"""Which part of the time a browser reads, unless it is told otherwise."""
+"""Default fraction of time that a browser spends reading."""
 
 
 class Subscriptions(Generic[V]):
     """The subscriptions of one queue.
 
     Args:
-        queue: the queue, its `Leases`, whose policy and clock it follows, or a layer that has leases, such as a
-            `SmartQueue`. Leases with a head of their own, of weights or relaxed order, are refused.
+        queue: the queue; or its `Leases`, with their policy and clock; or a layer that has leases, such as a
+            `SmartQueue`. Leases with a head of their own (weights, relaxed order) are refused.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -85,26 +85,27 @@ class Subscriptions(Generic[V]):
         exclusive: bool = False,
         ownership: float = 30.0,
     ) -> Steps[Subscription[V]]:
-        """Register a subscription, or find the one of this name: any number of processes can serve one.
+        """Register a subscription, or find the one with this name; any number of processes can serve it.
 
-        A new one begins at the head of the queue; one whose selector is another than before begins there anew.
+        A new subscription begins at the head of the queue. If the selector changes, it begins there again.
 
         Args:
             tr: a transaction, or a database.
-            name: what it is called.
-            selector: which items it wants, in the syntax of `fdbqueue.layers.subscriptions`, or as a function of their
-                headers; "" for all.
-            exclusive: whether it is to be this process' alone, and the queue's only consumer.
-            ownership: after how many seconds without a call by its owner an exclusive one can be taken over; a call
-                that waits for items keeps it.
+            name: the subscription's name.
+            selector: the items that it wants, in the syntax of `fdbqueue.layers.subscriptions`, or as a function of
+                their headers; "" for all.
+            exclusive: whether only this process may use it, as the queue's only consumer.
+            ownership: seconds without a call by its owner after which another process can own it; a call that waits
+                for items keeps it.
 
         Raises:
-            SelectorError: the selector is none; line and column say where.
-            SubscriptionError: there is an exclusive one, whose owner lives; or this is to be, and there are others.
+            SelectorError: the selector is no condition; line and column mark the fault.
+            SubscriptionError: the queue has an exclusive subscription with a live owner. Or this one would be
+                exclusive, and the queue has others.
 
-        *Conflicts:* with leases of the same one, with other changes of it and of the first two subscriptions by name,
-        and with any change if there are fewer than two. *Cost:* two reads in parallel, which do not grow with the
-        number of subscriptions, and four writes. A new selector for an old one: as `unsubscribe`.
+        *Conflicts:* with leases of the same subscription, with other changes of it and of the first two subscriptions
+        by name. With any change if there are fewer than two. *Cost:* two reads in parallel, which do not grow with the
+        number of subscriptions, and four writes. If the selector changes: both as `unsubscribe`.
         """
         check_name(name)
         text = Selector(selector).text if isinstance(selector, str) else None
@@ -120,10 +121,10 @@ class Subscriptions(Generic[V]):
         return Subscription(self.leases, name, function=function, owner=owner, ownership_us=ownership_us, sole=new.sole)
 
     def open(self, name: str, *, function: Selects | None = None) -> Subscription:
-        """Return a subscription that was registered before, whatever its selector is; no key is touched.
+        """Return a subscription that was registered before, with any selector; touch no key.
 
         Args:
-            name: what it is called.
+            name: the subscription's name.
             function: its selector, if that is a function.
         """
         check_name(name)
@@ -132,12 +133,12 @@ class Subscriptions(Generic[V]):
 
     @verb
     def unsubscribe(self, tr: Transaction | Database, name: str) -> Steps[bool]:
-        """Remove a subscription; False if there was none. What its consumers have stays leased to them.
+        """Remove a subscription; return False if there was none. Its consumers keep their leases.
 
-        Who waits for its items is woken by that, and told.
+        Calls that wait for its items wake, and raise.
 
-        *Conflicts:* as `subscribe`, and with calls that begin or end to wait for its items. *Cost:* three reads, of
-        which one grows with the number of all calls that wait; four writes, and one for each call that is woken.
+        *Conflicts:* as `subscribe`, and with calls that begin or end a wait for its items. *Cost:* three reads; one of
+        them grows with the number of all waiters. Four writes, and one for each call that is woken.
         """
         check_name(name)
         return (yield from self._queue.transact(tr, partial(self._unsubscribe, name=name)))
@@ -155,32 +156,31 @@ class Subscriptions(Generic[V]):
         headers: Mapping[str, Any] | None = None,
         immediate: bool = False,
     ) -> Steps[Delivery | None]:
-        """Enqueue an item, straight into the hands of a consumer that waits for it, if there is one.
+        """Enqueue an item; deliver it straight to a consumer that waits for it, if there is one.
 
-        Of several subscriptions that want it, the one gets it that comes behind the one served last. Its consumer is
-        woken. An item that it does not collect within 10 seconds is available, in its place. An item with a delay is
-        delivered to no consumer now: it becomes available at its time, which wakes a consumer that wants it.
+        If several subscriptions want it, the next one by name after the subscription served last gets it. Its consumer
+        wakes. If the consumer does not collect the item within 10 seconds, the item is available, in its place. An item
+        with a delay is not delivered now. It becomes available at its time, which wakes a consumer that wants it.
 
         Args:
             tr: a transaction, or a database.
-            value: what the queue's codec takes.
-            priority: of a queue that has levels, as `PriorityQueue.enqueue`; None: its headers', or the default.
+            value: a value that the queue's codec takes.
+            priority: as `PriorityQueue.enqueue`, for a queue with levels; None: from its headers, or the default.
             delay: seconds until it becomes available, in the place that it gets now, as by `Leases.enqueue`.
             at: the same as a time of the clock.
             ttl: seconds after which it is removed, unless it is leased then, as by `Leases.enqueue`.
-            headers: a small mapping kept beside the value.
-            immediate: whether it is not to be enqueued at all, if no consumer waits for it: None is returned then.
+            headers: a small mapping stored beside the value.
+            immediate: whether to enqueue nothing, and return None, if no consumer waits for the item.
 
         Raises:
             ValueError: the queue has no such priority, or no levels; both a delay and a time were given, or one for an
                 immediate item. CodecError, ItemTooLarge, OrderError: as `Queue.enqueue`. In all cases no key was
                 touched.
 
-        *Conflicts:* with a consumer that waits, with other calls that serve or wake it, and with what comes to stand
-        in front of the item and is wanted by the same subscription; none where no consumer waits. *Cost:* as
-        `Queue.enqueue`, and a read of the line; for each subscription that is tried three rounds of reads, for a
-        delivery about ten writes. If the queue's only subscription is exclusive and for all items, four reads in
-        parallel instead.
+        *Conflicts:* with a consumer that waits, and with other calls that serve or wake it. Also with an item that is
+        placed in front and that the same subscription wants. None if no consumer waits. *Cost:* as `Queue.enqueue`,
+        and a read of the waiting line. Three rounds of reads for each subscription that it tries, and about ten writes
+        for a delivery. If the queue's only subscription is exclusive and for all items: four reads in parallel instead.
         """
         headers = with_priority(self._queue, headers, priority)
         if visible_at(self.leases.now_us(), delay, at):
@@ -207,13 +207,13 @@ class Subscriptions(Generic[V]):
         ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> Steps[BulkReport]:
-        """Append items in their order, all with the same terms, as `Leases.enqueue_many`.
+        """Append items in their order, all with the same terms, like `Leases.enqueue_many`.
 
-        They are not delivered one by one: consumers that wait are woken, and take what they want.
+        They are not delivered one by one. Waiting consumers wake, and take the items that they want.
 
         Args:
             tr: a transaction, or a database.
-            values: what the queue's codec takes.
+            values: values that the queue's codec takes.
             priority, delay, at, ttl, headers: as `enqueue`.
 
         Raises:
@@ -233,14 +233,14 @@ class Subscriptions(Generic[V]):
 
         Args:
             tr: a transaction, or a database.
-            after: only subscriptions behind this name, to read them in pages.
+            after: only subscriptions after this name, to read them in pages.
             limit: how many at most; None: all.
 
         Raises:
             TypeError, ValueError: `after` is no name, or the limit is less than 1.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* two range reads, which grow with the number of these
-        subscriptions and of the items that their consumers have.
+        *Conflicts:* none, it uses snapshot reads. *Cost:* two range reads, which grow with the number of these
+        subscriptions and of the items that their consumers hold.
         """
         if after is not None:
             check_name(after)
@@ -251,9 +251,9 @@ class Subscriptions(Generic[V]):
 
     @verb
     def count(self, tr: Transaction | Database, *, limit: int = 1_000) -> Steps[int]:
-        """Return how many subscriptions there are; at most `limit` are counted.
+        """Return the number of subscriptions, counted up to `limit`.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* one range read of up to `limit` rows.
+        *Conflicts:* none, it uses snapshot reads. *Cost:* one range read of up to `limit` rows.
         """
         check_limit(limit, "subscriptions to count")
         return (yield from self._queue.read(tr, partial(count_registrations, layout=self._layout, limit=limit)))
@@ -267,34 +267,34 @@ class Subscriptions(Generic[V]):
         limit: int | None = None,
         duty_cycle: float = DUTY_CYCLE,
     ) -> Browser[Item[V]]:
-        """Look at the available items that a selector accepts, in order, and take none: a browser.
+        """Iterate over the available items that a selector accepts, in order, and take none: a browser.
 
-        Lazily, as `Queue.browse`, with which it shares what it sees of items that come and go.
+        It is lazy, and sees items that come and go in the same way as `Queue.browse`.
 
         Args:
             tr: a transaction, or a database.
             selector: as `subscribe`.
-            after: only items behind this position.
+            after: only items after this position.
             limit: how many at most; None: all.
-            duty_cycle: given a database, the part of the time that it reads, over 0 and up to 1. A small one leaves the
-                server to consumers; 1 is full speed.
+            duty_cycle: given a database, the fraction of time that it reads, over 0 and up to 1. A small value leaves
+                the server to consumers; 1 is full speed.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* as `Queue.browse` of all items that it passes by.
+        *Conflicts:* none, it uses snapshot reads. *Cost:* as `Queue.browse`, for all items that it passes over.
         """
         not_awaited(None if isinstance(selector, str) else selector, "A selector")
         begin = self._layout.begin if after is None else self._layout.item_key(after) + b"\x00"
         wants = ItemTest(self._layout, Selector(selector) if isinstance(selector, str) else selector)
 
         def look(row: KeyValue) -> Item[V] | Steps[Item[V] | None] | None:
-            # Only what is wanted is opened. What can't be read is told where everything is wanted.
+            # This opens only accepted items. So only a browser without a selector reports an unreadable item.
             return self._queue.look_at(tr, row) if selector == "" or wants(row.key, row.value) else None
 
         return Browser(Pages(tr, begin, self._layout.end, pace=Pace(duty_cycle)), look, limit=limit)
 
     def check(self, tr: Transaction | Database) -> CheckReport:
-        """Read everything that the queue owns and compare: what `Leases.check` does, and subscriptions.
+        """Read everything that the queue owns and compare: do what `Leases.check` does, and check subscriptions.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* as `Leases.check`, and the available items once more for each
+        *Conflicts:* none, it uses snapshot reads. *Cost:* as `Leases.check`, and a read of the available items for each
         subscription.
         """
         report = self.leases.check(tr)
@@ -320,24 +320,24 @@ class Subscriptions(Generic[V]):
             new = replace(old, selector=new.selector, owner=new.owner, owned_until_us=new.owned_until_us)
         tr.set(layout.subscriptions.pack((name,)), pack_record(new))
         if old is None or old.selector != new.selector or new.sole:
-            # The first look is at everything. A sole subscription leaves its pointer so, and when it is that no longer,
-            # whatever came meanwhile is looked at.
+            # The first look is at everything. A sole subscription never changes this pointer. When it is no longer the
+            # sole one, it looks at all items that came meanwhile.
             pointer = Pointer(everything(), 0, NO_LOOK, now_us)
             tr.set(layout.pointers.pack((name,)), pack_record(pointer))
         if old is not None and old.selector != new.selector:
-            # Who waits is woken for what it wants; what was passed by for all of them may be wanted now.
+            # The first waiter has passed over items that this subscription may want now. So its own waiters look again.
             yield from self._line.wake(tr, name)
         if any(registration.owner for registration in registered.values()):
-            # Who waits for a former owner is told at once, and nothing is delivered to it any more.
+            # Calls of a former owner that wait raise at once, and get no further delivery.
             span = layout.waiting.range()
             tr.clear_range(span.start, span.stop)
         if new.sole:
             self._forget_arrivals(tr)
-        # From now on arrivals are noted, or not any more.
+        # From now on producers record arrivals; for a sole subscription they stop that.
         tr.set(layout.subscribed_key, name.encode() if new.sole else b"")
 
     def _forget_arrivals(self, tr: Transaction) -> None:
-        """Clear what was noted, and the pointer that relies on it whoever wakes the others."""
+        """Clear the arrivals, and the pointer of the first waiter, which relies on them."""
         span = self._layout.arrivals.range()
         tr.clear_range(span.start, span.stop)
         tr.clear(self._layout.pointers.pack((DISPATCHER,)))
@@ -357,11 +357,11 @@ class Subscriptions(Generic[V]):
         return True
 
     def _registered(self, tr: Transaction, name: str) -> Steps[dict[str, Registration]]:
-        """Read a subscription, and the first two of all, by name.
+        """Read a subscription, and the first two subscriptions by name.
 
-        That is enough to know whether another is exclusive, and whether there is another at all: an exclusive one has
-        no other beside it, so that it is among the first two. Plain reads: if there is only one, the whole range is
-        read, and a call that registers another conflicts. If there are two, a call that removes one of them does.
+        That is enough to know whether there is another, and whether another is exclusive: an exclusive subscription is
+        the only one, so it is among the first two. The reads are plain. If there is only one subscription, the whole
+        range is read, and a call that registers another conflicts. If there are two, a call that removes one conflicts.
         """
         layout = self._layout
         span = layout.subscriptions.range()

@@ -1,12 +1,11 @@
-"""The waiting line: consumers of subscriptions that wait for items, and who wakes whom.
+"""The waiting line: consumers of subscriptions that wait for items, and which of them a transaction wakes.
 
-Each waiting call stands in one line, in the order of commits, under a key of its own which it watches. The first in
-line watches the counters that every arrival changes; it looks at what arrived, for all that wait, and removes the keys
-of those who want some of it: for each item, of the first in line who wants it. So one enqueue wakes the first in line,
-one who wants the item, and the one who watched that one leave, however many wait. In front of that one also those are
-woken of whom it is not known that they will take the item: whose selector is a function, and whose subscription has no
-credit for it. What the first has looked at for all of them is a pointer like a subscription's. A subscription that
-ends, or changes, wakes its own.
+Each waiting call registers a request in the line, in commit order, and watches its key. The first waiter watches the
+counters that every arrival changes. It looks at the arrived items for all waiters. For each item it removes the request
+of the first waiter that wants it. So one enqueue wakes three waiters, however many wait: the first one, the one that
+wants the item, and the one that watched that request. The first waiter also wakes earlier waiters that may not take the
+item: those whose selector is a function, and those whose subscription has no credit for it. The progress of the first
+waiter is stored in a pointer like a subscription's. A subscription that ends, or changes, wakes its own waiters.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ from ._selectors import ItemTest, Selector
 DISPATCHER = ""
 """The name of the dispatcher's pointer; no subscription has it."""
 DISPATCH_LIMIT = 100
-"""How many items are dispatched in one transaction."""
+"""How many items one transaction dispatches."""
 LINE_LIMIT = 2_000
-"""How many of those who wait one transaction looks at."""
+"""How many waiters one transaction looks at."""
 _STAMPED = b"\x33"
 
 
 @dataclass(slots=True)
 class Want:
-    """What the consumers of one subscription wait for."""
+    """The items that the consumers of one subscription wait for."""
 
     accepts: Accepts
     is_known: bool
-    """Whether they want all that this accepts; else only they can tell."""
+    """Whether they want every accepted item; if False, only they can tell."""
     left: Credit
-    """For how much there is credit, but for what they were woken for."""
+    """The credit left, less the items that they were woken for."""
 
     def takes(self, row: KeyValue) -> bool:
-        """Say whether the one who is woken for an item will take it; it then uses credit for that."""
+        """Return whether a waiter woken for an item will take it; if so, use credit for it."""
         items, size_bytes = self.left.items, self.left.size_bytes
         size = kept_size_of(row.value)
         if not self.is_known or items == 0 or (size_bytes is not None and size_bytes < size):
@@ -54,14 +53,14 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One who waits."""
+    """A waiter."""
 
     request: Request
     want: Want
 
 
 class WaitingLine(Requests):
-    """Those who wait for items of one queue's subscriptions. A wish's `consumer` is the subscription's name."""
+    """The waiters for items of one queue's subscriptions. A wish's `consumer` is the subscription's name."""
 
     __slots__ = ()
 
@@ -71,19 +70,20 @@ class WaitingLine(Requests):
         self._end = strinc(self._begin)
 
     def wish(self, client: bytes, name: str, now_us: int) -> Wish:
-        """Return what one registers who waits for items of a subscription."""
+        """Return the request value of a call that waits for items of a subscription."""
         return Wish(client, 1, now_us + int(REQUEST_SECONDS * 1e6), 0, name)
 
     def register(self, tr: Transaction, wish: Wish) -> Any:
-        """As `Requests.register`; who wakes this subscription's consumers at the same time conflicts (`wake`)."""
+        """Do what `Requests.register` does; a concurrent `wake` of this subscription conflicts."""
         tr.add_write_conflict_key(self._joining(wish.consumer))
         return super().register(tr, wish)
 
     def wake(self, tr: Transaction, name: str) -> Steps[None]:
-        """Let all who wait for items of a subscription leave the line, so that they look how things stand now.
+        """Remove all waiters of a subscription from the line, so that they look again.
 
-        The line is read by snapshot, so that what others do in it is no conflict. Who comes to stand in it for this
-        subscription would not be seen, and not woken: a read conflict on a key that nobody writes.
+        The line is a snapshot read, so other changes in it do not conflict. That read misses a concurrent new waiter of
+        this subscription, which would not wake. So both use a conflict on a key that stores nothing: `register` adds
+        the write conflict, this method the read conflict.
         """
         tr.add_read_conflict_key(self._joining(name))
         for one in (yield from self.first(tr, limit=0)):
@@ -95,16 +95,16 @@ class WaitingLine(Requests):
         return key
 
     def fence_off(self, tr: Transaction, name: str) -> None:
-        """Let nothing that is still under way for a subscription's call commit after this transaction.
+        """Prevent that a pending transaction of a subscription's call commits after this transaction.
 
-        Every such call reads how its subscription is registered: it conflicts with this. One that registers in the line
-        before this commits is a conflict of this one, which then sees it.
+        Every such call reads the subscription's registration, so it conflicts with this one. If a call registers in the
+        line before this one commits, this one conflicts, and sees the request when it runs again.
         """
         tr.add_write_conflict_key(self._layout.subscriptions.pack((name,)))
         tr.add_read_conflict_key(self._joining(name))
 
     def live(self, tr: Transaction, now_us: int) -> Steps[tuple[list[Request], bool]]:
-        """Read who waits, in order, and remove those who died waiting; say whether there were any."""
+        """Read the live waiters in order, and remove the dead ones; return the waiters, and whether any was dead."""
         standing = yield from self.first(tr, limit=LINE_LIMIT)
         for one in standing:
             if one.wish.expires_at_us <= now_us:
@@ -113,17 +113,17 @@ class WaitingLine(Requests):
         return live, len(live) < len(standing)
 
     def in_front_of(self, tr: Transaction, key: bytes) -> Steps[Request | None]:
-        """Read who stands in front of a request; None: it is the first.
+        """Read the request in front of a request; None if it is the first.
 
-        By snapshot: one who leaves at the same time changes the key, and who watches it is woken.
+        The read is a snapshot read: a waiter that leaves at the same time changes its key, which wakes its watcher.
         """
         found = yield from rows(tr.snapshot, self._begin, key, limit=1, reverse=True)
         return Request(found[0].key, self._wish(found[0].key, found[0].value)) if found else None
 
     def dispatch(self, tr: Transaction, now_us: int, habit: Habit) -> Steps[tuple[bool, bool]]:
-        """Wake those who want some of what arrived; say whether anything was written, and whether to come again.
+        """Wake the waiters that want an arrived item; return whether it wrote, and whether to dispatch again.
 
-        Who waits, and for what, is read only if anything arrived: it is as much as there are.
+        The waiters and their selectors are read only if an item arrived: this read grows with the number of waiters.
         """
         head = Pointing(self._layout, DISPATCHER, now_us=now_us, habit=habit)
         yield from head.look(tr, alone=True)
@@ -145,7 +145,7 @@ class WaitingLine(Requests):
         return noted, head.more or len(found) == DISPATCH_LIMIT
 
     def look_anew(self, tr: Transaction) -> None:
-        """Let the first in line look at everything again: one who was woken has left, and the item is still there."""
+        """Make the first waiter look at everything again: a woken waiter has left, and its item is still there."""
         tr.clear(self._layout.pointers.pack((DISPATCHER,)))
         count(tr, self._layout, returned=1)
 
@@ -164,12 +164,12 @@ class WaitingLine(Requests):
         try:
             registration = read_registration(self._layout, name, stored)
         except FormatError:
-            return None  # its own consumers are told
+            return None  # its own consumers get the error
         if registration.suspended:
             return None
         left = yield from credit_left(tr, self._layout, name, registration)
         if left != NO_LIMIT:
-            # Whoever takes for it at the same time, and may use up what is left, writes its pointer.
+            # A concurrent lease of this subscription may use up the credit; it writes the pointer.
             tr.add_read_conflict_key(self._layout.pointers.pack((name,)))
         if registration.selector:
             return Want(ItemTest(self._layout, Selector(registration.selector)), True, left)
@@ -178,10 +178,10 @@ class WaitingLine(Requests):
 
 
 def _woken_for(row: KeyValue, waiting: list[Waiting]) -> list[Waiting]:
-    """Return who is woken for an item: the first who will take it, and those in front who may, or have no credit.
+    """Return the waiters to wake for an item: the first that will take it, and earlier ones that may not take it.
 
-    Of a subscription whose selector is a function one is enough to tell. Without credit all have to leave the line: who
-    stands there does not notice when credit comes back.
+    If a subscription's selector is a function, one of its waiters is enough to call it. If a subscription has no
+    credit, all its waiters must leave the line: a waiter in the line does not notice when credit comes back.
     """
     woken: list[Waiting] = []
     for one in waiting:
