@@ -10,9 +10,9 @@ engine: the embedded one (`engine/embedded`) or a cluster (`engine/cluster.py`).
 interface.
 
 The modules here (LEVEL 1) are the queue. `layout.py` defines every key that the library writes, and `items.py` the
-values under them. `queue.py` has the verbs. `order.py` turns a queue into another kind of queue. They are written as
-generators of futures (`engine/steps.py`), so that blocking and asyncio callers run the same code. `once.py` makes
-self-committing calls take effect exactly once.
+values under them. `queue.py` has the verbs. `order.py` turns a queue into another kind of queue. The modules are
+written as generators of futures (`engine/steps.py`), so that blocking and asyncio callers run the same code. `once.py`
+makes self-committing calls take effect exactly once.
 
 `layers/` (LEVEL 2) builds on the public names here, one recipe a file. `spark/` and `cli/` (LEVEL 3) build on both.
 Nothing here imports them.
