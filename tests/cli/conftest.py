@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -39,3 +40,15 @@ def run(url: str) -> Run:
         return CliRunner().invoke(app, [*arguments], input=stdin, env={"FDBQUEUE_URL": url})
 
     return invoke
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_in_a_terminal() -> Iterator[None]:
+    """Let commands hear their signals: a test run behind `nohup` or `&` passes on that some are ignored."""
+    usual: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    ignored = [number for number in usual if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, usual[number])
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
