@@ -3,7 +3,7 @@
 An exclusive subscription (`layers/subscriptions`) must be its queue's only consumer. Calls that take items at the head
 of the queue, such as `Queue.dequeue` and `Leases.lease`, are refused while its owner lives.
 
-A read in each of them would cost about a tenth of their time. So a process checks once a second for each queue object,
+A read in each of them would cost nearly a fifth of their time. So a process checks once a second for each queue object,
 and again once it has made a subscription exclusive itself. A refusal always follows from a read. Another process may
 therefore take items for up to a second more. Each item still goes to one consumer: the takers conflict.
 """
