@@ -82,8 +82,8 @@ class Pointing(Head):
         self._pending: list[KeyValue] = []
         self._rows = self._bytes = self._accepted = self._arrivals = 0
         self._took = self._news = False
-        self._announces = False
-        """Whether this transaction may have recorded arrivals itself."""
+        self._alone = True
+        """Whether no caller writes in this transaction too."""
         self._pointer = Pointer([], 0, 0, 0)
         self._seen = self._unannounced = self._trimmed = 0
         self.accepts: Accepts = lambda key, stored: True
@@ -107,7 +107,7 @@ class Pointing(Head):
             SubscriptionError: there is no such subscription.
             FormatError: the registration or the pointer can't be read.
         """
-        self._announces = not alone
+        self._alone = alone
         layout, name = self._layout, self._name
         registered = tr.get(layout.subscriptions.pack((name,)))
         pointing = started(self.look(tr, alone=alone))
@@ -212,7 +212,6 @@ class Pointing(Head):
         return max(1, min(wanted, PAGE_ROWS, int(PAGE_BYTES / habit.row_bytes)))
 
     def came_back(self, packed: Sequence[bytes]) -> None:
-        self._announces = self._announces or bool(packed)
         self.spans = joined([*self.spans, *((one, one + b"\x00") for one in packed)])
 
     def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:
@@ -264,13 +263,15 @@ class Pointing(Head):
         misses removed arrivals learns so from the trimmed version at the same read version. One slow subscription out
         of a thousand keeps all arrivals. Each of the others would search again in vain, so one searches per second.
         """
-        if self._announces:
-            # This transaction may have recorded an arrival. A clear of the range after that also removes the record,
-            # whatever its versionstamp, and others would miss the returned item. Another transaction will trim.
+        if not self._alone:
             return
         layout, now_us = self._layout, self._now_us
         looked_us = _number((yield tr.snapshot.get(layout.trimming_key)))
         if 0 <= now_us - looked_us < TRIM_SECONDS * 1e6:  # a future time comes from a clock that is ahead
+            return
+        if (yield from announces(tr, layout)):
+            # Until the commit, a record of this transaction counts as one at its read version. A clear up to that
+            # version removes it too, and no subscription would learn of the item. Another transaction will trim.
             return
         tr.set(layout.trimming_key, now_us.to_bytes(8, "little"))
         span = layout.pointers.range()

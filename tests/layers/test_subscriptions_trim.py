@@ -1,4 +1,4 @@
-"""Trimming old notes of arrivals never takes away what the same transaction notes."""
+"""A transaction that trims arrivals never removes those that it records itself."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
+from fdbqueue.arrivals import announce
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leases._timers import FIRE_LIMIT
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions._cursor import LAG_SECONDS, TRIM_SECONDS, Habit, Pointing
 from tests.helpers.clock import Clock
@@ -17,10 +19,8 @@ from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import fill, of_color, values
 
 
-@pytest.mark.parametrize(("came_back", "trims"), [([], True), ([b"a packed position"], False)])
-def test_a_transaction_in_which_something_came_back_does_not_trim(
-    db: Any, space: Subspace, came_back: list[bytes], trims: bool
-) -> None:
+@pytest.mark.parametrize("records", [False, True])
+def test_a_transaction_that_records_arrivals_does_not_trim(db: Any, space: Subspace, records: bool) -> None:
     queue = Queue(space)
     subscriptions = Subscriptions(queue)
     subscriptions.subscribe(db, "blue")
@@ -28,11 +28,25 @@ def test_a_transaction_in_which_something_came_back_does_not_trim(
     later_us = subscriptions.leases.now_us() + int(2 * LAG_SECONDS * 1e6)
     head = Pointing(queue.layout, "blue", now_us=later_us, habit=Habit())
     run(head.prepare(tr, alone=True))
-    head.came_back(came_back)
+    if records:
+        announce(tr, queue.layout, [(b"a packed position", b"a packed position")])
 
     run(head._trim(tr))
 
-    assert tr.get(queue.layout.trimmed_key).wait().present() == trims
+    assert tr.get(queue.layout.trimmed_key).wait().present() == (not records)
+
+
+def test_leases_that_expire_together_come_back_though_arrivals_are_trimmed(
+    db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
+) -> None:
+    everything = subscriptions.subscribe(db, "all")
+    amount = FIRE_LIMIT + 1  # the first transaction only settles timers; the next one takes an item
+    fill(leases, db, *["red"] * amount)
+    assert len(everything.lease_many(db, limit=100, duration=2 * TRIM_SECONDS)) == amount
+    fill(leases, db, *["green"] * 40)  # enough new arrivals for a look at what may be trimmed
+    clock.now += 3 * TRIM_SECONDS
+
+    assert values(everything.lease_many(db, limit=2)) == ["red0", "red1"]
 
 
 def test_which_notes_may_go_is_looked_for_once_a_second_at_most_by_every_clock(
