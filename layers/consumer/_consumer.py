@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -82,6 +83,7 @@ class Consumer:
             source = given_leases(source, "Consumer", "or a Subscription")
         if not callable(handler):
             raise TypeError(f"A handler is called with each lease, and {handler!r} can't be.")
+        _check_takes_a_lease(handler)
         self.source = source
         self.handler = handler
         self.report = ConsumerReport()
@@ -179,6 +181,18 @@ class Consumer:
             self._run = None
             self.report.seconds += time.monotonic() - started
         return self.report
+
+
+def _check_takes_a_lease(handler: Handler) -> None:
+    # Called in vain, it would fail every attempt of every item, up to the dead letters.
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # some functions of C have none
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise TypeError(f"A handler is called with one argument, the lease; {handler!r} takes {signature}.") from error
 
 
 def _check_count(count: object, least: int, told: str) -> None:

@@ -91,6 +91,12 @@ class Leases(Generic[V]):
         clock: Callable[[], float] = time.time,
         head: Head | None = None,
     ) -> None:
+        if type(max_attempts) not in (int, type(None)):
+            raise TypeError(f"max_attempts is a whole number, or None for no limit, not {max_attempts!r}.")
+        if not callable(backoff):
+            raise TypeError(
+                f"backoff is a function of the attempt, as exponential(first=1.0) makes one, not {backoff!r}."
+            )
         if max_attempts is not None and max_attempts < 1:
             raise ValueError(f"max_attempts is at least 1, or None for no limit, not {max_attempts}.")
         if not isinstance(queue, Queue):

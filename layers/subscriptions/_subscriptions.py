@@ -108,6 +108,8 @@ class Subscriptions(Generic[V]):
         number of subscriptions, and four writes. If the selector changes: both as `unsubscribe`.
         """
         check_name(name)
+        if not isinstance(selector, str) and not callable(selector):
+            raise TypeError(f"A selector is a condition, as in \"color = 'red'\", or a function, not {selector!r}.")
         text = Selector(selector).text if isinstance(selector, str) else None
         function = None if isinstance(selector, str) else selector
         not_awaited(function, "A selector")

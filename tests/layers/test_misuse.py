@@ -206,3 +206,33 @@ def test_items_can_be_sent_and_copied_with_headers_that_stay_as_they_are(db: Any
             again.headers["color"] = "blue"
         with pytest.raises(TypeError, match="headers can't be changed"):
             again.headers.update(color="blue")
+
+
+@pytest.mark.parametrize("handler", [lambda: None, lambda lease, more: None])
+def test_a_handler_that_takes_no_lease_is_refused_when_the_consumer_is_made(space: Subspace, handler: Any) -> None:
+    with pytest.raises(TypeError, match="one argument, the lease"):
+        Consumer(Leases(Queue(space)), handler)
+
+
+@pytest.mark.parametrize("handler", [print, lambda lease: None, lambda *leases: None, lambda lease, more=1: None])
+def test_a_handler_that_takes_a_lease_is_not_refused(space: Subspace, handler: Any) -> None:
+    Consumer(Leases(Queue(space)), handler)
+
+
+@pytest.mark.parametrize("wrong", ["5", 1.5, True])
+def test_attempts_that_are_no_whole_number_are_refused(space: Subspace, wrong: Any) -> None:
+    with pytest.raises(TypeError, match="max_attempts is a whole number"):
+        Leases(Queue(space), max_attempts=wrong)
+
+
+def test_a_backoff_that_is_no_function_is_refused(space: Subspace) -> None:
+    with pytest.raises(TypeError, match="backoff is a function of the attempt"):
+        Leases(Queue(space), backoff=cast(Any, 5))
+
+
+def test_a_selector_that_is_neither_text_nor_function_is_refused_before_it_is_stored(db: Any, space: Subspace) -> None:
+    subscriptions = Subscriptions(Queue(space))
+
+    with pytest.raises(TypeError, match="A selector is a condition"):
+        subscriptions.subscribe(db, "b", selector=cast(Any, 5))
+    assert subscriptions.count(db) == 0
