@@ -209,6 +209,24 @@ def test_power_that_is_cut_again_and_again_while_the_folder_is_opened_takes_noth
         left = chance.choice(witness.moments).cut(chance)
 
 
+def test_a_folder_that_lost_its_lock_file_with_the_power_is_brought_in_order(folder: Path, witness: Witness) -> None:
+    """Without that file, the folder has to be told from one of another program. A torn data file must not mislead."""
+    meta_pages = 2 * 4_096
+    torn: list[tuple[bytes, list[tuple[bytes, bytes]]]] = []
+    with opened(folder, MovableClock(b"first")) as store:
+        for number in range(20):
+            before = witness.path.read_bytes()
+            put(store, (b"%03d" % number, bytes(500)))
+            newest = witness.path.read_bytes()
+            left = newest[:meta_pages] + before[meta_pages:].ljust(len(newest) - meta_pages, b"\0")
+            torn.append((left, list(contents(store))))
+    for boot, (left, rows) in enumerate(torn):
+        witness.path.write_bytes(left)
+        (folder / "synced").unlink()
+        with opened(folder, MovableClock(b"%d" % boot)) as store:
+            assert contents(store) == rows
+
+
 @pytest.mark.parametrize(("size", "waits"), [(100, 1), (3_000, 1), (5_000, 2)])
 def test_a_small_commit_waits_for_the_disk_once_and_a_large_one_twice(
     folder: Path, witness: Witness, size: int, waits: int

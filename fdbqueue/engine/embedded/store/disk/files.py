@@ -262,12 +262,15 @@ def _check_folder(path: str) -> None:
 def _check_data_file(path: str) -> None:
     """Raise if the data file is not ours. This runs before any write, even before the folder lock's file is made.
 
-    If the folder lock's file exists, a process of ours has opened the folder before. A backup does not contain it.
+    If the folder lock's file exists, a process of ours has opened the folder before. A backup does not contain it, and
+    a power cut may remove it. After a power cut the data file may be torn, but then it has a label.
     """
     data, guarded = Path(path, "data.mdb"), Path(path, NAME)
     if guarded.exists() or not data.exists() or not data.stat().st_size:
         return
     try:
+        if redo.labelled(path):
+            return
         data_file.check(path, mend=False)
         with (
             lmdb.open(os.fsencode(path), readonly=True, lock=False, create=False, max_dbs=8, lib_version=0) as env,

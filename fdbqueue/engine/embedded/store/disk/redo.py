@@ -133,6 +133,19 @@ class Labels:
             raise OSError(5, "the disk took only a part of a page")
 
 
+def labelled(path: str) -> bool:
+    """Return whether the data file of the folder `path` has a label: then it is ours, and may need `roll_back`."""
+    try:
+        with open(os.path.join(path, "data.mdb"), "rb", buffering=0) as file:
+            first = data_file.meta(file.fileno(), 0)
+            if first is None or os.fstat(file.fileno()).st_size < 2 * first.page_size:
+                return False
+            labels = Labels(file.fileno(), first.page_size)
+            return any(labels.txn_at(txn)[0] for txn in (0, 1))
+    except OSError:
+        return False  # `data_file.check` will report it
+
+
 def roll_back(path: str) -> bytes | None:
     """Go back to the last state that is certainly complete; return the redo of the commit after it, or None.
 
