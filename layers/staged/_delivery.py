@@ -29,6 +29,7 @@ from fdbqueue.lowlevel import (
     pack,
     rows,
     started,
+    write_chunks,
 )
 
 from ..leases._head import Head
@@ -510,8 +511,7 @@ class Delivery:
     def _write_chunks(self, tr: Transaction, got: Got) -> bytes:
         """Write a large item's chunks again, and return its envelope."""
         payload = self._queue.encode(got.given.value)
-        for number, chunk in enumerate(chunks_of(payload)):
-            tr.set(self._layout.chunk_key(got.given.position, number), chunk)
+        write_chunks(tr, self._layout, got.given.position, chunks_of(payload))
         return envelope(payload, got.given.headers)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,12 +18,9 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     V,
-    announce,
+    append_items,
     chunks_of,
-    count,
-    count_levels,
     envelope,
-    give_up_to,
     new_random,
     only_database,
     run,
@@ -279,25 +275,14 @@ class _ProcessState:
     def _enqueue(self, db: Database, values: list[_Stored]) -> Steps[list[Position | Exception]]:
         random = new_random()
         layout, order = self._queue.layout, self._queue.order_name
+        all_stored = [stored for stored, _, _ in values]
+        ranks = [rank for _, _, rank in values if rank is not None]
+        large = [(at, chunks) for at, (_, chunks, _) in enumerate(values) if chunks]
 
         def body(tr: Transaction) -> Steps[list[Position | Exception]]:
             last = yield from LastIndex(tr, layout, order).steps()
-            give_up_to(tr, layout, last + len(values), order)
-            ranks = [rank for _, _, rank in values if rank is not None]
-            keys = layout.item_keys(last + 1, len(values), random, ranks or None)
-            positions: list[Position | Exception] = []
-            for key, (stored, chunks, _) in zip(keys, values, strict=True):
-                position = layout.position_of(key)
-                tr.set(key, stored)
-                for number, chunk in enumerate(chunks):
-                    tr.set(layout.chunk_key(position, number), chunk)
-                positions.append(position)
-            count(tr, layout, enqueued=len(values))
-            count_levels(tr, layout, Counter(ranks))
-            if layout.subscribed:
-                places = [layout.available.packed(key) for key in keys]
-                announce(tr, layout, [(packed, packed) for packed in places], enqueued=len(values))
-            return positions
+            append_items(tr, layout, last + 1, random, all_stored, ranks=ranks or None, large=large, order=order)
+            return [Position(last + 1 + at, random, rank=rank) for at, (_, _, rank) in enumerate(values)]
 
         return (yield from self._queue.transact(db, body))
 
