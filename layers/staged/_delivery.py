@@ -34,11 +34,10 @@ from fdbqueue.lowlevel import (
 
 from ..leases._head import Head
 from ..leases._holding import read_leased
-from ..leases._lease import Disposition, Lease, LeaseHandle
+from ..leases._lease import Disposition, Lease, LeaseHandle, lease_of
 from ..leases._leases import Leases
 from ..leases._taking import UNTAKEABLE, LifeOver, Predicate
 from ..leases._timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
-from ..leases._times import seconds_or_none
 from ..leases._transitions import Moves, at_rest, is_over
 
 ITEMS_AT_ONCE = 256
@@ -385,7 +384,7 @@ class Delivery:
             except (CodecError, FormatError):
                 return None
             before = at_rest(replace(notes, attempt=notes.attempt - 1))
-            got.append(Got(_lease(item, notes), packed, stored, before, notes))
+            got.append(Got(lease_of(item, notes), packed, stored, before, notes))
         return got
 
     def put_back(self, tr: Transaction, unclaimed: list[Got]) -> Steps[None]:
@@ -496,7 +495,7 @@ class Delivery:
             moves.vanish(packed, stored, "dequeued")
             return Got(item, packed, stored, notes)
         lent = self._lend(moves, packed, stored, notes, allotment, token, now_us)
-        return Got(_lease(item, lent), packed, stored, notes, lent)
+        return Got(lease_of(item, lent), packed, stored, notes, lent)
 
     def _lend(
         self, moves: Moves, packed: bytes, stored: bytes, notes: Notes, allotment: Allotment, token: bytes, now_us: int
@@ -513,17 +512,3 @@ class Delivery:
         payload = self._queue.encode(got.given.value)
         write_chunks(tr, self._layout, got.given.position, chunks_of(payload))
         return envelope(payload, got.given.headers)
-
-
-def _lease(item: Item, notes: Notes) -> Lease:
-    return Lease(
-        item.position,
-        item.value,
-        item.headers,
-        notes.token,
-        notes.expires_at_us / 1e6,
-        notes.attempt,
-        notes.consumer,
-        notes.error,
-        seconds_or_none(notes.ttl_at_us),
-    )

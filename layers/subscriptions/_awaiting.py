@@ -36,11 +36,10 @@ from fdbqueue.lowlevel import (
 
 from ..common._waiting import alarmed, finish, in_thread
 from ..leases._commit_if_written import commit_if_written
-from ..leases._lease import Lease, LeaseHandle, LeaseRef
+from ..leases._lease import Lease, LeaseHandle, LeaseRef, lease_of
 from ..leases._leases import Leases
 from ..leases._taking import Taken, Terms
 from ..leases._timers import next_due_us
-from ..leases._times import seconds_or_none
 from ..leases._transitions import Moves
 from ..staged._requests import REQUEST_SECONDS, Request, Wish
 from ._cursor import Habit
@@ -322,19 +321,7 @@ class Awaiting:
             moves.leave_leased(packed, notes)
             lent = replace(notes, expires_at_us=now_us + terms.duration_us, consumer=terms.consumer)
             moves.enter_leased(packed, stored, lent)
-            leases.append(
-                Lease(
-                    item.position,
-                    item.value,
-                    item.headers,
-                    handle.token,
-                    lent.expires_at_us / 1e6,
-                    lent.attempt,
-                    lent.consumer,
-                    notes.error,
-                    seconds_or_none(notes.ttl_at_us),
-                )
-            )
+            leases.append(lease_of(item, lent))
         moves.finish()
         return leases
 
