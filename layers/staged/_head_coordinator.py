@@ -15,7 +15,6 @@ import os
 import random
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from fdbqueue.lowlevel import (
@@ -166,7 +165,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         if self._duration_us:
             self._remembered.add(turn.version, turn.got)
         if turn.wish is not None and turn.stamp is not None:
-            turn.request = yield from self._registered(db, turn.stamp, turn.wish)
+            turn.request = yield from self._requests.registered(self._queue, db, turn.stamp, turn.wish)
             self._registered_at = self._own_version.of(turn.version)
             self._rests = self._is_served()
         if self._request is not None and turn.request is None:
@@ -281,15 +280,6 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         expires_at_us = self._leases.now_us() + int(REQUEST_SECONDS * 1e6)
         client = self._client + self._registrations.to_bytes(4, "big")
         return Wish(client, wanted_by(turn.callers), expires_at_us, self._duration_us, self._consumer)
-
-    def _registered(self, db: Database, stamp: Future[Any], wish: Wish) -> Steps[Request]:
-        """Return our registered request."""
-        try:
-            return Request(self._requests.key(bytes((yield stamp))), wish)
-        except FDBError:
-            # Registration ended in commit_unknown_result, so its versionstamp is lost. Find the request by its client
-            # id.
-            return (yield from self._queue.read(db, partial(self._requests.find, wish=wish)))
 
     def _claim(self, tr: Transaction) -> Steps[Attempt]:
         """Take the items that are assigned to our request, or collect what was granted to it.
@@ -434,7 +424,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             turn.nothing = not (yield from self._leases.head.first(tr, limit=1))
         if turn.nothing and turn.asks():
             raise Leave(turn)  # these calls are answered first; the others look again
-        if request.wish.expires_at_us - now_us < REQUEST_SECONDS / 2 * 1e6:
+        if request.seconds_until_renewal(now_us) < 0:
             tr.add_read_conflict_key(request.key)
             turn.request = Request(request.key, self._wish(turn))
             self._requests.put(tr, request.key, turn.request.wish)
@@ -480,7 +470,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         The transaction wrote nothing. Its commit only sets the watches, and the conflict range of a watch does no harm.
         """
         tr = turn.tr
-        seconds = (request.wish.expires_at_us - now_us) / 1e6 - REQUEST_SECONDS / 2
+        seconds = request.seconds_until_renewal(now_us)
         watches: list[Future[Any]] = [tr.watch(self._requests.grant_key(request.wish.client))]
         if in_front:
             watches.append(tr.watch(in_front[-1].key))

@@ -27,7 +27,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
-from ..common._batcher import PendingCall, TransactionBatcher, result_of
+from ..common._batcher import PendingCall, TransactionBatcher
 from ..common._composing import QueueWithLeases, leases_of
 from ..leases._lease import Lease, LeaseRef
 from ..leases._leases import Leases
@@ -112,7 +112,7 @@ class StagedQueue(Generic[V]):
         payload = self.queue.encode(value)
         argument = (envelope(payload, headers), chunks_of(payload), self.queue.rank(value, headers))
         ticket: PendingCall[_Stored, Position] = PendingCall(db, argument, weight=len(payload) + _OVERHEAD_BYTES)
-        return cast(Position, result_of((yield from self._state().enqueues.call(ticket))))
+        return cast(Position, (yield from self._state().enqueues.call(ticket)))
 
     @verb
     def dequeue(self, db: Database, *, timeout: float | None = 0.0) -> Steps[Item[V] | None]:
@@ -182,7 +182,7 @@ class StagedQueue(Generic[V]):
         """
         only_database(db, "StagedQueue.ack", "In a transaction use Leases.ack(tr, lease).")
         ticket: PendingCall[LeaseRef, None] = PendingCall(db, lease)
-        result_of((yield from self._state().acks.call(ticket)))
+        yield from self._state().acks.call(ticket)
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[StagedStats]:
@@ -217,7 +217,7 @@ class StagedQueue(Generic[V]):
         patient = timeout != 0
         deadline = time.monotonic() + timeout if timeout else None
         turns = self._state().turns(db, duration_us)
-        got = result_of((yield from turns.call(PendingCall(db, Want(limit, patient), deadline=deadline))))
+        got = yield from turns.call(PendingCall(db, Want(limit, patient), deadline=deadline))
         return [one.given for one in got or []]
 
     def _state(self) -> _ProcessState:
