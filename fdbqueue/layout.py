@@ -442,6 +442,8 @@ def level_range(rank: int) -> tuple[bytes, bytes]:
 def _keys_in_a_row(prefix: bytes, index: int, amount: int, random: bytes) -> list[bytes]:
     """Return packed positions behind `prefix`. Runs of up to 256 differ only in the last byte of the index."""
     tail = b"\x01%b\x00" % random.replace(b"\x00", b"\x00\xff")
+    if amount == 1:
+        return [prefix + _pack_integer(index) + tail]
     ends = [last + tail for last in _BYTES] if amount > len(_BYTES) else []
     end = index + amount
     keys: list[bytes] = []

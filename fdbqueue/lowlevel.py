@@ -7,6 +7,7 @@ They come from the queue and the engine, where their docstrings are.
 from __future__ import annotations
 
 from fdbqueue.adaptive_limit import AdaptiveLimit
+from fdbqueue.appending import append_items, write_chunks
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
 from fdbqueue.browse import Browser, Pace, Pages, pages
 from fdbqueue.check import items_of_all_places
@@ -64,7 +65,7 @@ from fdbqueue.layout import (
 )
 from fdbqueue.order import MAX_RANK
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
-from fdbqueue.tail import LastIndex, give_up_to, raise_tail, read_tail
+from fdbqueue.tail import LastIndex, raise_tail, read_tail
 from fdbqueue.verbs import verb
 
 __all__ = [
@@ -108,6 +109,7 @@ __all__ = [
     "Versionstamp",
     "announce",
     "announces",
+    "append_items",
     "arrivals_since",
     "arrivals_until",
     "attempts",
@@ -119,7 +121,6 @@ __all__ = [
     "envelope_without_notes",
     "fdb_tuple",
     "finished",
-    "give_up_to",
     "has_notes",
     "headers_of",
     "is_chunked",
@@ -157,4 +158,5 @@ __all__ = [
     "wait_in_thread",
     "wants_arrivals",
     "with_notes",
+    "write_chunks",
 ]

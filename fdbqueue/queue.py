@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from fdbqueue.adaptive_limit import AdaptiveLimit
-from fdbqueue.arrivals import announce
+from fdbqueue.appending import append_items
 from fdbqueue.batches import Encoding
 from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.bulk import BulkReport, enqueue_in_batches, enqueue_in_transaction
@@ -42,12 +42,12 @@ from fdbqueue.items import (
     notes_of,
     parse,
 )
-from fdbqueue.layout import TAKEN, TTL, Layout, Name, Position, new_random, pack
+from fdbqueue.layout import TAKEN, TTL, Layout, Name, Position, new_random
 from fdbqueue.once import Once
 from fdbqueue.order import Order, check_name, rank_in
 from fdbqueue.reserving import forget, reserve
 from fdbqueue.stats import Stats, count, count_levels, read_stats
-from fdbqueue.tail import Door, LastIndex, give_up_to
+from fdbqueue.tail import Door, LastIndex
 from fdbqueue.verbs import verb
 
 T = TypeVar("T")
@@ -422,26 +422,19 @@ class Queue(Generic[V]):
     ) -> Steps[Position]:
         last = yield from LastIndex(tr, self.layout, self.order_name).steps()
         position = Position(last + 1, random, rank=rank)
-        give_up_to(tr, self.layout, last + 1, self.order_name)
-        self._put(tr, position, stored, chunks)
+        self._put(tr, position, stored, chunks, self.order_name)
         return position
 
     def _enqueue_next(self, tr: Transaction, stored: bytes, chunks: list[bytes], rank: int | None) -> Steps[Position]:
         index = yield from self.next_index(tr, 1)
         position = Position(index, new_random(), rank=rank)
-        self._put(tr, position, stored, chunks)
+        self._put(tr, position, stored, chunks, None)
         return position
 
-    def _put(self, tr: Transaction, position: Position, stored: bytes, chunks: list[bytes]) -> None:
-        tr.set(self.layout.item_key(position), stored)
-        for number, chunk in enumerate(chunks):
-            tr.set(self.layout.chunk_key(position, number), chunk)
-        count(tr, self.layout, enqueued=1)
-        if position.rank is not None:
-            count_levels(tr, self.layout, {position.rank: 1})
-        if self.layout.subscribed:
-            packed = pack(position)
-            announce(tr, self.layout, [(packed, packed)], enqueued=1)
+    def _put(self, tr: Transaction, position: Position, stored: bytes, chunks: list[bytes], order: str | None) -> None:
+        ranks = None if position.rank is None else (position.rank,)
+        large = ((0, chunks),) if chunks else ()
+        append_items(tr, self.layout, position.index, position.random, (stored,), ranks, large, order)
 
     def _dequeue(self, tr: Transaction, limit: int) -> Steps[list[Item[V]]]:
         yield from keep_out(tr, self.layout)

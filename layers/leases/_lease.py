@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeAlias
 
-from fdbqueue import Position
-from fdbqueue.lowlevel import V
+from fdbqueue import Item, Position
+from fdbqueue.lowlevel import Notes, V
+
+from ._times import seconds_or_none
 
 
 class Disposition(StrEnum):
@@ -86,3 +88,18 @@ class Lease(Generic[V]):
 
 
 LeaseRef: TypeAlias = Lease | LeaseHandle
+
+
+def lease_of(item: Item[V], notes: Notes) -> Lease[V]:
+    """Return the lease of an item, from its notes while it is leased."""
+    return Lease(
+        item.position,
+        item.value,
+        item.headers,
+        notes.token,
+        notes.expires_at_us / 1e6,
+        notes.attempt,
+        notes.consumer,
+        notes.error,
+        seconds_or_none(notes.ttl_at_us),
+    )

@@ -21,6 +21,7 @@ from fdbqueue.lowlevel import (
     notes_of,
     pack,
     started,
+    write_chunks,
 )
 
 from ..leases._transitions import Moves
@@ -204,7 +205,7 @@ class Admitting:
         enter = moves.enter_delayed if notes.visible_at_us else moves.enter_available
         enter(packed, entering.stored, notes)
         moves.set_beside(packed, notes)
-        self._write_chunks(tr, position, entering.new.payload)
+        write_chunks(tr, self._layout, position, chunks_of(entering.new.payload))
         self._ring(tr, notes)
         moves.tally("enqueued", 1)
 
@@ -256,12 +257,8 @@ class Admitting:
                 tr.set(self._layout.prefix + part + packed, version if part.startswith(copies) else b"")
         if any(part.startswith(copies) for part in new.told):
             tr.add(self._layout.resent_key, _ONE)
-        self._write_chunks(tr, position_of(self._layout, packed), new.payload)
+        write_chunks(tr, self._layout, position_of(self._layout, packed), chunks_of(new.payload))
         self._ring(tr, new.notes)
-
-    def _write_chunks(self, tr: Transaction, position: Position, payload: bytes) -> None:
-        for number, chunk in enumerate(chunks_of(payload)):
-            tr.set(self._layout.chunk_key(position, number), chunk)
 
     def _ring(self, tr: Transaction, notes: Notes) -> None:
         """Wake the monitors if there is a deadline. The atomic add changes the key without a conflict."""
