@@ -19,13 +19,13 @@ from fdbqueue.engine.errors import (
     adopt_binding,
     leaves_in_doubt,
 )
-from fdbqueue.engine.manysets import set_rows
+from fdbqueue.engine.set_rows import set_rows
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import BulkInterrupted, FdbQueueError, StorageError
+from fdbqueue.high_water_mark import LastIndex, give_up_to
 from fdbqueue.layout import Layout, Position, new_random
 from fdbqueue.once import Claim, Once
 from fdbqueue.stats import count, count_levels
-from fdbqueue.tail import LastIndex, give_up_to
 
 COMMITS_IN_FLIGHT = 8
 """The limit for a database that does not state its own."""
@@ -177,7 +177,7 @@ class _Load:
             last = yield from ahead.last.steps()
             self._place(batch, last + 1)
             _write(tr, self._layout, batch, self._random, self._encoding.order)
-            mark = claim.mark(tr)
+            mark = claim.write_marker(tr)
             self._sent.append(_Sent(batch, tr, claim, mark, tr.commit()))
         except FDBError as error:
             yield from self._repeat(batch, tr, claim, error, None)

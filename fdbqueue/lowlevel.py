@@ -29,6 +29,7 @@ from fdbqueue.engine.steps import Steps, finished, pause, rows, run, run_async, 
 from fdbqueue.engine.transactional import attempts, is_database, only_database, only_transaction
 from fdbqueue.errors import FormatError
 from fdbqueue.exclusive import keep_out, made_exclusive
+from fdbqueue.high_water_mark import LastIndex, give_up_to, raise_high_water_mark, read_high_water_mark
 from fdbqueue.items import (
     NO_NOTES,
     Envelope,
@@ -64,7 +65,6 @@ from fdbqueue.layout import (
 )
 from fdbqueue.order import MAX_RANK
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
-from fdbqueue.tail import LastIndex, give_up_to, raise_tail, read_tail
 from fdbqueue.verbs import verb
 
 __all__ = [
@@ -140,12 +140,12 @@ __all__ = [
     "parse",
     "pause",
     "predicates",
-    "raise_tail",
+    "raise_high_water_mark",
     "rank_of",
     "read_counts",
+    "read_high_water_mark",
     "read_level_counts",
     "read_stats",
-    "read_tail",
     "rows",
     "run",
     "run_async",

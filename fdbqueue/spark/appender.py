@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from fdbqueue.arrivals import announce
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.manysets import set_rows
+from fdbqueue.engine.set_rows import set_rows
 from fdbqueue.engine.steps import run
+from fdbqueue.high_water_mark import LastIndex
 from fdbqueue.items import chunks_of
 from fdbqueue.layout import Layout, Position, new_random, pack
 from fdbqueue.spark.rows import Rows
 from fdbqueue.stats import count
-from fdbqueue.tail import LastIndex
 
 
 @dataclass(slots=True, eq=False)
