@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 
 from fdbqueue.arrivals import Span, announce
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.manysets import set_rows
+from fdbqueue.engine.set_rows import set_rows
+from fdbqueue.high_water_mark import give_up_to
 from fdbqueue.layout import Layout, Position
 from fdbqueue.stats import count, count_levels
-from fdbqueue.tail import give_up_to
 
 
 def append_items(

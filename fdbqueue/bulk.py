@@ -21,9 +21,9 @@ from fdbqueue.engine.errors import (
 )
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import BulkInterrupted, FdbQueueError, StorageError
+from fdbqueue.high_water_mark import LastIndex
 from fdbqueue.layout import Layout, Position, new_random
 from fdbqueue.once import Claim, Once
-from fdbqueue.tail import LastIndex
 
 COMMITS_IN_FLIGHT = 8
 """The limit for a database that does not state its own."""
@@ -175,7 +175,7 @@ class _Load:
             last = yield from ahead.last.steps()
             self._place(batch, last + 1)
             _write(tr, self._layout, batch, self._random, self._encoding.order)
-            mark = claim.mark(tr)
+            mark = claim.write_marker(tr)
             self._sent.append(_Sent(batch, tr, claim, mark, tr.commit()))
         except FDBError as error:
             yield from self._repeat(batch, tr, claim, error, None)

@@ -14,11 +14,11 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
+from fdbqueue.high_water_mark import read_high_water_mark
 from fdbqueue.items import Chunked, parse
 from fdbqueue.layout import Layout, Place, Position, pack
 from fdbqueue.ordercheck import OrderCheck
 from fdbqueue.stats import Stats, read_level_counts, read_stats
-from fdbqueue.tail import read_tail
 
 T = TypeVar("T")
 
@@ -65,9 +65,9 @@ def check_queue(tr: Transaction | Database, layout: Layout) -> CheckReport:
     unsettled = _read(tr, partial(read_stats, layout=layout)) != before
     problems += _check_chunks(tr, layout, large, unsettled)
     if not unsettled:
-        tail = _read(tr, partial(read_tail, layout=layout))
+        mark = _read(tr, partial(read_high_water_mark, layout=layout))
         levels = _read(tr, partial(read_level_counts, layout=layout))
-        problems += twice + _check_counts(before, found) + order.problems(tail, levels)
+        problems += twice + _check_counts(before, found) + order.problems(mark, levels)
     return CheckReport(sum(found.values()), tuple(problems), counted=not unsettled)
 
 

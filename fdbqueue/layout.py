@@ -1,8 +1,8 @@
 """LEVEL 1: every key that the library writes, in one place.
 
 All keys of a queue are under its subspace, so that clearing the subspace clears the queue. An item's key continues with
-an integer there. All other keys continue with a string, which sorts apart from the integers. The tail is the exception:
-it sorts behind the items.
+an integer there. All other keys continue with a string, which sorts apart from the integers. The high-water mark is
+the exception: it sorts behind the items.
 
 An item's position is ``(index, random)``, or ``(rank, index, random)`` in a queue with its own order (`order.py`). The
 table shows the first form; the second may replace it. A packed position shows which form it has, so that only an
@@ -16,13 +16,13 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("dead", index, random)`` | the envelope of a dead letter | `layers/leases` |
 | ``("timer", at_us, index, random, kind)`` | empty; when its lease, its delay or its life ends | `layers` |
 | ``("chunk", index, random, n)`` | the n-th piece of a payload over 90,000 bytes | enqueue |
-| ``(True,)`` | by `byte_max`: indices up to it are not given again, and the queue's order (`tail.py`) | `layers` |
+| ``(True,)`` | the high-water mark: indices up to it are not given again; and the queue's order | `layers` |
 | ``("level", rank)`` | 8 bytes as a count: available items of a rank below 256 (`stats.py`) | all that move items |
 | ``("count", name)`` | 8 bytes, little-endian, by atomic adds | everything that changes an item's state |
 | ``("request", versionstamp)`` | how many items a process waits for, and until when | `layers/staged` |
 | ``("grant", client)`` | the leases that other processes took for a request | `layers/staged` |
 | ``(True, "subscribed")`` | there are subscriptions: empty, or the name of the sole one | `layers/subscriptions` |
-| ``(True, "type")`` | "smart" of a smart queue: an enqueue has to pass its checks (`tail.py`) | `layers/smart` |
+| ``(True, "type")`` | "smart" of a smart queue: an enqueue has to pass its checks | `layers/smart` |
 | ``("subscription", name)`` | its selector, credit and owner | `layers/subscriptions` |
 | ``("pointer", name)`` | the spans that it has yet to look at | `layers/subscriptions` |
 | ``("held", name, index, random)`` | bytes of an item that its consumers have | `layers/subscriptions` |
@@ -208,12 +208,13 @@ class Layout:
         "end",
         "fetched",
         "grants",
-        "has_tail",
+        "has_high_water_mark",
         "held",
+        "high_water_mark_key",
         "jobs",
         "leased",
         "level_counts",
-        "marks",
+        "markers",
         "missed",
         "open_at",
         "open_until",
@@ -230,7 +231,6 @@ class Layout:
         "subscribed",
         "subscribed_key",
         "subscriptions",
-        "tail_key",
         "timers",
         "trimmed_key",
         "trimming_key",
@@ -259,16 +259,16 @@ class Layout:
         self.delayed = Place(self.space["delay"].key())
         self.dead = Place(self.space["dead"].key())
         self.timers = self.space["timer"]
-        # This sorts behind the items, so that one read of the last key shows whether there is a tail (`tail.py`).
-        self.tail_key: bytes = self.space.pack((True,))
-        self.has_tail = False
+        # This sorts behind the items, so that one read of the last key shows whether there is a mark.
+        self.high_water_mark_key: bytes = self.space.pack((True,))
+        self.has_high_water_mark = False
         self.chunks = self.space["chunk"]
         self.counts = self.space["count"]
         self.level_counts = self.space["level"]
         self._count_keys: dict[str, bytes] = {}
         self.requests = self.space["request"]
         self.grants = self.space["grant"]
-        self.marks = self.space["once"]
+        self.markers = self.space["once"]
         self.jobs = self.space["job"]
         self.subscribed = False
         """Whether the queue had subscriptions that need arrivals when this process last looked for its end."""
@@ -278,7 +278,7 @@ class Layout:
         """Until this time the process relies on the queue having no exclusive subscription (`exclusive.py`)."""
         self.open_at = 0
         """The value of `exclusive.Changes.count` when the process looked."""
-        # This sorts behind the tail. An enqueue reads it together with the tail. A call that needs no tail does not
+        # This sorts behind the high-water mark. An enqueue reads both together. A call that needs no mark does not
         # read it.
         self.subscribed_key: bytes = self.space.pack((True, "subscribed"))
         # This sorts behind both keys, where an older version's read of the last key does not meet it.

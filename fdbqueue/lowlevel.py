@@ -30,6 +30,7 @@ from fdbqueue.engine.steps import Steps, finished, pause, rows, run, run_async, 
 from fdbqueue.engine.transactional import attempts, is_database, only_database, only_transaction
 from fdbqueue.errors import FormatError
 from fdbqueue.exclusive import keep_out, made_exclusive
+from fdbqueue.high_water_mark import LastIndex, raise_high_water_mark, read_high_water_mark
 from fdbqueue.items import (
     NO_NOTES,
     Envelope,
@@ -65,7 +66,6 @@ from fdbqueue.layout import (
 )
 from fdbqueue.order import MAX_RANK
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
-from fdbqueue.tail import LastIndex, raise_tail, read_tail
 from fdbqueue.verbs import verb
 
 __all__ = [
@@ -141,12 +141,12 @@ __all__ = [
     "parse",
     "pause",
     "predicates",
-    "raise_tail",
+    "raise_high_water_mark",
     "rank_of",
     "read_counts",
+    "read_high_water_mark",
     "read_level_counts",
     "read_stats",
-    "read_tail",
     "rows",
     "run",
     "run_async",

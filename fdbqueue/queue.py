@@ -30,6 +30,8 @@ from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, is_database, only_transaction
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.exclusive import keep_out
+from fdbqueue.high_water_mark import Door, LastIndex
+from fdbqueue.indices import forget, reserve
 from fdbqueue.items import (
     Envelope,
     Item,
@@ -45,9 +47,7 @@ from fdbqueue.items import (
 from fdbqueue.layout import TAKEN, TTL, Layout, Name, Position, new_random
 from fdbqueue.once import Once
 from fdbqueue.order import Order, check_name, rank_in
-from fdbqueue.reserving import forget, reserve
 from fdbqueue.stats import Stats, count, count_levels, read_stats
-from fdbqueue.tail import Door, LastIndex
 from fdbqueue.verbs import verb
 
 T = TypeVar("T")

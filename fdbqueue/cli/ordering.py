@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from fdbqueue.engine.steps import run
+from fdbqueue.high_water_mark import read_high_water_mark
 from fdbqueue.layers.common._levels import Levels, levels_named
 from fdbqueue.queue import Queue
 from fdbqueue.stats import read_level_counts
-from fdbqueue.tail import read_tail
 
 Priority = Annotated[
     int | None,
@@ -52,4 +52,4 @@ def order_stats(db: Any, queue: Queue) -> dict[str, Any]:
 
 
 def _order_of(db: Any, queue: Queue) -> str | None:
-    return run(queue.read(db, partial(read_tail, layout=queue.layout))).order
+    return run(queue.read(db, partial(read_high_water_mark, layout=queue.layout))).order

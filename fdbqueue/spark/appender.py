@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fdbqueue.appending import append_items
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
+from fdbqueue.high_water_mark import LastIndex
 from fdbqueue.items import chunks_of
 from fdbqueue.layout import Layout, new_random
 from fdbqueue.spark.rows import Rows
-from fdbqueue.tail import LastIndex
 
 
 @dataclass(slots=True, eq=False)

@@ -28,12 +28,12 @@ from fdbqueue.spark import checked
 from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.attempt import COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED, Attempt, PartitionReport
 from fdbqueue.spark.columns import Columns
-from fdbqueue.spark.held import Counter, Holder, drop, release
 from fdbqueue.spark.job import Begun, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.options import Options, parse, refuse_overwrite
 from fdbqueue.spark.partition import Log, NoLog, PartitionLog
 from fdbqueue.spark.record import Header
+from fdbqueue.spark.resubmitted import Counter, Holder, drop, release
 from fdbqueue.spark.schema import header_of, value_columns
 
 NAME = "fdbqueue"

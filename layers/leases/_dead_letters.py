@@ -24,7 +24,7 @@ from fdbqueue.lowlevel import (
     new_random,
     notes_of,
     pack,
-    read_tail,
+    read_high_water_mark,
     rows,
     started,
     verb,
@@ -203,7 +203,7 @@ class DeadLetters(Generic[V]):
     def _to_tail(self, tr: Transaction, moves: Moves, row: KeyValue, notes: Notes) -> Steps[int]:
         old = self._layout.dead.position(row.key)
         # The caller need not give the queue's order. The item keeps its rank, behind all others of that rank.
-        order = None if old.rank is None else (yield from read_tail(tr, self._layout)).order
+        order = None if old.rank is None else (yield from read_high_water_mark(tr, self._layout)).order
         index = yield from self._queue.next_index(tr, 1, order=order, door="any")
         position = Position(index, new_random(), rank=old.rank)
         size = len(row.value)

@@ -31,7 +31,7 @@ from fdbqueue.lowlevel import (
     is_chunked,
     kept_size_of,
     notes_of,
-    raise_tail,
+    raise_high_water_mark,
     rank_of,
     wants_arrivals,
     with_notes,
@@ -112,7 +112,9 @@ class Moves:
         if self._away:
             # Packed positions sort as positions do, so that the last one has the highest index. Positions with a rank
             # differ, but their enqueues have raised the high-water mark already.
-            raise_tail(self._tr, self._layout, self._layout.available.position(self._layout.prefix + self._away).index)
+            raise_high_water_mark(
+                self._tr, self._layout, self._layout.available.position(self._layout.prefix + self._away).index
+            )
 
     def tally(self, counter: str, change: int) -> None:
         """Change a counter in `finish`."""

@@ -26,7 +26,7 @@ def values(leases: Leases, db: Any) -> list[Any]:
 
 
 def keys(db: Any, leases: Leases) -> list[tuple[Any, ...]]:
-    """What is left under the queue, apart from counters, marks and the tail."""
+    """What is left under the queue, apart from counters, markers and the high-water mark."""
     space = leases.layout.space
     found = [space.unpack(row.key) for row in db.get_range_startswith(space.key())]
     return [key for key in found if key[0] is not True and key[0] not in ("count", "once")]

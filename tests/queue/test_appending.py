@@ -47,7 +47,7 @@ def written(queue: Queue, db: Any) -> dict[bytes, bytes]:
     """Return all stored keys but commit markers and arrivals, each without the queue's prefix and the random parts."""
     layout = queue.layout
     randoms = {item.position.random.replace(b"\x00", b"\x00\xff") for item in queue.browse(db)}
-    left_out = (layout.marks.key(), layout.arrivals.key())
+    left_out = (layout.markers.key(), layout.arrivals.key())
     found = {}
     for row in db.get_range(*layout.whole_range()):
         if row.key.startswith(left_out):

@@ -81,7 +81,7 @@ def test_everything_stands_in_the_queues_range_and_only_items_in_the_items(posit
     layout = Layout(Subspace(("q",)))
     begin, end = layout.whole_range()
     item = layout.item_key(position)
-    others = [layout.chunk_key(position, 3), layout.count_key("enqueued"), layout.marks.key(), layout.jobs.key()]
+    others = [layout.chunk_key(position, 3), layout.count_key("enqueued"), layout.markers.key(), layout.jobs.key()]
     assert layout.begin <= item < layout.end
     assert all(begin <= key < end and not layout.begin <= key < layout.end for key in others)
     chunk_begin, chunk_end = layout.chunk_range(position)

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 
 from fdbqueue.engine.api import Future, Transaction
 from fdbqueue.engine.steps import Steps
+from fdbqueue.high_water_mark import Door, LastIndex, give_up_to, mark_smart
 from fdbqueue.layout import Layout
-from fdbqueue.tail import Door, LastIndex, give_up_to, mark_smart
 
 
 @dataclass(slots=True)

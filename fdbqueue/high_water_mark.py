@@ -2,18 +2,18 @@
 
 It is one more than the last available item's index. A leased or delayed item is away for a while. It must still come
 before all items that are enqueued meanwhile, even if no other item is left. So a transaction that takes such an item
-away raises the queue's high-water mark, the tail. New items get higher indices.
+away raises the queue's high-water mark. New items get higher indices.
 
 In a queue with its own order (`order.py`) the last item of a rank says nothing about the other ranks. There every
 enqueue raises the high-water mark to the highest index that it gave, whatever the rank. It reads nothing else. The mark
 there also names the order, so that a queue has one order only. (docs/adr/0060)
 
-| value of the tail | in a queue |
+| value of the mark | in a queue |
 | --- | --- |
 | index (8, big-endian) | that is first in, first out |
 | 0xff index (8, big-endian) name of the order | with an order |
 
-The key ``(True, "type")`` follows the tail if a queue is smart. Then each enqueue has to pass the checks of the queued
+The key ``(True, "type")`` follows the mark if a queue is smart. Then each enqueue has to pass the checks of the queued
 items (`layers/smart`). An enqueue reads this key along with its other reads, so no enqueue can bypass the checks.
 """
 
@@ -38,7 +38,7 @@ Door: TypeAlias = Literal["plain", "smart", "any"]
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class HighWaterMark:
     """A queue's stored high-water mark."""
 
     index: int
@@ -47,13 +47,13 @@ class Tail:
     """The name of the queue's order; None: it is first in, first out, or nothing was ever enqueued."""
 
     @classmethod
-    def parse(cls, value: Any) -> Tail:
-        """Parse the value that was read of the tail's key."""
+    def parse(cls, value: Any) -> HighWaterMark:
+        """Parse the value that was read of the mark's key."""
         return cls.stored(bytes(value) if value.present() else b"")
 
     @classmethod
-    def stored(cls, stored: bytes) -> Tail:
-        """Parse a stored tail; b"" if there is none."""
+    def stored(cls, stored: bytes) -> HighWaterMark:
+        """Parse a stored mark; b"" if there is none."""
         if stored.startswith(_ORDERED):
             return cls(int.from_bytes(stored[1:9], "big"), stored[9:].decode("utf-8", "replace"))
         return cls(int.from_bytes(stored, "big"), None)
@@ -75,7 +75,7 @@ class LastIndex:
     two. They are issued together, except for the first time in a process.
     """
 
-    __slots__ = ("_composed", "_door", "_item", "_layout", "_order", "_subscribed", "_tail", "_tr", "_type", "unmarked")
+    __slots__ = ("_composed", "_door", "_item", "_layout", "_mark", "_order", "_subscribed", "_tr", "_type", "unmarked")
 
     def __init__(
         self,
@@ -93,18 +93,18 @@ class LastIndex:
         self._order = order
         self.unmarked = False
         """Whether the queue has to be marked as smart, since it is not yet; known after `steps`."""
-        has_tail = layout.has_tail or order is not None
-        # Without a tail, one read of the last key also finds the keys behind the tail. It is a snapshot read, so an
+        has_high_water_mark = layout.has_high_water_mark or order is not None
+        # Without a mark, one read of the last key also finds the keys behind the mark. It is a snapshot read, so an
         # enqueue can miss a first subscription that commits at the same time. It then notes no arrival, and the
         # counters show that (`arrivals.py`). An enqueue that misses the first smart enqueue has no entry in the index,
         # and `check` reports that.
-        self._tail = self._subscribed = self._type = None
-        if has_tail:
+        self._mark = self._subscribed = self._type = None
+        if has_high_water_mark:
             view = tr.snapshot
-            self._tail = view.get(layout.tail_key)
+            self._mark = view.get(layout.high_water_mark_key)
             self._subscribed = view.get(layout.subscribed_key)
             self._type = view.get(layout.type_key)
-        end = layout.end if has_tail else layout.type_key + b"\x00"
+        end = layout.end if has_high_water_mark else layout.type_key + b"\x00"
         self._item: Steps[bytes] | None = None
         if order is None:
             self._item = started(_last_row(tr, layout.begin, end)) if composed else _last_key(tr, end)
@@ -126,27 +126,27 @@ class LastIndex:
         if self._item is None:
             return (yield from self._in_order())
         key = yield from self._item
-        if self._tail is None:
-            if key in (layout.tail_key, layout.subscribed_key, layout.type_key):
-                layout.has_tail = True
+        if self._mark is None:
+            if key in (layout.high_water_mark_key, layout.subscribed_key, layout.type_key):
+                layout.has_high_water_mark = True
                 again = LastIndex(self._tr, layout, door=self._door, composed=self._composed)
                 last = yield from again.steps()
                 self.unmarked = again.unmarked
                 return last
             index = layout.index_of(key)
             if index is None:
-                raise self._refusal((yield from read_tail(self._tr, layout)).order or "unknown")
+                raise self._refusal((yield from read_high_water_mark(self._tr, layout)).order or "unknown")
             return index
-        index, tail = layout.index_of(key), (yield self._tail)
-        if not tail.present() and index is not None:
+        index, mark = layout.index_of(key), (yield self._mark)
+        if not mark.present() and index is not None:
             return index
-        lent = Tail.parse(tail)
+        lent = HighWaterMark.parse(mark)
         if index is None or lent.order is not None:
             raise self._refusal(lent.order or "unknown")
         return max(index, lent.index)
 
     def _in_order(self) -> Steps[int]:
-        given = Tail.parse((yield self._tail))
+        given = HighWaterMark.parse((yield self._mark))
         if given.order == self._order:
             return given.index
         if given.order is not None or given.index:
@@ -204,14 +204,14 @@ def _last_row(tr: Transaction, begin: bytes, end: bytes) -> Steps[bytes]:
     return found[0].key if found else b""
 
 
-def raise_tail(tr: Transaction, layout: Layout, index: int) -> None:
+def raise_high_water_mark(tr: Transaction, layout: Layout, index: int) -> None:
     """Raise the high-water mark, so that no later enqueue gets an index up to `index`.
 
     It is an atomic operation without a read, so that transactions that take items away don't conflict here. An enqueue
     that read the mark before this commits saw the item itself, in its old place, or its own index is higher. If the
     queue has an order, every enqueue has already raised the mark, and this changes nothing.
     """
-    tr.byte_max(layout.tail_key, index.to_bytes(8, "big"))
+    tr.byte_max(layout.high_water_mark_key, index.to_bytes(8, "big"))
 
 
 def give_up_to(tr: Transaction, layout: Layout, index: int, order: str | None) -> None:
@@ -222,7 +222,7 @@ def give_up_to(tr: Transaction, layout: Layout, index: int, order: str | None) -
     items decide.
     """
     if order is not None:
-        tr.byte_max(layout.tail_key, _ORDERED + index.to_bytes(8, "big") + order.encode())
+        tr.byte_max(layout.high_water_mark_key, _ORDERED + index.to_bytes(8, "big") + order.encode())
 
 
 def mark_smart(tr: Transaction, layout: Layout) -> None:
@@ -230,6 +230,6 @@ def mark_smart(tr: Transaction, layout: Layout) -> None:
     tr.set(layout.type_key, SMART)
 
 
-def read_tail(tr: Transaction, layout: Layout) -> Steps[Tail]:
+def read_high_water_mark(tr: Transaction, layout: Layout) -> Steps[HighWaterMark]:
     """Read the high-water mark by snapshot."""
-    return Tail.parse((yield tr.snapshot.get(layout.tail_key)))
+    return HighWaterMark.parse((yield tr.snapshot.get(layout.high_water_mark_key)))
