@@ -101,7 +101,7 @@ class Taking:
         due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
         head = started(self._head.first(tr, limit=terms.limit))
         overdue = yield from due
-        moves = Moves(tr, self._layout)
+        moves = Moves(tr, self._layout, now_us)
         try:
             if overdue:
                 _, all_fired = yield from fire_due(tr, self._layout, moves, overdue, now_us=now_us, retry=self._retry)
@@ -210,4 +210,5 @@ def _lend(moves: Moves, item: Item, packed: bytes, stored: bytes, notes: Notes, 
         terms.consumer,
         notes.error,
         seconds_or_none(notes.ttl_at_us),
+        bool(notes.keep_s),
     )

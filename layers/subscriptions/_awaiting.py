@@ -333,6 +333,7 @@ class Awaiting:
                     lent.consumer,
                     notes.error,
                     seconds_or_none(notes.ttl_at_us),
+                    bool(notes.keep_s),
                 )
             )
         moves.finish()
