@@ -52,8 +52,11 @@ from fdbqueue.items import (
 )
 from fdbqueue.layout import (
     DELAY,
+    DROP,
+    GO,
     LEASE,
     RANDOM_BYTES,
+    RESULT,
     TAKEN,
     TTL,
     Layout,
@@ -65,6 +68,11 @@ from fdbqueue.layout import (
     rank_of,
 )
 from fdbqueue.order import MAX_RANK
+from fdbqueue.outcomes import HELD_US, MAX_RESULT_BYTES, encode_result, read_record
+from fdbqueue.outcomes import begin as begin_outcome
+from fdbqueue.outcomes import end as end_outcome
+from fdbqueue.outcomes import forget as forget_outcome
+from fdbqueue.outcomes import reopen as reopen_outcome
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
 from fdbqueue.verbs import verb
 
@@ -73,11 +81,16 @@ __all__ = [
     "COMMIT_UNKNOWN_RESULT",
     "COUNTED_RANKS",
     "DELAY",
+    "DROP",
+    "GO",
+    "HELD_US",
     "LEASE",
     "MAX_RANK",
+    "MAX_RESULT_BYTES",
     "NOT_COMMITTED",
     "NO_NOTES",
     "RANDOM_BYTES",
+    "RESULT",
     "TAKEN",
     "TOO_MANY_WATCHES",
     "TRANSACTION_TIMED_OUT",
@@ -113,14 +126,18 @@ __all__ = [
     "arrivals_since",
     "arrivals_until",
     "attempts",
+    "begin_outcome",
     "check_values",
     "chunks_of",
     "count",
     "count_levels",
+    "encode_result",
+    "end_outcome",
     "envelope",
     "envelope_without_notes",
     "fdb_tuple",
     "finished",
+    "forget_outcome",
     "has_notes",
     "headers_of",
     "is_chunked",
@@ -146,7 +163,9 @@ __all__ = [
     "read_counts",
     "read_high_water_mark",
     "read_level_counts",
+    "read_record",
     "read_stats",
+    "reopen_outcome",
     "rows",
     "run",
     "run_async",

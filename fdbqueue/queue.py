@@ -47,6 +47,7 @@ from fdbqueue.items import (
 from fdbqueue.layout import TAKEN, TTL, Layout, Name, Position, new_random
 from fdbqueue.once import Once
 from fdbqueue.order import Order, check_name, rank_in
+from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.stats import Stats, count, count_levels, read_stats
 from fdbqueue.verbs import verb
 
@@ -454,6 +455,8 @@ class Queue(Generic[V]):
             tr.clear_range(*self.layout.chunk_range(self.layout.position_of(row.key)))
         if has_notes(row.value):
             notes, packed = notes_of(row.value), self.layout.available.packed(row.key)
+            if notes.is_tracked:
+                end_outcome(tr, self.layout, packed, notes, "dequeued")
             if notes.ttl_at_us:
                 tr.clear(self.layout.timer_key(notes.ttl_at_us, packed, TTL))
             for key in self.layout.beside_keys(notes.beside, packed):

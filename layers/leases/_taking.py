@@ -100,7 +100,7 @@ class Taking:
         due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
         head = started(self._head.first(tr, limit=terms.limit))
         overdue = yield from due
-        moves = Moves(tr, self._layout)
+        moves = Moves(tr, self._layout, now_us)
         try:
             if overdue:
                 _, all_fired = yield from fire_due(tr, self._layout, moves, overdue, now_us=now_us, retry=self._retry)

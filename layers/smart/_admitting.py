@@ -135,7 +135,7 @@ class Admitting:
         position = None
         if entering is not None:
             position = Position((yield from next_index), new_random(), rank=entering.rank)
-        moves = Moves(tr, self._layout)
+        moves = Moves(tr, self._layout, now_us)
         self._remove(moves, going)
         if rewritten is not None:
             self._rewrite(tr, moves, rewritten)

@@ -29,6 +29,7 @@ from fdbqueue.lowlevel import (
     keep_out,
     notes_of,
     pack,
+    reopen_outcome,
     rows,
     started,
     write_chunks,
@@ -155,7 +156,7 @@ class Delivery:
         """
         now_us, seen = look.now_us, look.limit
         limit = min(most, sum(allotment.wanted for allotment in allotments))
-        moves = Moves(tr, self._layout)
+        moves = Moves(tr, self._layout, now_us)
         served = Served()
         try:
             overdue, found = yield from self.see(tr, look)
@@ -294,7 +295,7 @@ class Delivery:
         # With conflicts: of a reclaim and this transaction, only one commits.
         by_place = {pack(lease.position): lease for lease in granted}
         found = yield from read_leased(tr, self._layout.leased, sorted(by_place))
-        moves = Moves(tr, self._layout)
+        moves = Moves(tr, self._layout, now_us)
         asked = False
         got: list[Got] = []
         readable = True
@@ -356,13 +357,14 @@ class Delivery:
         each.
         """
         now_us = self._leases.now_us()
-        moves = Moves(tr, self._layout)
+        moves = Moves(tr, self._layout, now_us)
         yield from moves.ask()
         leased = []
         for got in unclaimed:
             if isinstance(got.given, Lease):
                 leased.append((got, tr.get(self._layout.leased.key(got.packed))))
             else:
+                yield from reopen_outcome(tr, self._layout, got.packed, got.notes)
                 stored = self._write_chunks(tr, got) if is_chunked(got.stored) else got.stored
                 fate = moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
                 if fate is not Disposition.expired:

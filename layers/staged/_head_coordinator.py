@@ -51,8 +51,8 @@ TAKEOVER_SECONDS = 0.25
 """Seconds after which another process fulfills a request that has not moved although items are available."""
 AFTERMATH_SECONDS = 0.1
 """A process that met others within this time registers at once. It need not win a conflict to be noticed."""
-_WATCHED = ("enqueued", "leased", "dead")
-"""The counters that change whenever an item becomes available, except by a timer."""
+_WATCHED = ("enqueued", "leased", "dead", "returned")
+"""The counters that change whenever an item becomes available, except by a timer that was set before."""
 
 
 class HeadCoordinator(Batcher[Want, list[Got]]):

@@ -288,7 +288,7 @@ class Subscription(Generic[V]):
     def _fire_due(self, tr: Transaction, now_us: int) -> Steps[Moves]:
         """Fire due timers, and return the moves."""
         due = yield from due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT)
-        moves = Moves(tr, self._layout)
+        moves = Moves(tr, self._layout, now_us)
         try:
             yield from fire_due(tr, self._layout, moves, due, now_us=now_us, retry=self.leases.retry)
         finally:
