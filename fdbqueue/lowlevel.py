@@ -9,7 +9,7 @@ from __future__ import annotations
 from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
 from fdbqueue.browse import Browser, Pace, Pages, pages
-from fdbqueue.check import items_of_all_places
+from fdbqueue.check import check_queue, items_of_all_places
 from fdbqueue.codecs import CODEC_ERRORS, UNREADABLE, V
 from fdbqueue.engine.api import Database, Future, KeyValue, ReadTransaction, Transaction
 from fdbqueue.engine.errors import (
@@ -63,6 +63,7 @@ from fdbqueue.layout import (
     rank_of,
 )
 from fdbqueue.order import MAX_RANK
+from fdbqueue.ordercheck import NoOrderCheck
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
 from fdbqueue.tail import LastIndex, give_up_to, raise_tail, read_tail
 from fdbqueue.verbs import verb
@@ -96,6 +97,7 @@ __all__ = [
     "LastIndex",
     "Layout",
     "Name",
+    "NoOrderCheck",
     "Notes",
     "Pace",
     "Pages",
@@ -111,6 +113,7 @@ __all__ = [
     "arrivals_since",
     "arrivals_until",
     "attempts",
+    "check_queue",
     "check_values",
     "chunks_of",
     "count",

@@ -196,7 +196,7 @@ class DeadLetters(Generic[V]):
         yield from ()
         packed = self._layout.dead.packed(row.key)
         moves.leave_dead(packed)
-        moves.enter_available(packed, row.value, _as_new(notes))
+        moves.enter_available(packed, row.value, as_new(notes))
         moves.set_beside(packed, notes)
         return len(row.value)
 
@@ -210,7 +210,7 @@ class DeadLetters(Generic[V]):
         if is_chunked(row.value):
             size += yield from self._move_chunks(tr, old, position)
         moves.leave_dead(self._layout.dead.packed(row.key))
-        moves.enter_available(pack(position), row.value, _as_new(notes))
+        moves.enter_available(pack(position), row.value, as_new(notes))
         moves.set_beside(pack(position), notes)
         return size
 
@@ -236,5 +236,6 @@ def _most(limit: int | None, done: int) -> int:
     return BATCH_ITEMS if limit is None else min(BATCH_ITEMS, limit - done)
 
 
-def _as_new(notes: Notes) -> Notes:
+def as_new(notes: Notes) -> Notes:
+    """Return the notes of an item that was redriven."""
     return at_rest(structs.replace(notes, attempt=0, ttl_at_us=0))
