@@ -111,14 +111,16 @@ class Line:
     def lend(self, tr: Transaction, stored: bytes, now_us: int) -> Steps[tuple[bytes, Any]]:
         """Read the first item of a session whose pointer is being leased, and note it as the one in progress.
 
-        *Conflicts:* none: an urgent item that is enqueued at this moment comes next. *Cost:* two reads in parallel.
+        *Conflicts:* none: an urgent item that is enqueued at this moment comes next. *Cost:* three reads in parallel.
         """
         pointer = pointer_of(stored)
         session = self.session(pointer.name, pointer.generation)
-        reading = tr.snapshot.get(session.state_key)
+        recorded, stated = tr.snapshot.get(session.record_key), tr.snapshot.get(session.state_key)
         head = yield from session.first(tr, now_us=now_us)
-        state = yield reading
-        row = head.rows[0] if head.rows else None
+        record, state = record_of((yield recorded)), (yield stated)
+        # A pointer that was put back unused may stand in the line though its session was paused meanwhile.
+        runs = record is not None and not record.paused and not record.blocked
+        row = head.rows[0] if head.rows and runs else None
         current = session.layout.available.packed(row.key) if row else b""
         lent = replace(pointer, current=current, since_us=now_us)
         return stored_pointer(lent), Held(lent, row, bytes(state) if state.present() else None)

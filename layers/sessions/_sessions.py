@@ -117,7 +117,8 @@ class Sessions(Operators[V]):
         """The line of ready sessions, for layers and tools."""
         states: Queue[Any] = Queue(queue.layout.space["state"], codec=state_codec)
         self._working: Working[V] = Working(queue, self.line, states, consumer)
-        self._staged = StagedQueue(self.line.leases, consumer=consumer)
+        self.staged = StagedQueue(self.line.leases, consumer=consumer)
+        """The line, as waiting workers take from it."""
         self._arguments = {
             "levels": levels,
             "quantum": quantum,
@@ -255,7 +256,7 @@ class Sessions(Operators[V]):
         deadline = time.monotonic() + timeout if timeout else None
         while True:
             left = timeout if deadline is None else max(0.0, deadline - time.monotonic())
-            pointer = yield from self._staged.lease.steps(db, duration=duration, timeout=left)
+            pointer = yield from self.staged.lease.steps(db, duration=duration, timeout=left)
             if pointer is None:
                 return None
             lease = yield from self._working.opened(db, pointer)
