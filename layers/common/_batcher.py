@@ -50,7 +50,7 @@ class PendingCall(Generic[A, R]):
     """A call in the queue. Its `turn` becomes ready when it is served, or when it is to lead.
 
     Args:
-        db: the database in which it is served.
+        db: the database of the call.
         argument: the argument of the call.
         weight: the weight that it adds to a transaction.
         deadline: the time at which it gives up, by `time.monotonic`; None: never.

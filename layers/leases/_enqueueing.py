@@ -23,7 +23,7 @@ from fdbqueue.lowlevel import (
     pack,
 )
 
-from ._transitions import Moves
+from ._transitions import Transitions
 
 BATCH_ITEMS = 500
 BATCH_BYTES = 1_000_000
@@ -92,7 +92,7 @@ def _append(tr: Transaction, queue: Queue, batch: _Batch, notes: Notes) -> Steps
     layout = queue.layout
     index = yield from queue.next_index(tr, len(batch.items))
     random = new_random()
-    moves = Moves(tr, layout)
+    moves = Transitions(tr, layout)
     positions = [Position(index + at, random, rank=rank) for at, (_, _, rank) in enumerate(batch.items)]
     for position, (stored, chunks, _) in zip(positions, batch.items, strict=True):
         if notes.visible_at_us:

@@ -38,7 +38,7 @@ from ..leases._leases import Leases
 from ..leases._taking import UNTAKEABLE, LifeOver, Predicate
 from ..leases._timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
 from ..leases._times import seconds_or_none
-from ..leases._transitions import Moves, at_rest, is_over
+from ..leases._transitions import Transitions, at_rest, is_over
 
 ITEMS_AT_ONCE = 256
 """Most items that one transaction takes."""
@@ -212,7 +212,7 @@ class Delivery:
         """
         now_us, seen = look.now_us, look.limit
         limit = min(most, sum(allotment.wanted for allotment in allotments))
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout)
         served = Served()
         try:
             overdue, found = yield from self.see(tr, look)
@@ -272,7 +272,7 @@ class Delivery:
             tr.add_read_conflict_range(begin, row.key)
             begin = row.key + b"\x00"
         tr.add_read_conflict_range(begin, own[-1].key + b"\x00")
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout)
         token = os.urandom(TOKEN_BYTES)
         for row, position, notes, item, allotment in opened:
             packed = self._layout.available.packed(row.key)
@@ -332,7 +332,7 @@ class Delivery:
         # With conflicts: of a reclaim and this transaction, only one commits.
         by_place = {pack(lease.position): lease for lease in granted}
         found = yield from read_leased(tr, self._layout.leased, sorted(by_place))
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout)
         asked = False
         got: list[Got] = []
         readable = True
@@ -394,7 +394,7 @@ class Delivery:
         each.
         """
         now_us = self._leases.now_us()
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout)
         yield from moves.ask()
         leased = []
         for got in unclaimed:
@@ -404,7 +404,7 @@ class Delivery:
                 stored = self._write_chunks(tr, got) if is_chunked(got.stored) else got.stored
                 fate = moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
                 if fate is not Disposition.expired:
-                    moves.set_beside(got.packed, got.notes)
+                    moves.set_dependent(got.packed, got.notes)
                 moves.tally("dequeued", -1)
         for got, read in leased:
             value = yield read
@@ -422,7 +422,7 @@ class Delivery:
     def _give(
         self,
         tr: Transaction,
-        moves: Moves,
+        moves: Transitions,
         found: list[KeyValue],
         allotments: list[Allotment],
         served: Served,
@@ -454,7 +454,7 @@ class Delivery:
         return dealt
 
     def _give_one(
-        self, tr: Transaction, moves: Moves, row: KeyValue, allotment: Allotment, token: bytes, now_us: int
+        self, tr: Transaction, moves: Transitions, row: KeyValue, allotment: Allotment, token: bytes, now_us: int
     ) -> Steps[bool]:
         """Give an item to an allotment. Return False if the item's life was over."""
         notes, packed = notes_of(row.value), self._layout.available.packed(row.key)
@@ -482,7 +482,7 @@ class Delivery:
 
     def _own(
         self,
-        moves: Moves,
+        moves: Transitions,
         item: Item,
         packed: bytes,
         stored: bytes,
@@ -498,7 +498,14 @@ class Delivery:
         return Got(_lease(item, lent), packed, stored, notes, lent)
 
     def _lend(
-        self, moves: Moves, packed: bytes, stored: bytes, notes: Notes, allotment: Allotment, token: bytes, now_us: int
+        self,
+        moves: Transitions,
+        packed: bytes,
+        stored: bytes,
+        notes: Notes,
+        allotment: Allotment,
+        token: bytes,
+        now_us: int,
     ) -> Notes:
         expires_at_us = now_us + allotment.duration_us
         lent = replace(

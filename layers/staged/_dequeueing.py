@@ -18,11 +18,11 @@ class Dequeueing:
         leases: the leases of the queue, with its head and its policy for failures.
     """
 
-    __slots__ = ("_leases", "_serving")
+    __slots__ = ("_delivery", "_leases")
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
-        self._serving = Delivery(leases)
+        self._delivery = Delivery(leases)
 
     def take_out(self, tr: Transaction | Database, *, limit: int) -> Steps[list[Item]]:
         """Take up to `limit` items out, in the head's order. Returns fewer if it can't read so many in time.
@@ -35,7 +35,7 @@ class Dequeueing:
         portion = AdaptiveLimit(limit)
 
         def body(tr: Transaction) -> Steps[list[Item]]:
-            return self._serving.take_out(tr, limit=portion.limit)
+            return self._delivery.take_out(tr, limit=portion.limit)
 
         items = yield from self._leases.queue.transact(tr, body, on_retry=portion.note)
         if not items and not is_database(tr):

@@ -245,7 +245,7 @@ class _ProcessState:
         self._queue = leases.queue
         self._consumer = consumer
         self.contention_stats = ContentionStats()
-        self._remembered = RecentLeases()
+        self._recent_leases = RecentLeases()
         self._versions: WeakKeyDictionary[Any, RecentVersion] = WeakKeyDictionary()
         self._turns: WeakKeyDictionary[Any, dict[int, HeadCoordinator]] = WeakKeyDictionary()
         self.enqueues: TransactionBatcher[_Stored, Position] = TransactionBatcher(self._enqueue, weight=BATCH_BYTES)
@@ -264,7 +264,7 @@ class _ProcessState:
                 duration_us=duration_us,
                 consumer=self._consumer,
                 contention_stats=self.contention_stats,
-                remembered=self._remembered,
+                remembered=self._recent_leases,
                 version=self._version_of(db),
                 announce=self.acks.line.announce,
             )
@@ -308,8 +308,8 @@ class _ProcessState:
         def body(tr: Transaction) -> Steps[list[Exception | None]]:
             last[:] = [tr]
             # This forgets the leases, so that an attempt after a failed one reads them.
-            live = self._remembered.take(leases)
-            old_grants[:] = self._remembered.clear_grants(tr)
+            live = self._recent_leases.take(leases)
+            old_grants[:] = self._recent_leases.clear_grants(tr)
             if not live:
                 return (yield from self._ack_each(tr, leases))
             tr.set_read_version(live[0].version)
@@ -317,7 +317,7 @@ class _ProcessState:
             return [None] * len(leases)
 
         results = yield from self._queue.transact(db, body, on_retry=self.contention_stats.note)
-        self._remembered.forget_grants(old_grants)
+        self._recent_leases.forget_grants(old_grants)
         self._version_of(db).note(last[0].get_committed_version())
         return results
 

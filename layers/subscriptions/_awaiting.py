@@ -41,7 +41,7 @@ from ..leases._leases import Leases
 from ..leases._taking import Taken, Terms
 from ..leases._timers import next_due_us
 from ..leases._times import seconds_or_none
-from ..leases._transitions import Moves
+from ..leases._transitions import Transitions
 from ..staged._requests import REQUEST_SECONDS, Request, Wish
 from ._cursor import Habit
 from ._waiters import WaitingLine
@@ -99,7 +99,7 @@ class Awaiting:
         on_retry: Callable[[FDBError], None],
         *,
         every: float = REQUEST_SECONDS,
-        sole: bool = False,
+        exclusive_all: bool = False,
     ) -> None:
         self._leases = leases
         self._layout = leases.layout
@@ -111,7 +111,7 @@ class Awaiting:
         self._line = line
         self._client = os.urandom(RANDOM_BYTES)
         self._every = every
-        self._sole = sole
+        self._exclusive_all = exclusive_all
         self._grant_key = line.grant_key(self._client)
         self._habit = Habit()
         self._request: Request | None = None
@@ -241,7 +241,7 @@ class Awaiting:
             return True
         if (yield from self._stand_behind(tr, look, request)):
             return False
-        if not self._sole:
+        if not self._exclusive_all:
             wrote, again = yield from self._line.dispatch(tr, now_us, self._habit)
             if wrote or again:
                 return wrote
@@ -308,7 +308,7 @@ class Awaiting:
         The reads are plain: of a reclaim and this transaction, one commits.
         """
         now_us, terms = self._leases.now_us(), self._terms
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout)
         reads = [(handle, tr.get(self._layout.leased.key(pack(handle.position)))) for handle in granted]
         leases = []
         for handle, read in reads:
@@ -383,6 +383,6 @@ class Awaiting:
         if value.present():
             tr.clear(self._grant_key)
             return self._line.granted(bytes(value))
-        if woken and not self._sole:
+        if woken and not self._exclusive_all:
             self._line.look_anew(tr)
         return []
