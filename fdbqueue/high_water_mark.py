@@ -118,7 +118,7 @@ class LastIndex:
         """
         layout = self._layout
         subscribed = None if self._subscribed is None else (yield self._subscribed)
-        layout.subscribed, layout.sole = wants_arrivals(subscribed)
+        layout.subscribed, layout.exclusive_all = wants_arrivals(subscribed)
         is_smart = self._type is not None and (yield self._type).present()
         if is_smart and self._door == "plain":
             raise bypassed(layout)

@@ -57,7 +57,7 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, 
         if last.unmarked:
             mark_smart(tr, layout)
         following = of_queues[layout.prefix] = _Next(tr.get_versionstamp(), index + 1, order, door, layout)
-    layout.subscribed, layout.sole = following.layout.subscribed, following.layout.sole
+    layout.subscribed, layout.exclusive_all = following.layout.subscribed, following.layout.exclusive_all
     index = following.index
     following.index += wanted
     give_up_to(tr, layout, following.index - 1, order)

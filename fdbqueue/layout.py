@@ -136,7 +136,7 @@ class Position:
         """
         *numbers, random = text.split(":")
         if not 1 <= len(numbers) <= 2 or not all(number.isdecimal() for number in numbers):
-            raise ValueError(f"{text!r} is no position, which looks like INDEX:RANDOM or RANK:INDEX:RANDOM.")
+            raise ValueError(f"{text!r} is not a position. A position looks like INDEX:RANDOM or RANK:INDEX:RANDOM.")
         return cls(int(numbers[-1]), bytes.fromhex(random), rank=int(numbers[0]) if len(numbers) == 2 else None)
 
 
@@ -215,6 +215,7 @@ class Layout:
         "deadlines",
         "delayed",
         "end",
+        "exclusive_all",
         "fetched",
         "grants",
         "has_high_water_mark",
@@ -235,7 +236,6 @@ class Layout:
         "returned",
         "served_key",
         "smart",
-        "sole",
         "space",
         "subscribed",
         "subscribed_key",
@@ -258,8 +258,7 @@ class Layout:
         if len(self.prefix) > MAX_KEY_BYTES - APPENDED_BYTES:
             raise ValueError(
                 f"The name of the queue that begins with {self.prefix[:30]!r} has {len(self.prefix):,} bytes as a key."
-                f" It may have {MAX_KEY_BYTES - APPENDED_BYTES:,}: a key has at most {MAX_KEY_BYTES:,}, of which up to"
-                f" {APPENDED_BYTES:,} come behind the name. Give a shorter one, such as a hash of it."
+                f" The limit is {MAX_KEY_BYTES - APPENDED_BYTES:,}. Give a shorter name, such as a hash of it."
             )
         self.available = Place(self.prefix)
         self.begin = self.available.begin
@@ -283,7 +282,7 @@ class Layout:
         self.jobs = self.space["job"]
         self.subscribed = False
         """Whether the queue had subscriptions that need arrivals when this process last looked for its end."""
-        self.sole: str | None = None
+        self.exclusive_all: str | None = None
         """The queue's sole subscription at that time; it needs no arrivals (`layers/subscriptions`)."""
         self.open_until = 0.0
         """Until this time the process relies on the queue having no exclusive subscription (`exclusive.py`)."""
@@ -367,7 +366,7 @@ class Layout:
         key: bytes = space.key()
         return key[len(self.prefix) :]
 
-    def beside_keys(self, parts: tuple[bytes, ...], packed: bytes) -> Iterator[bytes]:
+    def dependent_keys(self, parts: tuple[bytes, ...], packed: bytes) -> Iterator[bytes]:
         """Yield an item's dependent keys, from the parts in its notes and its packed position."""
         for part in parts:
             yield b"%b%b%b" % (self.prefix, part, packed)
@@ -386,7 +385,7 @@ class Layout:
             at_us, *rank, index, random, kind = self.timers.unpack(key)
         except (ValueError, IndexError) as error:
             raise FormatError(
-                f"The key {key!r} stands among the timers of {self.describe()}, but is none: clear it."
+                f"The key {key!r} is among the timers of {self.describe()}, but is not a timer. Clear the key."
             ) from error
         return at_us, Position(index, random, rank=rank[0] if rank else None), kind
 

@@ -396,7 +396,7 @@ class Queue(Generic[V]):
             item = yield from self._item(tr, row)
             items.append(item)
         for row in found:
-            self._clear_beside(tr, row)
+            self._clear_dependent(tr, row)
         tr.clear_range(found[0].key, found[-1].key + TAKEN)
         count(tr, self.layout, dequeued=len(items))
         if items[-1].position.rank is not None:
@@ -449,7 +449,7 @@ class Queue(Generic[V]):
             tr.add_read_conflict_range(begin, found[-1].key + b"\x00" if found else end)
         return (yield from self.take_rows(tr, found)) if found else []
 
-    def _clear_beside(self, tr: Transaction, row: KeyValue) -> None:
+    def _clear_dependent(self, tr: Transaction, row: KeyValue) -> None:
         """Clear the dependent keys of an item that is taken out."""
         if is_chunked(row.value):
             tr.clear_range(*self.layout.chunk_range(self.layout.position_of(row.key)))
@@ -459,7 +459,7 @@ class Queue(Generic[V]):
                 end_outcome(tr, self.layout, packed, notes, "dequeued")
             if notes.ttl_at_us:
                 tr.clear(self.layout.timer_key(notes.ttl_at_us, packed, TTL))
-            for key in self.layout.beside_keys(notes.beside, packed):
+            for key in self.layout.dependent_keys(notes.beside, packed):
                 tr.clear(key)
 
     def _first(self, tr: Transaction) -> Steps[Item[V] | None]:

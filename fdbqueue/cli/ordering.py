@@ -15,11 +15,15 @@ from fdbqueue.stats import read_level_counts
 
 Priority = Annotated[
     int | None,
-    typer.Option("--priority", "-p", help="Of these items, 0 the soonest; with amqp/N levels 9 is. Default: last."),
+    typer.Option(
+        "--priority", "-p", help="Priority of the items. 0 is the soonest; with amqp/N levels 9 is. Default: last."
+    ),
 ]
 LevelCount = Annotated[
     str | None,
-    typer.Option("--levels", metavar="N|amqp/N", help="Levels of a new priority queue; default: as it has, or 10."),
+    typer.Option(
+        "--levels", metavar="N|amqp/N", help="Number of levels of a new priority queue. Default: as stored, or 10."
+    ),
 ]
 
 
@@ -31,7 +35,7 @@ def levels_of(db: Any, queue: Queue, priority: int | None, levels: str | None) -
     try:
         named = None if levels is None else levels_named(levels if "/" in levels else f"levels/{levels}")
         if levels is not None and named is None:
-            raise ValueError(f"{levels!r} is neither a number of levels nor amqp/N")
+            raise ValueError(f"{levels!r} is not a number of levels: give N or amqp/N")
         found = named or levels_named(_order_of(db, queue) or "") or (None if priority is None else Levels())
         if found is not None and priority is not None:
             found.rank_of(priority)

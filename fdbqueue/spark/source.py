@@ -50,14 +50,14 @@ class FdbQueueDataSource(DataSource):
     def schema(self) -> NoReturn:
         """Refuse a read. A write takes the DataFrame's own schema."""
         raise NotImplementedError(
-            "The format fdbqueue writes a queue and reads none: an item that a task has taken could not be given back"
-            " when the task fails. Consume it with fdbqueue.layers.consumer, or look at it with Queue.browse."
+            "The format fdbqueue can't read a queue: a failed task could not give back the items that it took. Consume"
+            " the queue with fdbqueue.layers.Consumer, or read it with Queue.browse."
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Refuse a stream: each of its batches needs its own job id, and one option can't give that."""
         raise NotImplementedError(
-            "The format fdbqueue is no sink for streams. Use writeStream.foreachBatch, and enqueue each batch there as"
+            "The format fdbqueue does not write streams. Use writeStream.foreachBatch, and enqueue each batch there as"
             " a job of its own, with the number of the batch in its job id."
         )
 

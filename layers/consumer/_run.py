@@ -249,7 +249,7 @@ class Run:
 
     async def _give_back_if_stuck(self) -> None:
         if self._ready and self._stuck():
-            told = "All %d handlers of %r hang beyond their time: no other begins until one of them returns."
+            told = "All %d handlers of %r ran longer than their limit. No other starts until one of them returns."
             _log.error(told, self._terms.concurrency, self._name)
             await self._return(self._taken_from_ready())
 
@@ -266,8 +266,9 @@ class Run:
                 await self._changed.wait()
         except TimeoutError:
             raise TimeoutError(
-                f"All {terms.concurrency} handlers of {self._name!r} hang beyond their time, {terms.handler_timeout} s,"
-                f" and none returned within the grace, {terms.grace} s. The other items are still in the queue."
+                f"All {terms.concurrency} handlers of {self._name!r} ran longer than their limit,"
+                f" {terms.handler_timeout} s, and none returned within the grace, {terms.grace} s. The"
+                " other items are still in the queue."
             ) from None
 
     async def _handle(self, hold: Hold) -> None:
@@ -333,7 +334,7 @@ class Run:
         elif isawaitable(result):
             result = await result
         if isgenerator(result) or isasyncgen(result):
-            raise TypeError("the handler is a generator, of which nothing has run")
+            raise TypeError("the handler is a generator, and none of it has run")
         return result
 
     async def _settle(self, hold: Hold, verb: Any, counter: str) -> Any:

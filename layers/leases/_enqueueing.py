@@ -24,7 +24,7 @@ from fdbqueue.lowlevel import (
     write_chunks,
 )
 
-from ._transitions import Moves
+from ._transitions import Transitions
 
 BATCH_ITEMS = 500
 BATCH_BYTES = 1_000_000
@@ -118,7 +118,7 @@ def _append(tr: Transaction, *, items: list[Encoded], queue: Queue, notes: Notes
     layout = queue.layout
     index = yield from queue.next_index(tr, len(items))
     random = new_random()
-    moves = Moves(tr, layout)
+    moves = Transitions(tr, layout)
     positions = [Position(index + at, random, rank=item.rank) for at, item in enumerate(items)]
     for position, item in zip(positions, items, strict=True):
         if notes.visible_at_us:

@@ -13,7 +13,7 @@ from fdbqueue.lowlevel import Notes, Place, Steps, Transaction, encode_result, n
 
 from ._done import Done
 from ._lease import Disposition, Lease, LeaseHandle, LeaseRef
-from ._transitions import Moves, Retry
+from ._transitions import Retry, Transitions
 
 RANGE_READ_ITEMS = 4
 """From this number of leases on, one read of the whole range is tried."""
@@ -58,7 +58,7 @@ class Holding:
         for one in by_place.values():
             for follow_up in one.follow_ups:
                 yield from follow_up.enqueue(tr)
-        moves = Moves(tr, self._layout, now_us)
+        moves = Transitions(tr, self._layout, now_us)
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)
             moves.vanish(packed, stored, "dequeued", result=results.get(packed, b""))
@@ -70,7 +70,7 @@ class Holding:
         The conflict on each leased item's key detects a transaction that ended or took away its lease since that
         version.
         """
-        moves = Moves(tr, self._layout, now_us)
+        moves = Transitions(tr, self._layout, now_us)
         for one in live:
             tr.add_read_conflict_key(self._layout.leased.key(one.packed))
             moves.leave_leased(one.packed, one.notes)
@@ -81,7 +81,7 @@ class Holding:
         self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int | None, error: str
     ) -> Steps[list[Disposition]]:
         """Give back items whose attempts have failed."""
-        moves = Moves(tr, self._layout, now_us)
+        moves = Transitions(tr, self._layout, now_us)
         asked = started(moves.ask())
         held = yield from self._held(tr, leases)
         yield from asked
@@ -97,7 +97,7 @@ class Holding:
         self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int
     ) -> Steps[list[Disposition]]:
         """Give items back without counting an attempt."""
-        moves = Moves(tr, self._layout, now_us)
+        moves = Transitions(tr, self._layout, now_us)
         asked = started(moves.ask())
         held = yield from self._held(tr, leases)
         yield from asked
@@ -112,7 +112,7 @@ class Holding:
     def extend(self, tr: Transaction, leases: list[Lease], *, expires_at_us: int) -> Steps[list[Lease]]:
         """Change the end of leases."""
         held = yield from self._held(tr, list(leases))
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout)
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)
             moves.enter_leased(packed, stored, structs.replace(notes, expires_at_us=expires_at_us))
@@ -124,8 +124,7 @@ class Holding:
         for lease in leases:
             if not isinstance(lease, Lease | LeaseHandle):
                 raise TypeError(
-                    f"A lease was expected, as `lease` returns it, or its handle, not {lease!r}. (Where there is no"
-                    " item, `lease` returns None.)"
+                    f"Give a lease, or its handle, not {lease!r}. (Where there is no item, `lease` returns None.)"
                 )
         places = [pack(lease.position) for lease in leases]
         found = yield from read_leased(tr, self._layout.leased, sorted(set(places)))
@@ -141,8 +140,8 @@ class Holding:
         if lost:
             raise LeaseLost(
                 f"The lease of {', '.join(map(str, lost))} of {self._queue!r} is lost: the item was acked or given back"
-                " already, or the lease expired and somebody else took the item. Undo what was done for it, or let it"
-                " be done again; extend leases whose work takes longer.",
+                " already, or the lease expired and another consumer took the item. Undo its work, or make"
+                " the work repeatable. Extend leases whose work takes longer.",
                 lost=lost,
             )
         return list(held.values())

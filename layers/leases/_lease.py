@@ -1,4 +1,4 @@
-"""Leases, and handles by which consumers pass them to others."""
+"""Leases, and their handles, which consumers can pass to others."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LeaseHandle:
             position, _, token = text.rpartition(":")
             return cls(Position.parse(position), bytes.fromhex(token))
         except ValueError as error:
-            raise ValueError(f"{text!r} is no handle of a lease, which looks like 7:72616e64:746f6b65.") from error
+            raise ValueError(f"{text!r} is not a lease's handle. A handle looks like 7:72616e64:746f6b65.") from error
 
 
 @dataclass(frozen=True, slots=True)

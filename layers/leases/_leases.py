@@ -64,7 +64,7 @@ class Leases(Generic[V]):
             None: no limit.
         backoff: the wait of a failed item before its next attempt; see `fdbqueue.layers.leases`.
         clock: seconds since 1970, as `time.time`.
-        head: the order in which items are taken.
+        head: the order of taking items.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -459,7 +459,7 @@ class Leases(Generic[V]):
             state: "available", "leased", "delayed" or "dead".
             after: only items behind this position.
             limit: the maximum number of items; None: all.
-            duty_cycle: the part of the time in which it may read, as in `Queue.browse`.
+            duty_cycle: the largest fraction of the time spent reading, as in `Queue.browse`.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one read per page; memory for a page.
         """

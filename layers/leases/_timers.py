@@ -32,7 +32,7 @@ from fdbqueue.lowlevel import (
 )
 
 from ._lease import Disposition
-from ._transitions import Moves, Retry
+from ._transitions import Retry, Transitions
 
 FIRE_LIMIT = 64
 """Most due timers that a lease fires in its own transaction, before it takes an item."""
@@ -92,7 +92,7 @@ def readable(layout: Layout, found: list[KeyValue]) -> Iterator[tuple[int, Posit
 
 
 def fire_due(
-    tr: Transaction, layout: Layout, moves: Moves, due: list[KeyValue], *, now_us: int, retry: Retry
+    tr: Transaction, layout: Layout, moves: Transitions, due: list[KeyValue], *, now_us: int, retry: Retry
 ) -> Steps[tuple[list[Reclaimed], bool]]:
     """Fire due timers. Return the moved items, and whether all timers were handled.
 
@@ -176,7 +176,14 @@ def _is_meant(kind: str, at_us: int, notes: Notes) -> bool:
 
 
 def _fire_one(
-    moves: Moves, position: Position, packed: bytes, kind: str, state: str, stored: bytes, now_us: int, retry: Retry
+    moves: Transitions,
+    position: Position,
+    packed: bytes,
+    kind: str,
+    state: str,
+    stored: bytes,
+    now_us: int,
+    retry: Retry,
 ) -> Reclaimed:
     notes = notes_of(stored)
     if kind == LEASE:

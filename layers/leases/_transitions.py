@@ -56,7 +56,9 @@ class Custody(Protocol):
     def lend(self, tr: Transaction, stored: bytes, now_us: int) -> Steps[tuple[bytes, Any]]:
         """Return the bytes to store while the item is leased, and the value for its holder."""
 
-    def expire(self, tr: Transaction, moves: Moves, packed: bytes, stored: bytes, now_us: int) -> Steps[Disposition]:
+    def expire(
+        self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int
+    ) -> Steps[Disposition]:
         """Move an item whose lease has expired, and return its disposition."""
 
 
@@ -84,7 +86,7 @@ class Retry:
         return int(min(self.backoff(attempt), LONGEST_SECONDS) * 1e6)
 
 
-class Moves:
+class Transitions:
     """The moves of one transaction. Call `enter` or `vanish` after each `leave`, and `finish` at the end.
 
     Args:
@@ -93,11 +95,11 @@ class Moves:
 
     __slots__ = (
         "_away",
+        "_exclusive_all",
         "_layout",
         "_levels",
         "_now_us",
         "_returned",
-        "_sole",
         "_tally",
         "_tr",
         "any",
@@ -113,7 +115,7 @@ class Moves:
         self._levels: dict[int | None, int] = {}
         self._away = b""
         self._returned: set[str] = set()
-        self._sole: str | None = None
+        self._exclusive_all: str | None = None
         self.subscribed = layout.subscribed
         """Whether to record arrivals. `ask` makes sure; for new items a guess is enough."""
         self.arrived: list[bytes] = []
@@ -127,7 +129,7 @@ class Moves:
         A plain read: of the first subscription and a release at the same time one fails, and then sees the other.
         Without it the release would record no arrival, and the subscription might have passed the item's place.
         """
-        self.subscribed, self._sole = wants_arrivals((yield self._tr.get(self._layout.subscribed_key)))
+        self.subscribed, self._exclusive_all = wants_arrivals((yield self._tr.get(self._layout.subscribed_key)))
 
     def finish(self) -> None:
         """Write the counters, the high-water mark, and arrivals for subscriptions."""
@@ -137,7 +139,7 @@ class Moves:
         if self.subscribed and (self.arrived or "enqueued" in changes):
             spans = [(packed, packed) for packed in self.arrived]
             announce(self._tr, self._layout, spans, enqueued=changes.get("enqueued", 0))
-        elif self._sole is not None and self.arrived:
+        elif self._exclusive_all is not None and self.arrived:
             count(self._tr, self._layout, returned=1)  # no arrival, but waiting consumers watch this counter
         for subscription in self._returned:
             # Wakes calls that wait for credit. No transaction reads it, so that returns don't conflict.
@@ -235,7 +237,7 @@ class Moves:
     def enter_dead(self, packed: bytes, stored: bytes, notes: Notes) -> None:
         """Add an item to the dead letters, and clear its dependent keys: for other layers it is out of the queue."""
         self._tr.set(self._layout.dead.key(packed), with_notes(stored, notes))
-        self._clear_beside(packed, notes)
+        self._clear_dependent(packed, notes)
         if notes.is_tracked:
             end_outcome(self._tr, self._layout, packed, notes, "dead", error=notes.error, now_us=self._now_us)
         self.tally("dead", 1)
@@ -248,13 +250,13 @@ class Moves:
             self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
         self._tr.set(place.key(packed), with_notes(stored, notes))
 
-    def set_beside(self, packed: bytes, notes: Notes) -> None:
+    def set_dependent(self, packed: bytes, notes: Notes) -> None:
         """Write the dependent keys of an item that enters the queue, for the first time or again."""
-        for key in self._layout.beside_keys(notes.beside, packed):
+        for key in self._layout.dependent_keys(notes.beside, packed):
             self._tr.set(key, b"")
 
-    def _clear_beside(self, packed: bytes, notes: Notes) -> None:
-        for key in self._layout.beside_keys(notes.beside, packed):
+    def _clear_dependent(self, packed: bytes, notes: Notes) -> None:
+        for key in self._layout.dependent_keys(notes.beside, packed):
             self._tr.clear(key)
 
     def vanish(self, packed: bytes, stored: bytes, counter: str, *, result: bytes = b"") -> None:
@@ -267,7 +269,7 @@ class Moves:
             self._tr.clear_range(*self._layout.chunk_range_of(packed))
         if has_notes(stored):
             notes = notes_of(stored)
-            self._clear_beside(packed, notes)
+            self._clear_dependent(packed, notes)
             if notes.is_tracked:
                 error, now_us = "" if counter == "dequeued" else notes.error, self._now_us
                 end_outcome(self._tr, self._layout, packed, notes, counter, result=result, error=error, now_us=now_us)

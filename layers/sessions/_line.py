@@ -28,7 +28,7 @@ from fdbqueue.lowlevel import (
 from ..leases._lease import Disposition
 from ..leases._leases import Leases
 from ..leases._timers import due_timers
-from ..leases._transitions import ERROR_BYTES, Moves, Retry, at_rest, cut, is_over
+from ..leases._transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut, is_over
 from ._records import (
     OPEN,
     RENEWING,
@@ -125,7 +125,9 @@ class Line:
         lent = replace(pointer, current=current, since_us=now_us)
         return stored_pointer(lent), Held(lent, row, bytes(state) if state.present() else None)
 
-    def expire(self, tr: Transaction, moves: Moves, packed: bytes, stored: bytes, now_us: int) -> Steps[Disposition]:
+    def expire(
+        self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int
+    ) -> Steps[Disposition]:
         """Count a failed attempt of the item in progress, and give the session back to its place."""
         notes, pointer = notes_of(stored), pointer_of(stored)
         session = self.session(pointer.name, pointer.generation)
@@ -145,7 +147,7 @@ class Line:
     def fail(
         self,
         tr: Transaction,
-        moves: Moves,
+        moves: Transitions,
         turn: Turn,
         stored: bytes,
         head: Head,
@@ -195,7 +197,7 @@ class Line:
     def pass_on(
         self,
         tr: Transaction,
-        moves: Moves,
+        moves: Transitions,
         turn: Turn,
         head: Head,
         *,
@@ -243,7 +245,9 @@ class Line:
         yield from self._end(tr, moves, session, record, dead=head.dead)
         return Disposition.available
 
-    def keep(self, tr: Transaction, moves: Moves, turn: Turn, current: bytes, used: int, expires_at_us: int) -> Notes:
+    def keep(
+        self, tr: Transaction, moves: Transitions, turn: Turn, current: bytes, used: int, expires_at_us: int
+    ) -> Notes:
         """Keep a session for its next item. Return the notes of its lease."""
         now_us = self.leases.now_us()
         notes = replace(turn.notes, expires_at_us=expires_at_us)
@@ -272,7 +276,7 @@ class Line:
         return weight * self.rules.quantum
 
     def arrived(
-        self, tr: Transaction, session: Session, record: Record | None, *, visible_at_us: int, moves: Moves
+        self, tr: Transaction, session: Session, record: Record | None, *, visible_at_us: int, moves: Transitions
     ) -> Steps[None]:
         """See to the pointer of a session that got an item, which is available at a time; 0: now."""
         if record is None:
@@ -289,7 +293,7 @@ class Line:
             moves.tally("dequeued", 1)
         yield from self._enter(tr, moves, session, record, visible_at_us=visible_at_us)
 
-    def withdraw(self, tr: Transaction, moves: Moves, record: Record) -> Steps[bool]:
+    def withdraw(self, tr: Transaction, moves: Transitions, record: Record) -> Steps[bool]:
         """Take a session's pointer out of the line. Return False if it is leased: its worker will see the record."""
         ready = tr.get(self.layout.available.key(record.pointer))
         sleeping = yield tr.get(self.layout.delayed.key(record.pointer))
@@ -304,7 +308,7 @@ class Line:
         return True
 
     def enter_if_ready(
-        self, tr: Transaction, moves: Moves, session: Session, record: Record, *, now_us: int
+        self, tr: Transaction, moves: Transitions, session: Session, record: Record, *, now_us: int
     ) -> Steps[None]:
         """Give a session without a pointer one, to sleep if all its items are delayed, or end it if it has none."""
         head = yield from session.look(tr, limit=1)
@@ -324,7 +328,7 @@ class Line:
     def _enter(
         self,
         tr: Transaction,
-        moves: Moves,
+        moves: Transitions,
         session: Session,
         record: Record,
         *,
@@ -351,7 +355,7 @@ class Line:
         else:
             self._write(tr, session, changed)
 
-    def _end(self, tr: Transaction, moves: Moves, session: Session, record: Record, *, dead: bool) -> Steps[None]:
+    def _end(self, tr: Transaction, moves: Transitions, session: Session, record: Record, *, dead: bool) -> Steps[None]:
         """End a session that has no items. It keeps dead letters and its state, and nothing else.
 
         A session that is being removed loses these too. Then its next generation begins, if it has items.

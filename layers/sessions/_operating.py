@@ -10,7 +10,7 @@ from fdbqueue import CodecError, FormatError, Position
 from fdbqueue.lowlevel import KeyValue, ReadTransaction, Steps, Transaction, notes_of, pack, rows
 
 from ..leases._dead_letters import as_new
-from ..leases._transitions import Moves, at_rest
+from ..leases._transitions import Transitions, at_rest
 from ._line import Line
 from ._records import REFUSING, RENEWING, Record, record_of
 from ._session import Session, SessionMoves
@@ -41,7 +41,7 @@ class Operating:
         record = record or Record()
         if record.paused:
             return
-        moves = Moves(tr, self._line.layout)
+        moves = Transitions(tr, self._line.layout)
         if record.pointer and (yield from self._line.withdraw(tr, moves, record)):
             record = replace(record, pointer=b"", asleep_until_us=0)
         moves.finish()
@@ -84,7 +84,7 @@ class Operating:
             packed, notes = session.layout.dead.packed(row.key), notes_of(row.value)
             moves.leave_dead(packed)
             moves.enter_available(packed, row.value, as_new(notes))
-            moves.set_beside(packed, notes)
+            moves.set_dependent(packed, notes)
         moves.finish()
         if record is not None and (found or record.blocked):
             yield from self._go_on(tr, session, replace(record, blocked=""))
@@ -109,7 +109,7 @@ class Operating:
         if record.pointer or record.paused or record.blocked:
             self._line.write(tr, session, record)
             return
-        moves = Moves(tr, self._line.layout)
+        moves = Transitions(tr, self._line.layout)
         yield from self._line.enter_if_ready(tr, moves, session, record, now_us=self._line.leases.now_us())
         moves.finish()
 

@@ -27,7 +27,7 @@ from fdbqueue.lowlevel import (
 
 from ..leases._backoff import immediately
 from ..leases._timers import FIRE_LIMIT, NEXT_TIMERS, due_timers, fire_due, readable
-from ..leases._transitions import Moves, Retry, is_over
+from ..leases._transitions import Retry, Transitions, is_over
 from ._records import Keys, name_of
 
 SHARDS = 16
@@ -63,7 +63,7 @@ class Head:
         return Head([row for row in self.rows if row.key not in done], self.wake_at_us, self.timers, self.dead)
 
 
-class SessionMoves(Moves):
+class SessionMoves(Transitions):
     """The moves of one session's items in a transaction. They also change the totals of all sessions."""
 
     __slots__ = ("_session",)

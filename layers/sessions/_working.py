@@ -15,7 +15,7 @@ from ..leases._enqueueing import Encoded
 from ..leases._lease import Disposition, Lease
 from ..leases._leases import this_consumer
 from ..leases._times import seconds_or_none
-from ..leases._transitions import Moves, is_over
+from ..leases._transitions import Transitions, is_over
 from ._lease import SessionHandle, SessionLease, SessionRef
 from ._line import Line, Turn, read_turn
 from ._records import REFUSING, RENEWING, Held, name_of, pack_name, record_of
@@ -134,7 +134,7 @@ class Working(Generic[V]):
             return  # the lease has expired
         if blocked:
             turn.record = replace(turn.record, blocked=blocked)
-        moves = Moves(tr, self._line.layout)
+        moves = Transitions(tr, self._line.layout)
         yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us())
         moves.finish()
 
@@ -143,7 +143,7 @@ class Working(Generic[V]):
         of_sessions: dict[bytes, list[int]] = {}
         for at, item in enumerate(items):
             of_sessions.setdefault(item.label, []).append(at)
-        moves = Moves(tr, self._line.layout)
+        moves = Transitions(tr, self._line.layout)
         under_way = [
             (places, started(self._append_to(tr, moves, name, [items[at][:2] for at in places], level, notes)))
             for name, places in of_sessions.items()
@@ -155,7 +155,7 @@ class Working(Generic[V]):
         return [positions[at] for at in range(len(items))]
 
     def _append_to(
-        self, tr: Transaction, moves: Moves, name: bytes, items: list[Stored], level: int, notes: Notes
+        self, tr: Transaction, moves: Transitions, name: bytes, items: list[Stored], level: int, notes: Notes
     ) -> Steps[list[Position]]:
         session = self._line.session(name)
         # By snapshot: the record also says where the pointer is, which changes nothing for an enqueue. All other
@@ -217,7 +217,7 @@ class Working(Generic[V]):
     def ack(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None) -> Steps[None]:
         """Remove the item in progress, and give the session back to the end of the line."""
         turn, head = yield from self._done(tr, ref, state)
-        moves = Moves(tr, self._line.layout)
+        moves = Transitions(tr, self._line.layout)
         yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), to="tail")
         moves.finish()
 
@@ -233,7 +233,7 @@ class Working(Generic[V]):
         over = used >= self._line.quota(ref.session)
         if over and row is not None and not (yield from self._line.others_wait(tr, now_us)):
             over, used = False, 0
-        moves = Moves(tr, self._line.layout)
+        moves = Transitions(tr, self._line.layout)
         if row is None or over or turn.record.paused or is_over(notes_of(row.value), now_us):
             to: Literal["place", "tail"] = "tail" if over else "place"
             yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us, used=used, to=to)
@@ -271,7 +271,7 @@ class Working(Generic[V]):
         value = yield tr.get(turn.session.layout.available.key(turn.pointer.current))
         if not value.present():
             raise self._lost(ref)
-        moves = Moves(tr, self._line.layout)
+        moves = Transitions(tr, self._line.layout)
         now_us = self._line.leases.now_us()
         fate = yield from self._line.fail(
             tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=delay_us, error=error
@@ -282,7 +282,7 @@ class Working(Generic[V]):
     def snooze(self, tr: Transaction, ref: SessionRef, delay_us: int) -> Steps[None]:
         """Give the session back for some time."""
         turn, head = yield from self.turn(tr, ref)
-        moves = Moves(tr, self._line.layout)
+        moves = Transitions(tr, self._line.layout)
         yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), delay_us=delay_us)
         moves.finish()
 
@@ -290,7 +290,7 @@ class Working(Generic[V]):
         """Extend the lease. Return its new end."""
         turn, _ = yield from self.turn(tr, ref)
         expires_at_us = self._line.leases.now_us() + duration_us
-        moves = Moves(tr, self._line.layout)
+        moves = Transitions(tr, self._line.layout)
         self._line.keep(tr, moves, turn, turn.pointer.current, turn.pointer.used, expires_at_us)
         moves.finish()
         return expires_at_us

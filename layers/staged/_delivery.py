@@ -42,7 +42,7 @@ from ..leases._lease import Disposition, Lease, LeaseHandle, lease_of
 from ..leases._leases import Leases
 from ..leases._taking import UNTAKEABLE, LifeOver, Predicate
 from ..leases._timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
-from ..leases._transitions import Moves, at_rest, is_over
+from ..leases._transitions import Transitions, at_rest, is_over
 from ._allotments import Allotment, Got, HeadRead, Served
 
 ITEMS_AT_ONCE = 256
@@ -157,7 +157,7 @@ class Delivery:
         """
         now_us, seen = look.now_us, look.limit
         limit = min(most, sum(allotment.wanted for allotment in allotments))
-        moves = Moves(tr, self._layout, now_us)
+        moves = Transitions(tr, self._layout, now_us)
         served = Served()
         try:
             overdue, found = yield from self.see(tr, look)
@@ -217,7 +217,7 @@ class Delivery:
             tr.add_read_conflict_range(begin, row.key)
             begin = row.key + b"\x00"
         tr.add_read_conflict_range(begin, own[-1].key + b"\x00")
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout)
         token = os.urandom(TOKEN_BYTES)
         for row, position, notes, item, allotment in opened:
             packed = self._layout.available.packed(row.key)
@@ -292,7 +292,7 @@ class Delivery:
         # With conflicts: of a reclaim and this transaction, only one commits.
         by_place = {pack(lease.position): lease for lease in granted}
         found = yield from read_leased(tr, self._layout.leased, sorted(by_place))
-        moves = Moves(tr, self._layout, now_us)
+        moves = Transitions(tr, self._layout, now_us)
         asked = False
         got: list[Got] = []
         readable = True
@@ -354,7 +354,7 @@ class Delivery:
         each.
         """
         now_us = self._leases.now_us()
-        moves = Moves(tr, self._layout, now_us)
+        moves = Transitions(tr, self._layout, now_us)
         yield from moves.ask()
         leased = []
         for got in unclaimed:
@@ -365,7 +365,7 @@ class Delivery:
                 stored = self._write_chunks(tr, got) if is_chunked(got.stored) else got.stored
                 fate = moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
                 if fate is not Disposition.expired:
-                    moves.set_beside(got.packed, got.notes)
+                    moves.set_dependent(got.packed, got.notes)
                 moves.tally("dequeued", -1)
         for got, read in leased:
             value = yield read
@@ -383,7 +383,7 @@ class Delivery:
     def _give(
         self,
         tr: Transaction,
-        moves: Moves,
+        moves: Transitions,
         found: list[KeyValue],
         allotments: list[Allotment],
         served: Served,
@@ -415,7 +415,7 @@ class Delivery:
         return dealt
 
     def _give_one(
-        self, tr: Transaction, moves: Moves, row: KeyValue, allotment: Allotment, token: bytes, now_us: int
+        self, tr: Transaction, moves: Transitions, row: KeyValue, allotment: Allotment, token: bytes, now_us: int
     ) -> Steps[bool]:
         """Give an item to an allotment. Return False if the item's life was over."""
         notes, packed = notes_of(row.value), self._layout.available.packed(row.key)
@@ -440,7 +440,7 @@ class Delivery:
     def _give_to(
         self,
         tr: Transaction,
-        moves: Moves,
+        moves: Transitions,
         row: KeyValue,
         position: Position,
         item: Item | None,
@@ -463,7 +463,7 @@ class Delivery:
 
     def _own(
         self,
-        moves: Moves,
+        moves: Transitions,
         item: Item,
         packed: bytes,
         stored: bytes,
@@ -479,7 +479,14 @@ class Delivery:
         return Got(lease_of(item, lent), packed, stored, notes, lent)
 
     def _lend(
-        self, moves: Moves, packed: bytes, stored: bytes, notes: Notes, allotment: Allotment, token: bytes, now_us: int
+        self,
+        moves: Transitions,
+        packed: bytes,
+        stored: bytes,
+        notes: Notes,
+        allotment: Allotment,
+        token: bytes,
+        now_us: int,
     ) -> Notes:
         expires_at_us = now_us + allotment.duration_us
         lent = replace(

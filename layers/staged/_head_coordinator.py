@@ -121,7 +121,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
     def joined(self, ticket: Caller) -> None:
         """Make the leader look again for a call that does not wait. The leader may be resting on an empty queue."""
         if not ticket.leads and not ticket.argument.patient:
-            self.line.ring()
+            self.line.wake()
 
     def unclaimed(self, ticket: Caller) -> Steps[None]:
         yield from self._put_back(ticket.db, ticket.result or [])
@@ -356,8 +356,8 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         """Collect what was granted. Else fulfill if our request is the first in order, or else wait."""
         self._contention_stats.looks += 1
         request = self._place.own_request()
-        bell = self.line.new_bell()
-        turn = Attempt(tr, self.line.waiting(), request=request, bell=bell)
+        changed = self.line.new_change()
+        turn = Attempt(tr, self.line.waiting(), request=request, changed=changed)
         grant_key = self._requests.grant_key(request.wish.client)
         # Plain reads: a process that fulfills, withdraws or collects this request at the same time conflicts with it.
         granted, own = tr.get(grant_key), tr.get(request.key)
@@ -469,7 +469,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             if due_us is not None:
                 seconds = min(seconds, (due_us - now_us) / 1e6)
         yield tr.commit()
-        return [*watches, turn.bell], max(seconds, 0.001)
+        return [*watches, turn.changed], max(seconds, 0.001)
 
     def _withdraw(self, tr: Transaction, request: Request) -> Steps[None]:
         # A plain read: a grant at the same time conflicts with it, and then this transaction reads again.

@@ -90,7 +90,7 @@ class RelaxedHead(Head):
 class RelaxedQueue(QueueWithLeases[V]):
     """A queue whose consumers pick among its first items.
 
-    Its verbs take a transaction, in which they compose, or a database; every verb has an awaitable form.
+    Its verbs take a database, or a transaction that they become part of; every verb has an awaitable form.
 
     Args:
         queue: the queue, its `Leases`, whose policy and clock it follows, or a layer that has leases, such as a

@@ -42,7 +42,7 @@ from ..leases._lease import Lease, LeaseHandle, LeaseRef, lease_of
 from ..leases._leases import Leases
 from ..leases._taking import Taken, Terms
 from ..leases._timers import next_due_us
-from ..leases._transitions import Moves
+from ..leases._transitions import Transitions
 from ..staged._requests import REQUEST_SECONDS, Request, Wish
 from ._cursor import Habit
 from ._waiters import WaitingLine
@@ -100,7 +100,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         on_retry: Callable[[FDBError], None],
         *,
         every: float = REQUEST_SECONDS,
-        sole: bool = False,
+        exclusive_all: bool = False,
     ) -> None:
         super().__init__()
         self._leases = leases
@@ -113,7 +113,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         self._waiters = line
         self._client = os.urandom(RANDOM_BYTES)
         self._every = every
-        self._sole = sole
+        self._exclusive_all = exclusive_all
         self._grant_key = line.grant_key(self._client)
         self._habit = Habit()
         self._request: Request | None = None
@@ -227,7 +227,7 @@ class Awaiting(Batcher[None, list[Lease]]):
             return True
         if (yield from self._stand_behind(tr, look, request)):
             return False
-        if not self._sole:
+        if not self._exclusive_all:
             wrote, again = yield from self._waiters.dispatch(tr, now_us, self._habit)
             if wrote or again:
                 return wrote
@@ -291,7 +291,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         The reads are plain: of a reclaim and this transaction, one commits.
         """
         now_us, terms = self._leases.now_us(), self._terms
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout)
         reads = [(handle, tr.get(self._layout.leased.key(pack(handle.position)))) for handle in granted]
         leases = []
         for handle, read in reads:
@@ -342,6 +342,6 @@ class Awaiting(Batcher[None, list[Lease]]):
         if value.present():
             tr.clear(self._grant_key)
             return self._waiters.granted(bytes(value))
-        if woken and not self._sole:
+        if woken and not self._exclusive_all:
             self._waiters.look_anew(tr)
         return []

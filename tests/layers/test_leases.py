@@ -101,7 +101,7 @@ def test_a_stale_token_can_do_nothing(db: Any, leases: Leases, clock: Clock) -> 
         lambda: leases.snooze(db, stale, delay=1),
         lambda: leases.extend(db, stale),
     ):
-        with pytest.raises(LeaseLost, match="somebody else took the item") as lost:
+        with pytest.raises(LeaseLost, match="another consumer took the item") as lost:
             attempt()
         assert lost.value.lost == [stale.position]
     leases.ack(db, fresh)
@@ -170,7 +170,7 @@ def test_a_handle_that_was_written_down_acks(db: Any, leases: Leases) -> None:
     text = str(lease_of(leases, db).handle)
     leases.ack(db, LeaseHandle.parse(text))
     assert keys(db, leases) == []
-    with pytest.raises(ValueError, match="no handle"):
+    with pytest.raises(ValueError, match="not a lease's handle"):
         LeaseHandle.parse("7:xy")
 
 

@@ -108,10 +108,10 @@ def test_a_grant_whose_lease_was_lost_is_not_collected(db: Any, queue: Queue, le
     queue.enqueue(db, "a")
     lease = leases.lease(db, duration=60)
     assert lease is not None
-    serving = Delivery(leases)
+    delivery = Delivery(leases)
     stale = LeaseHandle(lease.position, b"an older token")
     tr = db.create_transaction()
-    assert run(serving.collect(tr, [stale], Allotment(1, 0, "", own=True))) == []
+    assert run(delivery.collect(tr, [stale], Allotment(1, 0, "", own=True))) == []
     tr.commit().wait()
     leases.ack(db, lease)
 

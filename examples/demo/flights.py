@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fdbqueue.cli.demo.errors import DemoError
+from examples.demo.errors import DemoError
 
 COLUMNS = {
     "year": "INT",

@@ -1,13 +1,19 @@
-"""The demo knows whether Spark can run here, and says what would make it so."""
+"""The demo as a program: it reports what Spark lacks here, and fails with a message."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from fdbqueue.cli.demo import java
+from examples.demo import java
+from examples.demo.__main__ import app
+from fdbqueue.cli import errors
 from tests.cli.test_terminal import on_terminal
+
+DEMO = (sys.executable, "-m", "examples.demo")
 
 
 @pytest.fixture
@@ -56,7 +62,7 @@ def test_without_java_the_demo_says_so_and_loads_by_the_plain_bulk_call(only_on_
     pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'fdbqueue[spark]'")
     folder = only_on_path / "demo"
 
-    code, shown = on_terminal("demo", "--folder", str(folder), "--rows", "1000", url="")
+    code, shown = on_terminal("--folder", str(folder), "--rows", "1000", url="", command=DEMO)
 
     assert code == 0
     assert "Without Spark, since there is no Java: sudo apt-get install openjdk-17-jre-headless" in " ".join(
@@ -64,3 +70,21 @@ def test_without_java_the_demo_says_so_and_loads_by_the_plain_bulk_call(only_on_
     )
     assert "through the plain bulk call" in shown
     assert "1,000 of 1,000" in shown
+
+
+def test_a_folder_that_the_demo_cannot_write_is_an_error_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+
+    arguments = ["--folder", str(tmp_path / "file"), "--url", f"file:{tmp_path / 'db'}", "--no-spark"]
+    refused = CliRunner().invoke(app, arguments)
+
+    assert refused.exit_code == errors.ENGINE
+    assert "The flights can't be unpacked" in refused.stderr
+
+
+def test_the_demo_explains_its_options() -> None:
+    shown = CliRunner().invoke(app, ["--help"])
+
+    assert shown.exit_code == 0
+    assert "--consumers" in shown.stdout
+    assert "COMMAND" not in shown.stdout

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from fdbqueue.cli.demo.errors import DemoError
+from examples.demo.errors import DemoError
 
 MAX_RESTARTS = 20
 WATCH_SECONDS = 0.1
@@ -22,7 +22,7 @@ class Child:
     def __init__(self, name: str, module: str, arguments: Sequence[str], folder: Path) -> None:
         self.name = name
         self.restarts = 0
-        self._command = [sys.executable, "-m", f"fdbqueue.cli.demo.{module}", *arguments]
+        self._command = [sys.executable, "-m", f"examples.demo.{module}", *arguments]
         self._log = folder / f"{name.replace(' ', '-')}.log"
         self._log.write_bytes(b"")
         self._process = self._start()

@@ -37,7 +37,7 @@ def heard(store: Store, key: bytes = b"a") -> threading.Event:
 
 def until_asleep(store: Store) -> None:
     """Wait until whoever watches sleeps: a bell rung before might be what wakes them."""
-    while not store.bell.asleep[0]:
+    while not store.notifier.asleep[0]:
         time.sleep(0.001)
     time.sleep(0.05)
 
@@ -94,9 +94,9 @@ def test_where_the_bell_cannot_be_heard_who_watches_looks_by_itself(
 ) -> None:
     monkeypatch.setattr(notifier, "_libc", system())
     descriptors = len(os.listdir("/dev/fd"))
-    ear = notifier.Listener(str(tmp_path), bytearray(1))
+    listener = notifier.Listener(str(tmp_path), bytearray(1))
     assert len(os.listdir("/dev/fd")) == descriptors, "nothing is left open"
-    ear.close()
+    listener.close()
     with opened(tmp_path) as store:
         event = heard(store)
         processes.run(set_one, str(tmp_path), "fsync")

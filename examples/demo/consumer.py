@@ -1,6 +1,6 @@
 """A consumer of the demo: takes flights out, some at a time, until there are no more.
 
-Run as ``python -m fdbqueue.cli.demo.consumer URL QUEUE NAME BATCH``.
+Run as ``python -m examples.demo.consumer URL QUEUE NAME BATCH``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sys
 from typing import Any
 
 import fdbqueue
-from fdbqueue.cli.demo.flights import DIGEST_BITS, fingerprint_of_item
-from fdbqueue.cli.demo.results import Results, Tally
+from examples.demo.flights import DIGEST_BITS, fingerprint_of_item
+from examples.demo.results import Results, Tally
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import NOT_COMMITTED
 

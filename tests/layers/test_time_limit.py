@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 from fdbqueue.layers.smart import _time_limit
-from fdbqueue.layers.smart._time_limit import Overrun, TimeLimit, within
+from fdbqueue.layers.smart._time_limit import TimeLimit, TimeLimitExceeded, within
 
 
 def wait_busily(done: threading.Event) -> None:
@@ -25,7 +25,7 @@ def wait_busily(done: threading.Event) -> None:
 def test_a_time_limit_that_is_not_reached_stops_nobody_later() -> None:
     for _ in range(100):
         within(0.06, lambda: sum(range(100)))
-    with pytest.raises(Overrun):
+    with pytest.raises(TimeLimitExceeded):
         within(0.05, partial(wait_busily, threading.Event()))
     assert sum(range(2_000_000)) == 1_999_999_000_000
 
@@ -44,7 +44,7 @@ class Gate:
 
 
 def raised_late(at: int | None, monkeypatch: pytest.MonkeyPatch) -> tuple[int, TimeLimit, Gate]:
-    """Raise `Overrun` at one of the steps behind the end of a call with a time limit; return how many steps there were.
+    """Raise `TimeLimitExceeded` at a step after the end of a call with a time limit. Return the number of steps.
 
     A step is where Python looks for exceptions that were sent: a function begins, or a call has ended.
     """
@@ -63,11 +63,11 @@ def raised_late(at: int | None, monkeypatch: pytest.MonkeyPatch) -> tuple[int, T
         if event in ("call", "c_return") and frame.f_code is not raised_late.__code__:
             steps += 1
             if steps - 1 == at:
-                raise Overrun
+                raise TimeLimitExceeded
 
     try:
         within(60.0, partial(sys.setprofile, step))
-    except Overrun:
+    except TimeLimitExceeded:
         pass
     finally:
         sys.setprofile(None)
@@ -86,7 +86,7 @@ def test_wherever_an_exception_comes_late_no_other_is_sent_afterwards(monkeypatc
 
 def test_however_many_exceptions_come_late_no_other_is_sent_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     def raise_at_once(limit: TimeLimit) -> None:
-        raise Overrun
+        raise TimeLimitExceeded
 
     monkeypatch.setattr(TimeLimit, "settle", raise_at_once)
     _, limit, _ = raised_late(None, monkeypatch)
@@ -96,7 +96,7 @@ def test_however_many_exceptions_come_late_no_other_is_sent_afterwards(monkeypat
 
 STOPPED_AND_TRACED = """
 import sys
-from fdbqueue.layers.smart._time_limit import Overrun, within
+from fdbqueue.layers.smart._time_limit import TimeLimitExceeded, within
 
 def forever():
     while True:
@@ -105,7 +105,7 @@ def forever():
 for _ in range(3):
     try:
         within(0.01, forever)
-    except Overrun:
+    except TimeLimitExceeded:
         pass
 sys.settrace(lambda frame, event, argument: None)
 (lambda: None)()
@@ -127,7 +127,7 @@ def test_a_call_is_stopped_when_its_time_is_over_and_again_when_it_goes_on_for_a
         limit.stop_if_due(due)
         limit.settle()
 
-    with pytest.raises(Overrun):
+    with pytest.raises(TimeLimitExceeded):
         stopped()
     limit.running = False
     assert (limit.stopped, limit.due) == (True, due + 100)
@@ -139,13 +139,13 @@ def test_a_call_that_catches_even_that_is_told_to_have_run_too_long() -> None:
             wait_busily(threading.Event())
         return "done"
 
-    with pytest.raises(Overrun):
+    with pytest.raises(TimeLimitExceeded):
         within(0.05, stubborn)
 
 
 STOPPED_IN_A_CHILD = """
 import os, signal
-from fdbqueue.layers.smart._time_limit import Overrun, within
+from fdbqueue.layers.smart._time_limit import TimeLimitExceeded, within
 
 def forever():
     while True:
@@ -157,7 +157,7 @@ if not child:
     signal.alarm(30)
     try:
         within(0.01, forever)
-    except Overrun:
+    except TimeLimitExceeded:
         os._exit(0)
 raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

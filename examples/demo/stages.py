@@ -10,12 +10,12 @@ from typing import Any
 from rich.console import Console
 
 import fdbqueue
-from fdbqueue.cli.demo.check import verdict
-from fdbqueue.cli.demo.children import Child, running, watch
-from fdbqueue.cli.demo.flights import prepare
-from fdbqueue.cli.demo.java import why_no_spark
-from fdbqueue.cli.demo.results import LOADER, Results, Tally
-from fdbqueue.cli.demo.screen import Stage, progress_of, table_of
+from examples.demo.check import verdict
+from examples.demo.children import Child, running, watch
+from examples.demo.flights import prepare
+from examples.demo.java import why_no_spark
+from examples.demo.results import LOADER, Results, Tally
+from examples.demo.screen import Stage, progress_of, table_of
 
 BATCH = 500
 SPARK_BATCH = 4_000

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from examples.demo.flights import DIGEST_BITS, Flights
 from fdbqueue import Queue, transactional
-from fdbqueue.cli.demo.flights import DIGEST_BITS, Flights
 from fdbqueue.engine import Subspace, Transaction
 
 LOADER = "loader"

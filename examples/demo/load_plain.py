@@ -1,6 +1,6 @@
 """The demo's load without Spark: bulk calls, each in a transaction that also records the load's progress.
 
-Run as ``python -m fdbqueue.cli.demo.load_plain URL QUEUE CSV BATCH``.
+Run as ``python -m examples.demo.load_plain URL QUEUE CSV BATCH``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import fdbqueue
+from examples.demo.flights import items
+from examples.demo.results import LOADER, Results, Tally
 from fdbqueue import transactional
-from fdbqueue.cli.demo.flights import items
-from fdbqueue.cli.demo.results import LOADER, Results, Tally
 
 
 def load(url: str, results: Results, path: Path, batch: int) -> None:

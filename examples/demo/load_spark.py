@@ -1,6 +1,6 @@
 """The demo's load by Spark: the CSV file as a DataFrame, written to the queue exactly once.
 
-Run as ``python -m fdbqueue.cli.demo.load_spark URL QUEUE CSV JOB FOLDER BATCH``.
+Run as ``python -m examples.demo.load_spark URL QUEUE CSV JOB FOLDER BATCH``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 import fdbqueue
-from fdbqueue.cli.demo.flights import COLUMNS, MISSING
-from fdbqueue.cli.demo.results import Results, Tally
+from examples.demo.flights import COLUMNS, MISSING
+from examples.demo.results import Results, Tally
 from fdbqueue.spark import job_report, register
 
 PARENT_LOOK_SECONDS = 0.5

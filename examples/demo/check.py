@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.cli.demo.flights import Flights
-from fdbqueue.cli.demo.results import LOADER, Results, Tally
+from examples.demo.flights import Flights
+from examples.demo.results import LOADER, Results, Tally
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def arrivals(leases: Leases, db: Any) -> int:
 
 def known(leases: Leases) -> str | None:
     """Return whom this process takes for the sole one."""
-    return leases.layout.sole
+    return leases.layout.exclusive_all
 
 
 async def until(condition: Callable[[], bool]) -> None:
