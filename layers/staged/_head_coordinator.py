@@ -278,7 +278,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return turn
 
     def _claim(self, tr: Transaction) -> Steps[Attempt]:
-        """Take the items that are assigned to our request, or collect what was granted to it.
+        """Take the items that are assigned to our request, or collect the leases granted to it.
 
         The requests in front of it take their own items.
         """
@@ -353,7 +353,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return True
 
     def _look(self, tr: Transaction) -> Steps[Attempt]:
-        """Collect what was granted. Else fulfill if our request is the first in order, or else wait."""
+        """Collect the granted leases. Else fulfill if our request is the first in order, or else wait."""
         self._contention_stats.looks += 1
         request = self._place.own_request()
         changed = self.line.new_change()
@@ -378,7 +378,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return (yield from self._act(tr, turn, look, request, standing))
 
     def _collect(self, tr: Transaction, turn: Attempt, grant_key: bytes, granted: list[LeaseHandle]) -> Steps[None]:
-        """Take what was granted. Usable leases need no commit. (docs/adr/0076)"""
+        """Take the granted leases. Usable leases need no commit. (docs/adr/0076)"""
         turn.request = None
         self._hints.met = time.monotonic()
         if self._duration_us == granted_us(self._duration_us):
