@@ -109,7 +109,20 @@ class Notes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """When it became a dead letter."""
     beside: tuple[bytes, ...] = msgspec.field(default=(), name="b")
     """Its dependent keys, which are removed together with the item. Each entry is the part of such a key between the
-    queue's prefix and the item's packed position (`Layout.beside_keys`)."""
+    queue's prefix and the item's packed position (`Layout.dependent_keys`)."""
+    keep_s: int = msgspec.field(default=0, name="k")
+    """How many seconds its outcome is kept for its completion; 0: it has no completion (`outcomes.py`)."""
+    then: tuple[tuple[bytes, bytes], ...] = msgspec.field(default=(), name="n")
+    """Its follow-ups: the prefix of each one's queue, and its packed position there (`outcomes.py`)."""
+    held: bool = msgspec.field(default=False, name="h")
+    """Whether it is a follow-up that still waits for another item or group."""
+    group: str = msgspec.field(default="", name="g")
+    """The group that it is a member of (`groups.py`)."""
+
+    @property
+    def is_tracked(self) -> bool:
+        """Return whether somebody must learn of its end."""
+        return bool(self.keep_s or self.then or self.group)
 
 
 NO_NOTES = Notes()

@@ -12,9 +12,10 @@ enqueue needs to know the order. (docs/adr/0060)
 | --- | --- | --- |
 | ``(index, random)`` | item envelope (`items.py`) | enqueue |
 | ``("lease", index, random)`` | the envelope of an item that is leased | `layers/leases` |
-| ``("delay", index, random)`` | the envelope of an item that waits for its time | `layers/leases` |
+| ``("delay", index, random)`` | the envelope of an item that waits for its time or for another item | `layers/leases` |
 | ``("dead", index, random)`` | the envelope of a dead letter | `layers/leases` |
-| ``("timer", at_us, index, random, kind)`` | empty; when its lease, its delay or its life ends | `layers` |
+| ``("timer", at_us, index, random, kind)`` | empty; the end of its lease, delay, life or outcome | `layers` |
+| ``("completion", index, random)`` | what became of the item, for its completion | `outcomes.py` |
 | ``("chunk", index, random, n)`` | the n-th piece of a payload over 90,000 bytes | enqueue |
 | ``(True,)`` | the high-water mark: indices up to it are not given again; and the queue's order | `layers` |
 | ``("level", rank)`` | 8 bytes as a count: available items of a rank below 256 (`stats.py`) | all that move items |
@@ -75,8 +76,10 @@ MAX_KEY_BYTES = 10_000
 """FoundationDB's limit."""
 APPENDED_BYTES = 2_100
 """The most bytes that follow a queue's prefix in a key. The id of a Spark job is the longest name there."""
-LEASE, DELAY, TTL = "lease", "delay", "ttl"
-"""Kinds of timers: the lease, the delay or the time to live that ends at that time."""
+LEASE, DELAY, TTL, RESULT = "lease", "delay", "ttl", "result"
+"""Kinds of timers: the lease, the delay or the time to live that ends at that time, or the outcome kept until then."""
+GO, DROP = "go", "drop"
+"""Kinds of timers of held follow-ups, due at once: the item becomes available, or is removed."""
 TAKEN = b"\x00\x00"
 """Added to the key of a taken item, this ends the range that is cleared with the item.
 
@@ -200,6 +203,7 @@ class Layout:
         "available",
         "begin",
         "chunks",
+        "completions",
         "copies",
         "counts",
         "dead",
@@ -262,6 +266,8 @@ class Layout:
         self.high_water_mark_key: bytes = self.space.pack((True,))
         self.has_high_water_mark = False
         self.chunks = self.space["chunk"]
+        # This sorts before the requests: a staged dequeue reads the keys from the first request up to the items.
+        self.completions = Place(self.space["completion"].key())
         self.counts = self.space["count"]
         self.level_counts = self.space["level"]
         self._count_keys: dict[str, bytes] = {}
@@ -441,6 +447,8 @@ def level_range(rank: int) -> tuple[bytes, bytes]:
 def _keys_in_a_row(prefix: bytes, index: int, amount: int, random: bytes) -> list[bytes]:
     """Return packed positions behind `prefix`. Runs of up to 256 differ only in the last byte of the index."""
     tail = b"\x01%b\x00" % random.replace(b"\x00", b"\x00\xff")
+    if amount == 1:
+        return [prefix + _pack_integer(index) + tail]
     ends = [last + tail for last in _BYTES] if amount > len(_BYTES) else []
     end = index + amount
     keys: list[bytes] = []

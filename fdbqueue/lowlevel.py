@@ -7,6 +7,7 @@ They come from the queue and the engine, where their docstrings are.
 from __future__ import annotations
 
 from fdbqueue.adaptive_limit import AdaptiveLimit
+from fdbqueue.appending import append_items, write_chunks
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
 from fdbqueue.browse import Browser, Pace, Pages, pages
 from fdbqueue.check import items_of_all_places
@@ -29,7 +30,7 @@ from fdbqueue.engine.steps import Steps, finished, pause, rows, run, run_async, 
 from fdbqueue.engine.transactional import attempts, is_database, only_database, only_transaction
 from fdbqueue.errors import FormatError
 from fdbqueue.exclusive import keep_out, made_exclusive
-from fdbqueue.high_water_mark import LastIndex, give_up_to, raise_high_water_mark, read_high_water_mark
+from fdbqueue.high_water_mark import LastIndex, raise_high_water_mark, read_high_water_mark
 from fdbqueue.items import (
     NO_NOTES,
     Envelope,
@@ -51,8 +52,11 @@ from fdbqueue.items import (
 )
 from fdbqueue.layout import (
     DELAY,
+    DROP,
+    GO,
     LEASE,
     RANDOM_BYTES,
+    RESULT,
     TAKEN,
     TTL,
     Layout,
@@ -64,6 +68,11 @@ from fdbqueue.layout import (
     rank_of,
 )
 from fdbqueue.order import MAX_RANK
+from fdbqueue.outcomes import HELD_US, MAX_RESULT_BYTES, encode_result, read_record
+from fdbqueue.outcomes import begin as begin_outcome
+from fdbqueue.outcomes import end as end_outcome
+from fdbqueue.outcomes import forget as forget_outcome
+from fdbqueue.outcomes import reopen as reopen_outcome
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
 from fdbqueue.verbs import verb
 
@@ -72,11 +81,16 @@ __all__ = [
     "COMMIT_UNKNOWN_RESULT",
     "COUNTED_RANKS",
     "DELAY",
+    "DROP",
+    "GO",
+    "HELD_US",
     "LEASE",
     "MAX_RANK",
+    "MAX_RESULT_BYTES",
     "NOT_COMMITTED",
     "NO_NOTES",
     "RANDOM_BYTES",
+    "RESULT",
     "TAKEN",
     "TOO_MANY_WATCHES",
     "TRANSACTION_TIMED_OUT",
@@ -108,18 +122,22 @@ __all__ = [
     "Versionstamp",
     "announce",
     "announces",
+    "append_items",
     "arrivals_since",
     "arrivals_until",
     "attempts",
+    "begin_outcome",
     "check_values",
     "chunks_of",
     "count",
     "count_levels",
+    "encode_result",
+    "end_outcome",
     "envelope",
     "envelope_without_notes",
     "fdb_tuple",
     "finished",
-    "give_up_to",
+    "forget_outcome",
     "has_notes",
     "headers_of",
     "is_chunked",
@@ -145,7 +163,9 @@ __all__ = [
     "read_counts",
     "read_high_water_mark",
     "read_level_counts",
+    "read_record",
     "read_stats",
+    "reopen_outcome",
     "rows",
     "run",
     "run_async",
@@ -157,4 +177,5 @@ __all__ = [
     "wait_in_thread",
     "wants_arrivals",
     "with_notes",
+    "write_chunks",
 ]

@@ -11,12 +11,13 @@ The public classes are here too, so one import is enough. Their modules are load
 `priority`         levels of urgency, and earliest deadline first
 `subscriptions`    named consumers with selectors and credit
 `smart`            compare a new item with the queued ones, in the enqueueing transaction
+`results`          wait for an item's result; let other items follow it
 `oplog`            log every change to a queue
 =================  ====================================================================================
 
 A layer keeps all its keys under the queue's own subspace. Each layer is a folder: its ``__init__`` has the recipe and
 the public names, and a name that begins with an underscore is internal. `common` has parts that several layers use.
-Imports go one way: leases <- common <- staged <- priority, smart, subscriptions <- consumer.
+Imports go one way: leases <- common <- staged <- priority, smart, subscriptions, results <- consumer.
 
 The folder is at the top of the repository. ``fdbqueue/layers`` is a symbolic link to it, and `fdbqueue.layers` is its
 only import name.
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .leases import DeadLetters, Disposition, Lease, LeaseHandle, Leases, constant, exponential, immediately
     from .oplog import OperationLog
     from .priority import AmqpLevels, EarliestDeadline, Levels, PriorityQueue
+    from .results import Completion, Done, FollowUp, Results
     from .smart import (
         EVERYTHING,
         NOTHING,
@@ -56,14 +58,17 @@ if TYPE_CHECKING:
 _ROOMS = {
     "ACKED": "consumer",
     "AmqpLevels": "priority",
+    "Completion": "results",
     "Consumer": "consumer",
     "ConsumerReport": "consumer",
     "DeadLetters": "leases",
     "Deadlines": "smart",
     "Decision": "smart",
+    "Done": "results",
     "EVERYTHING": "smart",
     "EarliestDeadline": "priority",
     "Disposition": "leases",
+    "FollowUp": "results",
     "Lease": "leases",
     "LeaseHandle": "leases",
     "Leases": "leases",
@@ -80,6 +85,7 @@ _ROOMS = {
     "PriorityQueue": "priority",
     "RelaxedQueue": "staged",
     "Resend": "smart",
+    "Results": "results",
     "Selector": "subscriptions",
     "SmartQueue": "smart",
     "Snooze": "consumer",
@@ -102,13 +108,16 @@ __all__ = [
     "OWN_KEY",
     "OWN_TYPE",
     "AmqpLevels",
+    "Completion",
     "Consumer",
     "ConsumerReport",
     "DeadLetters",
     "Deadlines",
     "Decision",
     "Disposition",
+    "Done",
     "EarliestDeadline",
+    "FollowUp",
     "Lease",
     "LeaseHandle",
     "Leases",
@@ -123,6 +132,7 @@ __all__ = [
     "RelaxedQueue",
     "Replace",
     "Resend",
+    "Results",
     "Selector",
     "SmartQueue",
     "Snooze",

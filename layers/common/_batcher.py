@@ -252,8 +252,12 @@ class Batcher(ABC, Generic[A, R]):
         """Take back the result of a call whose caller was cancelled at that moment."""
         yield from ()
 
-    def call(self, ticket: PendingCall[A, R]) -> Steps[PendingCall[A, R]]:
-        """Wait until the call is served or its deadline has passed. Return the call."""
+    def call(self, ticket: PendingCall[A, R]) -> Steps[R | None]:
+        """Wait until the call is served or its deadline has passed. Return its result, or raise its error.
+
+        Returns None if the deadline passed without a result. An interruption until the very return is noticed here, so
+        that no result is lost.
+        """
         try:
             self.line.join(ticket)
             self.joined(ticket)
@@ -269,13 +273,15 @@ class Batcher(ABC, Generic[A, R]):
                     yield from self._rest(ticket, *alarm)
             if ticket.leads or not ticket.settled:
                 yield from finish(self._leave(ticket))
+            if ticket.error is not None:
+                raise ticket.error
+            return ticket.result
         except GeneratorExit:
             in_thread(self._leave(ticket, cancelled=True))
             raise
         except BaseException:
             yield from finish(self._leave(ticket, cancelled=True))
             raise
-        return ticket
 
     def _work(self, leader: PendingCall[A, R]) -> Steps[Alarm | None]:
         try:
@@ -287,6 +293,8 @@ class Batcher(ABC, Generic[A, R]):
                 in_thread(self._pass_on(leader))
             raise
         if gone:
+            for future in alarm[0] if alarm is not None else ():
+                future.cancel()
             yield from self._pass_on(leader)
         return alarm
 
@@ -362,10 +370,3 @@ class TransactionBatcher(Batcher[A, R]):
     def _fail(self, batch: list[PendingCall[A, R]], error: BaseException) -> None:
         for ticket in batch:
             self.line.settle(ticket, None, error)
-
-
-def result_of(ticket: PendingCall[Any, R]) -> R | None:
-    """Return a call's result, or raise its error; None if its deadline passed without a result."""
-    if ticket.error is not None:
-        raise ticket.error
-    return ticket.result

@@ -17,12 +17,13 @@ from fdbqueue import LeaseLost, Position
 from fdbqueue.lowlevel import TRANSACTION_TIMED_OUT, Database, FDBError, run, run_async
 
 from ..common._handlers import ACKED, Handler, Snooze, Threads, in_context, is_async
+from ..leases._done import Done
 from ..leases._lease import Disposition, Lease
 from ..leases._leases import Leases
 from ..staged._staged import StagedQueue
 from ..subscriptions._subscription import Subscription
 from ._background import Background
-from ._holds import BATCH_ITEMS, Hold, all_not_lost
+from ._holds import BATCH_ITEMS, Hold, all_acked, all_not_lost
 from ._terms import ConsumerReport, Terms
 
 GIVE_BACK_SECONDS = 5.0
@@ -283,6 +284,13 @@ class Run:
             else:
                 hold.ends_at = time.monotonic() + timeout
                 result = await _within(timeout, self._result_of(lease))
+            if isinstance(result, Done) or lease.wants_result:
+                hold.result = done = Done.of(None if result is ACKED else result)
+                done.check()  # here, so that a result that can't be stored fails this attempt only
+                if done.follow_ups:
+                    hold.settling = True
+                    await self._settle(hold, self._leases.ack.aio(self._db, lease, result=done), "acked")
+                    return
         except Snooze as snooze:
             await self._settle(hold, self._leases.snooze.aio(self._db, lease, delay=snooze.seconds), "snoozed")
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
@@ -344,7 +352,7 @@ class Run:
     def _ack_what_is_done(self) -> None:
         while self._done:
             batch = [self._done.popleft() for _ in range(min(len(self._done), BATCH_ITEMS))]
-            lost = run(all_not_lost(self._db, self._leases, self._leases.ack_many.steps, batch))
+            lost = run(all_acked(self._db, self._leases, batch))
             self.loop.call_soon_threadsafe(self._acked, batch, lost)
 
     def _acked(self, batch: list[Hold], lost: list[Hold]) -> None:

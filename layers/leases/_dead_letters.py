@@ -25,6 +25,7 @@ from fdbqueue.lowlevel import (
     notes_of,
     pack,
     read_high_water_mark,
+    reopen_outcome,
     rows,
     started,
     verb,
@@ -148,7 +149,7 @@ class DeadLetters(Generic[V]):
     def _batch(self, tr: Transaction, begin: bytes, end: bytes, limit: int, deal: _Deal) -> Steps[tuple[int, bytes]]:
         """Handle some dead letters. Return how many, and the key from which the rest begins."""
         # By snapshot, with a conflict for each one that is handled: items that die meanwhile cause no conflict.
-        moves = Transitions(tr, self._layout)
+        moves = Transitions(tr, self._layout, self._now_us())
         asked = started(moves.ask())
         found = yield from rows(tr.snapshot, begin, end, limit=limit)
         yield from asked
@@ -159,7 +160,7 @@ class DeadLetters(Generic[V]):
 
     def _batch_named(self, tr: Transaction, places: list[bytes], deal: _Deal) -> Steps[tuple[int, int]]:
         """Handle the first dead letters at these places. Return how many, and how many places were read."""
-        moves = Transitions(tr, self._layout)
+        moves = Transitions(tr, self._layout, self._now_us())
         asked = started(moves.ask())
         keys = [self._layout.dead.key(packed) for packed in places]
         reads = [started(rows(tr.snapshot, key, key + b"\x00", limit=1)) for key in keys]
@@ -193,8 +194,8 @@ class DeadLetters(Generic[V]):
         return dealt, looked_at
 
     def _to_place(self, tr: Transaction, moves: Transitions, row: KeyValue, notes: Notes) -> Steps[int]:
-        yield from ()
         packed = self._layout.dead.packed(row.key)
+        yield from reopen_outcome(tr, self._layout, packed, _as_new(notes))
         moves.leave_dead(packed)
         moves.enter_available(packed, row.value, _as_new(notes))
         moves.set_dependent(packed, notes)
@@ -210,7 +211,8 @@ class DeadLetters(Generic[V]):
         if is_chunked(row.value):
             size += yield from self._move_chunks(tr, old, position)
         moves.leave_dead(self._layout.dead.packed(row.key))
-        moves.enter_available(pack(position), row.value, _as_new(notes))
+        # A completion names the old position, and has been told that the item died.
+        moves.enter_available(pack(position), row.value, structs.replace(_as_new(notes), keep_s=0))
         moves.set_dependent(pack(position), notes)
         return size
 

@@ -21,6 +21,7 @@ from fdbqueue.lowlevel import (
     leaves_in_doubt,
     new_random,
     pack,
+    write_chunks,
 )
 
 from ._transitions import Transitions
@@ -99,8 +100,7 @@ def _append(tr: Transaction, queue: Queue, batch: _Batch, notes: Notes) -> Steps
             moves.enter_delayed(pack(position), stored, notes)
         else:
             moves.enter_available(pack(position), stored, notes)
-        for number, chunk in enumerate(chunks):
-            tr.set(layout.chunk_key(position, number), chunk)
+        write_chunks(tr, layout, position, chunks)
     moves.tally("enqueued", len(positions))
     moves.finish()
     return positions

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from msgspec import structs
 
 from fdbqueue import LeaseLost, Queue
-from fdbqueue.lowlevel import Notes, Place, Steps, Transaction, notes_of, pack, rows, started
+from fdbqueue.lowlevel import Notes, Place, Steps, Transaction, encode_result, notes_of, pack, rows, started
 
+from ._done import Done
 from ._lease import Disposition, Lease, LeaseHandle, LeaseRef
 from ._transitions import Retry, Transitions
 
@@ -40,22 +41,36 @@ class Holding:
         self._layout = queue.layout
         self._retry = retry
 
-    def ack(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[None]:
-        """Remove the items."""
+    def ack(self, tr: Transaction, leases: list[LeaseRef], done: list[Done], *, now_us: int) -> Steps[None]:
+        """Remove the items. Store a result, and enqueue follow-ups, for each.
+
+        Args:
+            done: the results, in the order of the leases; empty: all of them None.
+        """
         held = yield from self._held(tr, leases)
-        moves = Transitions(tr, self._layout)
+        by_place = {pack(lease.position): one for lease, one in zip(leases, done, strict=True)} if done else {}
+        # Before the first write: a result that can't be stored must leave all leases with their holder.
+        results = {
+            packed: encode_result(by_place[packed].result)
+            for packed, _, notes in held
+            if notes.keep_s and packed in by_place
+        }
+        for one in by_place.values():
+            for follow_up in one.follow_ups:
+                yield from follow_up.enqueue(tr)
+        moves = Transitions(tr, self._layout, now_us)
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)
-            moves.vanish(packed, stored, "dequeued")
+            moves.vanish(packed, stored, "dequeued", result=results.get(packed, b""))
         moves.finish()
 
-    def ack_unchanged(self, tr: Transaction, live: Iterable[Live]) -> None:
+    def ack_unchanged(self, tr: Transaction, live: Iterable[Live], *, now_us: int) -> None:
         """Remove items whose leases were live at the version at which the transaction begins.
 
         The conflict on each leased item's key detects a transaction that ended or took away its lease since that
         version.
         """
-        moves = Transitions(tr, self._layout)
+        moves = Transitions(tr, self._layout, now_us)
         for one in live:
             tr.add_read_conflict_key(self._layout.leased.key(one.packed))
             moves.leave_leased(one.packed, one.notes)
@@ -66,7 +81,7 @@ class Holding:
         self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int | None, error: str
     ) -> Steps[list[Disposition]]:
         """Give back items whose attempts have failed."""
-        moves = Transitions(tr, self._layout)
+        moves = Transitions(tr, self._layout, now_us)
         asked = started(moves.ask())
         held = yield from self._held(tr, leases)
         yield from asked
@@ -82,7 +97,7 @@ class Holding:
         self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int
     ) -> Steps[list[Disposition]]:
         """Give items back without counting an attempt."""
-        moves = Transitions(tr, self._layout)
+        moves = Transitions(tr, self._layout, now_us)
         asked = started(moves.ask())
         held = yield from self._held(tr, leases)
         yield from asked

@@ -11,9 +11,8 @@ from fdbqueue import CheckFailed, CodecError, FormatError, Position, Queue
 from fdbqueue.lowlevel import NO_NOTES, Item, KeyValue, Notes, Steps, Transaction, notes_of, size_of, started
 
 from ._head import Head
-from ._lease import Lease
+from ._lease import Lease, lease_of
 from ._timers import FIRE_LIMIT, due_timers, fire_due
-from ._times import seconds_or_none
 from ._transitions import Retry, Transitions, is_over
 
 TAKE_BYTES = 2_000_000
@@ -101,7 +100,7 @@ class Taking:
         due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
         head = started(self._head.first(tr, limit=terms.limit))
         overdue = yield from due
-        moves = Transitions(tr, self._layout)
+        moves = Transitions(tr, self._layout, now_us)
         try:
             if overdue:
                 _, all_fired = yield from fire_due(tr, self._layout, moves, overdue, now_us=now_us, retry=self._retry)
@@ -202,14 +201,4 @@ def _lend(
     )
     moves.leave_available(packed, notes, cleared=True)
     moves.enter_leased(packed, stored, lent)
-    return Lease(
-        item.position,
-        item.value,
-        item.headers,
-        terms.token,
-        lent.expires_at_us / 1e6,
-        lent.attempt,
-        terms.consumer,
-        notes.error,
-        seconds_or_none(notes.ttl_at_us),
-    )
+    return lease_of(item, lent)

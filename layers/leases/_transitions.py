@@ -27,6 +27,7 @@ from fdbqueue.lowlevel import (
     announce,
     count,
     count_levels,
+    end_outcome,
     has_notes,
     is_chunked,
     kept_size_of,
@@ -69,13 +70,18 @@ class Retry:
 
 
 class Transitions:
-    """The items' state transitions in one transaction. Call `enter` or `vanish` after each `leave`, then `finish`."""
+    """The state transitions of one transaction. Call `enter` or `vanish` after each `leave`, then `finish`.
+
+    Args:
+        now_us: the time, in microseconds, at which outcomes are stored; None: that of the wall clock.
+    """
 
     __slots__ = (
         "_away",
         "_exclusive_all",
         "_layout",
         "_levels",
+        "_now_us",
         "_returned",
         "_tally",
         "_tr",
@@ -84,9 +90,10 @@ class Transitions:
         "subscribed",
     )
 
-    def __init__(self, tr: Transaction, layout: Layout) -> None:
+    def __init__(self, tr: Transaction, layout: Layout, now_us: int | None = None) -> None:
         self._tr = tr
         self._layout = layout
+        self._now_us = now_us
         self._tally: dict[str, int] = {}
         self._levels: dict[int | None, int] = {}
         self._away = b""
@@ -214,6 +221,8 @@ class Transitions:
         """Add an item to the dead letters, and clear its dependent keys: for other layers it is out of the queue."""
         self._tr.set(self._layout.dead.key(packed), with_notes(stored, notes))
         self._clear_dependent(packed, notes)
+        if notes.is_tracked:
+            end_outcome(self._tr, self._layout, packed, notes, "dead", error=notes.error, now_us=self._now_us)
         self.tally("dead", 1)
 
     def rewrite(self, place: Place, packed: bytes, stored: bytes, was: Notes, notes: Notes) -> None:
@@ -233,12 +242,20 @@ class Transitions:
         for key in self._layout.dependent_keys(notes.beside, packed):
             self._tr.clear(key)
 
-    def vanish(self, packed: bytes, stored: bytes, counter: str) -> None:
-        """Remove an item, and count it as "dequeued", "expired", "purged" or "deleted"."""
+    def vanish(self, packed: bytes, stored: bytes, counter: str, *, result: bytes = b"") -> None:
+        """Remove an item, and count it as "dequeued", "expired", "purged" or "deleted".
+
+        Args:
+            result: the encoded result of its handler, for its completion.
+        """
         if is_chunked(stored):
             self._tr.clear_range(*self._layout.chunk_range_of(packed))
         if has_notes(stored):
-            self._clear_dependent(packed, notes_of(stored))
+            notes = notes_of(stored)
+            self._clear_dependent(packed, notes)
+            if notes.is_tracked:
+                error, now_us = "" if counter == "dequeued" else notes.error, self._now_us
+                end_outcome(self._tr, self._layout, packed, notes, counter, result=result, error=error, now_us=now_us)
         self.tally(counter, 1)
 
     def put_back(self, packed: bytes, stored: bytes, notes: Notes, *, now_us: int, delay_us: int) -> Disposition:
@@ -259,8 +276,8 @@ class Transitions:
 
         An item whose time to live is over is removed instead, also at its last attempt.
         """
-        # The notes also list the item's dependent keys, and their size is limited.
-        error = cut(error, ERROR_BYTES - sum(map(len, notes.beside)))
+        # The notes also list the item's dependent keys and follow-ups, and their size is limited.
+        error = cut(error, max(0, ERROR_BYTES - size_beside(notes)))
         if delay_us is None:
             # Before the first write: if a policy raises, the item must keep its place.
             delay_us = retry.delay_us(notes.attempt)
@@ -276,12 +293,24 @@ def is_over(notes: Notes, now_us: int) -> bool:
     return 0 < notes.ttl_at_us <= now_us
 
 
-_AT_REST: dict[str, Any] = {"token": b"", "expires_at_us": 0, "visible_at_us": 0, "died_at_us": 0, "subscription": ""}
+_AT_REST: dict[str, Any] = {
+    "token": b"",
+    "expires_at_us": 0,
+    "visible_at_us": 0,
+    "died_at_us": 0,
+    "subscription": "",
+    "held": False,
+}
 
 
 def at_rest(notes: Notes, **changes: Any) -> Notes:
     """Return the notes of an item without a lease, with changes."""
     return structs.replace(notes, **{**_AT_REST, **changes})
+
+
+def size_beside(notes: Notes) -> int:
+    """Return the size of what an item's notes list: dependent keys, follow-ups and the group."""
+    return sum(map(len, notes.beside)) + sum(len(prefix) + len(at) for prefix, at in notes.then) + len(notes.group)
 
 
 def cut(text: str, size_bytes: int) -> str:

@@ -21,6 +21,7 @@ from fdbqueue.lowlevel import (
     notes_of,
     pack,
     started,
+    write_chunks,
 )
 
 from ..leases._transitions import Transitions
@@ -147,7 +148,7 @@ class Admitting:
         position = None
         if entering is not None:
             position = Position((yield from next_index), new_random(), rank=entering.rank)
-        moves = Transitions(tr, self._layout)
+        moves = Transitions(tr, self._layout, now_us)
         self._remove(moves, going)
         if rewritten is not None:
             self._rewrite(tr, moves, rewritten)
@@ -217,7 +218,7 @@ class Admitting:
         enter = moves.enter_delayed if notes.visible_at_us else moves.enter_available
         enter(packed, entering.stored, notes)
         moves.set_dependent(packed, notes)
-        self._write_chunks(tr, position, entering.new.payload)
+        write_chunks(tr, self._layout, position, chunks_of(entering.new.payload))
         self._wake_monitors(tr, notes)
         moves.tally("enqueued", 1)
 
@@ -271,12 +272,8 @@ class Admitting:
                 tr.set(self._layout.prefix + part + packed, version if part.startswith(copies) else b"")
         if any(part.startswith(copies) for part in new.told):
             tr.add(self._layout.resent_key, _ONE)
-        self._write_chunks(tr, position_of(self._layout, packed), new.payload)
+        write_chunks(tr, self._layout, position_of(self._layout, packed), chunks_of(new.payload))
         self._wake_monitors(tr, new.notes)
-
-    def _write_chunks(self, tr: Transaction, position: Position, payload: bytes) -> None:
-        for number, chunk in enumerate(chunks_of(payload)):
-            tr.set(self._layout.chunk_key(position, number), chunk)
 
     def _wake_monitors(self, tr: Transaction, notes: Notes) -> None:
         """Wake the monitors if there is a deadline. The atomic add changes the key without a conflict."""
@@ -300,7 +297,7 @@ def _check_size(own: MessageType, beside: tuple[bytes, ...]) -> None:
     size_bytes = sum(map(len, beside))
     if size_bytes > DEPENDENT_NAMES_BYTES:
         raise ItemTooLarge(
-            f"The names of the dependent keys of the new {own.name!r} have {size_bytes:,} bytes,"
+            f"The key of the new {own.name!r}, and what else stands beside it, has {size_bytes:,} bytes,"
             f" over the limit of {DEPENDENT_NAMES_BYTES:,}. Use a shorter key, such as a hash of it."
         )
 

@@ -15,7 +15,7 @@ from ..common._composing import QueueWithLeases, leases_of
 from ..common._levels import PRIORITY, Levels
 from ..leases._leases import Leases
 from ..leases._times import check_timeout, check_waits, positive, visible_at
-from ..staged._dequeueing import Dequeueing
+from ..staged._delivery import Delivery
 from ._admitting import Admitting, Terms
 from ._batches import Batches, admit_all
 from ._capacity import Capacity
@@ -114,7 +114,7 @@ class SmartQueue(QueueWithLeases[Any]):
             Recipients(self.queue.layout),
             Bounds(max_items, max_bytes),
         )
-        self._dequeueing = Dequeueing(self.leases)
+        self._delivery = Delivery(self.leases)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(SmartQueue, **self._given), (self.leases,)
@@ -221,7 +221,7 @@ class SmartQueue(QueueWithLeases[Any]):
     @verb
     def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item]]:
         """Take up to `limit` first items out, in order; otherwise as `dequeue`."""
-        return (yield from self._dequeueing.take_out(tr, limit=limit))
+        return (yield from self._delivery.dequeue(tr, limit=limit))
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[SmartStats]:

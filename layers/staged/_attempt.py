@@ -9,7 +9,8 @@ from fdbqueue.lowlevel import NOT_COMMITTED, FDBError, Future, Transaction
 
 from ..common._batcher import Alarm, PendingCall
 from ..common._waiting import Promise
-from ._delivery import ITEMS_AT_ONCE, Allotment, Got
+from ._allotments import Allotment, Got
+from ._delivery import ITEMS_AT_ONCE
 from ._prefetch import Prefetch
 from ._requests import Request, Wish, granted_us
 

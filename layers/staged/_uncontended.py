@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction
 
 from ..leases._taking import UNTAKEABLE, LifeOver
+from ._allotments import HeadRead
 from ._attempt import Attempt, Unforeseen
-from ._delivery import Delivery, HeadRead
+from ._delivery import Delivery
 from ._prefetch import Prefetch
 from ._versions import RECENT_SECONDS
 

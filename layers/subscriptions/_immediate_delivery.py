@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import Position
-from fdbqueue.lowlevel import Notes, Steps, Transaction, chunks_of, envelope, kept_size_of, new_random, pack, started
+from fdbqueue.lowlevel import (
+    Notes,
+    Steps,
+    Transaction,
+    chunks_of,
+    envelope,
+    kept_size_of,
+    new_random,
+    pack,
+    started,
+    write_chunks,
+)
 
 from ..leases._lease import LeaseHandle
 from ..leases._leases import Leases
@@ -89,8 +100,7 @@ class ImmediateDelivery:
             moves.enter_available(new.packed, new.stored, new.notes)
             moves.tally("enqueued", 1)
             moves.finish()
-        for number, chunk in enumerate(chunks_of(payload)):
-            tr.set(self._layout.chunk_key(new.position, number), chunk)
+        write_chunks(tr, self._layout, new.position, chunks_of(payload))
         return Delivery(new.position, taker or None)
 
     def _to_exclusive_all(self, tr: Transaction, new: _New, now_us: int) -> Steps[str | None]:

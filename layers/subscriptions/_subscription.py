@@ -290,7 +290,7 @@ class Subscription(Generic[V]):
     def _fire_due(self, tr: Transaction, now_us: int) -> Steps[Transitions]:
         """Fire due timers, and return the moves."""
         due = yield from due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT)
-        moves = Transitions(tr, self._layout)
+        moves = Transitions(tr, self._layout, now_us)
         try:
             yield from fire_due(tr, self._layout, moves, due, now_us=now_us, retry=self.leases.retry)
         finally:

@@ -106,13 +106,13 @@ def enqueued(db: Any, consumer: Callable[[Leases], Any]) -> Sample:
 def pushed(db: Any, consumer: Callable[[Leases], Any]) -> Sample:
     """Enqueue by an enqueue that tries delivery, with as many waiting as there are items."""
     leases = new(db)
-    subscriptions, name = Subscriptions(leases), consumer(leases).name
+    subscriptions, one = Subscriptions(leases), consumer(leases)
     leases.queue.enqueue(db, ITEM)
-    leases.queue.dequeue(db)
+    leases.ack(db, one.lease(db))
     line = WaitingLine(leases.layout)
     tr = db.create_transaction()
     for stand in range(PUSHED):
-        wish = line.wish(os.urandom(8), name, leases.now_us() + int(1e9))
+        wish = line.wish(os.urandom(8), one.name, leases.now_us() + int(1e9))
         line.put(tr, line.key(stand.to_bytes(10, "big")), wish)
     tr.commit().wait()
 

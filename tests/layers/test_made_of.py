@@ -25,6 +25,7 @@ from fdbqueue.layers import (
     PriorityQueue,
     RelaxedQueue,
     Resend,
+    Results,
     SmartQueue,
     StagedQueue,
     Subscription,
@@ -67,6 +68,7 @@ THINGS: dict[str, Callable[[Queue], Any]] = {
     "PriorityQueue": lambda queue: PriorityQueue(queue, levels=2, max_attempts=1),
     "PriorityQueue by turns": lambda queue: PriorityQueue(queue, levels=2, weights=[1, 1], max_attempts=1),
     "RelaxedQueue": lambda queue: RelaxedQueue(_leases(queue)),
+    "Results": lambda queue: Results(_leases(queue)),
     "SmartQueue": _smart,
     "StagedQueue": lambda queue: StagedQueue(_leases(queue)),
     "Subscriptions": lambda queue: Subscriptions(_leases(queue)),
@@ -90,6 +92,7 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
     "PriorityQueue": lambda given: PriorityQueue(given, levels=2),
     "RelaxedQueue": RelaxedQueue,
     "Resend": Resend,
+    "Results": Results,
     "SmartQueue": SmartQueue,
     "StagedQueue": StagedQueue,
     "Subscriptions": Subscriptions,
@@ -97,7 +100,7 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
 }
 
 QUEUES = {"a Queue", "a Queue of texts"}
-STRICT = {"Leases", "PriorityQueue", "SmartQueue"}
+STRICT = {"Leases", "PriorityQueue", "Results", "SmartQueue"}
 ANY_HEAD = {*STRICT, "Leases by turns", "Leases in relaxed order", "PriorityQueue by turns", "RelaxedQueue"}
 WORKS = {
     "Consumer": {*ANY_HEAD, "Subscription"},
@@ -109,6 +112,7 @@ WORKS = {
     "PriorityQueue": QUEUES,
     "RelaxedQueue": {*QUEUES, *STRICT},
     "Resend": {"Leases", "Leases by turns", "Leases in relaxed order"},
+    "Results": {*ANY_HEAD, "Subscriptions"} - {"RelaxedQueue"},
     "SmartQueue": {"a Queue", *ANY_HEAD} - {"SmartQueue"},
     "StagedQueue": {*QUEUES, *ANY_HEAD},
     "Subscriptions": {*QUEUES, *STRICT},
@@ -126,6 +130,7 @@ REFUSED = {
     "PriorityQueue": r"as in PriorityQueue\(Queue\('jobs'\)\), .* other layers are made of the priority queue",
     "RelaxedQueue": r"takes a Queue or its Leases|A queue has one head: give Leases\(queue\)",
     "Resend": r"Use the `resend` of a SmartQueue",
+    "Results": r"Results takes Leases, as in Results\(Leases\(Queue\('orders'\)\)\), or a layer that enqueues in a tr",
     "SmartQueue": r"takes a Queue or its Leases|codec is a Messages, not 'str'|is a SmartQueue already.*: use it",
     "StagedQueue": r"takes a Queue or its Leases",
     "Subscriptions": r"takes a Queue or its Leases|go by the queue's order: give Leases\(queue\) without a head",
@@ -187,6 +192,7 @@ def test_a_layer_follows_the_policy_the_clock_and_the_head_of_what_it_is_made_of
 
 TAKE: dict[str, Callable[[Any, Any], Any]] = {
     "RelaxedQueue": lambda made, db: made.leases.lease(db),
+    "Results": lambda made, db: made.leases.lease(db),
     "SmartQueue": lambda made, db: made.leases.lease(db),
     "StagedQueue": lambda made, db: made.lease(db),
     "Subscriptions": lambda made, db: made.subscribe(db, "all").lease(db),

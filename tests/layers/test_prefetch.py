@@ -20,7 +20,8 @@ from fdbqueue.engine.transactional import attempts
 from fdbqueue.items import NO_NOTES, envelope
 from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.staged import StagedQueue, _delivery, _uncontended
-from fdbqueue.layers.staged._delivery import Delivery, Got
+from fdbqueue.layers.staged._allotments import Got
+from fdbqueue.layers.staged._delivery import Delivery
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, When
 from tests.helpers.held import HeldDatabase

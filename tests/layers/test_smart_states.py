@@ -14,7 +14,8 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import Messages, MessageType, SmartQueue
 from fdbqueue.layers.smart._decisions import Answer, Decision, Replace
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staged._delivery import Allotment, Delivery
+from fdbqueue.layers.staged._allotments import Allotment
+from fdbqueue.layers.staged._delivery import Delivery
 from tests.helpers.clock import Clock
 from tests.helpers.smart import (
     ORDER,

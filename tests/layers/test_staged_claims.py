@@ -16,7 +16,8 @@ from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.leases._transitions import Transitions
 from fdbqueue.layers.priority import WeightedHead
 from fdbqueue.layers.staged import RelaxedQueue, StagedQueue, _head_coordinator
-from fdbqueue.layers.staged._delivery import Allotment, Delivery
+from fdbqueue.layers.staged._allotments import Allotment
+from fdbqueue.layers.staged._delivery import Delivery
 from fdbqueue.layers.staged._requests import REQUEST_SECONDS, Request, Requests
 from fdbqueue.layers.staged._versions import PAUSE_CALLS, OwnVersion
 from fdbqueue.layers.subscriptions import Subscriptions

@@ -14,7 +14,8 @@ from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.leases._timers import FIRE_LIMIT
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator
-from fdbqueue.layers.staged._delivery import Allotment, Delivery
+from fdbqueue.layers.staged._allotments import Allotment
+from fdbqueue.layers.staged._delivery import Delivery
 from fdbqueue.layers.staged._requests import REQUEST_SECONDS, Request, Requests, Wish
 from fdbqueue.layout import pack
 from tests.helpers.clock import Clock

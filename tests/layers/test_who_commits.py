@@ -18,14 +18,17 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import only_database
 from fdbqueue.layers import (
+    Completion,
     Consumer,
     Deadlines,
+    FollowUp,
     Lease,
     Leases,
     Monitor,
     OperationLog,
     PriorityQueue,
     RelaxedQueue,
+    Results,
     SmartQueue,
     StagedQueue,
     Subscription,
@@ -64,6 +67,14 @@ class Scene:
         lease = self.leases.lease(self.db, duration=600)
         assert lease is not None
         return lease
+
+    @cached_property
+    def results(self) -> Results[Any]:
+        return Results(Leases(Queue(self.space["results"], codec="str")))
+
+    @cached_property
+    def completion(self) -> Completion[Any]:
+        return self.results.enqueue(self.db, "x", then=FollowUp(self.leases, "y"))
 
     @cached_property
     def staged(self) -> StagedQueue:
@@ -190,11 +201,13 @@ def _claim(scene: Scene) -> Claim:
 ITEM = {"type": "call", "n": 9}
 
 DATABASE_ONLY: dict[str, Callable[[Scene], Call]] = {
+    "Completion.at": lambda s: Call(s.completion.at),
     "Consumer.drain": lambda s: Call(_consumer(s).drain),
     "Consumer.run": lambda s: Call(_consumer(s).run),
     "Consumer.running": _running,
     "Monitor.run": lambda s: Call(_monitor(s).run),
     "Monitor.sweep": lambda s: Call(_monitor(s).sweep),
+    "Results.completion": lambda s: Call(s.results.completion, str(s.completion)),
     "StagedQueue.ack": lambda s: Call(s.staged.ack, s.lease),
     "StagedQueue.dequeue": lambda s: Call(s.staged.dequeue, timeout=None),
     "StagedQueue.dequeue_many": lambda s: Call(s.staged.dequeue_many),
@@ -210,6 +223,7 @@ DATABASE_ONLY: dict[str, Callable[[Scene], Call]] = {
 """Those that make their own transactions; their first parameter is called `db`."""
 
 EITHER: dict[str, Callable[[Scene], Call]] = {
+    "Completion.outcome": lambda s: Call(s.completion.outcome),
     "DeadLetters.browse": lambda s: Call(s.leases.dead.browse),
     "DeadLetters.purge": lambda s: Call(s.leases.dead.purge),
     "DeadLetters.redrive": lambda s: Call(s.leases.dead.redrive),
@@ -263,6 +277,7 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "Resend.register": lambda s: Call(s.smart.resend.register, "C"),
     "Resend.reset": lambda s: Call(s.smart.resend.reset, "B"),
     "Resend.unregister": lambda s: Call(s.smart.resend.unregister, "B"),
+    "Results.enqueue": lambda s: Call(s.results.enqueue, "new", delay=60, then=FollowUp(s.leases, "newer")),
     "SmartQueue.check": lambda s: Call(s.smart.check),
     "SmartQueue.dequeue": lambda s: Call(s.smart.dequeue),
     "SmartQueue.dequeue_many": lambda s: Call(s.smart.dequeue_many),
@@ -296,6 +311,8 @@ PARTS: dict[str, Callable[[Scene], Call]] = {
     "Deadlines.claim_next": lambda s: driven(s.deadlines.claim_next, until_us=1, lapsed_us=0, ended=None),
     "Deadlines.end": lambda s: driven(s.deadlines.end, _claim(s)),
     "Deadlines.next_us": lambda s: driven(s.deadlines.next_us, lead_us=None),
+    "FollowUp.enqueue": lambda s: driven(FollowUp(s.leases, "new").enqueue),
+    "FollowUp.hold": lambda s: driven(FollowUp(s.leases, "new").hold),
     "Leases.ack_unchanged": lambda s: Call(s.leases.ack_unchanged, list[Live]()),
     "Queue.next_index": lambda s: driven(s.queue.next_index, 1),
     "Queue.take_rows": lambda s: driven(s.queue.take_rows, [_row(s)]),
