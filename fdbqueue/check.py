@@ -43,12 +43,16 @@ class CheckReport:
         return not self.problems
 
 
-def check_queue(tr: Transaction | Database, layout: Layout) -> CheckReport:
-    """Check keys, envelopes, chunks and counters of one queue, for items in every state."""
+def check_queue(tr: Transaction | Database, layout: Layout, *, order: OrderCheck | None = None) -> CheckReport:
+    """Check keys, envelopes, chunks and counters of one queue, for items in every state.
+
+    Args:
+        order: checks the items' order; None: as of every queue.
+    """
     before = _read(tr, partial(read_stats, layout=layout))
     problems: list[str] = []
     twice: list[str] = []
-    order = OrderCheck()
+    order = order or OrderCheck()
     large: dict[Position, Chunked] = {}
     found = dict.fromkeys(PLACES, 0)
     previous = b""

@@ -135,6 +135,10 @@ class SubscriptionError(FdbQueueError):
     """A subscription does not exist, or another consumer has it exclusively; nothing was changed."""
 
 
+class SessionClosed(FdbQueueError):
+    """A session is being removed and takes no more items; nothing was written. Try again when it is gone."""
+
+
 class BulkInterrupted(FdbQueueError):
     """A bulk enqueue stopped when some of its values were in already, or may be. Its cause is the error that stopped
     it.

@@ -45,6 +45,11 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("unsent", number, index, random)`` | empty; an item that the recipient has still to fetch | `layers/smart` |
 | ``("fetched", number)`` | copies that the recipient fetched, not confirmed: one position, or "several" | same |
 | ``("resent",)`` | 8 bytes, by atomic adds: changes when copies are to be fetched again; watched | same |
+| ``("session", name)`` | a session's record: where its pointer is, whether it is paused, … | `layers/sessions` |
+| ``("items", name, generation, …)`` | a session's items: all keys of a queue, a level for a rank | same |
+| ``("line", …)`` | the line of ready sessions: all keys of a queue, whose items are pointers | same |
+| ``("state", name)`` | a session's state | same |
+| ``("summed", name, shard)`` | 8 bytes, by atomic adds: a total of all sessions | same |
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
 | ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
 

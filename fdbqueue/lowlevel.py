@@ -10,7 +10,7 @@ from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.appending import append_items, write_chunks
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
 from fdbqueue.browse import Browser, Pace, Pages, pages
-from fdbqueue.check import items_of_all_places
+from fdbqueue.check import check_queue, items_of_all_places
 from fdbqueue.codecs import CODEC_ERRORS, UNREADABLE, V
 from fdbqueue.engine.api import Database, Future, KeyValue, ReadTransaction, Transaction
 from fdbqueue.engine.errors import (
@@ -68,6 +68,7 @@ from fdbqueue.layout import (
     rank_of,
 )
 from fdbqueue.order import MAX_RANK
+from fdbqueue.ordercheck import NoOrderCheck
 from fdbqueue.outcomes import HELD_US, MAX_RESULT_BYTES, encode_result, read_record
 from fdbqueue.outcomes import begin as begin_outcome
 from fdbqueue.outcomes import end as end_outcome
@@ -110,6 +111,7 @@ __all__ = [
     "LastIndex",
     "Layout",
     "Name",
+    "NoOrderCheck",
     "Notes",
     "Pace",
     "Pages",
@@ -127,6 +129,7 @@ __all__ = [
     "arrivals_until",
     "attempts",
     "begin_outcome",
+    "check_queue",
     "check_values",
     "chunks_of",
     "count",

@@ -8,6 +8,7 @@ The public classes are here too, so one import is enough. Their modules are load
 `leases`           lend an item for a time: ack, nack, back-off, delays, dead letters
 `consumer`         run a handler for each leased item; `Watchdog` gives expired leases back
 `staged`           many consumers at one head, which wait without polling; `RelaxedQueue` gives up strict order
+`sessions`         items in order per session, one worker a session, a fair turn for each
 `priority`         levels of urgency, and earliest deadline first
 `subscriptions`    named consumers with selectors and credit
 `smart`            compare a new item with the queued ones, in the enqueueing transaction
@@ -17,7 +18,7 @@ The public classes are here too, so one import is enough. Their modules are load
 
 A layer keeps all its keys under the queue's own subspace. Each layer is a folder: its ``__init__`` has the recipe and
 the public names, and a name that begins with an underscore is internal. `common` has parts that several layers use.
-Imports go one way: leases <- common <- staged <- priority, smart, subscriptions, results <- consumer.
+Imports go one way: leases <- common <- staged <- priority, results, sessions, smart, subscriptions <- consumer.
 
 The folder is at the top of the repository. ``fdbqueue/layers`` is a symbolic link to it, and `fdbqueue.layers` is its
 only import name.
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from .oplog import OperationLog
     from .priority import AmqpLevels, EarliestDeadline, Levels, PriorityQueue
     from .results import Completion, Done, FollowUp, Results
+    from .sessions import UNCHANGED, SessionHandle, SessionInfo, SessionLease, Sessions, SessionStats
     from .smart import (
         EVERYTHING,
         NOTHING,
@@ -87,12 +89,18 @@ _ROOMS = {
     "Resend": "smart",
     "Results": "results",
     "Selector": "subscriptions",
+    "SessionHandle": "sessions",
+    "SessionInfo": "sessions",
+    "SessionLease": "sessions",
+    "SessionStats": "sessions",
+    "Sessions": "sessions",
     "SmartQueue": "smart",
     "Snooze": "consumer",
     "StagedQueue": "staged",
     "Subscription": "subscriptions",
     "Subscriptions": "subscriptions",
     "Replace": "smart",
+    "UNCHANGED": "sessions",
     "Watchdog": "consumer",
     "constant": "leases",
     "exponential": "leases",
@@ -107,6 +115,7 @@ __all__ = [
     "NOTHING",
     "OWN_KEY",
     "OWN_TYPE",
+    "UNCHANGED",
     "AmqpLevels",
     "Completion",
     "Consumer",
@@ -134,6 +143,11 @@ __all__ = [
     "Resend",
     "Results",
     "Selector",
+    "SessionHandle",
+    "SessionInfo",
+    "SessionLease",
+    "SessionStats",
+    "Sessions",
     "SmartQueue",
     "Snooze",
     "StagedQueue",

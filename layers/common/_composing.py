@@ -111,6 +111,8 @@ def _existing(given: object, wanted: str) -> Leases:
 def _remedy(given: object) -> str:
     if isinstance(getattr(given, "leases", None), Leases):
         return f" To take from all items of that queue, give the `leases` of this {type(given).__name__}."
+    if taken_by := getattr(given, "taken_by", ""):
+        return f" {taken_by}"
     if isinstance(given, Queue):
         return " Say what becomes of items that fail: Leases(queue), or Leases(queue, max_attempts=5)."
     return ""

@@ -195,9 +195,9 @@ class DeadLetters(Generic[V]):
 
     def _to_place(self, tr: Transaction, moves: Transitions, row: KeyValue, notes: Notes) -> Steps[int]:
         packed = self._layout.dead.packed(row.key)
-        yield from reopen_outcome(tr, self._layout, packed, _as_new(notes))
+        yield from reopen_outcome(tr, self._layout, packed, as_new(notes))
         moves.leave_dead(packed)
-        moves.enter_available(packed, row.value, _as_new(notes))
+        moves.enter_available(packed, row.value, as_new(notes))
         moves.set_dependent(packed, notes)
         return len(row.value)
 
@@ -212,7 +212,7 @@ class DeadLetters(Generic[V]):
             size += yield from self._move_chunks(tr, old, position)
         moves.leave_dead(self._layout.dead.packed(row.key))
         # A completion names the old position, and has been told that the item died.
-        moves.enter_available(pack(position), row.value, structs.replace(_as_new(notes), keep_s=0))
+        moves.enter_available(pack(position), row.value, structs.replace(as_new(notes), keep_s=0))
         moves.set_dependent(pack(position), notes)
         return size
 
@@ -238,5 +238,6 @@ def _most(limit: int | None, done: int) -> int:
     return BATCH_ITEMS if limit is None else min(BATCH_ITEMS, limit - done)
 
 
-def _as_new(notes: Notes) -> Notes:
+def as_new(notes: Notes) -> Notes:
+    """Return the notes of an item that was redriven."""
     return at_rest(structs.replace(notes, attempt=0, ttl_at_us=0))

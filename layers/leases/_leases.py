@@ -41,7 +41,7 @@ from ._stats import LeaseStats, Looks, read_lease_stats
 from ._taking import Taken, Taking, Terms
 from ._timer_check import check_timers
 from ._times import not_negative, positive, visible_at
-from ._transitions import Retry, cut
+from ._transitions import Custody, Retry, cut
 
 T = TypeVar("T")
 
@@ -120,9 +120,16 @@ class Leases(Generic[V]):
 
     def sparing(self, spares: Callable[[Position, bytes], bool]) -> Leases[V]:
         """Return a copy of these leases, for layers. It reclaims no expired lease for which `spares` is true."""
+        return self._with_retry(dataclasses.replace(self.retry, spares=spares))
+
+    def in_custody(self, custody: Custody) -> Leases[V]:
+        """Return a copy of these leases, for layers, in whose leases and expiries a layer takes part."""
+        return self._with_retry(dataclasses.replace(self.retry, custody=custody))
+
+    def _with_retry(self, retry: Retry) -> Leases[V]:
         own = copy.copy(self)
-        own.retry = dataclasses.replace(self.retry, spares=spares)
-        own._taking = Taking(own.queue, own.head, own.retry)
+        own.retry = retry
+        own._taking = Taking(own.queue, own.head, retry)
         return own
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from dataclasses import replace as changed
 
 from msgspec.structs import replace
 
@@ -160,7 +161,11 @@ class Taking:
                 haul.expired += 1
                 haul.dealt += 1
                 continue
-            haul.leases.append(_lend(moves, item, packed, row.value, notes, terms, now_us))
+            stored = row.value
+            if self._retry.custody is not None:
+                stored, value = yield from self._retry.custody.lend(tr, stored, now_us)
+                item = changed(item, value=value)
+            haul.leases.append(_lend(moves, item, packed, stored, notes, terms, now_us))
             haul.dealt += 1
 
 

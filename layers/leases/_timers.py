@@ -141,7 +141,12 @@ def fire_due(
         seen.add(packed)
         state, stored = found[0]
         written += len(stored)
-        reclaimed.append(_fire_one(moves, position, packed, kind, state, stored, now_us, retry))
+        if kind == LEASE and retry.custody is not None:
+            fate = yield from retry.custody.expire(tr, moves, packed, stored, now_us)
+            notes = notes_of(stored)
+            reclaimed.append(Reclaimed(position, kind, fate, notes.consumer, notes.attempt))
+        else:
+            reclaimed.append(_fire_one(moves, position, packed, kind, state, stored, now_us, retry))
     return reclaimed, True
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from msgspec import structs
 
@@ -47,6 +47,21 @@ ERROR_BYTES = 1_200
 """The number of bytes of an error's text that are stored."""
 
 
+class Custody(Protocol):
+    """What a layer does in the transaction that leases an item, and in the one in which such a lease expires.
+
+    For layers whose items stand for other items, as those of `fdbqueue.layers.sessions` do.
+    """
+
+    def lend(self, tr: Transaction, stored: bytes, now_us: int) -> Steps[tuple[bytes, Any]]:
+        """Return the bytes to store while the item is leased, and the value for its holder."""
+
+    def expire(
+        self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int
+    ) -> Steps[Disposition]:
+        """Move an item whose lease has expired, and return its disposition."""
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """The policy for an item whose attempt has failed."""
@@ -57,6 +72,8 @@ class Retry:
     """Returns its wait before the next attempt."""
     spares: Callable[[Position, bytes], bool] | None = None
     """Called with the position and token of an expired lease; if true, the lease is not reclaimed. None: all are."""
+    custody: Custody | None = None
+    """The layer that takes part when items are leased and leases expire; None: no layer does."""
 
     def is_last(self, attempt: int) -> bool:
         """Return whether an item becomes a dead letter after the failure of this attempt."""

@@ -7,12 +7,13 @@ back into their own places.
 from __future__ import annotations
 
 import os
+from dataclasses import replace as changed
 from itertools import islice
 from typing import cast
 
 from msgspec.structs import replace
 
-from fdbqueue import CodecError, FormatError, Item
+from fdbqueue import CodecError, FormatError, Item, Position
 from fdbqueue.lowlevel import (
     AdaptiveLimit,
     Database,
@@ -222,11 +223,7 @@ class Delivery:
             packed = self._layout.available.packed(row.key)
             tr.clear(row.key)  # only this key: claims of items behind it read the gap after it
             moves.leave_available(packed, notes, cleared=True)
-            if item is not None:
-                allotment.got.append(self._own(moves, item, packed, row.value, notes, allotment, token, look.now_us))
-            else:
-                self._lend(moves, packed, row.value, notes, allotment, token, look.now_us)
-                allotment.handles.append(LeaseHandle(position, token))
+            yield from self._give_to(tr, moves, row, position, item, notes, allotment, token, look.now_us)
         moves.finish()
         return True
 
@@ -435,14 +432,34 @@ class Delivery:
             moves.leave_available(packed, notes, cleared=True)
             moves.vanish(packed, row.value, "expired")
             return False
-        if allotment.own and item is not None:
-            moves.leave_available(packed, notes, cleared=True)
-            allotment.got.append(self._own(moves, item, packed, row.value, notes, allotment, token, now_us))
-        else:
-            moves.leave_available(packed, notes, cleared=True)
-            self._lend(moves, packed, row.value, notes, allotment, token, now_us)
-            allotment.handles.append(LeaseHandle(position, token))
+        moves.leave_available(packed, notes, cleared=True)
+        own = item if allotment.own else None
+        yield from self._give_to(tr, moves, row, position, own, notes, allotment, token, now_us)
         return True
+
+    def _give_to(
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        row: KeyValue,
+        position: Position,
+        item: Item | None,
+        notes: Notes,
+        allotment: Allotment,
+        token: bytes,
+        now_us: int,
+    ) -> Steps[None]:
+        """Take an item out or lease it for an allotment, which gets `item` or, if that is None, its handle."""
+        packed, stored = self._layout.available.packed(row.key), row.value
+        custody = self._leases.retry.custody
+        if custody is not None and allotment.duration_us:
+            stored, value = yield from custody.lend(tr, stored, now_us)
+            item = None if item is None else changed(item, value=value)
+        if item is not None:
+            allotment.got.append(self._own(moves, item, packed, stored, notes, allotment, token, now_us))
+        else:
+            self._lend(moves, packed, stored, notes, allotment, token, now_us)
+            allotment.handles.append(LeaseHandle(position, token))
 
     def _own(
         self,

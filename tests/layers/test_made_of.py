@@ -26,6 +26,7 @@ from fdbqueue.layers import (
     RelaxedQueue,
     Resend,
     Results,
+    Sessions,
     SmartQueue,
     StagedQueue,
     Subscription,
@@ -69,6 +70,7 @@ THINGS: dict[str, Callable[[Queue], Any]] = {
     "PriorityQueue by turns": lambda queue: PriorityQueue(queue, levels=2, weights=[1, 1], max_attempts=1),
     "RelaxedQueue": lambda queue: RelaxedQueue(_leases(queue)),
     "Results": lambda queue: Results(_leases(queue)),
+    "Sessions": lambda queue: Sessions(Queue(queue.layout.space, codec="str")),
     "SmartQueue": _smart,
     "StagedQueue": lambda queue: StagedQueue(_leases(queue)),
     "Subscriptions": lambda queue: Subscriptions(_leases(queue)),
@@ -93,6 +95,7 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
     "RelaxedQueue": RelaxedQueue,
     "Resend": Resend,
     "Results": Results,
+    "Sessions": Sessions,
     "SmartQueue": SmartQueue,
     "StagedQueue": StagedQueue,
     "Subscriptions": Subscriptions,
@@ -113,6 +116,7 @@ WORKS = {
     "RelaxedQueue": {*QUEUES, *STRICT},
     "Resend": {"Leases", "Leases by turns", "Leases in relaxed order"},
     "Results": {*ANY_HEAD, "Subscriptions"} - {"RelaxedQueue"},
+    "Sessions": {"a Queue of texts"},
     "SmartQueue": {"a Queue", *ANY_HEAD} - {"SmartQueue"},
     "StagedQueue": {*QUEUES, *ANY_HEAD},
     "Subscriptions": {*QUEUES, *STRICT},
@@ -131,6 +135,7 @@ REFUSED = {
     "RelaxedQueue": r"takes a Queue or its Leases|A queue has one head: give Leases\(queue\)",
     "Resend": r"Use the `resend` of a SmartQueue",
     "Results": r"Results takes Leases, as in Results\(Leases\(Queue\('orders'\)\)\), or a layer that enqueues in a tr",
+    "Sessions": r"as in Sessions\(Queue\('orders'\)\), not of |make no smart checks",
     "SmartQueue": r"takes a Queue or its Leases|codec is a Messages, not 'str'|is a SmartQueue already.*: use it",
     "StagedQueue": r"takes a Queue or its Leases",
     "Subscriptions": r"takes a Queue or its Leases|go by the queue's order: give Leases\(queue\) without a head",
@@ -169,6 +174,8 @@ def test_what_a_layer_can_not_follow_is_refused_with_the_remedy(queue: Queue, ma
         MAKERS[maker](given)
 
     assert re.search(REFUSED[maker], str(refused.value))
+    if thing == "Sessions" and "takes" in REFUSED[maker]:
+        assert "Sessions are taken by their own verbs" in str(refused.value)
     if thing in ("StagedQueue", "Subscriptions") and "takes" in REFUSED[maker]:
         assert f"give the `leases` of this {thing}" in str(refused.value)
 

@@ -29,6 +29,8 @@ from fdbqueue.layers import (
     PriorityQueue,
     RelaxedQueue,
     Results,
+    SessionLease,
+    Sessions,
     SmartQueue,
     StagedQueue,
     Subscription,
@@ -117,6 +119,22 @@ class Scene:
             smart.enqueue(self.db, {"type": "call", "n": number})
         smart.resend.fetch(self.db, "B")
         return smart
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        sessions = Sessions(Queue(self.space["sessions"], codec="str"), max_attempts=1)
+        sessions.enqueue_many(self.db, ["x", "y", "z"], session="ann")
+        failed = sessions.lease(self.db)
+        assert failed is not None
+        sessions.nack(self.db, failed)
+        sessions.enqueue(self.db, "x", session="bob")
+        return sessions
+
+    @cached_property
+    def session_lease(self) -> SessionLease:
+        lease = self.sessions.lease(self.db, duration=600)
+        assert lease is not None
+        return lease
 
     @cached_property
     def deadlines(self) -> Deadlines:
@@ -278,6 +296,30 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "Resend.reset": lambda s: Call(s.smart.resend.reset, "B"),
     "Resend.unregister": lambda s: Call(s.smart.resend.unregister, "B"),
     "Results.enqueue": lambda s: Call(s.results.enqueue, "new", delay=60, then=FollowUp(s.leases, "newer")),
+    "Sessions.ack": lambda s: Call(s.sessions.ack, s.session_lease),
+    "Sessions.ack_and_next": lambda s: Call(s.sessions.ack_and_next, s.session_lease),
+    "Sessions.check": lambda s: Call(s.sessions.check),
+    "Sessions.clear": lambda s: Call(s.sessions.clear),
+    "Sessions.dead": lambda s: Call(s.sessions.dead, "ann"),
+    "Sessions.enqueue": lambda s: Call(s.sessions.enqueue, "new", session="ann"),
+    "Sessions.enqueue_many": lambda s: Call(s.sessions.enqueue_many, ["new"], session="ann"),
+    "Sessions.extend": lambda s: Call(s.sessions.extend, s.session_lease),
+    "Sessions.info": lambda s: Call(s.sessions.info, "ann"),
+    "Sessions.lease": lambda s: Call(s.sessions.lease),
+    "Sessions.list": lambda s: Call(s.sessions.list),
+    "Sessions.nack": lambda s: Call(s.sessions.nack, s.session_lease),
+    "Sessions.pause": lambda s: Call(s.sessions.pause, "ann"),
+    "Sessions.purge": lambda s: Call(s.sessions.purge, "ann"),
+    "Sessions.reclaim": lambda s: Call(s.sessions.reclaim),
+    "Sessions.redrive": lambda s: Call(s.sessions.redrive, "ann"),
+    "Sessions.remove": lambda s: Call(s.sessions.remove, "ann"),
+    "Sessions.resume": lambda s: Call(s.sessions.resume, "ann"),
+    "Sessions.scheduled": lambda s: Call(s.sessions.scheduled, "ann"),
+    "Sessions.set_state": lambda s: Call(s.sessions.set_state, s.session_lease, b"x"),
+    "Sessions.skip": lambda s: Call(s.sessions.skip, "ann"),
+    "Sessions.snooze": lambda s: Call(s.sessions.snooze, s.session_lease, delay=60),
+    "Sessions.state": lambda s: Call(s.sessions.state, "ann"),
+    "Sessions.stats": lambda s: Call(s.sessions.stats),
     "SmartQueue.check": lambda s: Call(s.smart.check),
     "SmartQueue.dequeue": lambda s: Call(s.smart.dequeue),
     "SmartQueue.dequeue_many": lambda s: Call(s.smart.dequeue_many),
