@@ -119,7 +119,7 @@ class Leases(Generic[V]):
             note_policy(queue, repr(self))
 
     def sparing(self, spares: Callable[[Position, bytes], bool]) -> Leases[V]:
-        """Return a copy of these leases, for layers, that reclaims no expired lease for which `spares` is true."""
+        """Return a copy of these leases, for layers. It reclaims no expired lease for which `spares` is true."""
         return self._with_retry(dataclasses.replace(self.retry, spares=spares))
 
     def in_custody(self, custody: Custody) -> Leases[V]:

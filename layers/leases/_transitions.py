@@ -87,7 +87,7 @@ class Retry:
 
 
 class Transitions:
-    """The moves of one transaction. Call `enter` or `vanish` after each `leave`, and `finish` at the end.
+    """The state transitions of one transaction. Call `enter` or `vanish` after each `leave`, then `finish`.
 
     Args:
         now_us: the time, in microseconds, at which outcomes are stored; None: that of the wall clock.
