@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .leases import DeadLetters, Disposition, Lease, LeaseHandle, Leases, constant, exponential, immediately
     from .oplog import OperationLog
     from .priority import AmqpLevels, EarliestDeadline, Levels, PriorityQueue
-    from .sessions import UNCHANGED, SessionHandle, SessionInfo, SessionLease, Sessions, SessionStats
+    from .sessions import UNCHANGED, NewState, SessionHandle, SessionInfo, SessionLease, Sessions, SessionStats
     from .smart import (
         EVERYTHING,
         NOTHING,
@@ -75,6 +75,7 @@ _ROOMS = {
     "Messages": "smart",
     "Monitor": "smart",
     "NOTHING": "smart",
+    "NewState": "sessions",
     "OWN_KEY": "smart",
     "OWN_TYPE": "smart",
     "OperationLog": "oplog",
@@ -126,6 +127,7 @@ __all__ = [
     "MessageType",
     "Messages",
     "Monitor",
+    "NewState",
     "OperationLog",
     "Outcome",
     "PriorityQueue",
