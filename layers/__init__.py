@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .oplog import OperationLog
     from .priority import AmqpLevels, EarliestDeadline, Levels, PriorityQueue
     from .results import Completion, Done, FollowUp, Results
-    from .sessions import UNCHANGED, SessionHandle, SessionInfo, SessionLease, Sessions, SessionStats
+    from .sessions import UNCHANGED, NewState, SessionHandle, SessionInfo, SessionLease, Sessions, SessionStats
     from .smart import (
         EVERYTHING,
         NOTHING,
@@ -80,6 +80,7 @@ _ROOMS = {
     "Messages": "smart",
     "Monitor": "smart",
     "NOTHING": "smart",
+    "NewState": "sessions",
     "OWN_KEY": "smart",
     "OWN_TYPE": "smart",
     "OperationLog": "oplog",
@@ -135,6 +136,7 @@ __all__ = [
     "MessageType",
     "Messages",
     "Monitor",
+    "NewState",
     "OperationLog",
     "Outcome",
     "PriorityQueue",

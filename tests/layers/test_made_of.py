@@ -106,7 +106,7 @@ QUEUES = {"a Queue", "a Queue of texts"}
 STRICT = {"Leases", "PriorityQueue", "Results", "SmartQueue"}
 ANY_HEAD = {*STRICT, "Leases by turns", "Leases in relaxed order", "PriorityQueue by turns", "RelaxedQueue"}
 WORKS = {
-    "Consumer": {*ANY_HEAD, "Subscription"},
+    "Consumer": {*ANY_HEAD, "Sessions", "Subscription"},
     "DeadLetters": QUEUES,
     "Deadlines": {"SmartQueue"},
     "Leases": QUEUES,
@@ -125,7 +125,7 @@ WORKS = {
 """All that is not here is refused."""
 
 REFUSED = {
-    "Consumer": r"takes Leases, as in Consumer\(Leases\(Queue\('orders'\)\)\), or a Subscription, not ",
+    "Consumer": r"takes Leases, as in Consumer\(Leases\(Queue\('orders'\)\)\), or a Subscription, or Sessions, not ",
     "DeadLetters": r"Use Leases\(queue\)\.dead",
     "Deadlines": r"as in Deadlines\(SmartQueue\(queue\)\)",
     "Leases": r"as in Leases\(Queue\('orders'\)\), not of .* A layer over a queue has leases already: use those",
