@@ -49,6 +49,7 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("upload", "until", id)`` | 8 bytes, little-endian: until when nothing may sweep it, in microseconds | same |
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
 | ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
+| ``("agent", id)`` | the lease that an agent's lock has, and when it was to end (`agents/locks.py`) | agent servers |
 
 An operation log has its own subspace, apart from its queue: ``(log, versionstamp)`` (`layers/oplog`).
 
@@ -197,6 +198,7 @@ class Layout:
     __slots__ = (
         "_count_keys",
         "_held_prefixes",
+        "agents",
         "alarm_key",
         "arrivals",
         "arriving",
@@ -279,6 +281,7 @@ class Layout:
         self.grants = self.space["grant"]
         self.marks = self.space["once"]
         self.jobs = self.space["job"]
+        self.agents = self.space["agent"]
         self.subscribed = False
         """Whether the queue had subscriptions that need arrivals when this process last looked for its end."""
         self.sole: str | None = None
