@@ -179,7 +179,7 @@ class AgentWatchdog:
             source,
             self._handle,
             concurrency=processes,
-            duration=min(lock, LEASE_SECONDS),
+            duration=min(max(lock, TERM_SECONDS), LEASE_SECONDS),
             prefetch=0,
             grace=grace,
             name=name,
