@@ -13,6 +13,7 @@ import fdbqueue.layers
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
+    Blobs,
     Consumer,
     DeadLetters,
     Deadlines,
@@ -85,6 +86,7 @@ THINGS: dict[str, Callable[[Queue], Any]] = {
 }
 
 MAKERS: dict[str, Callable[[Any], Any]] = {
+    "Blobs": Blobs,
     "Consumer": lambda given: Consumer(given, _handler),
     "DeadLetters": lambda given: DeadLetters(given, lambda: 0),
     "Deadlines": Deadlines,
@@ -106,6 +108,7 @@ QUEUES = {"a Queue", "a Queue of texts"}
 STRICT = {"Leases", "PriorityQueue", "Results", "SmartQueue"}
 ANY_HEAD = {*STRICT, "Leases by turns", "Leases in relaxed order", "PriorityQueue by turns", "RelaxedQueue"}
 WORKS = {
+    "Blobs": {*QUEUES, *ANY_HEAD, "StagedQueue", "Subscriptions"},
     "Consumer": {*ANY_HEAD, "Sessions", "Subscription"},
     "DeadLetters": QUEUES,
     "Deadlines": {"SmartQueue"},
@@ -125,6 +128,7 @@ WORKS = {
 """All that is not here is refused."""
 
 REFUSED = {
+    "Blobs": r"takes a Queue, or a layer that enqueues, as in Blobs\(Leases\(Queue\('films'\)\)\)",
     "Consumer": r"takes Leases, as in Consumer\(Leases\(Queue\('orders'\)\)\), or a Subscription, or Sessions, not ",
     "DeadLetters": r"Use Leases\(queue\)\.dead",
     "Deadlines": r"as in Deadlines\(SmartQueue\(queue\)\)",
