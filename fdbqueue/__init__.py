@@ -38,6 +38,7 @@ from fdbqueue.errors import (
     SelectorError,
     StorageError,
     SubscriptionError,
+    UploadLost,
     UrlError,
 )
 from fdbqueue.items import Item
@@ -78,6 +79,7 @@ __all__ = [
     "SubscriptionError",
     "Subspace",
     "Transaction",
+    "UploadLost",
     "UrlError",
     "__version__",
     "aio",

@@ -68,6 +68,13 @@ class LeaseLost(FdbQueueError):
         self.lost = lost
 
 
+class UploadLost(FdbQueueError):
+    """The upload of a blob was swept, since nothing was written to it for longer than its lease, or it was given up.
+
+    The item was not enqueued: write the whole blob again. (`fdbqueue.layers.blobs`)
+    """
+
+
 class SelectorError(FdbQueueError, ValueError):
     """A selector is not valid; nothing was changed.
 

@@ -44,6 +44,9 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("unsent", number, index, random)`` | empty; an item that the recipient has still to fetch | `layers/smart` |
 | ``("fetched", number)`` | copies that the recipient fetched, not confirmed: one position, or "several" | same |
 | ``("resent",)`` | 8 bytes, by atomic adds: changes when copies are to be fetched again; watched | same |
+| ``("blob", id, n)`` | the n-th piece of an item's blob | `layers/blobs` |
+| ``("upload", "open", id)`` | empty; a blob is being written, and its item is not enqueued yet | `layers/blobs` |
+| ``("upload", "until", id)`` | 8 bytes, little-endian: until when nothing may sweep it, in microseconds | same |
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
 | ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
 | ``("agent", id)`` | the lease that an agent's lock has, and when it was to end (`agents/locks.py`) | agent servers |
@@ -201,6 +204,7 @@ class Layout:
         "arriving",
         "available",
         "begin",
+        "blobs",
         "chunks",
         "copies",
         "counts",
@@ -238,6 +242,8 @@ class Layout:
         "trimming_key",
         "type_key",
         "unsent",
+        "uploads",
+        "uploads_until",
         "waiting",
     )
 
@@ -265,6 +271,9 @@ class Layout:
         self.tail_key: bytes = self.space.pack((True,))
         self.has_tail = False
         self.chunks = self.space["chunk"]
+        self.blobs = self.space["blob"]
+        self.uploads = self.space["upload"]["open"]
+        self.uploads_until = self.space["upload"]["until"]
         self.counts = self.space["count"]
         self.level_counts = self.space["level"]
         self._count_keys: dict[str, bytes] = {}
@@ -353,6 +362,16 @@ class Layout:
         """Return the position of the item that a chunk's key belongs to."""
         *rank, index, random, _ = self.chunks.unpack(key)
         return Position(index, random, rank=rank[0] if rank else None)
+
+    def blob_range(self, blob: bytes) -> tuple[bytes, bytes]:
+        """Return the begin and end of the keys of a blob's pieces."""
+        prefix: bytes = self.blobs.pack((blob,))
+        return prefix, strinc(prefix)
+
+    def blob_key(self, blob: bytes, number: int) -> bytes:
+        """Return the key of the `number`-th piece, from 0, of a blob."""
+        key: bytes = self.blobs.pack((blob, number))
+        return key
 
     def part_of(self, space: Subspace) -> bytes:
         """Return the part of a subspace's keys between the queue's prefix and a packed position."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
 from fdbqueue.browse import Browser, Pace, Pages, pages
+from fdbqueue.bulk import COMMITS_IN_FLIGHT
 from fdbqueue.check import items_of_all_places
 from fdbqueue.codecs import CODEC_ERRORS, UNREADABLE, V
 from fdbqueue.engine.api import Database, Future, KeyValue, ReadTransaction, Transaction
@@ -30,15 +31,20 @@ from fdbqueue.engine.transactional import attempts, is_database, only_database, 
 from fdbqueue.errors import FormatError
 from fdbqueue.exclusive import keep_out, made_exclusive
 from fdbqueue.items import (
+    BLOB_ID_BYTES,
+    CHUNK_BYTES,
     NO_NOTES,
+    Blob,
     Envelope,
     Item,
     Notes,
+    blob_of,
     check_values,
     chunks_of,
     envelope,
     envelope_without_notes,
     has_notes,
+    has_parts,
     headers_of,
     is_chunked,
     join_chunks,
@@ -46,6 +52,7 @@ from fdbqueue.items import (
     notes_of,
     parse,
     size_of,
+    with_blob,
     with_notes,
 )
 from fdbqueue.layout import (
@@ -63,12 +70,16 @@ from fdbqueue.layout import (
     rank_of,
 )
 from fdbqueue.order import MAX_RANK
+from fdbqueue.payloads import clear_parts
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
 from fdbqueue.tail import LastIndex, give_up_to, raise_tail, read_tail
 from fdbqueue.verbs import verb
 
 __all__ = [
+    "BLOB_ID_BYTES",
+    "CHUNK_BYTES",
     "CODEC_ERRORS",
+    "COMMITS_IN_FLIGHT",
     "COMMIT_UNKNOWN_RESULT",
     "COUNTED_RANKS",
     "DELAY",
@@ -85,6 +96,7 @@ __all__ = [
     "TTL",
     "UNREADABLE",
     "AdaptiveLimit",
+    "Blob",
     "Browser",
     "Database",
     "Envelope",
@@ -111,8 +123,10 @@ __all__ = [
     "arrivals_since",
     "arrivals_until",
     "attempts",
+    "blob_of",
     "check_values",
     "chunks_of",
+    "clear_parts",
     "count",
     "count_levels",
     "envelope",
@@ -121,6 +135,7 @@ __all__ = [
     "finished",
     "give_up_to",
     "has_notes",
+    "has_parts",
     "headers_of",
     "is_chunked",
     "is_database",
@@ -156,5 +171,6 @@ __all__ = [
     "verb",
     "wait_in_thread",
     "wants_arrivals",
+    "with_blob",
     "with_notes",
 ]

@@ -11,12 +11,13 @@ The public classes are here too, so one import is enough. Their modules are load
 `priority`         levels of urgency, and earliest deadline first
 `subscriptions`    named consumers with selectors and credit
 `smart`            compare a new item with the queued ones, in the enqueueing transaction
+`blobs`            items of up to 2 GiB, written and read as files
 `oplog`            log every change to a queue
 =================  ====================================================================================
 
 A layer keeps all its keys under the queue's own subspace. Each layer is a folder: its ``__init__`` has the recipe and
 the public names, and a name that begins with an underscore is internal. `common` has parts that several layers use.
-Imports go one way: leases <- common <- staged <- priority, smart, subscriptions <- consumer.
+Imports go one way: leases <- common <- staged <- priority, smart, subscriptions <- blobs, consumer.
 
 The folder is at the top of the repository. ``fdbqueue/layers`` is a symbolic link to it, and `fdbqueue.layers` is its
 only import name.
@@ -28,6 +29,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .blobs import Blob, BlobReader, Blobs, BlobWriter
     from .consumer import ACKED, Consumer, ConsumerReport, Snooze, Watchdog
     from .leases import DeadLetters, Disposition, Lease, LeaseHandle, Leases, constant, exponential, immediately
     from .oplog import OperationLog
@@ -56,6 +58,10 @@ if TYPE_CHECKING:
 _ROOMS = {
     "ACKED": "consumer",
     "AmqpLevels": "priority",
+    "Blob": "blobs",
+    "BlobReader": "blobs",
+    "BlobWriter": "blobs",
+    "Blobs": "blobs",
     "Consumer": "consumer",
     "ConsumerReport": "consumer",
     "DeadLetters": "leases",
@@ -102,6 +108,10 @@ __all__ = [
     "OWN_KEY",
     "OWN_TYPE",
     "AmqpLevels",
+    "Blob",
+    "BlobReader",
+    "BlobWriter",
+    "Blobs",
     "Consumer",
     "ConsumerReport",
     "DeadLetters",

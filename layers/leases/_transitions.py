@@ -25,10 +25,11 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     announce,
+    clear_parts,
     count,
     count_levels,
     has_notes,
-    is_chunked,
+    has_parts,
     kept_size_of,
     notes_of,
     raise_tail,
@@ -222,8 +223,8 @@ class Moves:
 
     def vanish(self, packed: bytes, stored: bytes, counter: str) -> None:
         """Remove an item, and count it as "dequeued", "expired", "purged" or "deleted"."""
-        if is_chunked(stored):
-            self._tr.clear_range(*self._layout.chunk_range_of(packed))
+        if has_parts(stored):
+            clear_parts(self._tr, self._layout, packed, stored)
         if has_notes(stored):
             self._clear_beside(packed, notes_of(stored))
         self.tally(counter, 1)

@@ -13,6 +13,7 @@ import fdbqueue.layers
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
+    Blobs,
     Consumer,
     DeadLetters,
     Deadlines,
@@ -81,6 +82,7 @@ THINGS: dict[str, Callable[[Queue], Any]] = {
 }
 
 MAKERS: dict[str, Callable[[Any], Any]] = {
+    "Blobs": Blobs,
     "Consumer": lambda given: Consumer(given, _handler),
     "DeadLetters": lambda given: DeadLetters(given, lambda: 0),
     "Deadlines": Deadlines,
@@ -100,6 +102,7 @@ QUEUES = {"a Queue", "a Queue of texts"}
 STRICT = {"Leases", "PriorityQueue", "SmartQueue"}
 ANY_HEAD = {*STRICT, "Leases by turns", "Leases in relaxed order", "PriorityQueue by turns", "RelaxedQueue"}
 WORKS = {
+    "Blobs": {*QUEUES, *ANY_HEAD, "StagedQueue", "Subscriptions"},
     "Consumer": {*ANY_HEAD, "Subscription"},
     "DeadLetters": QUEUES,
     "Deadlines": {"SmartQueue"},
@@ -117,6 +120,7 @@ WORKS = {
 """All that is not here is refused."""
 
 REFUSED = {
+    "Blobs": r"takes a Queue, or a layer that enqueues, as in Blobs\(Leases\(Queue\('films'\)\)\)",
     "Consumer": r"takes Leases, as in Consumer\(Leases\(Queue\('orders'\)\)\), or a Subscription, not ",
     "DeadLetters": r"Use Leases\(queue\)\.dead",
     "Deadlines": r"as in Deadlines\(SmartQueue\(queue\)\)",
