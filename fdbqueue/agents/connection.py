@@ -169,8 +169,10 @@ class Connection:
         output = self._dialog.output()
         if output:
             self._writer.write(output)
-            async with asyncio.timeout(self._limits.data_seconds):
-                await self._writer.drain()
+            transport = self._writer.transport
+            if transport.get_write_buffer_size() or transport.is_closing():
+                async with asyncio.timeout(self._limits.data_seconds):
+                    await self._writer.drain()
 
     def _name(self, type: int, *, sends: bool) -> None:
         queue = self._house.queue_of(type) if self._rights.allow(type, sends=sends) else None
@@ -233,6 +235,8 @@ class Connection:
         task = asyncio.ensure_future(self._queue.wait.aio(self._house.wait))
         try:
             while not task.done():
+                if self._reader.at_eof():
+                    self._dialog.end_of_input()
                 if isinstance(self._dialog.next(), Ended):
                     break
                 if self._dialog.buffered >= AHEAD_BYTES or self._reader.at_eof():
