@@ -165,7 +165,7 @@ class Connection:
             self._dialog.end_of_input()
 
     async def _flush(self) -> None:
-        """Send what is to be said. A client that does not read is too slow."""
+        """Send the dialog's lines. A client that does not read them is too slow."""
         output = self._dialog.output()
         if output:
             self._writer.write(output)
@@ -316,7 +316,7 @@ class Connection:
             log.warning("An item comes back only when its lock is over: %s", _told(error))
 
     async def _close(self) -> None:
-        """Say what is still to be said, and wait for the client to close: a reset would overtake the last answer."""
+        """Send the last lines, and wait for the client to close: a reset would overtake the last answer."""
         self._dialog.leave()
         try:
             async with asyncio.timeout(LINGER_SECONDS):

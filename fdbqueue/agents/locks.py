@@ -1,4 +1,4 @@
-"""Locks with integer IDs: which lease an ID stands for.
+"""Locks: integer IDs of leases.
 
 Keys
     ``("agent", id)`` behind the queue's own tuple: the handle of the lease, and when the lock was to end.
@@ -81,7 +81,7 @@ class Locks:
 
     @verb
     def confirm(self, tr: Transaction | Database, id: int) -> Steps[bool]:
-        """Ack the lease that `id` stands for. Return False if there is none, or it is lost.
+        """Ack the lease with this ID. Return False if there is none, or it is lost.
 
         *Conflicts:* as `Leases.ack`, and with another confirm of this ID. *Cost:* two reads, five writes.
         """
