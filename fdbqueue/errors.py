@@ -69,7 +69,7 @@ class LeaseLost(FdbQueueError):
 
 
 class UploadLost(FdbQueueError):
-    """The upload of a blob was swept, since nothing was written to it for longer than its lease, or it was given up.
+    """The upload of a blob is gone: nothing was written to it for longer than its lease, or the queue was cleared.
 
     The item was not enqueued: write the whole blob again. (`fdbqueue.layers.blobs`)
     """

@@ -20,6 +20,19 @@ from fdbqueue.agents.client import AgentClient, Received
 from fdbqueue.agents.limits import Limits
 from fdbqueue.agents.listening import Tls
 from fdbqueue.agents.server import AgentServer, queue_of_type
+from fdbqueue.agents.watchdog import AgentEvent, AgentReport, AgentWatchdog
 from fdbqueue.errors import AgentError
 
-__all__ = ["Access", "AgentClient", "AgentError", "AgentServer", "Limits", "Received", "Tls", "queue_of_type"]
+__all__ = [
+    "Access",
+    "AgentClient",
+    "AgentError",
+    "AgentEvent",
+    "AgentReport",
+    "AgentServer",
+    "AgentWatchdog",
+    "Limits",
+    "Received",
+    "Tls",
+    "queue_of_type",
+]

@@ -21,7 +21,6 @@ from fdbqueue.lowlevel import (
     pack,
     parse,
     rows,
-    started,
     verb,
 )
 
@@ -106,7 +105,7 @@ class BlobReader(io.BufferedIOBase):
             FormatError: the stored bytes are damaged. A blob's checksum is compared if it was read from its begin to
                 its end.
 
-        *Conflicts:* as `open`. *Cost:* two reads in parallel for each 990,000 bytes.
+        *Conflicts:* as `open`. *Cost:* twelve reads in parallel for each 990,000 bytes.
         """
         rest = max(0, (yield from self.open.steps()) - self._at)
         wanted = rest if size is None or size < 0 else min(size, rest)
@@ -202,17 +201,22 @@ class BlobReader(io.BufferedIOBase):
         self._window, self._window_at = window, begin
 
     def _read(self, tr: Transaction, blob: Blob, first: int) -> Steps[bytes]:
-        # By snapshot: a blob's pieces never change, and go only together with the item's key.
-        begin, end = (self._layout.blob_key(blob.id, number) for number in (first, first + WINDOW_PIECES))
-        pieces = started(rows(tr.snapshot, begin, end))
+        # By snapshot: a blob's pieces never change, and go only together with the item's key. One by one: a cluster
+        # answers a range read of pieces with one piece after the other.
+        last = min(first + WINDOW_PIECES, -(-blob.size_bytes // CHUNK_BYTES))
+        keys = [self._layout.blob_key(blob.id, number) for number in range(first, last)]
+        reads = [tr.snapshot.get(key) for key in keys]
         stored = yield from self._stored(tr)
-        found = yield from pieces
+        found = []
+        for read in reads:
+            value = yield read
+            found.append(bytes(value) if value.present() else b"")
         if parse(stored).blob != blob:
             raise LookupError(
                 f"The item {self._position.text} of {self._queue!r} has other data by now: a smart queue replaced it."
                 " Read it again."
             )
-        return b"".join(piece.value for piece in found)
+        return b"".join(found)
 
     def _find(self, tr: Transaction) -> Steps[tuple[Blob | None, bytes]]:
         opened = parse((yield from self._stored(tr)))

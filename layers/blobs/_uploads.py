@@ -70,9 +70,9 @@ class Upload:
         """
         if not (yield tr.get(self.key)).present():
             raise UploadLost(
-                f"The upload of a blob to {self._layout.describe()} was swept: nothing was written to it for longer"
-                f" than its lease of {self._lease_us / 1e6:g} seconds. Write the whole blob again. If the source is"
-                " slow, call `extend`, or give Blobs a longer lease."
+                f"The upload of a blob to {self._layout.describe()} is gone: the queue was cleared, or nothing was"
+                f" written for longer than its lease of {self._lease_us / 1e6:g} seconds. Write the whole blob again."
+                " If the source is slow, call `extend`, or give Blobs a longer lease."
             )
 
     def end(self, tr: Transaction, *, keep: bool) -> None:
@@ -121,7 +121,6 @@ def sweep(
         (id,) = layout.uploads_until.unpack(row.key)
         key = layout.uploads.pack((id,))
         tr.add_read_conflict_key(row.key)
-        tr.add_read_conflict_key(key)
         tr.clear(row.key)
         tr.clear(key)
         tr.clear_range(*layout.blob_range(id))

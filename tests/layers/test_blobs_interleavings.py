@@ -68,6 +68,16 @@ def test_a_sweep_removes_an_upload_whose_lease_ended(db: Any, leases: Leases, bl
     assert kept_keys(db, leases.queue) == []
 
 
+def test_a_clear_ends_the_uploads(db: Any, leases: Leases, blobs: Blobs) -> None:
+    out = blobs.write(db)
+    out.write(data_of(60))
+    leases.queue.clear(db)
+    with pytest.raises(UploadLost, match="the queue was cleared, or nothing was written"):
+        out.commit()
+    out.abort()
+    assert kept_keys(db, leases.queue) == []
+
+
 def test_an_upload_whose_lease_ended_goes_on_if_it_was_not_swept(db: Any, blobs: Blobs, clock: Clock) -> None:
     out = blobs.write(db)
     out.write(data_of(100))

@@ -6,6 +6,7 @@ import typer
 
 from fdbqueue.cli.agents.confirm import confirm
 from fdbqueue.cli.agents.receive import receive
+from fdbqueue.cli.agents.run import CONTEXT, run
 from fdbqueue.cli.agents.send import send
 from fdbqueue.cli.agents.serve import serve
 
@@ -15,3 +16,4 @@ agents = typer.Typer(
 )
 for command in (serve, send, receive, confirm):
     agents.command()(command)
+agents.command(context_settings=CONTEXT)(run)
