@@ -72,7 +72,7 @@ class AgentClient:
 
         Args:
             type: the agent type, from 0 to 65,536.
-            data: the bytes, or a binary file, which is read from where it stands.
+            data: the bytes, or a binary file, which is read from its present place.
             size: how many bytes to read from a file; None: up to its end. A pipe needs it.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +13,19 @@ from fdbqueue.agents import dialog as said
 from fdbqueue.agents.access import EVERYTHING, Rights
 from fdbqueue.agents.dialog import Dialog, End, Ended
 from fdbqueue.agents.limits import InFlight, Limits
-from fdbqueue.agents.locks import new_id
-from fdbqueue.agents.queues import PIECE_BYTES, AgentQueue, Upload
+from fdbqueue.agents.queues import PIECE_BYTES, AgentQueue, Locked
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import leaves_in_doubt
 from fdbqueue.errors import FdbQueueError, LeaseLost
-from fdbqueue.layers.leases import Lease
+from fdbqueue.layers.blobs import BlobWriter
 
 log = logging.getLogger("fdbqueue.agents")
 """What is logged never has a byte of a client's."""
 AHEAD_BYTES = 1_024
 """What a client may send ahead while the server looks for data."""
+UPLOAD_BYTES = 10_000_000
+DOWNLOAD_BYTES = 8_000_000
+"""The most that one connection has in memory of its data: larger data passes through in pieces."""
 LINGER_SECONDS = 2.0
 """How long the server waits, after its Bye, for the client to close."""
 LINGER_BYTES = 1 << 20
@@ -45,9 +47,8 @@ class _Work:
     """What the connection must put in order if it ends now."""
 
     queue: AgentQueue | None = None
-    upload: Upload | None = None
-    lease: Lease[bytes] | None = None
-    id: int = 0
+    upload: BlobWriter | None = None
+    locked: Locked | None = None
     reserved: int = 0
     moved: int = 0
     """Bytes of the client's data that came since the last 64 KiB."""
@@ -79,11 +80,12 @@ class Connection:
         self._seconds_left = 0.0
         self._task: asyncio.Task[None] | None = None
         self._ending = False
+        self._taking = False
 
     @property
     def under_way(self) -> bool:
         """Whether the client is in the middle of its work."""
-        return self._dialog.under_way
+        return self._dialog.under_way or self._taking
 
     def hang_up(self, *, at_once: bool = False) -> None:
         """End the connection with Bye. `at_once`: do not even wait until its item is given back."""
@@ -163,12 +165,14 @@ class Connection:
             self._dialog.end_of_input()
 
     async def _flush(self) -> None:
-        """Send what is to be said. A client that does not read is too slow."""
+        """Send the dialog's lines. A client that does not read them is too slow."""
         output = self._dialog.output()
         if output:
             self._writer.write(output)
-            async with asyncio.timeout(self._limits.data_seconds):
-                await self._writer.drain()
+            transport = self._writer.transport
+            if transport.get_write_buffer_size() or transport.is_closing():
+                async with asyncio.timeout(self._limits.data_seconds):
+                    await self._writer.drain()
 
     def _name(self, type: int, *, sends: bool) -> None:
         queue = self._house.queue_of(type) if self._rights.allow(type, sends=sends) else None
@@ -179,7 +183,7 @@ class Connection:
             self._dialog.accept()
 
     def _size(self, size: int) -> None:
-        if size > self._limits.max_size or not self._reserve(size):
+        if size > self._limits.max_size or not self._reserve(min(size, UPLOAD_BYTES)):
             self._dialog.refuse()
         else:
             self._work.upload = self._queue.upload()
@@ -190,7 +194,7 @@ class Connection:
         if not work.moved:
             self._seconds_left = self._limits.data_seconds
         if work.upload is not None:
-            await work.upload.write(data)
+            await work.upload.write.aio(data)
         work.moved += len(data)
         if work.moved >= PIECE_BYTES:
             work.moved = 0
@@ -201,7 +205,7 @@ class Connection:
         if self._work.upload is None:
             raise RuntimeError("no upload")
         try:
-            await self._work.upload.commit()
+            await self._work.upload.commit.aio()
             self._release()
         except (FdbQueueError, FDBError, OSError) as error:
             if isinstance(error, FDBError) and leaves_in_doubt(error):
@@ -213,23 +217,26 @@ class Connection:
 
     async def _offer(self) -> None:
         await self._flush()
-        lease = await self._while_it_stays(self._queue.receive(self._house.wait))
-        if lease is None:
+        self._taking = True
+        try:
+            self._work.locked = await self._queue.take.aio()
+        finally:
+            self._taking = False
+        if self._work.locked is None:
+            await self._wait_while_it_stays()
+        locked = self._work.locked
+        if locked is None or not self._reserve(min(locked.size, DOWNLOAD_BYTES)):
             self._dialog.refuse()
-            return
-        self._work.lease = lease
-        size = self._queue.size(lease)
-        if not self._reserve(size):
-            self._dialog.refuse()
-            return
-        self._work.id = new_id()
-        self._dialog.offer(size, self._work.id)
+        else:
+            self._dialog.offer(locked.size, locked.id)
 
-    async def _while_it_stays(self, receiving: Coroutine[Any, Any, Lease[bytes] | None]) -> Lease[bytes] | None:
+    async def _wait_while_it_stays(self) -> None:
         """Wait for data while the client stays. It may leave meanwhile, or send ahead."""
-        task = asyncio.ensure_future(receiving)
+        task = asyncio.ensure_future(self._queue.wait.aio(self._house.wait))
         try:
             while not task.done():
+                if self._reader.at_eof():
+                    self._dialog.end_of_input()
                 if isinstance(self._dialog.next(), Ended):
                     break
                 if self._dialog.buffered >= AHEAD_BYTES or self._reader.at_eof():
@@ -240,8 +247,7 @@ class Connection:
             task.cancel()
             await asyncio.wait({task})
             if not task.cancelled():
-                self._work.lease = task.result()
-        return self._work.lease
+                self._work.locked = task.result()
 
     async def _read_beside(self, task: asyncio.Future[Any]) -> None:
         """Read what the client says, unless the task is done first."""
@@ -255,24 +261,17 @@ class Connection:
                 self._feed(reading.result())
 
     async def _send_data(self) -> None:
-        if self._work.lease is None:
-            raise RuntimeError("no lease")
-        async for data in self._queue.data(self._work.lease):
+        async for data in self._queue.data(self._locked):
             self._dialog.send_data(data)
             await self._flush()
-            self._work.lease = await self._queue.keep(self._work.lease)
+            self._work.locked = await self._queue.extended(self._locked, least=0.5)
         self._release()
 
     async def _lock(self) -> None:
-        lease = self._work.lease
-        if lease is None:
-            raise RuntimeError("no lease")
-        # Until the client is told that the data is locked, the lease is given back if anything fails.
-        if await self._queue.lock(self._work.id, lease):
-            self._work.lease = None
-            self._dialog.accept()
-        else:
-            self._dialog.refuse()
+        # Until the client is told that the data is locked, the data is given back if anything fails.
+        await self._queue.extended(self._locked)
+        self._work.locked = None
+        self._dialog.accept()
 
     async def _confirm(self, id: int) -> None:
         if await self._queue.confirm(id):
@@ -285,6 +284,12 @@ class Connection:
         if self._work.queue is None:
             raise RuntimeError("no queue")
         return self._work.queue
+
+    @property
+    def _locked(self) -> Locked:
+        if self._work.locked is None:
+            raise RuntimeError("no lock")
+        return self._work.locked
 
     def _reserve(self, size: int) -> bool:
         if not self._house.in_flight.take(size):
@@ -302,16 +307,16 @@ class Connection:
         work, self._work = self._work, _Work()
         try:
             if work.upload is not None:
-                await work.upload.abort()
-            if work.lease is not None and work.queue is not None:
-                await work.queue.give_back(work.lease)
+                await work.upload.abort.aio()
+            if work.locked is not None and work.queue is not None:
+                await work.queue.give_back(work.locked)
         except LeaseLost:  # it is back already
             pass
         except (FdbQueueError, FDBError, OSError) as error:
             log.warning("An item comes back only when its lock is over: %s", _told(error))
 
     async def _close(self) -> None:
-        """Say what is still to be said, and wait for the client to close: a reset would overtake the last answer."""
+        """Send the last lines, and wait for the client to close: a reset would overtake the last answer."""
         self._dialog.leave()
         try:
             async with asyncio.timeout(LINGER_SECONDS):

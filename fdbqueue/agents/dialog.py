@@ -213,8 +213,8 @@ class Dialog:
     def leave(self) -> None:
         """End the dialog from the server's side with Bye.
 
-        It is cut without a word in the middle of data, and where Bye would say that nothing was done: the outcome of
-        what the host was asked to do is unknown.
+        In the middle of data it says nothing. It also says nothing while the host stores or confirms: the outcome is
+        unknown, and Bye would deny it.
         """
         if self._end is None:
             if not isinstance(self._wish, OfferTaken | DataComplete | ConfirmWanted):

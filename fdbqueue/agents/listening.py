@@ -98,8 +98,8 @@ async def start_listening(
     if tls is None and not everybody and not all(_is_loopback(one) for one in hosts):
         raise ValueError(
             f"{address} can be reached from other machines, and this protocol has no passwords. Listen at 127.0.0.1 or"
-            " at unix:PATH, or use TLS with certificates of clients (cert, key and client_ca). To let everybody in"
-            " who reaches the address, say so: --let-everybody-in, or everybody=True."
+            " at unix:PATH, or use TLS with certificates of clients (cert, key and client_ca). To do without, say"
+            " so: --let-everybody-in, or everybody=True."
         )
     if tls is not None:
         kwargs |= {"ssl": tls.context(), "ssl_handshake_timeout": handshake_seconds}

@@ -1,9 +1,9 @@
-"""Locks with integer IDs: which lease an ID stands for.
+"""Locks: integer IDs of leases.
 
 Keys
     ``("agent", id)`` behind the queue's own tuple: the handle of the lease, and when the lock was to end.
 
-The transaction that locks an item writes the key, and the one that confirms it clears the key. So an ID survives the
+The transaction that leases an item writes the key, and the one that confirms it clears the key. So an ID survives the
 server, and any server process of the database can confirm it. IDs are random: no counter is a hot key, and no process
 remembers them. An ID is given again only if its lease is over.
 
@@ -34,8 +34,6 @@ LOOK_BEHIND = 2
 """How many keys behind its own a lock looks at."""
 ENDED_SECONDS = 60.0
 """How long after its end a lock is looked at: it is then not an extended or a confirmed one, as a rule."""
-FRESH = 0.9
-"""A lease with this part of its duration left is not extended by the lock."""
 
 
 def new_id() -> int:
@@ -55,26 +53,35 @@ class Locks:
         self._layout = leases.layout
         self._space = leases.layout.agents
 
-    @verb
-    def lock(self, tr: Transaction | Database, id: int, lease: Lease[bytes], *, duration: float) -> Steps[bool]:
-        """Let `id` stand for a lease. Return False if it stands for another live one; then nothing was written.
+    def lock(self, tr: Transaction, lease: Lease[bytes]) -> Steps[int]:
+        """Give an ID to a lease that was taken in this transaction.
 
-        The lease is extended to `duration` seconds, unless most of that is left.
+        *Conflicts:* with another lock that gets the same ID. *Cost:* one read and one write.
+        """
+        while True:
+            id = new_id()
+            if (yield from self._lock(tr, id, lease)):
+                return id
+
+    @verb
+    def give_back(self, tr: Transaction | Database, id: int, lease: Lease[bytes]) -> Steps[None]:
+        """Put an item back into its place, and forget its ID. This attempt does not count.
 
         Raises:
             LeaseLost: it is not the item's present lease any more; nothing was written.
 
-        *Conflicts:* with another lock under this ID. *Cost:* one read and one write; an extension if it is needed.
+        *Conflicts:* and *Cost:* as `Leases.snooze`, and one more write.
         """
 
-        def body(tr: Transaction) -> Steps[bool]:
-            return self._lock(tr, id, lease, duration)
+        def body(tr: Transaction) -> Steps[None]:
+            yield from self._leases.snooze.steps(tr, lease, delay=0.0)
+            tr.clear(self._space.pack((id,)))
 
-        return (yield from self._leases.queue.transact(tr, body))
+        yield from self._leases.queue.transact(tr, body)
 
     @verb
     def confirm(self, tr: Transaction | Database, id: int) -> Steps[bool]:
-        """Ack the lease that `id` stands for. Return False if there is none, or it is lost.
+        """Ack the lease with this ID. Return False if there is none, or it is lost.
 
         *Conflicts:* as `Leases.ack`, and with another confirm of this ID. *Cost:* two reads, five writes.
         """
@@ -84,27 +91,21 @@ class Locks:
 
         return (yield from self._leases.queue.transact(tr, body))
 
-    def _lock(self, tr: Transaction, id: int, lease: Lease[bytes], duration: float) -> Steps[bool]:
+    def _lock(self, tr: Transaction, id: int, lease: Lease[bytes]) -> Steps[bool]:
         own = self._space.pack((id,))
-        now_us = self._leases.now_us()
+        overdue_us = self._leases.now_us() - ENDED_SECONDS * 1e6
         near = yield from rows(tr.snapshot, own, self._space.range().stop, limit=1 + LOOK_BEHIND)
         # Of two locks with one ID at the same time, one fails and reads the other.
         tr.add_read_conflict_key(own)
-        over = []
         for row in near:
             handle, ends_us = _read(row.value)
             if row.key == own:
                 if (yield from self._is_live(tr, handle)):
                     return False
-            elif ends_us + ENDED_SECONDS * 1e6 < now_us and not (yield from self._is_live(tr, handle)):
-                over.append(row.key)
-        ends_at = lease.expires_at
-        if ends_at - now_us / 1e6 < FRESH * duration:
-            ends_at = (yield from self._leases.extend.steps(tr, lease, duration=duration)).expires_at
-        for key in over:
-            tr.add_read_conflict_key(key)  # another lock may just get this ID
-            tr.clear(key)
-        tr.set(own, fdb_tuple.pack((str(lease.handle), int(ends_at * 1e6))))
+            elif ends_us < overdue_us and not (yield from self._is_live(tr, handle)):
+                tr.add_read_conflict_key(row.key)  # another lock may just get this ID
+                tr.clear(row.key)
+        tr.set(own, fdb_tuple.pack((str(lease.handle), int(lease.expires_at * 1e6))))
         return True
 
     def _confirm(self, tr: Transaction, id: int) -> Steps[bool]:

@@ -16,7 +16,7 @@ import pytest
 
 from fdbqueue.agents import AgentClient, AgentError, Received
 from fdbqueue.engine import Subspace
-from tests.helpers.agentservers import leases_of, serving
+from tests.helpers.agentservers import leases_of, left_alone, serving
 
 GREETED = b"Hi.\nOK.\n"
 
@@ -90,6 +90,7 @@ def test_larger_data_than_wanted_stays_in_the_queue(db: Any, space: Subspace) ->
             with pytest.raises(AgentError, match="over max_size") as refused:
                 await client.receive.aio(5, max_size=4)
             assert refused.value.step == "offer"
+            await left_alone(server)
             received = await AgentClient(server.address).receive.aio(5, max_size=5)
             assert received is not None
 

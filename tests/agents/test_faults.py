@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.agents import connection as connections
+from fdbqueue.agents import locks
 from fdbqueue.engine import Subspace
 from tests.helpers.agents import confirming, receiving, sending
-from tests.helpers.agentservers import leases_of, left_alone, said_by, serving
+from tests.helpers.agentservers import Agent, leases_of, left_alone, said_by, serving
+from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
 
 CONFLICT, UNKNOWN, TIMED_OUT = 1020, 1021, 1031
@@ -20,7 +21,7 @@ CONFLICT, UNKNOWN, TIMED_OUT = 1020, 1021, 1031
 def test_every_dialog_says_the_same_whichever_commit_fails(
     db: Any, space: Subspace, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "new_id", lambda: 456)
+    monkeypatch.setattr(locks, "new_id", lambda: 456)
 
     def outcome(plan: Plan) -> tuple[list[Any], int]:
         faulty = FaultyDatabase(db, plan)
@@ -80,12 +81,18 @@ def test_a_confirm_whose_outcome_is_unknown_gets_no_answer(db: Any, space: Subsp
 
 
 def test_data_whose_lock_fails_is_given_back(db: Any, space: Subspace) -> None:
-    leases = leases_of(space)
+    clock = Clock()
+    leases = leases_of(space, clock=clock)
+    faulty = FaultyDatabase.failing_at(db, {2}, ("before", TIMED_OUT))
 
     async def body() -> None:
-        async with serving(FaultyDatabase.failing_at(db, {2}, ("before", TIMED_OUT)), space) as server:
+        async with serving(faulty, space, queues=lambda type: leases, lock=30) as server:
             await said_by(server, sending(5, b"data"))
-            assert (await said_by(server, receiving(5))).endswith(b"Data:\ndata.\nBye.\n")
+            async with await Agent.at(server) as agent:
+                await agent.is_offered()
+                clock.now += 20
+                await agent.says(b"OK.\nOK.\n")
+                assert await agent.rest() == b"Data:\ndata.\nBye.\n"
             await left_alone(server)
 
     asyncio.run(body())

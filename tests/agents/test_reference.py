@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.agents import GREETING, World, confirming, played, receiving, reference, sending
+from tests.helpers.agents import GREETING, Host, World, confirming, played, receiving, reference, sending
 
 FUZZED = int(os.environ.get("FDBQUEUE_FUZZ_AGENTS", "10000"))
 """How many scripts the fuzzer plays; 1,000,000 for a night."""
@@ -54,6 +54,27 @@ def test_every_script_in_all_packets_of_lines_and_cut_at_every_byte(world: World
     for cut in range(len(script) + 1):
         check(world, [script[:cut]])  # the connection is lost there
         check(world, packets_of(script, [cut]))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("script", [sending(5, b"d"), receiving(5), confirming(5, 456), sending(5, b"", 1)])
+def test_every_script_whether_the_server_answers_at_once_or_lets_the_client_go_ahead(
+    world: World, script: bytes
+) -> None:
+    lines = script.splitlines(keepends=True)
+    expected = world.again()
+    answers = reference(expected, script)
+    for steps in product((0, 1, 2, 9), repeat=len(lines) - 2):  # the greeting has no question
+        host = Host(world.again())
+        host.feed(lines[0] + lines[1])
+        for line, count in zip(lines[2:], steps, strict=True):
+            host.feed(line)
+            for _ in range(count):
+                host.step()
+        host.events()
+        host.dialog.end_of_input()
+        host.events()
+        assert (bytes(host.said), host.world) == (answers, expected)
 
 
 @pytest.mark.parametrize("world", WORLDS)

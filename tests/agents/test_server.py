@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
 
 from fdbqueue import Queue
-from fdbqueue.agents import AgentServer, queue_of_type
-from fdbqueue.agents import connection as connections
+from fdbqueue.agents import AgentServer, locks, queue_of_type
+from fdbqueue.agents.connection import Connection
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers.leases import Leases
@@ -122,19 +123,17 @@ def test_an_id_is_confirmed_by_another_server_after_the_first_one_has_gone(db: A
 def test_an_id_that_is_given_already_is_not_given_again(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "new_id", lambda: 456)
+    ids = iter([456, 456, 789, 456])
+    monkeypatch.setattr(locks, "new_id", lambda: next(ids))
 
     async def body() -> None:
         async with serving(db, space) as server:
-            await said_by(server, sending(5, b"first"))
-            await said_by(server, sending(5, b"second"))
+            for data in (b"first", b"second", b"third"):
+                await said_by(server, sending(5, data))
             assert (await received_at(server)) == (b"first", 456)
-            second = await said_by(server, receiving(5))
-            assert second.endswith(b"Data:\nsecond.\nBye.\n")
-            await left_alone(server)
-            assert leases_of(space).stats(db).available == 1
+            assert (await received_at(server)) == (b"second", 789)
             assert await said_by(server, confirming(5, 456)) == CONFIRMED
-            assert (await received_at(server)) == (b"second", 456)
+            assert (await received_at(server)) == (b"third", 456)
 
     asyncio.run(body())
 
@@ -201,7 +200,7 @@ def test_keys_of_locks_that_were_never_confirmed_go_with_time(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = iter([50, 60, 10, 20, 5])
-    monkeypatch.setattr(connections, "new_id", lambda: next(ids))
+    monkeypatch.setattr(locks, "new_id", lambda: next(ids))
     clock = Clock()
     leases = leases_of(space, clock=clock)
 
@@ -293,6 +292,22 @@ def test_a_client_that_leaves_while_it_waits_takes_nothing(db: Any, space: Subsp
 
     asyncio.run(body())
     assert leases.stats(db).available == 1
+
+
+def test_a_client_that_asks_for_data_and_closes_its_side_at_once_is_not_waited_for(db: Any, space: Subspace) -> None:
+    async def body() -> None:
+        async with serving(db, space, wait=1_000.0) as server:
+            ours, clients = socket.socketpair()
+            _, writer = await asyncio.open_connection(sock=ours)
+            reader = asyncio.StreamReader()
+            reader.feed_data(GREETING + b"I'm agent of type number 5.\nI want to receive.\n")
+            reader.feed_eof()  # it is there when the server first looks
+            async with asyncio.timeout(10):
+                await Connection(server._house, reader, writer).run()
+            assert clients.recv(100) == b"Hi.\nOK.\nOK.\n"
+            clients.close()
+
+    asyncio.run(body())
 
 
 def test_a_server_that_stops_ends_waiting_and_idle_clients_and_lets_others_finish(db: Any, space: Subspace) -> None:

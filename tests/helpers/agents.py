@@ -67,19 +67,31 @@ class Host:
         self.said = bytearray()
         self.end: End | None = None
         self._data = bytearray()
+        self._pending: said.Event | None = None
 
     def feed(self, data: bytes) -> None:
         self.dialog.feed(data)
 
-    def events(self, *, at_most: int | None = None) -> int:
-        """Deal with events until there is none, or so many; return how many there were."""
-        count = 0
-        while self.end is None and count != at_most and (event := self.dialog.next()) is not None:
+    def events(self) -> None:
+        """Ask for events and answer them until there is none."""
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """Ask for the next event, or answer the last one; return False if there is nothing to do."""
+        if self.end is not None:
+            return False
+        event = self._pending
+        if event is None:
+            event = self._pending = self.dialog.next()
+            if isinstance(event, Ended | said.Part):
+                self._pending = None
+                self._deal(event)
+        else:
+            self._pending = None
             self._deal(event)
-            self.said += self.dialog.output()
-            count += 1
         self.said += self.dialog.output()
-        return count
+        return event is not None
 
     def _deal(self, event: said.Event) -> None:
         world, dialog = self.world, self.dialog

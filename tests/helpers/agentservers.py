@@ -124,5 +124,6 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def left_alone(server: AgentServer) -> None:
-    """Wait until all connections of a server have ended."""
+    """Wait until all connections of a server have ended, also those that it has not accepted yet."""
+    await said_by(server, b"Bye.\n")
     await until(lambda: server.connections == 0)
