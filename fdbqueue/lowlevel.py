@@ -7,6 +7,7 @@ They come from the queue and the engine, where their docstrings are.
 from __future__ import annotations
 
 from fdbqueue.adaptive_limit import AdaptiveLimit
+from fdbqueue.arguments import check_borders, check_limit
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
 from fdbqueue.browse import Browser, Pace, Pages, pages
 from fdbqueue.check import items_of_all_places
@@ -62,6 +63,7 @@ from fdbqueue.layout import (
     pack,
     rank_of,
 )
+from fdbqueue.lossless import refuse_if_changed
 from fdbqueue.order import MAX_RANK
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
 from fdbqueue.tail import LastIndex, give_up_to, raise_tail, read_tail
@@ -111,6 +113,8 @@ __all__ = [
     "arrivals_since",
     "arrivals_until",
     "attempts",
+    "check_borders",
+    "check_limit",
     "check_values",
     "chunks_of",
     "count",
@@ -146,6 +150,7 @@ __all__ = [
     "read_level_counts",
     "read_stats",
     "read_tail",
+    "refuse_if_changed",
     "rows",
     "run",
     "run_async",
