@@ -11,6 +11,7 @@ the parts that follow. A plain item costs its payload and one byte (docs/adr/000
 The low halves add up, and the parts follow in the order notes, headers, chunks or payload. The notes come first, so
 that they can be replaced without parsing the rest (docs/adr/0030).
 
+>>> from fdbqueue.items import Notes, envelope, notes_of, parse, with_notes
 >>> parse(envelope(b"hello", {"n": 1})).payload
 b'hello'
 >>> notes_of(with_notes(envelope(b"hello"), Notes(attempt=2))).attempt
@@ -282,6 +283,7 @@ def join_chunks(chunked: Chunked, chunks: list[bytes]) -> bytes:
 def check_values(values: object) -> None:
     """Raise TypeError unless `values` is an iterable of values. One value is not, and neither is a data frame.
 
+    >>> from fdbqueue.items import check_values
     >>> check_values("teapot")
     Traceback (most recent call last):
     TypeError: Values to enqueue are an iterable, such as a list, not one str. Give [value], or use `enqueue`.

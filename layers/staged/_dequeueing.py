@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from fdbqueue import Item
-from fdbqueue.lowlevel import AdaptiveLimit, Database, Steps, Transaction, is_database
+from fdbqueue.lowlevel import AdaptiveLimit, Database, Steps, Transaction, check_limit, is_database
 
 from ..leases._leases import Leases
 from ._delivery import Delivery
@@ -30,8 +30,7 @@ class Dequeueing:
         Raises:
             FormatError, CodecError: the first item can't be read; it stays in its place.
         """
-        if limit < 1:
-            raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
+        check_limit(limit, "items to take")
         portion = AdaptiveLimit(limit)
 
         def body(tr: Transaction) -> Steps[list[Item]]:

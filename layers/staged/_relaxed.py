@@ -101,6 +101,8 @@ class RelaxedQueue(QueueWithLeases[V]):
         TypeError: `queue` is not a Queue, Leases or such a layer.
 
     >>> import fdbqueue
+    >>> from fdbqueue import Queue
+    >>> from fdbqueue.layers import RelaxedQueue
     >>> with fdbqueue.open("memory:") as db:
     ...     relaxed = RelaxedQueue(Queue("q", codec="json"), window=3)
     ...     report = relaxed.queue.enqueue_many(db, [0, 1, 2, 3])
