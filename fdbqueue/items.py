@@ -24,7 +24,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, NoReturn
+from typing import Any, Generic, NamedTuple, NoReturn, cast
 
 import msgspec
 
@@ -315,8 +315,8 @@ _FRAMES = {
 
 
 def _pack_headers(headers: Mapping[str, Any]) -> bytes:
-    if not all(isinstance(name, str) for name in headers):
-        raise CodecError("Headers are a mapping whose keys are str.")
+    if not isinstance(cast(object, headers), Mapping) or not all(isinstance(name, str) for name in headers):
+        raise CodecError(f"Headers are a mapping whose keys are str, not {headers!r}.")
     try:
         packed = _headers_encoder.encode(dict(headers))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Generic, Literal, TypeAlias
+from typing import Generic, Literal, TypeAlias, cast
 
 from msgspec import structs
 
@@ -140,7 +140,10 @@ class DeadLetters(Generic[V]):
         check_limit(limit, "dead letters", least=0, optional=True)
         if position is None:
             return (yield from self._from_the_first(tr, deal, limit))
-        places = [position] if isinstance(position, Position) else position
+        places = [position] if isinstance(position, Position) else list(position)
+        for place in places:
+            if not isinstance(cast(object, place), Position):
+                raise TypeError(f"A dead letter is named by its Position, as browse shows it, not by {place!r}.")
         # A position that is given twice is handled once.
         return (yield from self._named(tr, deal, list(dict.fromkeys(map(pack, places))), limit))
 

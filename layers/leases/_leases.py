@@ -346,6 +346,8 @@ class Leases(Generic[V]):
         """
         held = several(leases, "nack_many")
         delay_us = None if delay is None else not_negative(delay, "delay")
+        if error is not None and not isinstance(error, str):
+            raise TypeError(f"error is a text, as in error=str(error), not {error!r}.")
         why = error or "It was given back."
 
         def body(tr: Transaction) -> Steps[list[Disposition]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Queue
+from fdbqueue import CodecError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
     AmqpLevels,
@@ -221,3 +221,33 @@ def test_a_parameter_that_another_layer_has_is_named_with_the_layer(
 def test_a_parameter_that_no_layer_has_is_reported_as_python_does(db: Any, queue: Queue) -> None:
     with pytest.raises(TypeError, match=r"enqueue\(\) got an unexpected keyword argument 'colour'$"):
         queue.enqueue(db, 1, colour="red")  # type: ignore[call-arg]
+
+
+def test_a_reason_is_a_text(db: Any, queue: Queue) -> None:
+    leases = Leases(queue)
+    leases.enqueue(db, 1)
+    lease = leases.lease(db)
+    assert lease is not None
+
+    with pytest.raises(TypeError, match=r"error is a text, as in error=str\(error\), not ValueError\('x'\)"):
+        leases.nack(db, lease, error=ValueError("x"))  # type: ignore[arg-type]
+    assert leases.stats(db).leased == 1
+
+
+@pytest.mark.parametrize("wrong", ["1:ab", [5]])
+def test_a_dead_letter_is_named_by_its_position(db: Any, queue: Queue, wrong: Any) -> None:
+    for verb in (Leases(queue).dead.redrive, Leases(queue).dead.purge):
+        with pytest.raises(TypeError, match="A dead letter is named by its Position, as browse shows it, not by"):
+            verb(db, wrong)
+
+
+def test_a_window_is_an_integer(queue: Queue) -> None:
+    with pytest.raises(TypeError, match="window is among how many first items to pick, an integer, not '3'"):
+        RelaxedQueue(queue, window="3")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [5, "red", [("color", "red")]])
+def test_headers_are_a_mapping(db: Any, queue: Queue, wrong: Any) -> None:
+    with pytest.raises(CodecError, match="Headers are a mapping whose keys are str"):
+        queue.enqueue(db, 1, headers=wrong)
+    assert queue.is_empty(db)
