@@ -59,6 +59,8 @@ enqueue needs to know the order. (docs/adr/0060)
 
 An operation log has its own subspace, apart from its queue: ``(log, versionstamp)`` (`layers/oplog`).
 
+>>> from fdbqueue.layout import Layout, Position
+>>> from fdbqueue.lowlevel import fdb_tuple
 >>> layout = Layout("orders")
 >>> position = Position(7, b"random")
 >>> layout.item_key(position) == fdb_tuple.pack(("orders", 7, b"random"))
@@ -122,6 +124,7 @@ class Position:
     def text(self) -> str:
         """The position as text: ``INDEX:RANDOM`` or ``RANK:INDEX:RANDOM``, the random part in hexadecimal.
 
+        >>> from fdbqueue import Position
         >>> Position(7, b"random").text, Position(7, b"random", rank=3).text
         ('7:72616e646f6d', '3:7:72616e646f6d')
         """
@@ -135,6 +138,7 @@ class Position:
         Raises:
             ValueError: it describes no position.
 
+        >>> from fdbqueue import Position
         >>> Position.parse("3:7:72616e646f6d")
         Position(rank=3, index=7, random=b'random')
         """
@@ -259,6 +263,8 @@ class Layout:
     def __init__(self, name: Name) -> None:
         if not isinstance(name, str | bytes | tuple | Subspace):
             raise TypeError(f"A queue is named by a str, bytes, a tuple or a Subspace, not {type(name).__name__}.")
+        if isinstance(name, str | bytes) and not name:
+            raise ValueError(f"A queue needs a name, and {name!r} is empty.")
         self.space = name if isinstance(name, Subspace) else Subspace(name if isinstance(name, tuple) else (name,))
         self.prefix: bytes = self.space.key()
         if not self.prefix:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.appending import append_items, write_chunks
+from fdbqueue.arguments import check_borders, check_limit
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
 from fdbqueue.browse import Browser, Pace, Pages, pages
 from fdbqueue.bulk import COMMITS_IN_FLIGHT
@@ -74,6 +75,7 @@ from fdbqueue.layout import (
     pack,
     rank_of,
 )
+from fdbqueue.lossless import refuse_if_changed
 from fdbqueue.order import MAX_RANK
 from fdbqueue.ordercheck import NoOrderCheck
 from fdbqueue.outcomes import HELD_US, MAX_RESULT_BYTES, encode_result, read_record
@@ -142,6 +144,8 @@ __all__ = [
     "attempts",
     "begin_outcome",
     "blob_of",
+    "check_borders",
+    "check_limit",
     "check_queue",
     "check_values",
     "chunks_of",
@@ -183,6 +187,7 @@ __all__ = [
     "read_level_counts",
     "read_record",
     "read_stats",
+    "refuse_if_changed",
     "reopen_outcome",
     "rows",
     "run",

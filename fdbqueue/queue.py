@@ -19,6 +19,7 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.appending import append_items
+from fdbqueue.arguments import check_borders, check_limit
 from fdbqueue.batches import Encoding
 from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.bulk import BulkReport, enqueue_in_batches, enqueue_in_transaction
@@ -47,7 +48,7 @@ from fdbqueue.items import (
 )
 from fdbqueue.layout import TAKEN, TTL, Layout, Name, Position, new_random
 from fdbqueue.once import Once
-from fdbqueue.order import Order, check_name, rank_in
+from fdbqueue.order import Order, check_order, rank_in
 from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.payloads import clear_parts
 from fdbqueue.stats import Stats, count, count_levels, read_stats
@@ -74,9 +75,10 @@ class Queue(Generic[V]):
 
     Raises:
         ValueError: the name is empty or too long for a key; there is no such codec; the order's name can't be kept.
-        TypeError: the codec is a class whose objects can't be stored, or no codec at all.
+        TypeError: the codec is a class whose objects can't be stored, or no codec at all; the order is no order.
 
     >>> import fdbqueue
+    >>> from fdbqueue import Queue
     >>> db = fdbqueue.open("memory:")
     >>> orders = Queue("orders", codec="json")
     >>> position = orders.enqueue(db, {"sku": 7})
@@ -102,7 +104,7 @@ class Queue(Generic[V]):
     def __init__(self: Queue[Any], name: Name, *, codec: str, order: Order | None = None) -> None: ...
     def __init__(self, name: Name, *, codec: str | type[V] | Codec[V] = "bytes", order: Order | None = None) -> None:
         if order is not None:
-            check_name(order)
+            check_order(order)
         self.layout = Layout(name)
         self.codec: Codec[V] = codec_named(codec)
         self.order = order
@@ -137,15 +139,17 @@ class Queue(Generic[V]):
         90,000 bytes of a large payload.
 
         >>> import fdbqueue
+        >>> from fdbqueue import Queue
         >>> with fdbqueue.open("memory:") as db:
         ...     Queue("q", codec="str").enqueue(db, "hello").index
         1
         """
+        own_transaction = is_database(tr)
         payload = self.encode(value)
         stored = envelope(payload, headers)
         chunks = chunks_of(payload)
         rank = self.rank(value, headers)
-        if is_database(tr):
+        if own_transaction:
             body = partial(self._enqueue, stored=stored, chunks=chunks, rank=rank, random=new_random())
             return (yield from self._once.transact(cast(Database, tr), body))
         return (yield from self._enqueue_next(cast(Transaction, tr), stored, chunks, rank))
@@ -175,8 +179,9 @@ class Queue(Generic[V]):
 
         *Conflicts:* none. *Cost:* one read and about 1,000 writes per transaction; memory for the batches under way.
         """
+        own_transactions = is_database(tr)
         check_values(values)
-        if is_database(tr):
+        if own_transactions:
             return (
                 yield from enqueue_in_batches(cast(Database, tr), self.layout, self._once, self._encoding(), values)
             )
@@ -198,6 +203,7 @@ class Queue(Generic[V]):
         before it. *Cost:* one read, two writes; one more read and write for a chunked payload.
 
         >>> import fdbqueue
+        >>> from fdbqueue import Queue
         >>> with fdbqueue.open("memory:") as db:
         ...     Queue("q").dequeue(db) is None
         True
@@ -223,8 +229,7 @@ class Queue(Generic[V]):
         *Conflicts:* as `dequeue`; not with enqueues behind the last taken item. *Cost:* one range read, two writes; one
         more read and write per chunked payload.
         """
-        if limit < 1:
-            raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
+        check_limit(limit, "items to take")
         portion = AdaptiveLimit(limit)
         return (yield from self.transact(tr, lambda tr: self._dequeue(tr, portion.limit), on_retry=portion.note))
 
@@ -274,9 +279,7 @@ class Queue(Generic[V]):
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one read per page of up to 1,000 items; memory for a page.
         """
-        for border in (after, before):
-            if border is not None and not isinstance(border, Position):
-                raise TypeError(f"What to look after or before is an item's Position, not {border!r}.")
+        check_borders(after, before)
         begin = self.layout.begin if after is None else self.layout.item_key(after) + b"\x00"
         end = self.layout.end if before is None else self.layout.item_key(before)
         found = Pages(tr, begin, end, limit=limit, reverse=reverse, pace=Pace(duty_cycle))
@@ -507,8 +510,9 @@ class Queue(Generic[V]):
         try:
             return Item(position, self.codec.decode(payload), opened.headers)
         except CODEC_ERRORS as error:
+            reason = str(error).rstrip(".")
             raise CodecError(
-                f"The item {position.text} of {self!r} does not decode and was left there: {error}. With the codec"
+                f"The item {position.text} of {self!r} does not decode and was left there: {reason}. With the codec"
                 " 'bytes' it can be looked at and taken out."
             ) from error
 

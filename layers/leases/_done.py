@@ -29,6 +29,8 @@ class FollowUp:
         TypeError: the target can't enqueue in a transaction, or its `enqueue` has no such argument.
         CodecError: the codec of the target's queue does not take the value.
 
+    >>> from fdbqueue import Queue
+    >>> from fdbqueue.layers import FollowUp
     >>> FollowUp(Queue("receipts", codec="str"), "for Ann")
     FollowUp(Queue(('receipts',), codec='str'), 'for Ann')
     """
@@ -52,9 +54,9 @@ class FollowUp:
         terms = "".join(f", {name}={value!r}" for name, value in self._terms.items())
         return f"FollowUp({self.target!r}, {self.value!r}{terms})"
 
-    def enqueue(self, tr: Transaction) -> Steps[Any]:
+    def carry_out(self, tr: Transaction) -> Steps[Any]:
         """Enqueue it now. Return what the target's `enqueue` returns."""
-        only_transaction(tr, "FollowUp.enqueue")
+        only_transaction(tr, "FollowUp.carry_out")
         return (yield from self.target.enqueue.steps(tr, self.value, **self._terms))
 
     def hold(self, tr: Transaction) -> Steps[list[tuple[bytes, bytes]]]:

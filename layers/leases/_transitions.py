@@ -69,8 +69,8 @@ class Retry:
 
     max_attempts: int | None
     """The number of attempts after which it becomes a dead letter; None: no limit."""
-    backoff: Backoff
-    """Returns its wait before the next attempt."""
+    backoff: Backoff | None
+    """Returns its wait before the next attempt; None: none was given, and there is no wait."""
     spares: Callable[[Position, bytes], bool] | None = None
     """Called with the position and token of an expired lease; if true, the lease is not reclaimed. None: all are."""
     custody: Custody | None = None
@@ -82,7 +82,7 @@ class Retry:
 
     def delay_us(self, attempt: int) -> int:
         """Return how long an item waits after the failure of this attempt; 0 if it was the last one."""
-        if self.is_last(attempt):
+        if self.backoff is None or self.is_last(attempt):
             return 0
         return int(min(self.backoff(attempt), LONGEST_SECONDS) * 1e6)
 

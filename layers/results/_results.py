@@ -48,7 +48,7 @@ class Results(QueueWithLeases[Any], Generic[R]):
         keep: how many seconds an outcome is kept after the item's end.
 
     >>> import fdbqueue
-    >>> from fdbqueue.layers import Consumer
+    >>> from fdbqueue.layers import Consumer, Leases, Results
     >>> db = fdbqueue.open("memory:")
     >>> squares = Results(Leases(fdbqueue.Queue("squares", codec="json")), type=int)
     >>> completion = squares.enqueue(db, 7)

@@ -52,6 +52,8 @@ class Sessions(Operators[V]):
         clock: seconds since 1970, as `time.time`.
 
     >>> import fdbqueue
+    >>> from fdbqueue import Queue
+    >>> from fdbqueue.layers import Sessions
     >>> db = fdbqueue.open("memory:")
     >>> sessions = Sessions(Queue("mails", codec="str"))
     >>> for value, name in (("first", "ann"), ("second", "ann"), ("other", "bob")):

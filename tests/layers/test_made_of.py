@@ -108,7 +108,7 @@ QUEUES = {"a Queue", "a Queue of texts"}
 STRICT = {"Leases", "PriorityQueue", "Results", "SmartQueue"}
 ANY_HEAD = {*STRICT, "Leases by turns", "Leases in relaxed order", "PriorityQueue by turns", "RelaxedQueue"}
 WORKS = {
-    "Blobs": {*QUEUES, *ANY_HEAD, "StagedQueue", "Subscriptions"},
+    "Blobs": {*QUEUES, *ANY_HEAD, "StagedQueue", "Subscriptions"} - {"Results"},
     "Consumer": {*ANY_HEAD, "Sessions", "Subscription"},
     "DeadLetters": QUEUES,
     "Deadlines": {"SmartQueue"},
@@ -307,3 +307,31 @@ def test_the_queue_of_a_priority_queue_with_a_policy_is_refused_in_its_place() -
 def test_what_can_not_be_called_is_no_callback(queue: Queue, make: Callable[[SmartQueue], Any]) -> None:
     with pytest.raises(TypeError, match=r"and .* can't be"):
         make(_smart(queue))
+
+
+def test_leases_with_another_policy_beside_leases_with_one_are_refused(queue: Queue) -> None:
+    Leases(queue, max_attempts=3, backoff=exponential(first=2))
+
+    Leases(queue, max_attempts=3, backoff=exponential(first=2))
+    Leases(queue)
+    others: list[Any] = [{"max_attempts": 5}, {"max_attempts": 3}, {"backoff": exponential(first=2)}]
+    for other in others:
+        with pytest.raises(TypeError, match=r"max_attempts=3.* would follow another policy. Use one Leases object"):
+            Leases(queue, **other)
+    Leases(Queue(queue.layout.space), max_attempts=5)
+
+
+def test_a_priority_queue_of_a_queue_with_a_policy_needs_the_same_policy(queue: Queue) -> None:
+    Leases(queue, max_attempts=3)
+
+    for policy in ({}, {"max_attempts": 5}):
+        with pytest.raises(TypeError, match=r"max_attempts=3"):
+            PriorityQueue(queue, **policy)  # type: ignore[arg-type]
+    assert PriorityQueue(queue, max_attempts=3).leases.retry.max_attempts == 3
+
+
+def test_leases_with_a_policy_beside_a_priority_queue_without_it_are_refused(queue: Queue) -> None:
+    PriorityQueue(queue)
+
+    with pytest.raises(TypeError, match=r"PriorityQueue\(queue, max_attempts=…\), and use its `leases`"):
+        Leases(queue, max_attempts=3)
