@@ -40,6 +40,7 @@ from fdbqueue.errors import (
     SessionClosed,
     StorageError,
     SubscriptionError,
+    UploadLost,
     UrlError,
 )
 from fdbqueue.items import Item
@@ -82,6 +83,7 @@ __all__ = [
     "SubscriptionError",
     "Subspace",
     "Transaction",
+    "UploadLost",
     "UrlError",
     "__version__",
     "aio",

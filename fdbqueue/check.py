@@ -9,13 +9,14 @@ from functools import partial
 from operator import itemgetter
 from typing import TypeVar, cast
 
+from fdbqueue.blobcheck import check_blobs
 from fdbqueue.browse import pages
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.high_water_mark import read_high_water_mark
-from fdbqueue.items import Chunked, parse
+from fdbqueue.items import Blob, Chunked, parse
 from fdbqueue.layout import Layout, Place, Position, pack
 from fdbqueue.ordercheck import OrderCheck
 from fdbqueue.stats import Stats, read_level_counts, read_stats
@@ -54,20 +55,26 @@ def check_queue(tr: Transaction | Database, layout: Layout, *, order: OrderCheck
     twice: list[str] = []
     order = order or OrderCheck()
     large: dict[Position, Chunked] = {}
+    blobs: dict[Position, Blob] = {}
     found = dict.fromkeys(PLACES, 0)
     previous = b""
     for packed, name, row in items_of_all_places(tr, layout):
         found[name] += 1
         place: Place = getattr(layout, name)
-        problem = _check_item(place, row, large)
+        problem = _check_item(place, row, large, blobs)
         if problem:
             problems.append(problem)
         if packed == previous:
             twice.append(f"The item {place.position(row.key)} stands in two places; one of them is {name!r}.")
         previous = packed
         order.see(place.position(row.key), name)
-    unsettled = _read(tr, partial(read_stats, layout=layout)) != before
+
+    def changed() -> bool:
+        return _read(tr, partial(read_stats, layout=layout)) != before
+
+    unsettled = changed()
     problems += _check_chunks(tr, layout, large, unsettled)
+    problems += check_blobs(tr, layout, blobs, partial(_read, tr), unsettled=changed)
     if not unsettled:
         mark = _read(tr, partial(read_high_water_mark, layout=layout))
         levels = _read(tr, partial(read_level_counts, layout=layout))
@@ -91,16 +98,18 @@ def _read(tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -
     return run(attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
 
 
-def _check_item(place: Place, row: KeyValue, large: dict[Position, Chunked]) -> str | None:
+def _check_item(place: Place, row: KeyValue, large: dict[Position, Chunked], blobs: dict[Position, Blob]) -> str | None:
     position = place.position(row.key)
     if place.key(pack(position)) != row.key:
         return f"The key {row.key!r} stands among the items, but is no position."
     try:
-        chunked = parse(row.value).chunked
+        opened = parse(row.value)
     except FormatError as error:
         return f"The item {position} can't be read. {error}"
-    if chunked is not None:
-        large[position] = chunked
+    if opened.chunked is not None:
+        large[position] = opened.chunked
+    if opened.blob is not None:
+        blobs[position] = opened.blob
     return None
 
 

@@ -84,6 +84,13 @@ class CompletionError(FdbQueueError):
         self.error = error
 
 
+class UploadLost(FdbQueueError):
+    """The upload of a blob is gone: nothing was written to it for longer than its lease, or the queue was cleared.
+
+    The item was not enqueued: write the whole blob again. (`fdbqueue.layers.blobs`)
+    """
+
+
 class SelectorError(FdbQueueError, ValueError):
     """A selector is not valid; nothing was changed.
 
@@ -173,3 +180,20 @@ class BulkInterrupted(FdbQueueError):
 
 class JobError(FdbQueueError):
     """A bulk job was refused: it does not fit what its earlier attempt or run wrote, or its record is gone."""
+
+
+class AgentError(FdbQueueError):
+    """A dialog with an agent server ended before its success.
+
+    Attributes:
+        step: where it ended: "connect", "greeting", "version", "type", "size", "offer", "data", "receive", "lock" or
+            "confirm".
+        received: the line that came instead of the expected one; "" if the connection was lost or the time was over.
+        in_doubt: whether the server may have done the whole work, because its answer was lost.
+    """
+
+    def __init__(self, message: str, *, step: str, received: str, in_doubt: bool = False) -> None:
+        super().__init__(message)
+        self.step = step
+        self.received = received
+        self.in_doubt = in_doubt

@@ -7,9 +7,11 @@ the parts that follow. A plain item costs its payload and one byte (docs/adr/000
     0x11 length(4, big-endian) msgpack-map payload        1: with the user's headers
     0x12 size(4, big-endian) crc32(4, big-endian)         2: the payload is in chunks
     0x14 length(2, big-endian) msgpack-map payload        4: with the library's notes on the item's life
+    0x28 kind(1) size(8) crc32(4) id(16) payload          8: with a blob, in format version 2
 
-The low halves add up, and the parts follow in the order notes, headers, chunks or payload. The notes come first, so
-that they can be replaced without parsing the rest (docs/adr/0030).
+The low halves add up, and the parts follow in the order notes, headers, blob, chunks or payload. The notes come first,
+so that they can be replaced without parsing the rest (docs/adr/0030). Only the envelope of an item with a blob has
+format version 2, so that older versions of the library refuse it and read all others.
 
 >>> parse(envelope(b"hello", {"n": 1})).payload
 b'hello'
@@ -23,7 +25,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, NoReturn
+from typing import Any, Final, Generic, NamedTuple, NoReturn
 
 import msgspec
 
@@ -32,6 +34,8 @@ from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.layout import Position
 
 FORMAT_VERSION = 1
+BLOB_FORMAT_VERSION: Final = 2
+"""The format version of an envelope with a blob; the newest that this library reads."""
 INLINE_BYTES = 90_000
 """A payload up to this size is stored in the item's own value; FoundationDB limits a value to 100,000 bytes."""
 CHUNK_BYTES = 90_000
@@ -45,6 +49,9 @@ MAX_NOTES_BYTES = 1_900
 _HEADERS = 1
 _CHUNKED = 2
 _NOTES = 4
+_BLOB = 8
+_BLOB_PART = struct.Struct(">?QI16s")
+BLOB_ID_BYTES = 16
 PLAIN = bytes((FORMAT_VERSION << 4,))
 """The byte before the payload in the envelope of a plain item."""
 _headers_encoder = msgspec.msgpack.Encoder()
@@ -137,6 +144,18 @@ class Chunked(NamedTuple):
     crc32: int
 
 
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Data of an item that are stored beside it, in pieces; `fdbqueue.layers.blobs` writes and reads them."""
+
+    id: bytes
+    """Names the keys of its pieces."""
+    size_bytes: int
+    crc32: int
+    is_value: bool
+    """Whether the data are the item's value, which is then this object. Otherwise the item has its own value."""
+
+
 class Envelope(NamedTuple):
     """A parsed stored value."""
 
@@ -145,6 +164,7 @@ class Envelope(NamedTuple):
     headers: Mapping[str, Any]
     chunked: Chunked | None
     notes: Notes = NO_NOTES
+    blob: Blob | None = None
 
 
 def envelope(payload: bytes, headers: Mapping[str, Any] | None = None) -> bytes:
@@ -217,7 +237,7 @@ def headers_of(value: bytes) -> Mapping[str, Any]:
     _check_first_byte(value)
     if not value[0] & _HEADERS:
         return _NO_HEADERS
-    at = 3 + int.from_bytes(value[1:3], "big") if value[0] & _NOTES else 1
+    at = _after_notes(value)
     size = int.from_bytes(value[at : at + 4], "big")
     try:
         headers: dict[str, Any] = _headers_decoder.decode(value[at + 4 : at + 4 + size])
@@ -252,6 +272,36 @@ def envelope_without_notes(value: bytes) -> bytes:
     return bytes((value[0] & ~_NOTES,)) + value[at:]
 
 
+def with_blob(value: bytes, blob: Blob) -> bytes:
+    """Return a stored value, which has no blob, with one.
+
+    Raises:
+        FormatError: as `notes_of`.
+    """
+    _check_first_byte(value)
+    at = _after_headers(value)
+    first = bytes((BLOB_FORMAT_VERSION << 4 | value[0] & 0x0F | _BLOB,))
+    part = _BLOB_PART.pack(blob.is_value, blob.size_bytes, blob.crc32, blob.id)
+    return b"%b%b%b%b" % (first, value[1:at], part, value[at:])
+
+
+def blob_of(value: bytes) -> Blob | None:
+    """Return the blob of a stored value without parsing the rest; None if it has none.
+
+    Raises:
+        FormatError: as `notes_of`.
+    """
+    if value[:1] == PLAIN:
+        return None
+    _check_first_byte(value)
+    return _read_blob(value, _after_headers(value)) if value[0] & _BLOB else None
+
+
+def has_parts(value: bytes) -> bool:
+    """Return whether some of the item's data are under other keys: chunks of its payload, or a blob."""
+    return bool(value[:1] and value[0] & (_CHUNKED | _BLOB))
+
+
 def has_notes(value: bytes) -> bool:
     """Return whether a stored value has notes."""
     return bool(value[:1] and value[0] & _NOTES)
@@ -271,10 +321,13 @@ def size_of(value: bytes) -> int:
 
 
 def kept_size_of(value: bytes) -> int:
-    """Return the same as `size_of` without the notes. The number is the same in every state of the item."""
-    if not has_notes(value) or is_chunked(value):
+    """Return the same as `size_of` without notes and blob. The number is the same in every state of the item."""
+    if is_chunked(value):
         return size_of(value)
-    return len(value) - 2 - int.from_bytes(value[1:3], "big")
+    size_bytes = len(value)
+    if has_notes(value):
+        size_bytes -= 2 + int.from_bytes(value[1:3], "big")
+    return size_bytes - _BLOB_PART.size if value[:1] and value[0] & _BLOB else size_bytes
 
 
 def join_chunks(chunked: Chunked, chunks: list[bytes]) -> bytes:
@@ -357,12 +410,12 @@ def _check_first_byte(value: bytes) -> None:
     if not value:
         raise FormatError("The stored value is empty, which no envelope is.")
     version, flags = value[0] >> 4, value[0] & 0x0F
-    if version > FORMAT_VERSION:
+    if version > (BLOB_FORMAT_VERSION if flags & _BLOB else FORMAT_VERSION):
         raise FormatError(
             f"It was written in format {version} by a newer version of fdbqueue; this one reads formats up to"
-            f" {FORMAT_VERSION}. Update fdbqueue here."
+            f" {BLOB_FORMAT_VERSION}. Update fdbqueue here."
         )
-    if version < 1 or flags & ~(_HEADERS | _CHUNKED | _NOTES):
+    if version < 1 or (flags & _BLOB and version < BLOB_FORMAT_VERSION):
         raise FormatError(f"Its first byte, {value[0]:#04x}, is not that of an envelope: fdbqueue did not write it.")
 
 
@@ -374,9 +427,30 @@ def _parse_parts(value: bytes, at: int, notes: Notes) -> Envelope:
         if at > len(value):
             raise FormatError("It is damaged: its headers are cut off.")
         headers = Headers(_headers_decoder.decode(value[at - size : at]))
+    blob = None
+    if value[0] & _BLOB:
+        blob = _read_blob(value, at)
+        at += _BLOB_PART.size
     if value[0] & _CHUNKED:
         chunked = Chunked(*struct.unpack_from(">II", value, at))
         if at + 8 != len(value):
             raise FormatError("It is damaged: there are extra bytes at its end.")
-        return Envelope(b"", headers, chunked, notes)
-    return Envelope(value[at:], headers, None, notes)
+        return Envelope(b"", headers, chunked, notes, blob)
+    return Envelope(value[at:], headers, None, notes, blob)
+
+
+def _after_notes(value: bytes) -> int:
+    return 3 + int.from_bytes(value[1:3], "big") if value[0] & _NOTES else 1
+
+
+def _after_headers(value: bytes) -> int:
+    at = _after_notes(value)
+    return at + 4 + int.from_bytes(value[at : at + 4], "big") if value[0] & _HEADERS else at
+
+
+def _read_blob(value: bytes, at: int) -> Blob:
+    try:
+        is_value, size_bytes, crc32, id = _BLOB_PART.unpack_from(value, at)
+    except struct.error as error:
+        raise FormatError("It is damaged: its blob's description is cut off.") from error
+    return Blob(id, size_bytes, crc32, is_value)

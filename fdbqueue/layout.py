@@ -50,8 +50,12 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("line", …)`` | the line of ready sessions: all keys of a queue, whose items are pointers | same |
 | ``("state", name)`` | a session's state | same |
 | ``("summed", name, shard)`` | 8 bytes, by atomic adds: a total of all sessions | same |
+| ``("blob", id, n)`` | the n-th piece of an item's blob | `layers/blobs` |
+| ``("upload", "open", id)`` | empty; a blob is being written, and its item is not enqueued yet | `layers/blobs` |
+| ``("upload", "until", id)`` | 8 bytes, little-endian: until when nothing may sweep it, in microseconds | same |
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
 | ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
+| ``("agent", id)`` | the lease that an agent's lock has, and when it was to end (`agents/locks.py`) | agent servers |
 
 An operation log has its own subspace, apart from its queue: ``(log, versionstamp)`` (`layers/oplog`).
 
@@ -202,11 +206,13 @@ class Layout:
     __slots__ = (
         "_count_keys",
         "_held_prefixes",
+        "agents",
         "alarm_key",
         "arrivals",
         "arriving",
         "available",
         "begin",
+        "blobs",
         "chunks",
         "completions",
         "copies",
@@ -245,6 +251,8 @@ class Layout:
         "trimming_key",
         "type_key",
         "unsent",
+        "uploads",
+        "uploads_until",
         "waiting",
     )
 
@@ -273,6 +281,9 @@ class Layout:
         self.chunks = self.space["chunk"]
         # This sorts before the requests: a staged dequeue reads the keys from the first request up to the items.
         self.completions = Place(self.space["completion"].key())
+        self.blobs = self.space["blob"]
+        self.uploads = self.space["upload"]["open"]
+        self.uploads_until = self.space["upload"]["until"]
         self.counts = self.space["count"]
         self.level_counts = self.space["level"]
         self._count_keys: dict[str, bytes] = {}
@@ -280,6 +291,7 @@ class Layout:
         self.grants = self.space["grant"]
         self.markers = self.space["once"]
         self.jobs = self.space["job"]
+        self.agents = self.space["agent"]
         self.subscribed = False
         """Whether the queue had subscriptions that need arrivals when this process last looked for its end."""
         self.exclusive_all: str | None = None
@@ -360,6 +372,16 @@ class Layout:
         """Return the position of the item that a chunk's key belongs to."""
         *rank, index, random, _ = self.chunks.unpack(key)
         return Position(index, random, rank=rank[0] if rank else None)
+
+    def blob_range(self, blob: bytes) -> tuple[bytes, bytes]:
+        """Return the begin and end of the keys of a blob's pieces."""
+        prefix: bytes = self.blobs.pack((blob,))
+        return prefix, strinc(prefix)
+
+    def blob_key(self, blob: bytes, number: int) -> bytes:
+        """Return the key of the `number`-th piece, from 0, of a blob."""
+        key: bytes = self.blobs.pack((blob, number))
+        return key
 
     def part_of(self, space: Subspace) -> bytes:
         """Return the part of a subspace's keys between the queue's prefix and a packed position."""

@@ -10,6 +10,7 @@ from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.appending import append_items, write_chunks
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
 from fdbqueue.browse import Browser, Pace, Pages, pages
+from fdbqueue.bulk import COMMITS_IN_FLIGHT
 from fdbqueue.check import check_queue, items_of_all_places
 from fdbqueue.codecs import CODEC_ERRORS, UNREADABLE, V
 from fdbqueue.engine.api import Database, Future, KeyValue, ReadTransaction, Transaction
@@ -32,15 +33,20 @@ from fdbqueue.errors import FormatError
 from fdbqueue.exclusive import keep_out, made_exclusive
 from fdbqueue.high_water_mark import LastIndex, raise_high_water_mark, read_high_water_mark
 from fdbqueue.items import (
+    BLOB_ID_BYTES,
+    CHUNK_BYTES,
     NO_NOTES,
+    Blob,
     Envelope,
     Item,
     Notes,
+    blob_of,
     check_values,
     chunks_of,
     envelope,
     envelope_without_notes,
     has_notes,
+    has_parts,
     headers_of,
     is_chunked,
     join_chunks,
@@ -48,6 +54,7 @@ from fdbqueue.items import (
     notes_of,
     parse,
     size_of,
+    with_blob,
     with_notes,
 )
 from fdbqueue.layout import (
@@ -74,11 +81,15 @@ from fdbqueue.outcomes import begin as begin_outcome
 from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.outcomes import forget as forget_outcome
 from fdbqueue.outcomes import reopen as reopen_outcome
+from fdbqueue.payloads import clear_parts
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
 from fdbqueue.verbs import verb
 
 __all__ = [
+    "BLOB_ID_BYTES",
+    "CHUNK_BYTES",
     "CODEC_ERRORS",
+    "COMMITS_IN_FLIGHT",
     "COMMIT_UNKNOWN_RESULT",
     "COUNTED_RANKS",
     "DELAY",
@@ -100,6 +111,7 @@ __all__ = [
     "TTL",
     "UNREADABLE",
     "AdaptiveLimit",
+    "Blob",
     "Browser",
     "Database",
     "Envelope",
@@ -129,9 +141,11 @@ __all__ = [
     "arrivals_until",
     "attempts",
     "begin_outcome",
+    "blob_of",
     "check_queue",
     "check_values",
     "chunks_of",
+    "clear_parts",
     "count",
     "count_levels",
     "encode_result",
@@ -142,6 +156,7 @@ __all__ = [
     "finished",
     "forget_outcome",
     "has_notes",
+    "has_parts",
     "headers_of",
     "is_chunked",
     "is_database",
@@ -179,6 +194,7 @@ __all__ = [
     "verb",
     "wait_in_thread",
     "wants_arrivals",
+    "with_blob",
     "with_notes",
     "write_chunks",
 ]

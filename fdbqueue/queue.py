@@ -35,11 +35,12 @@ from fdbqueue.indices import forget, reserve
 from fdbqueue.items import (
     Envelope,
     Item,
+    blob_of,
     check_values,
     chunks_of,
     envelope,
     has_notes,
-    is_chunked,
+    has_parts,
     join_chunks,
     notes_of,
     parse,
@@ -48,6 +49,7 @@ from fdbqueue.layout import TAKEN, TTL, Layout, Name, Position, new_random
 from fdbqueue.once import Once
 from fdbqueue.order import Order, check_name, rank_in
 from fdbqueue.outcomes import end as end_outcome
+from fdbqueue.payloads import clear_parts
 from fdbqueue.stats import Stats, count, count_levels, read_stats
 from fdbqueue.verbs import verb
 
@@ -394,6 +396,7 @@ class Queue(Generic[V]):
         items = []
         for row in found:
             item = yield from self._item(tr, row)
+            self.check_dequeue(item.position, row.value)
             items.append(item)
         for row in found:
             self._clear_dependent(tr, row)
@@ -403,6 +406,20 @@ class Queue(Generic[V]):
             gone = Counter(item.position.rank for item in items)
             count_levels(tr, self.layout, {rank: -amount for rank, amount in gone.items()})
         return items
+
+    def check_dequeue(self, position: Position, stored: bytes) -> None:
+        """Check that an item may be dequeued: a dequeue would remove its blob unread. This is for layers.
+
+        Raises:
+            CodecError: it has one.
+        """
+        blob = blob_of(stored) if has_parts(stored) else None
+        if blob is not None:
+            raise CodecError(
+                f"The item {position.text} of {self!r} has {blob.size_bytes:,} bytes in a blob,"
+                " which a dequeue would remove unread. It was left there. Lease it, and read it with"
+                " `fdbqueue.layers.Blobs` before the ack."
+            )
 
     def look_at(self, tr: Transaction | Database, row: KeyValue) -> Item[V] | Steps[Item[V] | None]:
         """Decode a row of an available item that was read before.
@@ -451,8 +468,8 @@ class Queue(Generic[V]):
 
     def _clear_dependent(self, tr: Transaction, row: KeyValue) -> None:
         """Clear the dependent keys of an item that is taken out."""
-        if is_chunked(row.value):
-            tr.clear_range(*self.layout.chunk_range(self.layout.position_of(row.key)))
+        if has_parts(row.value):
+            clear_parts(tr, self.layout, self.layout.available.packed(row.key), row.value)
         if has_notes(row.value):
             notes, packed = notes_of(row.value), self.layout.available.packed(row.key)
             if notes.is_tracked:
@@ -485,6 +502,8 @@ class Queue(Generic[V]):
             raise self._unreadable(position, error) from error
 
     def _decode(self, position: Position, opened: Envelope, payload: bytes) -> Item[V]:
+        if opened.blob is not None and opened.blob.is_value:
+            return Item(position, cast(V, opened.blob), opened.headers)
         try:
             return Item(position, self.codec.decode(payload), opened.headers)
         except CODEC_ERRORS as error:

@@ -13,12 +13,14 @@ The public classes are here too, so one import is enough. Their modules are load
 `subscriptions`    named consumers with selectors and credit
 `smart`            compare a new item with the queued ones, in the enqueueing transaction
 `results`          wait for an item's result; let other items follow it
+`blobs`            items of up to 2 GiB, written and read as files
 `oplog`            log every change to a queue
 =================  ====================================================================================
 
 A layer keeps all its keys under the queue's own subspace. Each layer is a folder: its ``__init__`` has the recipe and
 the public names, and a name that begins with an underscore is internal. `common` has parts that several layers use.
-Imports go one way: leases <- common <- staged <- priority, results, sessions, smart, subscriptions <- consumer.
+Imports go one way: leases <- common <- staged <- priority, results, sessions, smart, subscriptions <- blobs,
+consumer.
 
 The folder is at the top of the repository. ``fdbqueue/layers`` is a symbolic link to it, and `fdbqueue.layers` is its
 only import name.
@@ -30,12 +32,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .blobs import Blob, BlobReader, Blobs, BlobWriter
     from .consumer import ACKED, Consumer, ConsumerReport, Snooze, Watchdog
     from .leases import DeadLetters, Disposition, Lease, LeaseHandle, Leases, constant, exponential, immediately
     from .oplog import OperationLog
     from .priority import AmqpLevels, EarliestDeadline, Levels, PriorityQueue
     from .results import Completion, Done, FollowUp, Results
-    from .sessions import UNCHANGED, SessionHandle, SessionInfo, SessionLease, Sessions, SessionStats
+    from .sessions import UNCHANGED, NewState, SessionHandle, SessionInfo, SessionLease, Sessions, SessionStats
     from .smart import (
         EVERYTHING,
         NOTHING,
@@ -61,6 +64,10 @@ _ROOMS = {
     "ACKED": "consumer",
     "AmqpLevels": "priority",
     "Completion": "results",
+    "Blob": "blobs",
+    "BlobReader": "blobs",
+    "BlobWriter": "blobs",
+    "Blobs": "blobs",
     "Consumer": "consumer",
     "ConsumerReport": "consumer",
     "DeadLetters": "leases",
@@ -80,6 +87,7 @@ _ROOMS = {
     "Messages": "smart",
     "Monitor": "smart",
     "NOTHING": "smart",
+    "NewState": "sessions",
     "OWN_KEY": "smart",
     "OWN_TYPE": "smart",
     "OperationLog": "oplog",
@@ -117,6 +125,10 @@ __all__ = [
     "OWN_TYPE",
     "UNCHANGED",
     "AmqpLevels",
+    "Blob",
+    "BlobReader",
+    "BlobWriter",
+    "Blobs",
     "Completion",
     "Consumer",
     "ConsumerReport",
@@ -135,6 +147,7 @@ __all__ = [
     "MessageType",
     "Messages",
     "Monitor",
+    "NewState",
     "OperationLog",
     "Outcome",
     "PriorityQueue",

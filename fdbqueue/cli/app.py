@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fdbqueue.cli.ack import ack
+from fdbqueue.cli.agents import agents
 from fdbqueue.cli.browse import browse
 from fdbqueue.cli.check import check
 from fdbqueue.cli.clear import clear
@@ -42,6 +43,7 @@ COMMANDS = (
 )
 for command in COMMANDS:
     app.command(cls=Command, help=reflowed(command.__doc__))(command)
+app.add_typer(agents, name="agents")
 
 
 def _print_version(wanted: bool) -> None:

@@ -20,8 +20,9 @@ from fdbqueue.engine import FDBError
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.errors import leaves_in_doubt
 from fdbqueue.engine.steps import Steps, run
-from fdbqueue.errors import FdbQueueError, LeaseLost
+from fdbqueue.errors import CodecError, FdbQueueError, LeaseLost
 from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.layout import pack
 
 BATCH_ITEMS = 500
 LEASE_SECONDS = 60.0
@@ -146,7 +147,26 @@ class Drain:
     def _exchange(self, tr: Transaction, portion: AdaptiveLimit, most: int) -> Steps[list[Lease]]:
         if self._printed:
             yield from self._leases.ack_many.steps(tr, self._printed)
-        return (yield from self._leases.lease_many.steps(tr, limit=min(portion.limit, most), duration=LEASE_SECONDS))
+        limit = min(portion.limit, most)
+        taken = yield from self._leases.lease_many.steps(tr, limit=limit, duration=LEASE_SECONDS)
+        return (yield from self._up_to_a_blob(tr, taken))
+
+    def _up_to_a_blob(self, tr: Transaction, taken: list[Lease]) -> Steps[list[Lease]]:
+        """Put back the items from the first one on that has a blob, which is not printed. Return the others.
+
+        Raises:
+            CodecError: the first item has one.
+        """
+        for number, lease in enumerate(taken):
+            stored = yield tr.snapshot.get(self._leases.layout.leased.key(pack(lease.position)))
+            try:
+                self._leases.queue.check_dequeue(lease.position, bytes(stored))
+            except CodecError:
+                if not number:
+                    raise
+                yield from self._leases.snooze_many.steps(tr, taken[number:], delay=0.0)
+                return taken[:number]
+        return taken
 
     def _print(self) -> None:
         lines, wrong = lines_of(self._waiting, self._show)

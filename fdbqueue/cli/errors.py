@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
 from fdbqueue.errors import (
+    AgentError,
     BulkInterrupted,
     ChecksBypassed,
     CodecError,
@@ -107,7 +108,7 @@ def exit_code_of(error: BaseException) -> int:
         return USAGE
     if isinstance(error, BadValue | CodecError | FormatError | ItemTooLarge):
         return VALUE
-    if isinstance(error, LeaseLost):
+    if isinstance(error, LeaseLost) or (isinstance(error, AgentError) and error.step == "confirm" and error.received):
         return LOST
     # A ValueError that is not one of ours means that the library does not take an argument.
     return ENGINE if isinstance(error, FdbQueueError | FDBError) else USAGE

@@ -19,7 +19,7 @@ from fdbqueue.cli.errors import BadValue, OutputFailed
 from fdbqueue.cli.input import is_terminal
 from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.values import encode_json, to_json
-from fdbqueue.items import Item
+from fdbqueue.items import Blob, Item
 from fdbqueue.layers.leases import Lease, StoredItem
 from fdbqueue.layout import Position
 
@@ -54,8 +54,13 @@ def line(item: Shown, codec: CodecName, *, records: bool = False, raw: bool = Fa
     """Return one item as a line of output.
 
     Raises:
-        BadValue: JSON can't hold it.
+        BadValue: JSON can't hold it. Its data are in a blob, and `raw` asks for them.
     """
+    if raw and isinstance(item.value, Blob):
+        raise BadValue(
+            f"The item {item.position.text} has {item.value.size_bytes:,} bytes in a blob, which this command does not"
+            " read. `fdbqueue.layers.Blobs` does."
+        )
     if raw:
         return (item.value if isinstance(item.value, bytes) else str(item.value).encode()) + b"\n"
     with writing(item.position):

@@ -1,7 +1,8 @@
 """Values as JSON, for any codec.
 
 JSON has no bytes. In a queue of bytes a value that is UTF-8 is written as a string, any other as ``{"base64": "…"}``.
-Tuples, MessagePack and headers distinguish strings from bytes, so their bytes are always written in base64.
+Tuples, MessagePack and headers distinguish strings from bytes, so their bytes are always written in base64. A blob in
+place of a value is written as its id and size.
 
 >>> to_json(b"hello", CodecName.bytes), to_json(b"\\xff", CodecName.bytes), to_json((1, b"x"), CodecName.tuple)
 ('hello', {'base64': '/w=='}, [1, {'base64': 'eA=='}])
@@ -19,6 +20,7 @@ import msgspec
 
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.options import CodecName
+from fdbqueue.items import Blob
 
 
 def parse(text: str, codec: CodecName, *, raw: bool = False) -> Any:
@@ -55,6 +57,8 @@ def from_json(decoded: Any, codec: CodecName) -> Any:
 
 def to_json(value: Any, codec: CodecName) -> Any:
     """Return a value in a form that JSON can hold."""
+    if isinstance(value, Blob):
+        return {"blob": value.id.hex(), "size_bytes": value.size_bytes}
     if codec is CodecName.bytes:
         try:
             return value.decode()

@@ -90,7 +90,7 @@ class CallQueue(Generic[A, R]):
         self._announced = (0, 0.0)
         self._gathered_at = 0.0
         self._took = 0.0
-        self._bell = Promise()
+        self._changed = Promise()
 
     def join(self, ticket: PendingCall[A, R]) -> None:
         """Join the end of the queue, and lead if there is no leader."""
@@ -106,17 +106,17 @@ class CallQueue(Generic[A, R]):
         """Return whether there is a leader. Without one no call waits, and nothing is left behind."""
         return self._led
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Make a waiting leader look again."""
-        self._bell.keep()
+        self._changed.keep()
 
-    def new_bell(self) -> Promise:
-        """Return a new notifier, which `ring` keeps from now on.
+    def new_change(self) -> Promise:
+        """Return a new notifier, which `wake` keeps from now on.
 
         Get one before each look, so that a later call finds it. It is freed together with its waiters.
         """
-        self._bell = Promise()
-        return self._bell
+        self._changed = Promise()
+        return self._changed
 
     def gather(self) -> Steps[None]:
         """Wait for a moment, if there are fewer calls than were served last.

@@ -72,6 +72,8 @@ class Run:
         self._running = 0
         """How many handlers are at work, or have results that are being written."""
         self._not_returned: list[FDBError] = []
+        self._verbs: Any = self._leases
+        """Where failed and snoozed items are given back."""
         self._handler = handler
         self._threads = None if is_async(handler) else Threads(handler, self._thread_freed)
 
@@ -176,7 +178,7 @@ class Run:
                 continue
             held_nothing = not self._held
             taken = await self._lease(min(room, BATCH_ITEMS))
-            holds = [Hold(lease) for lease in taken]
+            holds = [self._hold(lease) for lease in taken]
             self._held.update(dict.fromkeys(holds))
             self._ready.extend(holds)
             await self._give_back_if_stuck()
@@ -188,6 +190,9 @@ class Run:
                 self._changed.clear()
                 if self._held and not self._stopping.done():
                     await self._changed.wait()
+
+    def _hold(self, lease: Lease) -> Hold:
+        return Hold(lease)
 
     async def _lease(self, limit: int) -> list[Lease]:
         """Lease some items. Wait for the first one, unless this is a drain or the run is stopped."""
@@ -272,12 +277,24 @@ class Run:
             ) from None
 
     async def _handle(self, hold: Hold) -> None:
-        lease, timeout = hold.lease, self._terms.handler_timeout
         if hold.missing:  # and another consumer has the item
             self._report.lost += 1
             self._let_go(hold)
             return
         hold.begun = True
+        returned, result = await self._attempt(hold, hold.lease)
+        if not returned:
+            return
+        if result is ACKED:
+            self._report.acked += 1
+            self._let_go(hold)
+        else:
+            self._done.append(hold)
+            self._acking.wake()
+
+    async def _attempt(self, hold: Hold, lease: Lease) -> tuple[bool, Any]:
+        """Call the handler. Return whether it returned, and its result. If it raised, the item was given back."""
+        timeout = self._terms.handler_timeout
         try:
             if timeout is None:
                 result = await self._result_of(lease)
@@ -289,27 +306,23 @@ class Run:
                 done.check()  # here, so that a result that can't be stored fails this attempt only
                 if done.follow_ups:
                     hold.settling = True
-                    await self._settle(hold, self._leases.ack.aio(self._db, lease, result=done), "acked")
-                    return
+                    await self._settle(hold, self._verbs.ack.aio(self._db, lease, result=done), "acked")
+                    return False, None
         except Snooze as snooze:
-            await self._settle(hold, self._leases.snooze.aio(self._db, lease, delay=snooze.seconds), "snoozed")
+            await self._settle(hold, self._verbs.snooze.aio(self._db, lease, delay=snooze.seconds), "snoozed")
+            return False, None
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
             # Any error of a handler fails the attempt, and is stored with the item. That includes the cancellation of a
             # future that the handler awaits. It does not include the end of the run.
             if isinstance(error, asyncio.CancelledError) and await self._is_ending():
                 raise
             told = "A handler failed for the item %s of %r, at attempt %d."
-            _log.warning(told, lease.position.text, self._leases.queue, lease.attempt, exc_info=error)
-            fate = await self._settle(hold, self._leases.nack.aio(self._db, lease, error=_told(error)), "failed")
+            _log.warning(told, lease.position.text, self._verbs.queue, lease.attempt, exc_info=error)
+            fate = await self._settle(hold, self._verbs.nack.aio(self._db, lease, error=_told(error)), "failed")
             self._report.dead += fate is Disposition.dead
-        else:
-            hold.settling = True
-            if result is ACKED:
-                self._report.acked += 1
-                self._let_go(hold)
-            else:
-                self._done.append(hold)
-                self._acking.wake()
+            return False, None
+        hold.settling = True
+        return True, result
 
     async def _is_ending(self) -> bool:
         """Return whether the end of the run or of the event loop has cancelled this worker, rather than its handler."""

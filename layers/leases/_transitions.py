@@ -25,11 +25,12 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     announce,
+    clear_parts,
     count,
     count_levels,
     end_outcome,
     has_notes,
-    is_chunked,
+    has_parts,
     kept_size_of,
     notes_of,
     raise_high_water_mark,
@@ -265,8 +266,8 @@ class Transitions:
         Args:
             result: the encoded result of its handler, for its completion.
         """
-        if is_chunked(stored):
-            self._tr.clear_range(*self._layout.chunk_range_of(packed))
+        if has_parts(stored):
+            clear_parts(self._tr, self._layout, packed, stored)
         if has_notes(stored):
             notes = notes_of(stored)
             self._clear_dependent(packed, notes)

@@ -64,6 +64,7 @@ from __future__ import annotations
 from ._lease import SessionHandle, SessionLease
 from ._listing import SessionInfo, SessionStats
 from ._sessions import Sessions
+from ._turns import NewState
 from ._working import UNCHANGED
 
-__all__ = ["UNCHANGED", "SessionHandle", "SessionInfo", "SessionLease", "SessionStats", "Sessions"]
+__all__ = ["UNCHANGED", "NewState", "SessionHandle", "SessionInfo", "SessionLease", "SessionStats", "Sessions"]

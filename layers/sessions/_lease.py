@@ -57,6 +57,16 @@ class SessionHandle(LeaseHandle):
             ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What a consumer has done in this turn before the present item, and not acked yet, or just now."""
+
+    positions: tuple[Position, ...]
+    """The items, in order. The last one that is known to be acked comes first, if there is one."""
+    state: Any
+    """The session's new encoded state; `UNCHANGED`: none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLease(Lease[V]):
     """The right of one worker to one session for some time, and the item of it to work on."""
@@ -69,6 +79,10 @@ class SessionLease(Lease[V]):
     """The position of the session's pointer in the line."""
     generation: int = 0
     """The session's generation."""
+    behind: Behind | None = field(default=None, repr=False, compare=False)
+    """Set by a consumer that works ahead of its acks. A verb of this lease acks these items first."""
+    used: list[str] = field(default_factory=list, repr=False, compare=False)
+    """The verbs that were called with this lease, for the consumer that made it."""
 
     @property
     def level(self) -> int:

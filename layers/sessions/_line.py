@@ -23,6 +23,7 @@ from fdbqueue.lowlevel import (
     read_counts,
     rows,
     started,
+    with_notes,
 )
 
 from ..leases._lease import Disposition
@@ -255,6 +256,10 @@ class Line:
         kept = replace(turn.pointer, current=current, used=used, since_us=now_us)
         moves.enter_leased(turn.packed, stored_pointer(kept), notes)
         return notes
+
+    def note(self, tr: Transaction, turn: Turn, pointer: Pointer) -> None:
+        """Store a leased pointer with other contents."""
+        tr.set(self.layout.leased.key(turn.packed), with_notes(stored_pointer(pointer), turn.notes))
 
     def others_wait(self, tr: Transaction, now_us: int) -> Steps[bool]:
         """Return whether another session is ready. By snapshot: one that comes at this moment waits for a quantum."""

@@ -21,6 +21,7 @@ from ._lease import SessionLease, SessionRef
 from ._line import Line, Rules
 from ._operators import Operators
 from ._records import SessionName, pack_name
+from ._turns import Turns
 from ._working import UNCHANGED, Working
 
 QUANTUM = 10
@@ -117,6 +118,8 @@ class Sessions(Operators[V]):
         """The line of ready sessions, for layers and tools."""
         states: Queue[Any] = Queue(queue.layout.space["state"], codec=state_codec)
         self._working: Working[V] = Working(queue, self.line, states, consumer)
+        self.turns: Turns[V] = Turns(self.line, self._working)
+        """How a consumer works through the turns of sessions."""
         self.staged = StagedQueue(self.line.leases, consumer=consumer)
         """The line, as waiting workers take from it."""
         self._arguments = {
@@ -380,11 +383,9 @@ class Sessions(Operators[V]):
         """
         encoded = self._working.encoded_state(state)
 
-        def body(tr: Transaction) -> Steps[None]:
-            turn, _ = yield from self._working.turn(tr, lease)
-            self._working.write_state(tr, turn.session, encoded)
-
-        yield from self.queue.transact(tr, body)
+        yield from self.queue.transact(tr, partial(self._working.set_state, ref=lease, state=encoded))
+        if isinstance(lease, SessionLease):
+            lease.used.append("set_state")
 
 
 def _check_count(count: object, told: str, *, most: int | None = None) -> None:

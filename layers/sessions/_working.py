@@ -16,7 +16,7 @@ from ..leases._lease import Disposition, Lease
 from ..leases._leases import this_consumer
 from ..leases._times import seconds_or_none
 from ..leases._transitions import Transitions, is_over
-from ._lease import SessionHandle, SessionLease, SessionRef
+from ._lease import Behind, SessionHandle, SessionLease, SessionRef
 from ._line import Line, Turn, read_turn
 from ._records import REFUSING, RENEWING, Held, name_of, pack_name, record_of
 from ._session import Head, Session, SessionMoves, Stored
@@ -69,7 +69,7 @@ class Working(Generic[V]):
                 # Another process granted this lease, or it was read of the database.
                 held = yield from self._queue.read(tr, partial(self._read_held, held=held))
             if held.row is not None:
-                return (yield from self._open(tr, pointer, held))
+                return (yield from self.open(tr, pointer, held))
             yield from self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=""))
         except (FormatError, CodecError) as error:
             yield from self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=str(error)))
@@ -81,7 +81,10 @@ class Working(Generic[V]):
             raise
         return None
 
-    def _open(self, tr: Transaction | Database, pointer: Lease[Held], held: Held) -> Steps[SessionLease[V]]:
+    def open(
+        self, tr: Transaction | Database, pointer: Lease[Held], held: Held, behind: Behind | None = None
+    ) -> Steps[SessionLease[V]]:
+        """Return a session's lease with an item that was read."""
         session = self._line.session(held.pointer.name, held.pointer.generation)
         row = held.row
         if row is None:
@@ -103,6 +106,7 @@ class Working(Generic[V]):
             state=self.decoded_state(held.state),
             turn=pointer.position,
             generation=session.generation,
+            behind=behind,
         )
 
     def _read_held(self, tr: Transaction, held: Held) -> Steps[Held]:
@@ -194,17 +198,31 @@ class Working(Generic[V]):
         return self._line.session(pack_name(ref.session), ref.generation)
 
     def turn(self, tr: Transaction, ref: SessionRef, *, limit: int = 1) -> Steps[tuple[Turn, Head]]:
-        """Read what a lease is about, and the session's first items.
+        """Read what a lease is about, and the session's first items. Ack what its consumer has done before.
 
         Raises:
             LeaseLost: it is not the session's present lease.
             TypeError: it is no lease of a session.
         """
         session = self.session_of(ref)
-        turn, head = yield from read_turn(tr, self._line, pack(ref.turn), session, limit=limit)
-        if turn is None or turn.notes.token != ref.token or turn.pointer.current != pack(ref.position):
+        behind = ref.behind if isinstance(ref, SessionLease) else None
+        if behind is None:
+            turn, head = yield from read_turn(tr, self._line, pack(ref.turn), session, limit=limit)
+            if turn is None or turn.notes.token != ref.token or turn.pointer.current != pack(ref.position):
+                raise self._lost(ref)
+            return turn, head
+        places = [pack(position) for position in behind.positions]
+        done = started(rows_at(tr, session, places))
+        turn, head = yield from read_turn(tr, self._line, pack(ref.turn), session, limit=limit + len(places))
+        current = pack(ref.position)
+        if turn is None or turn.notes.token != ref.token or turn.pointer.current not in (*places, current):
             raise self._lost(ref)
-        return turn, head
+        found = yield from done
+        remove(tr, session, found)
+        if found:
+            self.write_state(tr, session, behind.state)
+        turn.pointer = replace(turn.pointer, current=current, used=turn.pointer.used + len(found))
+        return turn, head.without({key for key, _ in found})
 
     def _lost(self, ref: SessionRef) -> LeaseLost:
         return LeaseLost(
@@ -257,11 +275,7 @@ class Working(Generic[V]):
         value = yield item
         if not value.present():
             raise self._lost(ref)
-        stored = bytes(value)
-        moves = SessionMoves(tr, session)
-        moves.leave_available(turn.pointer.current, notes_of(stored))
-        moves.vanish(turn.pointer.current, stored, "dequeued")
-        moves.finish()
+        remove(tr, session, [(key, bytes(value))])
         self.write_state(tr, session, state)
         return turn, head.without({key})
 
@@ -285,6 +299,16 @@ class Working(Generic[V]):
         moves = Transitions(tr, self._line.layout)
         yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), delay_us=delay_us)
         moves.finish()
+
+    def set_state(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None) -> Steps[None]:
+        """Write the state of a leased session."""
+        turn, _ = yield from self.turn(tr, ref)
+        self.write_state(tr, turn.session, state)
+        if isinstance(ref, SessionLease) and ref.behind is not None:
+            moves = Transitions(tr, self._line.layout)
+            pointer = turn.pointer
+            self._line.keep(tr, moves, turn, pointer.current, pointer.used, turn.notes.expires_at_us)
+            moves.finish()
 
     def extend(self, tr: Transaction, ref: SessionRef, duration_us: int) -> Steps[int]:
         """Extend the lease. Return its new end."""
@@ -323,3 +347,27 @@ class Working(Generic[V]):
             tr.clear(session.state_key)
         else:
             tr.set(session.state_key, state)
+
+
+def rows_at(tr: Transaction, session: Session, places: list[bytes]) -> Steps[list[tuple[bytes, bytes]]]:
+    """Read the items of a leased session that are still there, by their packed positions.
+
+    By snapshot: only the holder of the lease removes them, and then also writes the leased pointer, which the caller
+    reads.
+    """
+    keys = [session.layout.available.key(packed) for packed in places]
+    reads = [started(rows(tr.snapshot, key, key + b"\x00", limit=1)) for key in keys]
+    found: list[tuple[bytes, bytes]] = []
+    for read in reads:
+        found += [(row.key, row.value) for row in (yield from read)]
+    return found
+
+
+def remove(tr: Transaction, session: Session, done: list[tuple[bytes, bytes]]) -> None:
+    """Remove items that are done, given their keys and stored bytes."""
+    moves = SessionMoves(tr, session)
+    for key, stored in done:
+        packed = session.layout.available.packed(key)
+        moves.leave_available(packed, notes_of(stored))
+        moves.vanish(packed, stored, "dequeued")
+    moves.finish()

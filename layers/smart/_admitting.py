@@ -15,8 +15,9 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     chunks_of,
+    clear_parts,
     envelope,
-    is_chunked,
+    has_parts,
     new_random,
     notes_of,
     pack,
@@ -256,8 +257,8 @@ class Admitting:
         for part in was.beside:
             if part not in new.notes.beside:
                 tr.clear(self._layout.prefix + part + packed)
-        if is_chunked(new.by.stored):
-            tr.clear_range(*self._layout.chunk_range_of(packed))
+        if has_parts(new.by.stored):
+            clear_parts(tr, self._layout, packed, new.by.stored)
         if new.moves:
             moves.leave(new.by.state, packed, was)
             enter = moves.enter_delayed if new.notes.visible_at_us else moves.enter_available

@@ -56,7 +56,7 @@ class Attempt:
     """The keys of grants that it removed."""
     foresight: Prefetch | None = None
     """The prediction that holds if it commits."""
-    bell: Promise = field(default_factory=Promise)
+    changed: Promise = field(default_factory=Promise)
     """Kept by later calls that do not wait."""
 
     def asks(self) -> bool:

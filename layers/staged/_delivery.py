@@ -206,7 +206,7 @@ class Delivery:
             for row, allotment in zip(own, whose, strict=False):
                 position, notes, item = self._layout.position_of(row.key), notes_of(row.value), None
                 if allotment.own or self._predicate:
-                    item = yield from self._queue.item(tr, position, row.value)
+                    item = yield from self._item(tr, position, row.value, allotment)
                     if self._predicate.says_over(item, notes, look.now_us):
                         return False
                 opened.append((row, position, notes, item if allotment.own else None, allotment))
@@ -306,7 +306,7 @@ class Delivery:
             item = None
             if readable and len(got) < allotment.wanted:
                 try:
-                    item = yield from self._queue.item(tr, lease.position, stored)
+                    item = yield from self._item(tr, lease.position, stored, allotment)
                 except (CodecError, FormatError):
                     # It goes back to the head. The next process that takes it raises the error.
                     readable = False
@@ -423,7 +423,7 @@ class Delivery:
         item, outdated = None, is_over(notes, now_us)
         try:
             if not outdated and (allotment.own or self._predicate):
-                item = yield from self._queue.item(tr, position, row.value)
+                item = yield from self._item(tr, position, row.value, allotment)
                 outdated = self._predicate.says_over(item, notes, now_us)
         except UNTAKEABLE:
             if allotment.own:
@@ -460,6 +460,12 @@ class Delivery:
         else:
             self._lend(moves, packed, stored, notes, allotment, token, now_us)
             allotment.handles.append(LeaseHandle(position, token))
+
+    def _item(self, tr: Transaction, position: Position, stored: bytes, allotment: Allotment) -> Steps[Item]:
+        item = yield from self._queue.item(tr, position, stored)
+        if not allotment.duration_us:
+            self._queue.check_dequeue(position, stored)
+        return item
 
     def _own(
         self,

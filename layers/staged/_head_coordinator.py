@@ -121,7 +121,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
     def joined(self, ticket: Caller) -> None:
         """Make the leader look again for a call that does not wait. The leader may be resting on an empty queue."""
         if not ticket.leads and not ticket.argument.patient:
-            self.line.ring()
+            self.line.wake()
 
     def unclaimed(self, ticket: Caller) -> Steps[None]:
         yield from self._put_back(ticket.db, ticket.result or [])
@@ -278,7 +278,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return turn
 
     def _claim(self, tr: Transaction) -> Steps[Attempt]:
-        """Take the items that are assigned to our request, or collect what was granted to it.
+        """Take the items that are assigned to our request, or collect the leases granted to it.
 
         The requests in front of it take their own items.
         """
@@ -353,11 +353,11 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return True
 
     def _look(self, tr: Transaction) -> Steps[Attempt]:
-        """Collect what was granted. Else fulfill if our request is the first in order, or else wait."""
+        """Collect the granted leases. Else fulfill if our request is the first in order, or else wait."""
         self._contention_stats.looks += 1
         request = self._place.own_request()
-        bell = self.line.new_bell()
-        turn = Attempt(tr, self.line.waiting(), request=request, bell=bell)
+        changed = self.line.new_change()
+        turn = Attempt(tr, self.line.waiting(), request=request, changed=changed)
         grant_key = self._requests.grant_key(request.wish.client)
         # Plain reads: a process that fulfills, withdraws or collects this request at the same time conflicts with it.
         granted, own = tr.get(grant_key), tr.get(request.key)
@@ -378,7 +378,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return (yield from self._act(tr, turn, look, request, standing))
 
     def _collect(self, tr: Transaction, turn: Attempt, grant_key: bytes, granted: list[LeaseHandle]) -> Steps[None]:
-        """Take what was granted. Usable leases need no commit. (docs/adr/0076)"""
+        """Take the granted leases. Usable leases need no commit. (docs/adr/0076)"""
         turn.request = None
         self._hints.met = time.monotonic()
         if self._duration_us == granted_us(self._duration_us):
@@ -469,7 +469,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             if due_us is not None:
                 seconds = min(seconds, (due_us - now_us) / 1e6)
         yield tr.commit()
-        return [*watches, turn.bell], max(seconds, 0.001)
+        return [*watches, turn.changed], max(seconds, 0.001)
 
     def _withdraw(self, tr: Transaction, request: Request) -> Steps[None]:
         # A plain read: a grant at the same time conflicts with it, and then this transaction reads again.

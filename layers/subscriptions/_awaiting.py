@@ -147,7 +147,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         return None
 
     def _commit(self, db: Database, body: Body) -> Steps[_Look]:
-        """Run one transaction, and keep what is known about it if it fails."""
+        """Run one transaction. If it fails, note whether its commit may have taken effect."""
         self._in_doubt = True
         try:
             look = yield from commit_if_written(self._leases.queue, db, body, on_retry=self._on_retry)

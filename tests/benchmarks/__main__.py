@@ -18,7 +18,7 @@ from pathlib import Path
 FIRST = ("scale_consumers", "scale_length", "scale_item_size")
 BY_HAND = ("spark_scale",)
 """What takes long and runs only when it is named."""
-QUICK = {"FDBQUEUE_BENCH_PASSED": "100000", "FDBQUEUE_BENCH_SPARK_ROWS": "100000"}
+QUICK = {"FDBQUEUE_BENCH_PASSED": "100000", "FDBQUEUE_BENCH_SPARK_ROWS": "100000", "FDBQUEUE_BENCH_BLOB_MB": "50"}
 
 
 def names() -> list[str]:

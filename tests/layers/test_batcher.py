@@ -12,9 +12,10 @@ import pytest
 
 from fdbqueue import CodecError, LeaseLost, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.engine.steps import run
+from fdbqueue.engine.steps import Steps, run, run_async
 from fdbqueue.layers.common import _batcher
-from fdbqueue.layers.common._batcher import CallQueue, PendingCall
+from fdbqueue.layers.common._batcher import Alarm, Batcher, CallQueue, PendingCall
+from fdbqueue.layers.common._waiting import Promise
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.held import HeldDatabase
@@ -245,3 +246,38 @@ def test_those_who_were_served_together_elsewhere_are_waited_for_and_only_for_a_
         assert not gathering.done()
         line.join(PendingCall(object(), 2))  # type: ignore[arg-type]
         gathering.result(10)
+
+
+class _Watch(Promise):
+    cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class _Resting(Batcher[None, None]):
+    """Finds nothing, once its gate opens, and waits for a watch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.watch = Promise(), _Watch()
+
+    def serve(self, leader: PendingCall[None, None]) -> Steps[Alarm | None]:
+        yield self.gate
+        return [self.watch], None
+
+
+def test_a_leader_that_is_cancelled_while_it_looks_leaves_no_watch() -> None:
+    calls = _Resting()
+
+    async def session() -> None:
+        task = asyncio.create_task(run_async(calls.call(PendingCall(object(), None))))  # type: ignore[arg-type]
+        await turn_loop()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(session())
+    calls.gate.keep()
+    wait_until(lambda: not calls.line.is_led())
+    assert calls.watch.cancelled

@@ -13,6 +13,7 @@ import fdbqueue.layers
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
+    Blobs,
     Consumer,
     DeadLetters,
     Deadlines,
@@ -85,6 +86,7 @@ THINGS: dict[str, Callable[[Queue], Any]] = {
 }
 
 MAKERS: dict[str, Callable[[Any], Any]] = {
+    "Blobs": Blobs,
     "Consumer": lambda given: Consumer(given, _handler),
     "DeadLetters": lambda given: DeadLetters(given, lambda: 0),
     "Deadlines": Deadlines,
@@ -106,7 +108,8 @@ QUEUES = {"a Queue", "a Queue of texts"}
 STRICT = {"Leases", "PriorityQueue", "Results", "SmartQueue"}
 ANY_HEAD = {*STRICT, "Leases by turns", "Leases in relaxed order", "PriorityQueue by turns", "RelaxedQueue"}
 WORKS = {
-    "Consumer": {*ANY_HEAD, "Subscription"},
+    "Blobs": {*QUEUES, *ANY_HEAD, "StagedQueue", "Subscriptions"},
+    "Consumer": {*ANY_HEAD, "Sessions", "Subscription"},
     "DeadLetters": QUEUES,
     "Deadlines": {"SmartQueue"},
     "Leases": QUEUES,
@@ -125,7 +128,8 @@ WORKS = {
 """All that is not here is refused."""
 
 REFUSED = {
-    "Consumer": r"takes Leases, as in Consumer\(Leases\(Queue\('orders'\)\)\), or a Subscription, not ",
+    "Blobs": r"takes a Queue, or a layer that enqueues, as in Blobs\(Leases\(Queue\('films'\)\)\)",
+    "Consumer": r"takes Leases, as in Consumer\(Leases\(Queue\('orders'\)\)\), or a Subscription, or Sessions, not ",
     "DeadLetters": r"Use Leases\(queue\)\.dead",
     "Deadlines": r"as in Deadlines\(SmartQueue\(queue\)\)",
     "Leases": r"as in Leases\(Queue\('orders'\)\), not of .* A layer over a queue has leases already: use those",

@@ -546,7 +546,7 @@ def test_the_wrong_arguments_are_named(db: Any, leases: Leases, results: Results
     for wrong in (None, 7, db):
         with pytest.raises(TypeError, match="An item is named by the text"):
             results.completion(db, wrong)
-    with pytest.raises(ValueError, match="is no position"):
+    with pytest.raises(ValueError, match="is not a position"):
         results.completion(db, "7")
     with pytest.raises(TypeError, match=r"Completion\.at makes its own transactions"):
         results.completion(db.create_transaction(), "7:ab")

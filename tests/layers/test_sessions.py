@@ -132,8 +132,11 @@ def test_an_acked_lease_is_spent(db: Any, sessions: Sessions) -> None:
     following = sessions.ack_and_next(db, lease)
     assert following is not None
     assert following.token == lease.token
+    for spent in (sessions.ack, sessions.ack_and_next, sessions.nack, sessions.extend):
+        with pytest.raises(LeaseLost):
+            spent(db, lease)
     with pytest.raises(LeaseLost):
-        sessions.ack(db, lease)
+        sessions.set_state(db, lease, b"late")
     sessions.ack(db, following)
 
 

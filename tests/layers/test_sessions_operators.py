@@ -31,6 +31,8 @@ def test_a_paused_session_is_not_done_until_it_is_resumed(db: Any, sessions: Ses
     fill(sessions, db, "ann:2")
     assert do_all(sessions, db) == ["bob:1"]
     assert status_of(sessions, db, "ann") == "paused"
+    assert sessions.stats(db).ready == 0
+    assert sessions.check(db).problems == ()
     sessions.resume(db, "ann")
     sessions.resume(db, "ann")
     assert do_all(sessions, db) == ["ann:1", "ann:2"]

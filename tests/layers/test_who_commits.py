@@ -18,6 +18,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import only_database
 from fdbqueue.layers import (
+    Blobs,
     Completion,
     Consumer,
     Deadlines,
@@ -141,6 +142,10 @@ class Scene:
         return Deadlines(self.smart)
 
     @cached_property
+    def blobs(self) -> Blobs:
+        return Blobs(self.leases)
+
+    @cached_property
     def log(self) -> OperationLog:
         log = OperationLog(self.space["log"], self.queue)
         self.queue.enqueue(log.of(self.db), "logged")
@@ -220,6 +225,7 @@ ITEM = {"type": "call", "n": 9}
 
 DATABASE_ONLY: dict[str, Callable[[Scene], Call]] = {
     "Completion.at": lambda s: Call(s.completion.at),
+    "Blobs.write": lambda s: Call(s.blobs.write, "new"),
     "Consumer.drain": lambda s: Call(_consumer(s).drain),
     "Consumer.run": lambda s: Call(_consumer(s).run),
     "Consumer.running": _running,
@@ -242,6 +248,10 @@ DATABASE_ONLY: dict[str, Callable[[Scene], Call]] = {
 
 EITHER: dict[str, Callable[[Scene], Call]] = {
     "Completion.outcome": lambda s: Call(s.completion.outcome),
+    "Blobs.check": lambda s: Call(s.blobs.check),
+    "Blobs.read": lambda s: Call(s.blobs.read, s.lease),
+    "Blobs.stats": lambda s: Call(s.blobs.stats),
+    "Blobs.sweep": lambda s: Call(s.blobs.sweep),
     "DeadLetters.browse": lambda s: Call(s.leases.dead.browse),
     "DeadLetters.purge": lambda s: Call(s.leases.dead.purge),
     "DeadLetters.redrive": lambda s: Call(s.leases.dead.redrive),
@@ -350,6 +360,7 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
 """Those that take a transaction or a database; their first parameter is called `tr`."""
 
 PARTS: dict[str, Callable[[Scene], Call]] = {
+    "BlobWriter.commit": lambda s: Call(s.blobs.write(s.db, "new").commit),
     "Deadlines.claim_next": lambda s: driven(s.deadlines.claim_next, until_us=1, lapsed_us=0, ended=None),
     "Deadlines.end": lambda s: driven(s.deadlines.end, _claim(s)),
     "Deadlines.next_us": lambda s: driven(s.deadlines.next_us, lead_us=None),

@@ -16,14 +16,20 @@ from fdbqueue.items import (
     MAX_HEADER_BYTES,
     MAX_ITEM_BYTES,
     MAX_NOTES_BYTES,
+    Blob,
     Notes,
+    blob_of,
     chunks_of,
     envelope,
     has_notes,
+    has_parts,
+    headers_of,
     is_chunked,
     join_chunks,
+    kept_size_of,
     notes_of,
     parse,
+    with_blob,
     with_notes,
 )
 
@@ -112,7 +118,44 @@ def test_random_bytes_are_refused_or_read_but_never_crash(data: bytes) -> None:
         parse(data)
 
 
+@given(
+    payload=st.binary(max_size=60),
+    headers=st.none() | st.dictionaries(st.text(max_size=4), st.integers(0, 9), max_size=2),
+    attempt=st.integers(0, 3),
+    blob=st.builds(
+        Blob, st.binary(min_size=16, max_size=16), st.integers(0, 2**31), st.integers(0, 2**32 - 1), st.booleans()
+    ),
+)
+def test_an_envelope_with_a_blob_keeps_all_that_it_had(
+    payload: bytes, headers: dict[str, int] | None, attempt: int, blob: Blob
+) -> None:
+    plain = with_notes(envelope(payload, headers), Notes(attempt=attempt))
+    stored = with_blob(plain, blob)
+
+    assert parse(stored) == parse(plain)._replace(blob=blob)
+    assert blob_of(stored) == blob
+    assert blob_of(plain) is None
+    assert (has_parts(stored), has_parts(plain)) == (True, False)
+    assert headers_of(stored) == (headers or {})
+    assert notes_of(stored) == Notes(attempt=attempt)
+    assert kept_size_of(stored) == kept_size_of(plain) == kept_size_of(envelope(payload, headers))
+    assert with_notes(stored, Notes(consumer="x")) == with_blob(with_notes(plain, Notes(consumer="x")), blob)
+    assert stored[0] >> 4 == 2, "so that an older version of the library refuses it"
+
+
+def test_a_blob_whose_description_is_cut_off_is_refused() -> None:
+    stored = with_blob(envelope(b""), Blob(bytes(16), 1, 2, True))
+    for cut in range(1, len(stored)):
+        for read in (parse, blob_of):
+            with pytest.raises(FormatError, match="its blob's description is cut off"):
+                read(stored[:cut])
+    with pytest.raises(FormatError, match="is no envelope's"):
+        parse(b"\x18" + stored[1:])
+
+
 def test_an_envelope_of_a_newer_version_is_refused_by_saying_so() -> None:
+    with pytest.raises(FormatError, match="format 3 by a newer version"):
+        parse(b"\x38hello")
     with pytest.raises(FormatError, match="format 2 by a newer version"):
         parse(b"\x20hello")
 

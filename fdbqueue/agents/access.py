@@ -1,0 +1,139 @@
+"""Which certificate may send to which agent types, and receive from which.
+
+The rules are a TOML file, with a table for each common name or fingerprint::
+
+    [press]                              # the common name of a client's certificate
+    send = [5]
+    receive = []
+
+    ["sha256:9f86d081...15b0f00a08"]     # or the SHA-256 fingerprint of the certificate
+    receive = [5, "100-199"]
+
+    ["*"]                                # every certificate that the authority signed
+    send = ["*"]
+
+A client may do what any table for it allows. To confirm is to receive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fdbqueue.agents.words import MAX_TYPE
+
+_VERBS = ("send", "receive")
+_ALL = range(MAX_TYPE + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """The agent types that a client may use."""
+
+    send: tuple[range, ...] = (_ALL,)
+    receive: tuple[range, ...] = (_ALL,)
+
+    def allow(self, type: int, *, sends: bool) -> bool:
+        """Return whether the client may send to agents of this type, or be one."""
+        return any(type in types for types in (self.send if sends else self.receive))
+
+
+EVERYTHING = Rights()
+"""The rights of all clients where there is no file."""
+
+
+class Access:
+    """The rules of a file.
+
+    Args:
+        rules: the tables of the file.
+
+    Raises:
+        ValueError: a table is not as described above.
+
+    >>> access = Access({"press": {"send": [5]}, "*": {"receive": ["7-9"]}})
+    >>> access.of(["press"]).allow(5, sends=True), access.of(["press"]).allow(8, sends=False)
+    (True, True)
+    >>> access.of(["thief"]).allow(5, sends=True)
+    False
+    """
+
+    def __init__(self, rules: Mapping[str, Mapping[str, Iterable[int | str]]]) -> None:
+        self._rules = {name: _rights(name, rule) for name, rule in rules.items()}
+
+    @classmethod
+    def read(cls, path: str | Path) -> Access:
+        """Read a file.
+
+        Raises:
+            ValueError: it is not as described above. OSError: it can't be read.
+        """
+        try:
+            return cls(tomllib.loads(Path(path).read_text()))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def of(self, names: Iterable[str]) -> Rights:
+        """Return the rights of a client with these names."""
+        found = [rights for name in (*names, "*") if (rights := self._rules.get(name))]
+        return Rights(
+            tuple(types for rights in found for types in rights.send),
+            tuple(types for rights in found for types in rights.receive),
+        )
+
+
+def names_of(connection: ssl.SSLObject) -> list[str]:
+    """Return the names of a client's certificate: its common names, and its fingerprint."""
+    certificate: Mapping[str, Any] = connection.getpeercert() or {}
+    raw = connection.getpeercert(binary_form=True)
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    # A common name is free text. One that looks like another kind of name in the file counts as none.
+    names = [name for name in names if name != "*" and not name.startswith("sha256:")]
+    return [*names, f"sha256:{hashlib.sha256(raw).hexdigest()}"] if raw else []
+
+
+def types_in(given: Iterable[int | str]) -> tuple[range, ...]:
+    """Return agent types as ranges, from numbers and texts such as "7", "7-9" and "*".
+
+    Raises:
+        ValueError: one of them is no agent type.
+
+    >>> types_in([5, "7-9"])
+    (range(5, 6), range(7, 10))
+    """
+    return tuple(_range(one) for one in given)
+
+
+def _range(given: object) -> range:
+    if given == "*":
+        return _ALL
+    text = str(given) if type(given) in (int, str) else ""
+    first, dash, last = text.partition("-")
+    ends = (first, last if dash else first)
+    if not all(end.isascii() and end.isdecimal() and int(end) <= MAX_TYPE for end in ends) or int(ends[0]) > int(
+        ends[1]
+    ):
+        raise ValueError(f"{given!r} is no agent type: give a number from 0 to {MAX_TYPE:,}, FIRST-LAST, or *.")
+    return range(int(ends[0]), int(ends[1]) + 1)
+
+
+def _rights(name: str, rule: object) -> Rights:
+    if not isinstance(rule, Mapping):
+        raise ValueError(f"{name!r} is no table. Write [{name}], and below it send = [5] and receive = [5].")
+    unknown = sorted(set(rule) - set(_VERBS))
+    if unknown:
+        raise ValueError(f"[{name}] has {unknown[0]!r}; a table has send and receive.")
+    if name.startswith("sha256:") and not (len(name) == 71 and set(name[7:]) <= set("0123456789abcdef")):
+        raise ValueError(f"[{name}] is no fingerprint: sha256: and 64 small hexadecimal digits.")
+    for verb in _VERBS:
+        if not isinstance(rule.get(verb, []), list):
+            raise ValueError(f"{verb} of [{name}] is no list of agent types, but {rule[verb]!r}.")
+    try:
+        return Rights(types_in(rule.get("send", [])), types_in(rule.get("receive", [])))
+    except ValueError as error:
+        raise ValueError(f"[{name}]: {error}") from error

@@ -1,0 +1,347 @@
+"""The client's side of the dialogs."""
+
+from __future__ import annotations
+
+import io
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO, TypeAlias
+
+from fdbqueue.agents import words
+from fdbqueue.agents.link import Link, reading, writing
+from fdbqueue.agents.listening import DEFAULT, parse
+from fdbqueue.agents.words import MAX_ID, MAX_SIZE, MAX_TYPE, same
+from fdbqueue.errors import AgentError
+from fdbqueue.lowlevel import Steps, verb
+
+Data: TypeAlias = bytes | bytearray | memoryview | BinaryIO
+PIECE_BYTES = 262_144
+MAX_LINE_BYTES = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Data that is locked for its receiver."""
+
+    id: int
+    """The ID to confirm."""
+    size: int
+    """How many bytes the data has."""
+    data: bytes
+    """The data; b"" if it was written into a file."""
+
+
+class AgentClient:
+    """Speaks the SCS Queue protocol, version 0.01, to an agent server.
+
+    Each call is one dialog, on a connection of its own. Every verb has an awaitable form,
+    ``await client.send.aio(5, b"data")``.
+
+    Args:
+        address: ``HOST:PORT`` or ``unix:PATH``.
+        tls: a context with the client's certificate, as `ssl.create_default_context` and `load_cert_chain` make one;
+            None: no TLS.
+        timeout: how many seconds each answer, and each piece of data, may take. It must be longer than the server
+            waits for data.
+
+    Raises:
+        ValueError: the address is none, or the timeout is not over 0.
+    """
+
+    def __init__(self, address: str = DEFAULT, *, tls: ssl.SSLContext | None = None, timeout: float = 60.0) -> None:
+        self._where = parse(address)
+        if tls is not None and not isinstance(tls, ssl.SSLContext):
+            raise TypeError(
+                f"tls is an ssl.SSLContext, as ssl.create_default_context(cafile=...) makes one, not {tls!r}."
+            )
+        if type(timeout) not in (int, float) or not 0 < timeout < 1e9:
+            raise ValueError(f"timeout is a number of seconds over 0, not {timeout!r}.")
+        self._address = address
+        self._tls = tls
+        self._timeout = timeout
+
+    def __repr__(self) -> str:
+        return f"AgentClient({self._address!r})"
+
+    @verb
+    def send(self, type: int, data: Data, *, size: int | None = None) -> Steps[None]:
+        """Send data to any agent of a type.
+
+        Args:
+            type: the agent type, from 0 to 65,536.
+            data: the bytes, or a binary file, which is read from its present place.
+            size: how many bytes to read from a file; None: up to its end. A pipe needs it.
+
+        Raises:
+            AgentError: the server does not have the data; or, if `in_doubt`, it may have it.
+            ValueError: the file ends before `size` bytes, or the type or size is none that the protocol has.
+        """
+        source, size = _source(data, size)
+        to = words.SEND_TO % _type(type)
+        talk = self._talk()
+        with talk.ending():
+            yield from talk.connect()
+            yield from talk.say(words.HI, words.VERSION, to, words.SIZE % size)
+            yield from talk.expect_greeting()
+            yield from talk.expect(words.OK, "type")
+            yield from talk.expect(words.OK, "size")
+            yield from self._send_data(talk, source, size)
+            talk.in_doubt = True
+            yield from talk.say(words.DOT)
+            yield from talk.expect(words.OK, "data")
+            yield from talk.take_leave()
+
+    @verb
+    def receive(self, type: int, *, into: BinaryIO | None = None, max_size: int = MAX_SIZE) -> Steps[Received | None]:
+        """Receive data that was sent to agents of a type, and lock it. None: the server has none now.
+
+        Args:
+            type: the agent type, from 0 to 65,536.
+            into: a binary file to write the data into; None: return it.
+            max_size: refuse larger data. It stays in the queue.
+
+        Raises:
+            AgentError: the dialog ended early. The data goes back into the queue, at once or when its lock is over.
+        """
+        if into is not None:
+            _check_file(into, "write", "into is a file that is open for writing bytes")
+        agent = words.AGENT % _type(type)
+        talk = self._talk()
+        with talk.ending():
+            yield from talk.connect()
+            yield from talk.say(words.HI, words.VERSION, agent, words.RECEIVE)
+            yield from talk.expect_greeting()
+            yield from talk.expect(words.OK, "type")
+            if not (yield from talk.expect_or_bye(words.OK)):
+                return None
+            line = yield from talk.line("offer")
+            offer = words.numbers(line, words.OFFER, MAX_SIZE, MAX_ID)
+            if offer is None:
+                raise talk.failed("offer", line)
+            size, id = offer
+            if size > max_size:
+                yield from talk.say(words.BYE)
+                raise AgentError(
+                    f"The data has {size:,} bytes, over max_size, {max_size:,}. It stays in the queue.",
+                    step="offer",
+                    received=line.decode(),
+                )
+            yield from talk.say(words.OK)
+            yield from talk.expect(words.DATA, "data")
+            data = yield from talk.data(size, into)
+            yield from talk.expect(words.DOT, "data")
+            yield from talk.say(words.OK)
+            talk.in_doubt = True
+            yield from talk.expect(words.LOCKED, "lock")
+            yield from talk.take_leave()
+        return Received(id, size, data)
+
+    @verb
+    def confirm(self, type: int, id: int) -> Steps[None]:
+        """Confirm that the data with this ID is processed. It leaves the queue.
+
+        Args:
+            type: the agent type, from 0 to 65,536.
+            id: the ID that was received with it.
+
+        Raises:
+            AgentError: nothing was confirmed: the lock is over, or there is none. If `in_doubt`, the answer was lost.
+        """
+        agent, confirm = words.AGENT % _type(type), words.CONFIRM % _number(id, "id", MAX_ID)
+        talk = self._talk()
+        with talk.ending():
+            yield from talk.connect()
+            talk.in_doubt = True
+            yield from talk.say(words.HI, words.VERSION, agent, confirm)
+            yield from talk.expect_greeting()
+            yield from talk.expect(words.OK, "type")
+            yield from talk.expect(words.OK, "confirm")
+            yield from talk.take_leave()
+
+    def _talk(self) -> _Talk:
+        return _Talk(Link(self._where, self._tls, self._timeout), self._address)
+
+    def _send_data(self, talk: _Talk, source: BinaryIO, size: int) -> Steps[None]:
+        yield from talk.say(words.DATA)
+        left = size
+        while left:
+            piece = yield reading(source, min(left, PIECE_BYTES))
+            if not piece:
+                raise ValueError(f"The file ended {left:,} bytes before the size of {size:,}. Nothing was sent.")
+            left -= len(piece)
+            yield from talk.send(piece)
+
+
+class _Talk:
+    """The lines of one dialog, to and fro."""
+
+    def __init__(self, link: Link, address: str) -> None:
+        self._link = link
+        self._address = address
+        self._input = bytearray()
+        self._step = "connect"
+        self.in_doubt = False
+        """Whether the server may do the whole work from here on, whatever becomes of its answer."""
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Close the connection at the end, and turn its errors into `AgentError`."""
+        try:
+            yield
+        except OSError as error:
+            reason = "No answer came in time" if isinstance(error, TimeoutError) else str(error)
+            raise AgentError(
+                f"{self._address}: {reason}, at the step {self._step!r}.{_doubt(self.in_doubt)}",
+                step=self._step,
+                received="",
+                in_doubt=self.in_doubt,
+            ) from error
+        finally:
+            self._link.close()
+
+    def connect(self) -> Steps[None]:
+        """Connect to the server."""
+        yield self._link.connect()
+        self._step = "greeting"
+
+    def say(self, *lines: bytes) -> Steps[None]:
+        """Send lines."""
+        yield from self.send(b"".join(line + b"\n" for line in lines))
+
+    def send(self, data: bytes) -> Steps[None]:
+        try:
+            yield self._link.write(data)
+        except ConnectionError:
+            # The server may have said why before it closed.
+            if (yield from self._has_line()):
+                line = yield from self.line("data")
+                raise self.failed("data", line) from None
+            raise
+
+    def line(self, step: str) -> Steps[bytes]:
+        """Return the next line, without its end."""
+        self._step = step
+        if not (yield from self._has_line()):
+            raise self.failed(step, bytes(self._input))
+        line, _, rest = bytes(self._input).partition(b"\n")
+        self._input[:] = rest
+        return line.removesuffix(b"\r")
+
+    def expect_greeting(self) -> Steps[None]:
+        yield from self.expect(words.HI, "greeting")
+        yield from self.expect(words.OK, "version")
+
+    def expect(self, wanted: bytes, step: str) -> Steps[None]:
+        """Read a line. Answer Bye by Bye.
+
+        Raises:
+            AgentError: it is another line.
+        """
+        line = yield from self.line(step)
+        if not same(line, wanted):
+            yield from self._answer(line)
+            raise self.failed(step, line)
+
+    def expect_or_bye(self, wanted: bytes) -> Steps[bool]:
+        """Read the answer to the wish to receive. Return False if it is Bye."""
+        line = yield from self.line("receive")
+        if same(line, words.BYE):
+            yield from self._answer(line)
+            return False
+        if not same(line, wanted):
+            raise self.failed("receive", line)
+        return True
+
+    def data(self, size: int, into: BinaryIO | None) -> Steps[bytes]:
+        """Read data into a file, or return it."""
+        self._step = "data"
+        kept = io.BytesIO()
+        target = kept if into is None else into
+        while size:
+            if not self._input:
+                self._input += yield self._link.read()
+                if not self._input:
+                    raise self.failed("data", b"")
+            piece = bytes(self._input[:size])
+            del self._input[: len(piece)]
+            size -= len(piece)
+            yield writing(target, piece)
+        return kept.getvalue()
+
+    def take_leave(self) -> Steps[None]:
+        """Say Bye, after a success. The server's Bye is of no importance any more."""
+        try:
+            yield self._link.write(words.BYE + b"\n")
+            yield from self._has_line()
+        except OSError:
+            return
+
+    def failed(self, step: str, line: bytes) -> AgentError:
+        """Return the error of a step at which another line came."""
+        received = line[:MAX_LINE_BYTES].decode(errors="backslashreplace")
+        doubt = self.in_doubt and not received
+        what = f"the server said {received!r}" if received else "the server closed the connection"
+        return AgentError(
+            f"{self._address}: at the step {step!r} {what}.{_doubt(doubt)}",
+            step=step,
+            received=received,
+            in_doubt=doubt,
+        )
+
+    def _answer(self, line: bytes) -> Steps[None]:
+        if same(line, words.BYE) or same(line, words.FAIL):
+            try:
+                yield self._link.write(words.BYE + b"\n")
+            except OSError:
+                return
+
+    def _has_line(self) -> Steps[bool]:
+        """Read until there is a line. Return False if none comes."""
+        while b"\n" not in self._input:
+            data = b"" if len(self._input) > MAX_LINE_BYTES else (yield self._link.read())
+            if not data:
+                return False
+            self._input += data
+        return True
+
+
+def _doubt(doubt: bool) -> str:
+    return " Whether it did its work is not known." if doubt else ""
+
+
+def _type(type_: int) -> int:
+    return _number(type_, "type", MAX_TYPE)
+
+
+def _number(given: int, name: str, most: int) -> int:
+    if type(given) is not int or not 0 <= given <= most:
+        raise ValueError(f"{name} is a whole number from 0 to {most:,}, not {given!r}.")
+    return given
+
+
+def _check_file(given: object, verb: str, wanted: str) -> None:
+    if isinstance(given, io.TextIOBase) or not hasattr(given, verb):
+        raise TypeError(f"{wanted}, not {given!r}.")
+
+
+def _source(data: Data, size: int | None) -> tuple[BinaryIO, int]:
+    """Return a file to read the data from, and its size."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        if size is not None:
+            raise ValueError("size is for a file; bytes have their own.")
+        view = memoryview(data)
+        return io.BytesIO(view), _number(view.nbytes, "size", MAX_SIZE)
+    _check_file(data, "read", "Data is bytes, or a file that is open for reading bytes")
+    if size is None:
+        try:
+            here = data.tell()
+            size = data.seek(0, os.SEEK_END) - here
+            data.seek(here)
+        except OSError as error:
+            raise ValueError(
+                "The size must be known before the data is sent: give size=, or data in a file."
+            ) from error
+    return data, _number(size, "size", MAX_SIZE)

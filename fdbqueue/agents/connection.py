@@ -1,0 +1,346 @@
+"""One client's connection: reads and writes bytes, asks the dialog what they mean, and does it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue.agents import dialog as said
+from fdbqueue.agents.access import EVERYTHING, Rights
+from fdbqueue.agents.dialog import Dialog, End, Ended
+from fdbqueue.agents.limits import InFlight, Limits
+from fdbqueue.agents.queues import PIECE_BYTES, AgentQueue, Locked
+from fdbqueue.engine import FDBError
+from fdbqueue.engine.errors import leaves_in_doubt
+from fdbqueue.errors import FdbQueueError, LeaseLost
+from fdbqueue.layers.blobs import BlobWriter
+
+log = logging.getLogger("fdbqueue.agents")
+"""What is logged never has a byte of a client's."""
+AHEAD_BYTES = 1_024
+"""What a client may send ahead while the server looks for data."""
+UPLOAD_BYTES = 10_000_000
+DOWNLOAD_BYTES = 8_000_000
+"""The most that one connection has in memory of its data: larger data passes through in pieces."""
+LINGER_SECONDS = 2.0
+"""How long the server waits, after its Bye, for the client to close."""
+LINGER_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class House:
+    """What all connections of a server share."""
+
+    queue_of: Callable[[int], AgentQueue | None]
+    limits: Limits
+    in_flight: InFlight
+    wait: float
+    """How long a client that wants to receive waits for data."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """What the connection must put in order if it ends now."""
+
+    queue: AgentQueue | None = None
+    upload: BlobWriter | None = None
+    locked: Locked | None = None
+    reserved: int = 0
+    moved: int = 0
+    """Bytes of the client's data that came since the last 64 KiB."""
+
+
+class Connection:
+    """One client's connection.
+
+    Args:
+        house: what it shares with the others.
+        reader, writer: its streams.
+        rights: what the client may do.
+    """
+
+    def __init__(
+        self,
+        house: House,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        rights: Rights = EVERYTHING,
+    ) -> None:
+        self._house = house
+        self._limits = house.limits
+        self._reader = reader
+        self._writer = writer
+        self._rights = rights
+        self._dialog = Dialog(line_bytes=house.limits.line_bytes)
+        self._work = _Work()
+        self._seconds_left = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._ending = False
+        self._taking = False
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the client is in the middle of its work."""
+        return self._dialog.under_way or self._taking
+
+    def hang_up(self, *, at_once: bool = False) -> None:
+        """End the connection with Bye. `at_once`: do not even wait until its item is given back."""
+        if self._task is not None and (at_once or not self._ending):
+            self._ending = True
+            self._task.cancel()
+
+    async def run(self) -> None:
+        """Serve the client until the connection ends."""
+        self._task = asyncio.current_task()
+        why: object = End.lost
+        try:
+            why = await self._serve()
+        except TimeoutError:
+            why = "the client was too slow"
+        except asyncio.CancelledError:
+            why = "the server stops"
+        except (ConnectionError, ssl.SSLError):
+            pass
+        except LeaseLost:
+            why = "the lease was over before the client had the data"
+        except (FdbQueueError, FDBError, OSError) as error:
+            why = _told(error)
+            log.warning("A dialog ended by an error: %s", why)
+        except Exception as error:  # noqa: BLE001 - one connection's fault must not end the others
+            why = type(error).__name__
+            log.error("A dialog ended by a fault of the server: %s", _where(error))
+        self._ending = True
+        await self._put_in_order()
+        log.debug("A connection ended: %s", why)
+        await self._close()
+
+    async def _serve(self) -> End:
+        while True:
+            event = await self._next()
+            match event:
+                case Ended(why):
+                    return why
+                case said.Part(data):
+                    await self._take_part(data)
+                case said.TypeNamed(type, sends):
+                    self._name(type, sends=sends)
+                case said.SizeNamed(size):
+                    self._size(size)
+                case said.DataComplete():
+                    await self._store()
+                case said.ReceiveWanted():
+                    await self._offer()
+                case said.OfferTaken():
+                    await self._send_data()
+                case said.DataReceived():
+                    await self._lock()
+                case said.ConfirmWanted(id):
+                    await self._confirm(id)
+
+    async def _next(self) -> said.Event:
+        """Return the next event; read until there is one."""
+        if not self._work.moved:
+            self._seconds_left = self._limits.line_seconds
+        while (event := self._dialog.next()) is None:
+            await self._flush()
+            await self._read()
+        return event
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        async with asyncio.timeout(self._seconds_left):
+            data = await self._reader.read(PIECE_BYTES)
+        self._seconds_left -= loop.time() - since
+        self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
+        if data:
+            self._dialog.feed(data)
+        else:
+            self._dialog.end_of_input()
+
+    async def _flush(self) -> None:
+        """Send the dialog's lines. A client that does not read them is too slow."""
+        output = self._dialog.output()
+        if output:
+            self._writer.write(output)
+            transport = self._writer.transport
+            if transport.get_write_buffer_size() or transport.is_closing():
+                async with asyncio.timeout(self._limits.data_seconds):
+                    await self._writer.drain()
+
+    def _name(self, type: int, *, sends: bool) -> None:
+        queue = self._house.queue_of(type) if self._rights.allow(type, sends=sends) else None
+        if queue is None:
+            self._dialog.refuse()
+        else:
+            self._work.queue = queue
+            self._dialog.accept()
+
+    def _size(self, size: int) -> None:
+        if size > self._limits.max_size or not self._reserve(min(size, UPLOAD_BYTES)):
+            self._dialog.refuse()
+        else:
+            self._work.upload = self._queue.upload()
+            self._dialog.accept()
+
+    async def _take_part(self, data: bytes) -> None:
+        work = self._work
+        if not work.moved:
+            self._seconds_left = self._limits.data_seconds
+        if work.upload is not None:
+            await work.upload.write.aio(data)
+        work.moved += len(data)
+        if work.moved >= PIECE_BYTES:
+            work.moved = 0
+
+    async def _store(self) -> None:
+        """Append the data to its queue. Fail! says that it is not in. Where that is not known, there is no answer."""
+        self._work.moved = 0
+        if self._work.upload is None:
+            raise RuntimeError("no upload")
+        try:
+            await self._work.upload.commit.aio()
+            self._release()
+        except (FdbQueueError, FDBError, OSError) as error:
+            if isinstance(error, FDBError) and leaves_in_doubt(error):
+                raise
+            log.warning("Data was not stored: %s", _told(error))
+            self._dialog.fail()
+        else:
+            self._dialog.accept()
+
+    async def _offer(self) -> None:
+        await self._flush()
+        self._taking = True
+        try:
+            self._work.locked = await self._queue.take.aio()
+        finally:
+            self._taking = False
+        if self._work.locked is None:
+            await self._wait_while_it_stays()
+        locked = self._work.locked
+        if locked is None or not self._reserve(min(locked.size, DOWNLOAD_BYTES)):
+            self._dialog.refuse()
+        else:
+            self._dialog.offer(locked.size, locked.id)
+
+    async def _wait_while_it_stays(self) -> None:
+        """Wait for data while the client stays. It may leave meanwhile, or send ahead."""
+        task = asyncio.ensure_future(self._queue.wait.aio(self._house.wait))
+        try:
+            while not task.done():
+                if self._reader.at_eof():
+                    self._dialog.end_of_input()
+                if isinstance(self._dialog.next(), Ended):
+                    break
+                if self._dialog.buffered >= AHEAD_BYTES or self._reader.at_eof():
+                    await asyncio.wait({task})
+                else:
+                    await self._read_beside(task)
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled():
+                self._work.locked = task.result()
+
+    async def _read_beside(self, task: asyncio.Future[Any]) -> None:
+        """Read what the client says, unless the task is done first."""
+        reading = asyncio.ensure_future(self._reader.read(PIECE_BYTES))
+        try:
+            await asyncio.wait({task, reading}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            reading.cancel()
+            await asyncio.wait({reading})  # two reads at the same time are refused
+            if not reading.cancelled():
+                self._feed(reading.result())
+
+    async def _send_data(self) -> None:
+        async for data in self._queue.data(self._locked):
+            self._dialog.send_data(data)
+            await self._flush()
+            self._work.locked = await self._queue.extended(self._locked, least=0.5)
+        self._release()
+
+    async def _lock(self) -> None:
+        # Until the client is told that the data is locked, the data is given back if anything fails.
+        await self._queue.extended(self._locked)
+        self._work.locked = None
+        self._dialog.accept()
+
+    async def _confirm(self, id: int) -> None:
+        if await self._queue.confirm(id):
+            self._dialog.accept()
+        else:
+            self._dialog.refuse()
+
+    @property
+    def _queue(self) -> AgentQueue:
+        if self._work.queue is None:
+            raise RuntimeError("no queue")
+        return self._work.queue
+
+    @property
+    def _locked(self) -> Locked:
+        if self._work.locked is None:
+            raise RuntimeError("no lock")
+        return self._work.locked
+
+    def _reserve(self, size: int) -> bool:
+        if not self._house.in_flight.take(size):
+            return False
+        self._work.reserved += size
+        return True
+
+    def _release(self) -> None:
+        self._house.in_flight.give(self._work.reserved)
+        self._work.reserved = 0
+
+    async def _put_in_order(self) -> None:
+        """Give back a lease whose data did not arrive, and remove data that did not become an item."""
+        self._release()
+        work, self._work = self._work, _Work()
+        try:
+            if work.upload is not None:
+                await work.upload.abort.aio()
+            if work.locked is not None and work.queue is not None:
+                await work.queue.give_back(work.locked)
+        except LeaseLost:  # it is back already
+            pass
+        except (FdbQueueError, FDBError, OSError) as error:
+            log.warning("An item comes back only when its lock is over: %s", _told(error))
+
+    async def _close(self) -> None:
+        """Send the last lines, and wait for the client to close: a reset would overtake the last answer."""
+        self._dialog.leave()
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                await self._flush()
+                if self._writer.can_write_eof():
+                    self._writer.write_eof()
+                left = LINGER_BYTES
+                while left > 0 and (data := await self._reader.read(PIECE_BYTES)):
+                    left -= len(data)
+                self._writer.close()
+                await self._writer.wait_closed()
+        except (OSError, asyncio.CancelledError):  # too slow, or lost already
+            self._writer.transport.abort()
+
+
+def _told(error: BaseException) -> str:
+    """Return what an error says. The library's own errors have no data in them."""
+    return f"FDBError {error.code}" if isinstance(error, FDBError) else f"{type(error).__name__}: {error}"
+
+
+def _where(error: BaseException) -> str:
+    """Return the kind of an unforeseen error and where it was raised. Its text might have data in it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
+    return type(error).__name__ + place

@@ -1,0 +1,146 @@
+"""The processes of a watchdog's commands: their start, their standard error, their end, and their guard."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+from collections.abc import Sequence
+from typing import IO
+
+STDERR_BYTES = 1_000
+"""How much of the end of a command's standard error is kept."""
+READS = 64
+"""How many pieces of standard error are read after the command's end: more than a pipe holds."""
+GUARD_SECONDS = 2.0
+"""How long the guard may take to end."""
+_START = 'data=$1; shift; read -r go && exec "$@" <"/dev/fd/$data"'
+_GUARD = (
+    'trap "" HUP INT TERM; live=" "; while read -r what pid; do case $what in'
+    ' add) live="$live$pid ";; *) live="${live%% $pid *} ${live#* $pid }";; esac; done;'
+    " for pid in $live; do kill -9 -$pid; done"
+)
+
+
+async def start(
+    command: Sequence[str], data: IO[bytes], gate: Pipe, errors: Pipe, environment: dict[str, str]
+) -> asyncio.subprocess.Process:
+    """Start a shell that waits for a line from the gate, and then becomes the command.
+
+    The command reads `data`, which is a whole file. If it read from a pipe, it would take the watchdog's death for the
+    end of its data. Its output goes to the standard error of this process.
+    """
+    fd = data.fileno()
+    return await asyncio.create_subprocess_exec(
+        *("/bin/sh", "-c", _START, "sh", str(fd), *command),
+        stdin=gate.read_end,
+        stdout=2,
+        stderr=errors.write_end,
+        pass_fds=(fd,),
+        start_new_session=True,
+        env=environment,
+    )
+
+
+class Pipe:
+    """A pipe whose ends are closed at the end of its context.
+
+    A command's pipes are not those of asyncio: these would wait for processes that the command leaves behind.
+    """
+
+    def __init__(self) -> None:
+        self.read_end, self.write_end = os.pipe()
+
+    def __enter__(self) -> Pipe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.read_end)
+        os.close(self.write_end)
+
+
+class StandardError:
+    """Passes a command's standard error on, and keeps its end."""
+
+    def __init__(self, errors: Pipe) -> None:
+        self._fd = errors.read_end
+        self._kept = b""
+        os.set_blocking(self._fd, False)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._fd, self._read)
+
+    def text(self) -> str:
+        """Stop reading, and return the end as a sentence; "" if there was no output."""
+        for _ in range(READS):  # a process that the command left behind may write for ever
+            if not self._read():
+                break
+        self._loop.remove_reader(self._fd)
+        text = self._kept.decode("utf-8", "replace").strip().replace("\0", "")
+        if not text:
+            return ""
+        return " Its standard error ended: " + text.encode()[-STDERR_BYTES:].decode("utf-8", "ignore")
+
+    def _read(self) -> bool:
+        """Take what there is. Return whether there was anything."""
+        part = b""
+        with contextlib.suppress(BlockingIOError):
+            part = os.read(self._fd, 65_536)
+        self._kept = (self._kept + part)[-STDERR_BYTES:]
+        with contextlib.suppress(OSError):
+            os.write(2, part)
+        return bool(part)
+
+
+class Guard:
+    """A process that kills the commands' process groups when this process ends, however it ends."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._live: list[int] = []
+
+    def add(self, pid: int) -> None:
+        self._live.append(pid)
+        self._say(f"add {pid}\n")
+
+    def remove(self, pid: int) -> None:
+        self._live.remove(pid)
+        with contextlib.suppress(OSError):
+            self._say(f"end {pid}\n")
+
+    def close(self) -> None:
+        """End the guard, which kills the commands that still run."""
+        process, self._process = self._process, None
+        if process is None or process.stdin is None:
+            return
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(GUARD_SECONDS)
+        except subprocess.TimeoutExpired:  # a forked child of this process holds the other end
+            process.kill()
+            process.wait()
+
+    def _say(self, line: str) -> None:
+        if self._process is not None and self._process.poll() is None and self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._process.stdin.fileno(), line.encode())
+                return
+        # There is none yet, or it was killed.
+        self.close()
+        self._process = subprocess.Popen(["/bin/sh", "-c", _GUARD], stdin=subprocess.PIPE, start_new_session=True)
+        if self._process.stdin is not None:
+            os.write(self._process.stdin.fileno(), "".join(f"add {pid}\n" for pid in self._live).encode())
+
+
+async def ends_within(process: asyncio.subprocess.Process, seconds: float) -> bool:
+    """Wait for a process, at most so many seconds. Return whether it has ended."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), seconds)
+    return process.returncode is not None
+
+
+def signal_group(pid: int, number: int) -> None:
+    """Send a signal to a command's process group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)

@@ -1,0 +1,136 @@
+"""The queue of one agent type, as the server uses it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import NamedTuple, TypeAlias
+
+from fdbqueue.agents.locks import Locks
+from fdbqueue.layers.blobs import Blob, Blobs, BlobWriter
+from fdbqueue.layers.common._batcher import PendingCall, TransactionBatcher, result_of
+from fdbqueue.layers.common._composing import QueueWithLeases
+from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.layers.leases._commit_if_written import commit_if_written
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.lowlevel import Database, Steps, Transaction, verb
+from fdbqueue.queue import Queue
+
+PIECE_BYTES = 65_536
+BATCH_ITEMS = 64
+"""How many items one transaction leases."""
+FRESH = 0.9
+"""A lock with this part of its time left needs no extension when it begins."""
+Target: TypeAlias = Queue[bytes] | Leases[bytes] | QueueWithLeases[bytes]
+"""What can be an agent type's queue: a queue, its leases, or a kind of queue that has leases."""
+
+
+class Locked(NamedTuple):
+    """An item that is leased for an agent."""
+
+    id: int
+    """The ID that stands for the lease."""
+    lease: Lease[bytes]
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of the item."""
+        value: bytes | Blob = self.lease.value
+        return value.size_bytes if isinstance(value, Blob) else len(value)
+
+
+class AgentQueue:
+    """The queue of one agent type.
+
+    Args:
+        db: the database.
+        target: the queue, or its leases.
+        lock: for how many seconds received data is locked.
+    """
+
+    def __init__(self, db: Database, target: Target, *, lock: float) -> None:
+        self._db = db
+        self._staged: StagedQueue[bytes] = StagedQueue(target)
+        self._leases: Leases[bytes] = self._staged.leases
+        self._blobs: Blobs[bytes] = Blobs(target)
+        self._locks = Locks(self._leases)
+        self._seconds = lock
+        self._takes: TransactionBatcher[None, Locked | None] = TransactionBatcher(self._take_all, weight=BATCH_ITEMS)
+
+    def upload(self) -> BlobWriter:
+        """Return a file for the data of a new item."""
+        return self._blobs.write(self._db)
+
+    @verb
+    def take(self) -> Steps[Locked | None]:
+        """Lease the first item and give it an ID; None if there is none now. Takes of one process share a transaction.
+
+        It must not be cancelled: the item would be leased until its lock is over.
+        """
+        return result_of((yield from self._takes.call(PendingCall(self._db, None))))
+
+    @verb
+    def wait(self, seconds: float) -> Steps[Locked | None]:
+        """Wait for an item, and lease it as `take` does. If this is cancelled, no item is taken."""
+        lease = yield from self._staged.lease.steps(self._db, duration=self._seconds, timeout=seconds)
+        if lease is None:
+            return None
+        try:
+            id = yield from self._leases.queue.transact(self._db, lambda tr: self._locks.lock(tr, lease))
+        except GeneratorExit:  # nothing can be waited for any more: the item comes back when its lease is over
+            raise
+        except BaseException:
+            yield from self._leases.snooze.steps(self._db, lease, delay=0.0)
+            raise
+        return Locked(id, lease)
+
+    async def data(self, locked: Locked) -> AsyncIterator[bytes]:
+        """Yield an item's bytes, in pieces.
+
+        Raises:
+            LeaseLost: the lease is over.
+        """
+        value: bytes | Blob = locked.lease.value
+        if isinstance(value, Blob):
+            reader = self._blobs.read(self._db, locked.lease)
+            while piece := await reader.read.aio(PIECE_BYTES):
+                yield piece
+        else:
+            for start in range(0, len(value), PIECE_BYTES):
+                yield value[start : start + PIECE_BYTES]
+
+    async def extended(self, locked: Locked, *, least: float = FRESH) -> Locked:
+        """Return a lock with at least this part of its time left. It is extended if it has less.
+
+        Raises:
+            LeaseLost: the lease is over.
+        """
+        if locked.lease.expires_at - self._leases.clock() >= least * self._seconds:
+            return locked
+        lease = await self._leases.extend.aio(self._db, locked.lease, duration=self._seconds)
+        return locked._replace(lease=lease)
+
+    async def give_back(self, locked: Locked) -> None:
+        """Put an item back into its place. This attempt does not count: no agent got it.
+
+        Raises:
+            LeaseLost: the lease is over.
+        """
+        await self._locks.give_back.aio(self._db, locked.id, locked.lease)
+
+    async def confirm(self, id: int) -> bool:
+        """Remove the item that is locked under an ID. Return False if there is none."""
+        return await self._locks.confirm.aio(self._db, id)
+
+    def _take_all(self, db: Database, wanted: list[None]) -> Steps[list[Locked | Exception | None]]:
+        """Lease an item for each call, in one transaction."""
+
+        def body(tr: Transaction) -> Steps[tuple[list[Locked], bool]]:
+            leases = yield from self._leases.lease_many.steps(tr, limit=len(wanted), duration=self._seconds)
+            locked = []
+            for lease in leases:
+                id = yield from self._locks.lock(tr, lease)
+                locked.append(Locked(id, lease))
+            return locked, bool(locked)
+
+        locked: list[Locked] = yield from commit_if_written(self._leases.queue, db, body)
+        return [*locked, *[None] * (len(wanted) - len(locked))]

@@ -1,0 +1,198 @@
+"""The agent server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from fdbqueue.agents import words
+from fdbqueue.agents.access import EVERYTHING, Access, names_of
+from fdbqueue.agents.connection import Connection, House
+from fdbqueue.agents.limits import InFlight, Limits
+from fdbqueue.agents.listening import DEFAULT, UNIX, Tls, parse, start_listening
+from fdbqueue.agents.queues import AgentQueue, Target
+from fdbqueue.layers.common._composing import QueueWithLeases
+from fdbqueue.layers.leases import Leases
+from fdbqueue.lowlevel import Database, only_database
+from fdbqueue.queue import Queue
+
+TYPES_AT_HAND = 1_024
+"""For how many agent types a server keeps its objects."""
+READ_AHEAD_BYTES = 65_536
+INSISTS_AFTER_SECONDS = 5.0
+"""How long after its grace a server that stops waits for a database that does not answer."""
+
+
+def queue_of_type(type: int) -> Queue[bytes]:
+    """Return the default queue of an agent type: ``("agents", type)``.
+
+    >>> queue_of_type(5)
+    Queue(('agents', 5), codec='bytes')
+    """
+    return Queue(("agents", type))
+
+
+class AgentServer:
+    """Serves queues to agents that speak the SCS Queue protocol, version 0.01.
+
+    An agent type is a number from 0 to 65,536, and has a queue. Agents send data to a type, receive and lock data of
+    their own type, and confirm it. Data that is received is leased: if no confirm comes, it goes back to its place.
+    Any number of servers, in any processes, can serve the same database.
+
+    Use it in a running event loop, as ``async with AgentServer(db) as server: ...``, or by `start` and `stop`.
+
+    Args:
+        db: the database.
+        queues: returns the queue of an agent type, its `Leases` (with their policy), or a kind of queue that has leases
+            such as a `PriorityQueue`. Its codec is "bytes". None: there is no such type.
+        lock: for how many seconds received data is locked.
+        wait: how many seconds a client that wants to receive waits for data. Then the answer is Bye.
+        limits: what clients may take of the server.
+        access: what the clients' certificates may do; None: everything. It needs TLS.
+        listen: ``HOST:PORT`` or ``unix:PATH``. Port 0 is a free one.
+        tls: the files for TLS. Clients then need certificates.
+        everybody: listen without TLS also where other machines or users can connect.
+        reuse_port: share the port with other server processes of this user that do the same.
+
+    Raises:
+        ValueError: an argument has a value that it can't have.
+        TypeError: an argument has a wrong type.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        queues: Callable[[int], Target | None] = queue_of_type,
+        *,
+        lock: float = 60.0,
+        wait: float = 10.0,
+        limits: Limits | None = None,
+        access: Access | None = None,
+        listen: str = DEFAULT,
+        tls: Tls | None = None,
+        everybody: bool = False,
+        reuse_port: bool = False,
+    ) -> None:
+        only_database(db, "AgentServer", "A server makes its own transactions.")
+        if not callable(queues):
+            raise TypeError(f"queues is a function of an agent type, as `queue_of_type`, not {queues!r}.")
+        for name, seconds, least in (("lock", lock, 0.001), ("wait", wait, 0.0)):
+            if type(seconds) not in (int, float) or not least <= seconds <= 1e9:
+                raise ValueError(f"{name} is a number of seconds, at least {least:g}, not {seconds!r}.")
+        if access is not None and tls is None:
+            raise ValueError("Rules of access are about certificates: they need TLS.")
+        parse(listen)
+        self._db = db
+        self._queues = queues
+        self._lock = lock
+        self._listen, self._tls, self._access = listen, tls, access
+        self._everybody, self._reuse_port = everybody, reuse_port
+        limits = limits or Limits()
+        self._house = House(self._queue_of, limits, InFlight(limits.in_flight), wait)
+        self._at_hand: OrderedDict[int, AgentQueue] = OrderedDict()
+        self._connections: dict[asyncio.Task[None], Connection] = {}
+        self._server: asyncio.Server | None = None
+
+    def __repr__(self) -> str:
+        return f"AgentServer({self._listen!r})"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def address(self) -> str:
+        """The address at which it listens, with the port that it got."""
+        if self._server is None or not self._server.sockets or self._listen.startswith(UNIX):
+            return self._listen
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
+
+    async def start(self) -> None:
+        """Begin to listen.
+
+        Raises:
+            ValueError: other machines could connect, and there is neither TLS nor `everybody`.
+            OSError: the address is in use or can't be used; a file of `tls` can't be read.
+            RuntimeError: it listens already.
+        """
+        if self._server is not None:
+            raise RuntimeError(f"{self!r} listens already.")
+        self._server = await start_listening(
+            self._connected,
+            self._listen,
+            tls=self._tls,
+            everybody=self._everybody,
+            reuse_port=self._reuse_port,
+            buffer_bytes=READ_AHEAD_BYTES,
+            handshake_seconds=self._house.limits.line_seconds,
+        )
+
+    async def stop(self, *, grace: float = 10.0) -> None:
+        """Stop listening, let dialogs that are under way end, and give back what no agent has.
+
+        Clients that are at the beginning of a dialog, or wait for data, get Bye at once.
+
+        Args:
+            grace: how many seconds dialogs have that are under way.
+        """
+        server, self._server = self._server, None
+        if server is None:
+            return
+        if self._listen.startswith(UNIX):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(str(parse(self._listen)))
+        server.close()
+        deadline = asyncio.get_running_loop().time() + grace
+        while self._connections:
+            left = deadline - asyncio.get_running_loop().time()
+            for connection in self._connections.values():
+                if left <= 0 or not connection.under_way:
+                    connection.hang_up(at_once=left <= -INSISTS_AFTER_SECONDS)
+            await asyncio.wait(self._connections, timeout=0.1)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= self._house.limits.connections or self._server is None:
+            writer.write(words.BYE + b"\n")
+            writer.close()
+            return
+        rights = EVERYTHING
+        if self._access is not None:
+            rights = self._access.of(names_of(writer.get_extra_info("ssl_object")))
+        connection = Connection(self._house, reader, writer, rights)
+        task = asyncio.get_running_loop().create_task(connection.run())
+        self._connections[task] = connection
+        task.add_done_callback(self._gone)
+
+    def _gone(self, task: asyncio.Task[None]) -> None:
+        del self._connections[task]
+
+    def _queue_of(self, type: int) -> AgentQueue | None:
+        known = self._at_hand.get(type)
+        if known is not None:
+            self._at_hand.move_to_end(type)
+            return known
+        target = self._queues(type)
+        if target is None:
+            return None
+        if not isinstance(target, Queue | Leases | QueueWithLeases):
+            raise TypeError(f"The queue of an agent type is a Queue or its Leases, not {target!r}.")
+        found = self._at_hand[type] = AgentQueue(self._db, target, lock=self._lock)
+        if len(self._at_hand) > TYPES_AT_HAND:
+            self._at_hand.popitem(last=False)
+        return found

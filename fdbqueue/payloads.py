@@ -1,0 +1,25 @@
+"""Remove the keys beside an item when the item is removed: the chunks of its payload, and its blob."""
+
+from __future__ import annotations
+
+from fdbqueue.engine.api import Transaction
+from fdbqueue.items import blob_of, is_chunked
+from fdbqueue.layout import Layout
+from fdbqueue.stats import count
+
+
+def clear_parts(tr: Transaction, layout: Layout, packed: bytes, stored: bytes) -> None:
+    """Clear the keys of an item's chunks and of its blob.
+
+    Args:
+        packed: the item's packed position.
+        stored: the item's stored value. `fdbqueue.items.has_parts` is true for it.
+
+    *Conflicts:* none. The item's own key decides about conflicts. *Cost:* one range clear each, whatever their size.
+    """
+    if is_chunked(stored):
+        tr.clear_range(*layout.chunk_range_of(packed))
+    blob = blob_of(stored)
+    if blob is not None:
+        tr.clear_range(*layout.blob_range(blob.id))
+        count(tr, layout, blobs=-1, blob_bytes=-blob.size_bytes)

@@ -1,0 +1,185 @@
+"""`Blobs`: write and read items of up to 2 GiB."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic
+
+from fdbqueue import CheckReport, Position
+from fdbqueue.lowlevel import (
+    Database,
+    Steps,
+    Transaction,
+    V,
+    is_database,
+    only_database,
+    read_counts,
+    rows,
+    started,
+    verb,
+)
+
+from ..leases._lease import Lease, LeaseHandle, LeaseRef
+from ..leases._times import positive
+from ._reader import BlobReader
+from ._target import NO_VALUE, Entrance, Target
+from ._uploads import LEASE_SECONDS, PAGE_UPLOADS, SweepReport, Upload, sweep
+from ._writer import BlobWriter
+
+COUNT_LIMIT = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class BlobStats:
+    """The blobs of a queue."""
+
+    blobs: int
+    """Items that have a blob, in any state."""
+    size_bytes: int
+    """Bytes of these blobs."""
+    uploads: int
+    """Uploads under way, interrupted ones included, counted up to 1,000."""
+    overdue: int
+    """Those whose leases have ended, so that the next sweep removes them."""
+
+
+class Blobs(Generic[V]):
+    """Writes and reads items with data of 0 to 2^31 bytes, in one queue.
+
+    Args:
+        queue: the queue, or the layer that items are enqueued through: `Leases`, `PriorityQueue`, `SmartQueue`,
+            `Subscriptions`, `StagedQueue` or `RelaxedQueue`.
+        lease: how many seconds an upload is safe from sweeps after each of its transactions.
+        clock: seconds since 1970, as `time.time`.
+
+    Raises:
+        TypeError: items can't be enqueued through `queue` in a transaction.
+        ValueError: `lease` is not over 0.
+
+    >>> import fdbqueue, shutil
+    >>> from fdbqueue.layers import Leases
+    >>> db = fdbqueue.open("memory:")
+    >>> films = Leases(fdbqueue.Queue("films", codec="str"))
+    >>> blobs = Blobs(films)
+    >>> with blobs.write(db, "holiday.mp4") as out:
+    ...     for second in range(3):
+    ...         size = out.write(bytes(1_000_000))
+    >>> lease = films.lease(db)
+    >>> with blobs.read(db, lease) as data:
+    ...     lease.value, len(data.read())
+    ('holiday.mp4', 3000000)
+    >>> films.ack(db, lease)
+    >>> blobs.stats(db).size_bytes
+    0
+    >>> db.close()
+    """
+
+    def __init__(
+        self, queue: Target[V], *, lease: float = LEASE_SECONDS, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._entrance: Entrance[V] = Entrance(queue)
+        self.queue = self._entrance.queue
+        """The queue, whose items they are."""
+        self._layout = self.queue.layout
+        self._lease_us = positive(lease, "lease")
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"Blobs({self._layout.describe()}, lease={self._lease_us / 1e6:g})"
+
+    def write(
+        self, db: Database, value: V = NO_VALUE, *, headers: Mapping[str, Any] | None = None, **terms: Any
+    ) -> BlobWriter:
+        """Return a file to write a new item's data to; see `BlobWriter`. This call touches no key.
+
+        In a queue with the codec "bytes" the value may be left out. Then data of up to 990,000 bytes are the item's
+        value, as of any other item. Above that, a consumer gets a `Blob` in place of the value.
+
+        Args:
+            db: a database.
+            value: the item's value, which its data are stored beside.
+            headers: a small mapping stored beside the value.
+            terms: other arguments of that layer's `enqueue`: delay, at, ttl, priority and so on, as it has them.
+
+        Raises:
+            TypeError: `db` is no database, its `enqueue` has no such argument, or the queue needs a value.
+            CodecError: the queue's codec does not take the value.
+        """
+        only_database(db, "Blobs.write", "To enqueue in yours, call the writer's commit(tr).")
+        given = {"headers": headers, **terms}
+        self._entrance.check(value, given)
+        upload = Upload(self._layout, self._lease_us, self._now_us)
+        return BlobWriter(db, self._entrance, upload, value, given)
+
+    def read(self, tr: Transaction | Database, item: LeaseRef | Position) -> BlobReader:
+        """Return a file to read an item's data from; see `BlobReader`. This call reads nothing yet.
+
+        For an item without a blob, its data are its stored value. Reading extends no lease.
+
+        Args:
+            tr: a transaction, which then lives for five seconds; or a database, which reads each 990,000 bytes in a
+                transaction of its own.
+            item: the item's lease or handle, which must stay live. Or its position, in any state: for dead letters, and
+                to look inside.
+
+        Raises:
+            TypeError: `tr` is neither, or `item` names no item.
+        """
+        is_database(tr)
+        if not isinstance(item, Lease | LeaseHandle | Position):
+            raise TypeError(f"A lease, its handle or a Position names the item to read, not {item!r}.")
+        return BlobReader(tr, self.queue, item)
+
+    @verb
+    def sweep(self, tr: Transaction | Database) -> Steps[SweepReport]:
+        """Remove what interrupted uploads left: those whose leases have ended.
+
+        A new upload looks at up to 16 others too, so this is for queues without uploads, and for monitoring.
+
+        Args:
+            tr: a database, or a transaction. In a transaction it looks at the first 100 uploads.
+
+        *Conflicts:* with the uploads that it removes. *Cost:* one read for 100 uploads, and one range clear for each
+        that it removes.
+        """
+        span = self._layout.uploads_until.range()
+        begin, swept, live = span.start, 0, 0
+        while begin < span.stop:
+            page = partial(
+                sweep, layout=self._layout, now_us=self._now_us(), begin=begin, end=span.stop, limit=PAGE_UPLOADS
+            )
+            report, begin = yield from self.queue.transact(tr, page)
+            swept, live = swept + report.swept, live + report.live
+            if not is_database(tr):
+                break
+        return SweepReport(swept, live)
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[BlobStats]:
+        """Return how many blobs and uploads there are.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* two reads in parallel.
+        """
+        return (yield from self.queue.read(tr, self._stats))
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Read everything that the queue owns and compare, as `Queue.check`, which knows blobs.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue with all blobs, a page at a time.
+        """
+        return self.queue.check(tr)
+
+    def _stats(self, tr: Transaction) -> Steps[BlobStats]:
+        span = self._layout.uploads_until.range()
+        uploads = started(rows(tr.snapshot, span.start, span.stop, limit=COUNT_LIMIT))
+        counts = yield from read_counts(tr, self._layout)
+        found = yield from uploads
+        now_us = self._now_us()
+        overdue = sum(int.from_bytes(row.value, "little") <= now_us for row in found)
+        return BlobStats(counts.get("blobs", 0), counts.get("blob_bytes", 0), len(found), overdue)
+
+    def _now_us(self) -> int:
+        return int(self._clock() * 1e6)

@@ -1,0 +1,253 @@
+"""`BlobReader`: reads the data of an item as a file, a window at a time."""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import AsyncIterator
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from fdbqueue import FormatError, LeaseLost, Position, Queue
+from fdbqueue.lowlevel import (
+    CHUNK_BYTES,
+    Blob,
+    Database,
+    Steps,
+    Transaction,
+    join_chunks,
+    notes_of,
+    pack,
+    parse,
+    rows,
+    verb,
+)
+
+from ..leases._lease import LeaseRef
+
+WINDOW_PIECES = 11
+WINDOW_BYTES = WINDOW_PIECES * CHUNK_BYTES
+"""What one transaction reads."""
+
+
+class BlobReader(io.BufferedIOBase):
+    """Reads the data of one item, as a binary file that can seek; `Blobs.read` returns it.
+
+    Every verb has an awaitable form, ``await data.read.aio(65536)``. ``async for piece in data`` gives the rest in
+    pieces. One call at a time.
+    """
+
+    def __init__(self, tr: Transaction | Database, of: Queue, item: LeaseRef | Position) -> None:
+        self._tr = tr
+        self._queue = of
+        self._layout = of.layout
+        self._item = item
+        self._position = item if isinstance(item, Position) else item.position
+        self._packed = pack(self._position)
+        self._blob: Blob | None = None
+        self._size: int | None = None
+        self._at = 0
+        self._window = b""
+        self._window_at = 0
+        self._crc32 = self._crc_at = 0
+        self._closed = False
+
+    def __repr__(self) -> str:
+        size = "not opened yet" if self._size is None else f"{self._size:,} bytes"
+        return f"<BlobReader of {self._position.text} of {self._layout.describe()}: {size}>"
+
+    def __del__(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        """Return the place of the next byte."""
+        return self._at
+
+    @verb
+    def open(self) -> Steps[int]:
+        """Find the item, and return how many bytes it has. The other verbs do this at their first call.
+
+        Raises:
+            LeaseLost: the lease is not the item's present one.
+            LookupError: given a position: there is no such item.
+            FormatError: the item can't be read.
+
+        *Conflicts:* in a transaction, with all that ends the lease. *Cost:* one read.
+        """
+        self._check_open()
+        if self._size is None:
+            self._blob, payload = yield from self._queue.read(self._tr, self._find)
+            if self._blob is None:
+                self._size, self._window = len(payload), payload
+            else:
+                self._size = self._blob.size_bytes
+        return self._size
+
+    @verb
+    def read(self, size: int | None = -1) -> Steps[bytes]:  # type: ignore[override]
+        """Return the next `size` bytes, fewer only at the end; None or -1: all that follow.
+
+        Raises:
+            LeaseLost: the item was acked or given back, or another consumer has it.
+            LookupError: given a position: the item is gone.
+            FormatError: the stored bytes are damaged. A blob's checksum is compared if it was read from its begin to
+                its end.
+
+        *Conflicts:* as `open`. *Cost:* twelve reads in parallel for each 990,000 bytes.
+        """
+        rest = max(0, (yield from self.open.steps()) - self._at)
+        wanted = rest if size is None or size < 0 else min(size, rest)
+        parts = []
+        while wanted:
+            part = yield from self._next(wanted)
+            parts.append(part)
+            wanted -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    @verb
+    def read1(self, size: int = -1) -> Steps[bytes]:
+        """Return the next bytes of one transaction, at most `size`; b"" at the end. Errors and *Cost:* as `read`."""
+        rest = max(0, (yield from self.open.steps()) - self._at)
+        wanted = rest if size < 0 else min(size, rest)
+        return (yield from self._next(wanted)) if wanted else b""
+
+    @verb
+    def peek(self, size: int = 0) -> Steps[bytes]:
+        """Return some of the next bytes without moving on; b"" at the end. Errors and *Cost:* as `read`."""
+        at = self._at
+        found = yield from self.read1.steps()
+        self._at = at
+        return found
+
+    @verb
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> Steps[int]:
+        """Move to a place, and return it. `whence` is as for files: from the begin, from here, from the end.
+
+        Raises:
+            ValueError: the place is in front of the begin, or `whence` is unknown.
+        """
+        self._check_open()
+        if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
+            raise ValueError(f"whence is 0, 1 or 2, as for files, not {whence!r}.")
+        start = 0 if whence == io.SEEK_SET else self._at
+        if whence == io.SEEK_END:
+            start = yield from self.open.steps()
+        if start + offset < 0:
+            raise ValueError(f"The place {start + offset} is in front of the first byte.")
+        self._at = start + offset
+        return self._at
+
+    def close(self) -> None:
+        """Forget the data in memory. The lease stays."""
+        self._closed = True
+        self._window = b""
+
+    def __enter__(self) -> BlobReader:
+        self._check_open()
+        return self
+
+    async def __aenter__(self) -> BlobReader:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while piece := await self.read1.aio():
+            yield piece
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError(f"{self!r} is closed. Blobs.read opens the item again.")
+
+    def _next(self, wanted: int) -> Steps[bytes]:
+        """Return up to `wanted` of the next bytes, from the window in memory or the next one."""
+        at = self._at - self._window_at
+        if not 0 <= at < len(self._window):
+            yield from self._load()
+            at = self._at - self._window_at
+        part = self._window[at : at + wanted]
+        self._at += len(part)
+        return part
+
+    def _load(self) -> Steps[None]:
+        blob = self._blob
+        if blob is None:
+            raise FormatError(f"{self!r} ended too early.")
+        first = self._at // CHUNK_BYTES
+        window = yield from self._queue.read(self._tr, partial(self._read, blob=blob, first=first))
+        begin = first * CHUNK_BYTES
+        if len(window) != min(WINDOW_BYTES, blob.size_bytes - begin):
+            raise self._damaged(f"{len(window):,} bytes were found from {begin:,} on")
+        if begin == self._crc_at:
+            self._crc_at += len(window)
+            self._crc32 = zlib.crc32(window, self._crc32)
+            if self._crc_at == blob.size_bytes and self._crc32 != blob.crc32:
+                raise self._damaged("their checksum is another one")
+        self._window, self._window_at = window, begin
+
+    def _read(self, tr: Transaction, blob: Blob, first: int) -> Steps[bytes]:
+        # By snapshot: a blob's pieces never change, and go only together with the item's key. One by one: a cluster
+        # answers a range read of pieces with one piece after the other.
+        last = min(first + WINDOW_PIECES, -(-blob.size_bytes // CHUNK_BYTES))
+        keys = [self._layout.blob_key(blob.id, number) for number in range(first, last)]
+        reads = [tr.snapshot.get(key) for key in keys]
+        stored = yield from self._stored(tr)
+        found = []
+        for read in reads:
+            value = yield read
+            found.append(bytes(value) if value.present() else b"")
+        if parse(stored).blob != blob:
+            raise LookupError(
+                f"The item {self._position.text} of {self._queue!r} has other data by now: a smart queue replaced it."
+                " Read it again."
+            )
+        return b"".join(found)
+
+    def _find(self, tr: Transaction) -> Steps[tuple[Blob | None, bytes]]:
+        opened = parse((yield from self._stored(tr)))
+        if opened.blob is not None or opened.chunked is None:
+            return opened.blob, opened.payload
+        chunks = yield from rows(tr.snapshot, *self._layout.chunk_range_of(self._packed))
+        return None, join_chunks(opened.chunked, [chunk.value for chunk in chunks])
+
+    def _stored(self, tr: Transaction) -> Steps[bytes]:
+        """Read the item's stored value. In a caller's transaction that conflicts with all that ends the lease."""
+        if isinstance(self._item, Position):
+            layout = self._layout
+            places = (layout.available, layout.leased, layout.delayed, layout.dead)
+            reads: list[Any] = [tr.get(place.key(self._packed)) for place in places]
+            for read in reads:
+                value = yield read
+                if value.present():
+                    return bytes(value)
+            raise LookupError(f"There is no item {self._position.text} in {self._queue!r} any more.")
+        value = yield tr.get(self._layout.leased.key(self._packed))
+        if not value.present() or notes_of(bytes(value)).token != self._item.token:
+            raise LeaseLost(
+                f"The lease of {self._position} of {self._queue!r} is lost: the item was acked or given back already,"
+                " or the lease expired and another consumer took the item. Undo what was done for it; extend leases"
+                " whose work takes longer.",
+                lost=[self._position],
+            )
+        return bytes(value)
+
+    def _damaged(self, what: str) -> FormatError:
+        size = 0 if self._blob is None else self._blob.size_bytes
+        return FormatError(
+            f"The {size:,} bytes of the item {self._position.text} of {self._queue!r} are damaged: {what}."
+        )

@@ -1,0 +1,132 @@
+"""Enqueue an item with a blob through any kind of queue, in the transaction that ends its upload."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, Final, Generic, TypeAlias, cast
+
+from fdbqueue import CodecError, FDBError, Position, Queue, QueueFull, ScanTooLarge
+from fdbqueue.lowlevel import Blob, Database, Layout, Steps, Transaction, V, count, pack, with_blob
+
+from ..common._composing import QueueWithLeases
+from ..leases._leases import Leases
+from ..priority._priority import PriorityQueue
+from ..smart._decisions import Outcome
+from ..smart._smart import SmartQueue
+from ..staged._relaxed import RelaxedQueue
+from ..staged._staged import StagedQueue
+from ..subscriptions._immediate_delivery import Delivery
+from ..subscriptions._subscriptions import Subscriptions
+
+Target: TypeAlias = Queue[V] | Leases[V] | StagedQueue[V] | QueueWithLeases[V] | Subscriptions[V]
+Enqueued: TypeAlias = Position | Outcome | Delivery | None
+"""What the `enqueue` of the queue or layer returned."""
+NO_VALUE: Final[Any] = object()
+"""The default of arguments: the data are the item's value."""
+
+
+class Entrance(Generic[V]):
+    """The way of one kind of queue to enqueue in a transaction.
+
+    Args:
+        target: the queue, or a layer over it.
+
+    Raises:
+        TypeError: items can't be enqueued through it in a transaction.
+    """
+
+    def __init__(self, target: Target[V]) -> None:
+        given: Any = target
+        if isinstance(given, StagedQueue | RelaxedQueue):
+            given = given.leases
+        if not isinstance(given, Queue | Leases | PriorityQueue | SmartQueue | Subscriptions):
+            own = isinstance(getattr(target, "leases", None), Leases)
+            remedy = f" Give the `leases` of this {type(target).__name__}." if own else ""
+            raise TypeError(
+                "Blobs takes a Queue, or a layer that enqueues, as in Blobs(Leases(Queue('films'))), not"
+                f" {target!r}.{remedy}"
+            )
+        self.queue: Queue[V] = given if isinstance(given, Queue) else _queue_of(given)
+        self._enqueue: Any = given.enqueue
+        self._name = type(given).__name__
+        self._takes = {
+            name
+            for name, parameter in inspect.signature(given.enqueue).parameters.items()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        }
+
+    def check(self, value: object, terms: Mapping[str, Any]) -> None:
+        """Check the arguments of an enqueue, as far as that is possible without a transaction.
+
+        Raises:
+            TypeError: the enqueue takes no such argument, or the queue needs a value.
+            CodecError, ItemTooLarge: the queue's codec does not take the value.
+        """
+        for name in terms:
+            if name not in self._takes:
+                raise TypeError(
+                    f"{self._name}.enqueue takes {', '.join(sorted(self._takes))}, not {name!r}. Give Blobs the layer"
+                    " that takes it."
+                )
+        if value is not NO_VALUE:
+            self.queue.encode(cast(V, value))
+        elif not self.takes_bytes:
+            raise TypeError(
+                f"{self.queue!r} needs a value for the item: Blobs.write(db, value). Only a queue with the codec"
+                " 'bytes' can have the data as the item's value."
+            )
+
+    @property
+    def takes_bytes(self) -> bool:
+        """Whether the queue's values are plain bytes."""
+        try:
+            return self.queue.encode(cast(V, b"")) == b""
+        except CodecError:
+            return False
+
+    def enqueue(
+        self, tr: Transaction, value: object, terms: Mapping[str, Any]
+    ) -> Steps[tuple[Enqueued, Position | None]]:
+        """Enqueue an item. Return the result, and the item's position; None if it was left out."""
+        result: Enqueued = yield from self._enqueue.steps(tr, value, **terms)
+        if isinstance(result, Outcome):
+            return result, result.position or result.rewritten
+        return result, result.position if isinstance(result, Delivery) else result
+
+    def try_out(self, db: Database, value: object, terms: Mapping[str, Any]) -> Steps[None]:
+        """Enqueue in a transaction that is not committed, so that wrong arguments raise before an upload begins.
+
+        A full queue is no error yet: there may be room when the upload ends.
+        """
+        tr = db.create_transaction()
+        try:
+            while True:
+                try:
+                    yield from self.enqueue(tr, value, terms)
+                except (QueueFull, ScanTooLarge):
+                    return
+                except FDBError as error:
+                    yield tr.on_error(error.code)
+                else:
+                    return
+        finally:
+            tr.cancel()
+
+
+def _queue_of(layer: Any) -> Queue:
+    leases: Leases = layer if isinstance(layer, Leases) else layer.leases
+    return leases.queue
+
+
+def attach(tr: Transaction, layout: Layout, position: Position, blob: Blob) -> Steps[None]:
+    """Give the item that this transaction has just enqueued its blob."""
+    packed = pack(position)
+    # An item with a delay is delayed. One that a waiting consumer of a subscription gets is leased already.
+    places = [place.key(packed) for place in (layout.available, layout.delayed, layout.leased)]
+    reads = [(key, tr.get(key)) for key in places]
+    for key, read in reads:
+        value = yield read
+        if value.present():
+            tr.set(key, with_blob(bytes(value), blob))
+    count(tr, layout, blobs=1, blob_bytes=blob.size_bytes)

@@ -1,0 +1,132 @@
+"""``fdbqueue agents``, as a shell runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import fdbqueue
+from fdbqueue.agents import AgentClient, queue_of_type
+from fdbqueue.cli import app
+from fdbqueue.layers.leases import Leases
+
+COMMAND = [sys.executable, "-m", "fdbqueue", "agents"]
+
+
+def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, timeout=60)
+
+
+@contextmanager
+def serving(folder: Path, *options: str, stop: signal.Signals = signal.SIGTERM) -> Iterator[str]:
+    """Run a server on a folder; yield its address."""
+    listen = () if "--listen" in options else ("--listen", "127.0.0.1:0")
+    command = [*COMMAND, "serve", "--url", f"file:{folder}", "--wait", "0", *listen, *options]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE)
+    try:
+        assert server.stderr is not None
+        assert select.select([server.stderr], [], [], 60)[0]
+        said = server.stderr.readline().decode()
+        assert said.startswith("Serving agents at "), said + server.stderr.read().decode()
+        yield said.removeprefix("Serving agents at ").removesuffix(".\n")
+        server.send_signal(stop)
+        assert server.wait(60) == 0
+        assert server.stderr.read() == b""
+    finally:
+        server.kill()
+        server.wait()
+        if server.stderr is not None:
+            server.stderr.close()
+
+
+def test_a_shell_sends_receives_and_confirms(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"\xff\0of a file")
+    with serving(tmp_path / "db") as address:
+        at = ("--at", address)
+        assert run("receive", "5", *at).returncode == 1
+        assert run("send", "5", *at, stdin=b"of a pipe").returncode == 0
+        assert run("send", "5", str(tmp_path / "in"), *at).returncode == 0
+        first = run("receive", "5", *at)
+        received = json.loads(first.stdout)
+        assert received == {"id": received["id"], "data": "of a pipe"}
+        second = run("receive", "5", str(tmp_path / "out"), *at)
+        assert (tmp_path / "out").read_bytes() == b"\xff\0of a file"
+        for id in (str(received["id"]), second.stdout.decode().strip()):
+            assert run("confirm", "5", id, *at).returncode == 0
+            again = run("confirm", "5", id, *at)
+            assert again.returncode == 5
+            assert b"at the step 'confirm' the server said 'Bye.'" in again.stderr
+    with fdbqueue.open(f"file:{tmp_path / 'db'}") as db:
+        assert Leases(queue_of_type(5)).stats(db).dequeued == 2
+
+
+def test_a_server_serves_the_types_and_sizes_that_it_is_told_to(tmp_path: Path) -> None:
+    with serving(tmp_path / "db", "--types", "5,7-9", "--max-size", "4", stop=signal.SIGINT) as address:
+        assert run("send", "8", "--at", address, stdin=b"data").returncode == 0
+        for type, data in (("6", b"data"), ("5", b"data and more")):
+            refused = run("send", type, "--at", address, stdin=data)
+            assert refused.returncode == 3
+            assert b"the server said 'Bye.'" in refused.stderr
+
+
+def test_the_address_may_come_from_the_environment_and_be_a_path(tmp_path: Path) -> None:
+    with serving(tmp_path / "db", "--listen", f"unix:{tmp_path / 'agents'}") as address:
+        assert address == f"unix:{tmp_path / 'agents'}"
+        environment = {**os.environ, "FDBQUEUE_AGENTS": address}
+        sent = subprocess.run([*COMMAND, "send", "5"], input=b"data", env=environment, timeout=60)
+        assert sent.returncode == 0
+    assert not (tmp_path / "agents").exists()
+
+
+def test_what_was_locked_before_a_kill_is_confirmed_after_it(tmp_path: Path) -> None:
+    command = [*COMMAND, "serve", "--url", f"file:{tmp_path / 'db'}", "--listen", f"unix:{tmp_path / 'agents'}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as killed:
+        assert killed.stderr is not None
+        killed.stderr.readline()
+        client = AgentClient(f"unix:{tmp_path / 'agents'}")
+        client.send(5, b"data")
+        received = client.receive(5)
+        assert received is not None
+        killed.kill()
+    with serving(tmp_path / "db", "--listen", f"unix:{tmp_path / 'agents'}"):
+        client.confirm(5, received.id)
+    with fdbqueue.open(f"file:{tmp_path / 'db'}") as db:
+        assert Leases(queue_of_type(5)).stats(db).leased == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["serve", "--listen", "0.0.0.0:0", "--url", "file:{}/db"], 2, "let-everybody-in"),
+        (["serve", "--listen", "nonsense", "--url", "file:{}/db"], 2, "no address"),
+        (["serve", "--cert", "x", "--url", "file:{}/db"], 2, "TLS needs"),
+        (["serve", "--cert", "{}/x", "--key", "{}/x", "--client-ca", "{}/x", "--url", "file:{}/db"], 3, "No such file"),
+        (["serve", "--access", "{}/x", "--url", "file:{}/db"], 3, "No such file"),
+        (["serve", "--types", "5,x", "--url", "file:{}/db"], 2, "no agent type"),
+        (["serve", "--url", "memory:"], 2, "memory:"),
+        (["serve"], 2, "FDBQUEUE_URL"),
+        (["send", "65537"], 2, "65536"),
+        (["send", "5", "{}/x"], 3, "No such file"),
+        (["send", "5", "--at", "127.0.0.1:1"], 3, "127.0.0.1:1"),
+        (["receive", "5", "--at", "x"], 2, "no address"),
+        (["receive", "5", "{}/no/such"], 3, "No such file"),
+        (["receive", "5", "--cert", "x"], 2, "needs --ca"),
+        (["receive", "5", "--ca", "{}/x"], 2, "can't be used"),
+        (["confirm", "5", "-1"], 2, "-1"),
+    ],
+)
+def test_mistakes_are_told_with_an_exit_code(tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
+    failed = CliRunner().invoke(app, ["agents", *(argument.replace("{}", str(tmp_path)) for argument in arguments)])
+
+    assert failed.exit_code == code, failed.stderr
+    assert told in " ".join(failed.stderr.replace("│", "").split())
