@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 demo: setup ## Load 336,776 flights by Spark, drain them by several processes, check each came once (URL=fdb: for a cluster)
-	@$(BIN)/fdbqueue demo $(if $(URL),--url '$(URL)') $(ARGS)
+	@$(BIN)/python -m examples.demo $(if $(URL),--url '$(URL)') $(ARGS)
 
 test: setup ## Run the tests (ARGS='tests/cli -k clear' for some, FAST=1 without the slow ones)
 	$(BIN)/python -m pytest $(if $(FAST),-m 'not slow') $(ARGS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fdbqueue.items import INLINE_BYTES, PLAIN, chunks_of, envelope
-from fdbqueue.layout import Position, pack
+from fdbqueue.layout import Position
 
 BATCH_ITEMS = 1_000
 BATCH_BYTES = 1_000_000
@@ -69,18 +69,6 @@ class Batch:
     def position(self, at: int, random: bytes) -> Position:
         """Return the position of the value at a place in the batch."""
         return Position(self.index + at, random, rank=None if self.ranks is None else self.ranks[at])
-
-    def spans(self, random: bytes) -> list[tuple[bytes, bytes]]:
-        """Return the packed positions of the first and the last value; a pair for each rank if the queue has an
-        order."""
-        if self.ranks is None:
-            return [(pack(self.position(0, random)), pack(self.position(len(self.stored) - 1, random)))]
-        ends: dict[int, tuple[int, int]] = {}
-        for at, rank in enumerate(self.ranks):
-            ends[rank] = (ends.get(rank, (at, at))[0], at)
-        return [
-            (pack(self.position(first, random)), pack(self.position(last, random))) for first, last in ends.values()
-        ]
 
     def halves(self) -> tuple[Batch, Batch]:
         """Return two batches with the values of this one, in the same places."""

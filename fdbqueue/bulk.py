@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.arrivals import announce
+from fdbqueue.appending import append_items
 from fdbqueue.batches import BATCH_SECONDS, Batch, Batches, Encoding
 from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.errors import (
@@ -19,13 +19,11 @@ from fdbqueue.engine.errors import (
     adopt_binding,
     leaves_in_doubt,
 )
-from fdbqueue.engine.manysets import set_rows
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import BulkInterrupted, FdbQueueError, StorageError
+from fdbqueue.high_water_mark import LastIndex
 from fdbqueue.layout import Layout, Position, new_random
 from fdbqueue.once import Claim, Once
-from fdbqueue.stats import count, count_levels
-from fdbqueue.tail import LastIndex, give_up_to
 
 COMMITS_IN_FLIGHT = 8
 """The limit for a database that does not state its own."""
@@ -90,7 +88,7 @@ def enqueue_in_transaction(
         return BulkReport(0, 0, None, None)
     batch.index = yield from next_index(tr, len(batch.stored))
     random = new_random()
-    _write(tr, layout, batch, random, encoding.order)
+    _write(tr, layout, batch, random, None)
     first, last = batch.position(0, random), batch.position(len(batch.stored) - 1, random)
     return BulkReport(len(batch.stored), batch.size_bytes, first, last)
 
@@ -177,7 +175,7 @@ class _Load:
             last = yield from ahead.last.steps()
             self._place(batch, last + 1)
             _write(tr, self._layout, batch, self._random, self._encoding.order)
-            mark = claim.mark(tr)
+            mark = claim.write_marker(tr)
             self._sent.append(_Sent(batch, tr, claim, mark, tr.commit()))
         except FDBError as error:
             yield from self._repeat(batch, tr, claim, error, None)
@@ -304,14 +302,4 @@ class _Halve(Exception):
 
 
 def _write(tr: Transaction, layout: Layout, batch: Batch, random: bytes, order: str | None) -> None:
-    keys = layout.item_keys(batch.index, len(batch.stored), random, batch.ranks)
-    set_rows(tr, keys, batch.stored)
-    for at, chunks in batch.large:
-        for number, chunk in enumerate(chunks):
-            tr.set(layout.chunk_key(batch.position(at, random), number), chunk)
-    give_up_to(tr, layout, batch.index + len(batch.stored) - 1, order)
-    count(tr, layout, enqueued=len(batch.stored))
-    if batch.ranks is not None:
-        count_levels(tr, layout, Counter(batch.ranks))
-    if layout.subscribed:
-        announce(tr, layout, batch.spans(random), enqueued=len(batch.stored))
+    append_items(tr, layout, batch.index, random, batch.stored, ranks=batch.ranks, large=batch.large, order=order)

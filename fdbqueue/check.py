@@ -15,11 +15,11 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
+from fdbqueue.high_water_mark import read_high_water_mark
 from fdbqueue.items import Blob, Chunked, parse
 from fdbqueue.layout import Layout, Place, Position, pack
 from fdbqueue.ordercheck import OrderCheck
 from fdbqueue.stats import Stats, read_level_counts, read_stats
-from fdbqueue.tail import read_tail
 
 T = TypeVar("T")
 
@@ -44,12 +44,16 @@ class CheckReport:
         return not self.problems
 
 
-def check_queue(tr: Transaction | Database, layout: Layout) -> CheckReport:
-    """Check keys, envelopes, chunks and counters of one queue, for items in every state."""
+def check_queue(tr: Transaction | Database, layout: Layout, *, order: OrderCheck | None = None) -> CheckReport:
+    """Check keys, envelopes, chunks and counters of one queue, for items in every state.
+
+    Args:
+        order: checks the items' order; None: as of every queue.
+    """
     before = _read(tr, partial(read_stats, layout=layout))
     problems: list[str] = []
     twice: list[str] = []
-    order = OrderCheck()
+    order = order or OrderCheck()
     large: dict[Position, Chunked] = {}
     blobs: dict[Position, Blob] = {}
     found = dict.fromkeys(PLACES, 0)
@@ -72,9 +76,9 @@ def check_queue(tr: Transaction | Database, layout: Layout) -> CheckReport:
     problems += _check_chunks(tr, layout, large, unsettled)
     problems += check_blobs(tr, layout, blobs, partial(_read, tr), unsettled=changed)
     if not unsettled:
-        tail = _read(tr, partial(read_tail, layout=layout))
+        mark = _read(tr, partial(read_high_water_mark, layout=layout))
         levels = _read(tr, partial(read_level_counts, layout=layout))
-        problems += twice + _check_counts(before, found) + order.problems(tail, levels)
+        problems += twice + _check_counts(before, found) + order.problems(mark, levels)
     return CheckReport(sum(found.values()), tuple(problems), counted=not unsettled)
 
 

@@ -244,6 +244,6 @@ def _codec_of(kind: type) -> Codec[Any]:
     else:
         remedy = f"for other types that msgspec knows give codec=JsonCodec({kind.__name__})"
     raise TypeError(
-        f"The class {kind.__name__} is no codec: a dataclass, a msgspec Struct, a TypedDict, a NamedTuple, an attrs"
+        f"The class {kind.__name__} is not a codec: a dataclass, a msgspec Struct, a TypedDict, a NamedTuple, an attrs"
         f" class or a pydantic model is one; {remedy}."
     )

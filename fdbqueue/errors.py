@@ -68,6 +68,22 @@ class LeaseLost(FdbQueueError):
         self.lost = lost
 
 
+class CompletionError(FdbQueueError):
+    """An item or a group that a caller waits for ended without a result, or nothing is known of it any more.
+
+    Attributes:
+        outcome: "dead", "expired" or "deleted" for an item that ended so; "cancelled" for a group, or a member of it;
+            "gone" if there is no record: its transaction was not committed, the record has expired, or the queue was
+            cleared.
+        error: the last error of the item; "" if there is none.
+    """
+
+    def __init__(self, message: str, *, outcome: str, error: str = "") -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.error = error
+
+
 class UploadLost(FdbQueueError):
     """The upload of a blob is gone: nothing was written to it for longer than its lease, or the queue was cleared.
 
@@ -124,6 +140,10 @@ class ScanTooLarge(FdbQueueError):
 
 class SubscriptionError(FdbQueueError):
     """A subscription does not exist, or another consumer has it exclusively; nothing was changed."""
+
+
+class SessionClosed(FdbQueueError):
+    """A session is being removed and takes no more items; nothing was written. Try again when it is gone."""
 
 
 class BulkInterrupted(FdbQueueError):

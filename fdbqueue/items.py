@@ -116,7 +116,20 @@ class Notes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """When it became a dead letter."""
     beside: tuple[bytes, ...] = msgspec.field(default=(), name="b")
     """Its dependent keys, which are removed together with the item. Each entry is the part of such a key between the
-    queue's prefix and the item's packed position (`Layout.beside_keys`)."""
+    queue's prefix and the item's packed position (`Layout.dependent_keys`)."""
+    keep_s: int = msgspec.field(default=0, name="k")
+    """How many seconds its outcome is kept for its completion; 0: it has no completion (`outcomes.py`)."""
+    then: tuple[tuple[bytes, bytes], ...] = msgspec.field(default=(), name="n")
+    """Its follow-ups: the prefix of each one's queue, and its packed position there (`outcomes.py`)."""
+    held: bool = msgspec.field(default=False, name="h")
+    """Whether it is a follow-up that still waits for another item or group."""
+    group: str = msgspec.field(default="", name="g")
+    """The group that it is a member of (`groups.py`)."""
+
+    @property
+    def is_tracked(self) -> bool:
+        """Return whether somebody must learn of its end."""
+        return bool(self.keep_s or self.then or self.group)
 
 
 NO_NOTES = Notes()
@@ -367,7 +380,7 @@ _FRAMES = {
 
 def _pack_headers(headers: Mapping[str, Any]) -> bytes:
     if not all(isinstance(name, str) for name in headers):
-        raise CodecError("Headers are a mapping whose keys are str.")
+        raise CodecError("Headers must be a mapping with str keys.")
     try:
         packed = _headers_encoder.encode(dict(headers))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -403,7 +416,7 @@ def _check_first_byte(value: bytes) -> None:
             f" {BLOB_FORMAT_VERSION}. Update fdbqueue here."
         )
     if version < 1 or (flags & _BLOB and version < BLOB_FORMAT_VERSION):
-        raise FormatError(f"Its first byte, {value[0]:#04x}, is no envelope's: it was not written by fdbqueue.")
+        raise FormatError(f"Its first byte, {value[0]:#04x}, is not that of an envelope: fdbqueue did not write it.")
 
 
 def _parse_parts(value: bytes, at: int, notes: Notes) -> Envelope:
@@ -421,7 +434,7 @@ def _parse_parts(value: bytes, at: int, notes: Notes) -> Envelope:
     if value[0] & _CHUNKED:
         chunked = Chunked(*struct.unpack_from(">II", value, at))
         if at + 8 != len(value):
-            raise FormatError("It is damaged: bytes follow where none belong.")
+            raise FormatError("It is damaged: there are extra bytes at its end.")
         return Envelope(b"", headers, chunked, notes, blob)
     return Envelope(value[at:], headers, None, notes, blob)
 

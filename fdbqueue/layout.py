@@ -1,8 +1,8 @@
 """LEVEL 1: every key that the library writes, in one place.
 
 All keys of a queue are under its subspace, so that clearing the subspace clears the queue. An item's key continues with
-an integer there. All other keys continue with a string, which sorts apart from the integers. The tail is the exception:
-it sorts behind the items.
+an integer there. All other keys continue with a string, which sorts apart from the integers. The high-water mark is
+the exception: it sorts behind the items.
 
 An item's position is ``(index, random)``, or ``(rank, index, random)`` in a queue with its own order (`order.py`). The
 table shows the first form; the second may replace it. A packed position shows which form it has, so that only an
@@ -12,17 +12,18 @@ enqueue needs to know the order. (docs/adr/0060)
 | --- | --- | --- |
 | ``(index, random)`` | item envelope (`items.py`) | enqueue |
 | ``("lease", index, random)`` | the envelope of an item that is leased | `layers/leases` |
-| ``("delay", index, random)`` | the envelope of an item that waits for its time | `layers/leases` |
+| ``("delay", index, random)`` | the envelope of an item that waits for its time or for another item | `layers/leases` |
 | ``("dead", index, random)`` | the envelope of a dead letter | `layers/leases` |
-| ``("timer", at_us, index, random, kind)`` | empty; when its lease, its delay or its life ends | `layers` |
+| ``("timer", at_us, index, random, kind)`` | empty; the end of its lease, delay, life or outcome | `layers` |
+| ``("completion", index, random)`` | what became of the item, for its completion | `outcomes.py` |
 | ``("chunk", index, random, n)`` | the n-th piece of a payload over 90,000 bytes | enqueue |
-| ``(True,)`` | by `byte_max`: indices up to it are not given again, and the queue's order (`tail.py`) | `layers` |
+| ``(True,)`` | the high-water mark: indices up to it are not given again; and the queue's order | `layers` |
 | ``("level", rank)`` | 8 bytes as a count: available items of a rank below 256 (`stats.py`) | all that move items |
 | ``("count", name)`` | 8 bytes, little-endian, by atomic adds | everything that changes an item's state |
 | ``("request", versionstamp)`` | how many items a process waits for, and until when | `layers/staged` |
 | ``("grant", client)`` | the leases that other processes took for a request | `layers/staged` |
 | ``(True, "subscribed")`` | there are subscriptions: empty, or the name of the sole one | `layers/subscriptions` |
-| ``(True, "type")`` | "smart" of a smart queue: an enqueue has to pass its checks (`tail.py`) | `layers/smart` |
+| ``(True, "type")`` | "smart" of a smart queue: an enqueue has to pass its checks | `layers/smart` |
 | ``("subscription", name)`` | its selector, credit and owner | `layers/subscriptions` |
 | ``("pointer", name)`` | the spans that it has yet to look at | `layers/subscriptions` |
 | ``("held", name, index, random)`` | bytes of an item that its consumers have | `layers/subscriptions` |
@@ -44,6 +45,11 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("unsent", number, index, random)`` | empty; an item that the recipient has still to fetch | `layers/smart` |
 | ``("fetched", number)`` | copies that the recipient fetched, not confirmed: one position, or "several" | same |
 | ``("resent",)`` | 8 bytes, by atomic adds: changes when copies are to be fetched again; watched | same |
+| ``("session", name)`` | a session's record: where its pointer is, whether it is paused, … | `layers/sessions` |
+| ``("items", name, generation, …)`` | a session's items: all keys of a queue, a level for a rank | same |
+| ``("line", …)`` | the line of ready sessions: all keys of a queue, whose items are pointers | same |
+| ``("state", name)`` | a session's state | same |
+| ``("summed", name, shard)`` | 8 bytes, by atomic adds: a total of all sessions | same |
 | ``("blob", id, n)`` | the n-th piece of an item's blob | `layers/blobs` |
 | ``("upload", "open", id)`` | empty; a blob is being written, and its item is not enqueued yet | `layers/blobs` |
 | ``("upload", "until", id)`` | 8 bytes, little-endian: until when nothing may sweep it, in microseconds | same |
@@ -79,8 +85,10 @@ MAX_KEY_BYTES = 10_000
 """FoundationDB's limit."""
 APPENDED_BYTES = 2_100
 """The most bytes that follow a queue's prefix in a key. The id of a Spark job is the longest name there."""
-LEASE, DELAY, TTL = "lease", "delay", "ttl"
-"""Kinds of timers: the lease, the delay or the time to live that ends at that time."""
+LEASE, DELAY, TTL, RESULT = "lease", "delay", "ttl", "result"
+"""Kinds of timers: the lease, the delay or the time to live that ends at that time, or the outcome kept until then."""
+GO, DROP = "go", "drop"
+"""Kinds of timers of held follow-ups, due at once: the item becomes available, or is removed."""
 TAKEN = b"\x00\x00"
 """Added to the key of a taken item, this ends the range that is cleared with the item.
 
@@ -132,7 +140,7 @@ class Position:
         """
         *numbers, random = text.split(":")
         if not 1 <= len(numbers) <= 2 or not all(number.isdecimal() for number in numbers):
-            raise ValueError(f"{text!r} is no position, which looks like INDEX:RANDOM or RANK:INDEX:RANDOM.")
+            raise ValueError(f"{text!r} is not a position. A position looks like INDEX:RANDOM or RANK:INDEX:RANDOM.")
         return cls(int(numbers[-1]), bytes.fromhex(random), rank=int(numbers[0]) if len(numbers) == 2 else None)
 
 
@@ -206,20 +214,23 @@ class Layout:
         "begin",
         "blobs",
         "chunks",
+        "completions",
         "copies",
         "counts",
         "dead",
         "deadlines",
         "delayed",
         "end",
+        "exclusive_all",
         "fetched",
         "grants",
-        "has_tail",
+        "has_high_water_mark",
         "held",
+        "high_water_mark_key",
         "jobs",
         "leased",
         "level_counts",
-        "marks",
+        "markers",
         "missed",
         "open_at",
         "open_until",
@@ -231,12 +242,10 @@ class Layout:
         "returned",
         "served_key",
         "smart",
-        "sole",
         "space",
         "subscribed",
         "subscribed_key",
         "subscriptions",
-        "tail_key",
         "timers",
         "trimmed_key",
         "trimming_key",
@@ -257,8 +266,7 @@ class Layout:
         if len(self.prefix) > MAX_KEY_BYTES - APPENDED_BYTES:
             raise ValueError(
                 f"The name of the queue that begins with {self.prefix[:30]!r} has {len(self.prefix):,} bytes as a key."
-                f" It may have {MAX_KEY_BYTES - APPENDED_BYTES:,}: a key has at most {MAX_KEY_BYTES:,}, of which up to"
-                f" {APPENDED_BYTES:,} come behind the name. Give a shorter one, such as a hash of it."
+                f" The limit is {MAX_KEY_BYTES - APPENDED_BYTES:,}. Give a shorter name, such as a hash of it."
             )
         self.available = Place(self.prefix)
         self.begin = self.available.begin
@@ -267,10 +275,12 @@ class Layout:
         self.delayed = Place(self.space["delay"].key())
         self.dead = Place(self.space["dead"].key())
         self.timers = self.space["timer"]
-        # This sorts behind the items, so that one read of the last key shows whether there is a tail (`tail.py`).
-        self.tail_key: bytes = self.space.pack((True,))
-        self.has_tail = False
+        # This sorts behind the items, so that one read of the last key shows whether there is a mark.
+        self.high_water_mark_key: bytes = self.space.pack((True,))
+        self.has_high_water_mark = False
         self.chunks = self.space["chunk"]
+        # This sorts before the requests: a staged dequeue reads the keys from the first request up to the items.
+        self.completions = Place(self.space["completion"].key())
         self.blobs = self.space["blob"]
         self.uploads = self.space["upload"]["open"]
         self.uploads_until = self.space["upload"]["until"]
@@ -279,18 +289,18 @@ class Layout:
         self._count_keys: dict[str, bytes] = {}
         self.requests = self.space["request"]
         self.grants = self.space["grant"]
-        self.marks = self.space["once"]
+        self.markers = self.space["once"]
         self.jobs = self.space["job"]
         self.agents = self.space["agent"]
         self.subscribed = False
         """Whether the queue had subscriptions that need arrivals when this process last looked for its end."""
-        self.sole: str | None = None
+        self.exclusive_all: str | None = None
         """The queue's sole subscription at that time; it needs no arrivals (`layers/subscriptions`)."""
         self.open_until = 0.0
         """Until this time the process relies on the queue having no exclusive subscription (`exclusive.py`)."""
         self.open_at = 0
         """The value of `exclusive.Changes.count` when the process looked."""
-        # This sorts behind the tail. An enqueue reads it together with the tail. A call that needs no tail does not
+        # This sorts behind the high-water mark. An enqueue reads both together. A call that needs no mark does not
         # read it.
         self.subscribed_key: bytes = self.space.pack((True, "subscribed"))
         # This sorts behind both keys, where an older version's read of the last key does not meet it.
@@ -378,7 +388,7 @@ class Layout:
         key: bytes = space.key()
         return key[len(self.prefix) :]
 
-    def beside_keys(self, parts: tuple[bytes, ...], packed: bytes) -> Iterator[bytes]:
+    def dependent_keys(self, parts: tuple[bytes, ...], packed: bytes) -> Iterator[bytes]:
         """Yield an item's dependent keys, from the parts in its notes and its packed position."""
         for part in parts:
             yield b"%b%b%b" % (self.prefix, part, packed)
@@ -397,7 +407,7 @@ class Layout:
             at_us, *rank, index, random, kind = self.timers.unpack(key)
         except (ValueError, IndexError) as error:
             raise FormatError(
-                f"The key {key!r} stands among the timers of {self.describe()}, but is none: clear it."
+                f"The key {key!r} is among the timers of {self.describe()}, but is not a timer. Clear the key."
             ) from error
         return at_us, Position(index, random, rank=rank[0] if rank else None), kind
 
@@ -464,6 +474,8 @@ def level_range(rank: int) -> tuple[bytes, bytes]:
 def _keys_in_a_row(prefix: bytes, index: int, amount: int, random: bytes) -> list[bytes]:
     """Return packed positions behind `prefix`. Runs of up to 256 differ only in the last byte of the index."""
     tail = b"\x01%b\x00" % random.replace(b"\x00", b"\x00\xff")
+    if amount == 1:
+        return [prefix + _pack_integer(index) + tail]
     ends = [last + tail for last in _BYTES] if amount > len(_BYTES) else []
     end = index + amount
     keys: list[bytes] = []

@@ -7,10 +7,11 @@ They come from the queue and the engine, where their docstrings are.
 from __future__ import annotations
 
 from fdbqueue.adaptive_limit import AdaptiveLimit
+from fdbqueue.appending import append_items, write_chunks
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
 from fdbqueue.browse import Browser, Pace, Pages, pages
 from fdbqueue.bulk import COMMITS_IN_FLIGHT
-from fdbqueue.check import items_of_all_places
+from fdbqueue.check import check_queue, items_of_all_places
 from fdbqueue.codecs import CODEC_ERRORS, UNREADABLE, V
 from fdbqueue.engine.api import Database, Future, KeyValue, ReadTransaction, Transaction
 from fdbqueue.engine.errors import (
@@ -30,6 +31,7 @@ from fdbqueue.engine.steps import Steps, finished, pause, rows, run, run_async, 
 from fdbqueue.engine.transactional import attempts, is_database, only_database, only_transaction
 from fdbqueue.errors import FormatError
 from fdbqueue.exclusive import keep_out, made_exclusive
+from fdbqueue.high_water_mark import LastIndex, raise_high_water_mark, read_high_water_mark
 from fdbqueue.items import (
     BLOB_ID_BYTES,
     CHUNK_BYTES,
@@ -57,8 +59,11 @@ from fdbqueue.items import (
 )
 from fdbqueue.layout import (
     DELAY,
+    DROP,
+    GO,
     LEASE,
     RANDOM_BYTES,
+    RESULT,
     TAKEN,
     TTL,
     Layout,
@@ -70,9 +75,14 @@ from fdbqueue.layout import (
     rank_of,
 )
 from fdbqueue.order import MAX_RANK
+from fdbqueue.ordercheck import NoOrderCheck
+from fdbqueue.outcomes import HELD_US, MAX_RESULT_BYTES, encode_result, read_record
+from fdbqueue.outcomes import begin as begin_outcome
+from fdbqueue.outcomes import end as end_outcome
+from fdbqueue.outcomes import forget as forget_outcome
+from fdbqueue.outcomes import reopen as reopen_outcome
 from fdbqueue.payloads import clear_parts
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
-from fdbqueue.tail import LastIndex, give_up_to, raise_tail, read_tail
 from fdbqueue.verbs import verb
 
 __all__ = [
@@ -83,11 +93,16 @@ __all__ = [
     "COMMIT_UNKNOWN_RESULT",
     "COUNTED_RANKS",
     "DELAY",
+    "DROP",
+    "GO",
+    "HELD_US",
     "LEASE",
     "MAX_RANK",
+    "MAX_RESULT_BYTES",
     "NOT_COMMITTED",
     "NO_NOTES",
     "RANDOM_BYTES",
+    "RESULT",
     "TAKEN",
     "TOO_MANY_WATCHES",
     "TRANSACTION_TIMED_OUT",
@@ -108,6 +123,7 @@ __all__ = [
     "LastIndex",
     "Layout",
     "Name",
+    "NoOrderCheck",
     "Notes",
     "Pace",
     "Pages",
@@ -120,20 +136,25 @@ __all__ = [
     "Versionstamp",
     "announce",
     "announces",
+    "append_items",
     "arrivals_since",
     "arrivals_until",
     "attempts",
+    "begin_outcome",
     "blob_of",
+    "check_queue",
     "check_values",
     "chunks_of",
     "clear_parts",
     "count",
     "count_levels",
+    "encode_result",
+    "end_outcome",
     "envelope",
     "envelope_without_notes",
     "fdb_tuple",
     "finished",
-    "give_up_to",
+    "forget_outcome",
     "has_notes",
     "has_parts",
     "headers_of",
@@ -155,12 +176,14 @@ __all__ = [
     "parse",
     "pause",
     "predicates",
-    "raise_tail",
+    "raise_high_water_mark",
     "rank_of",
     "read_counts",
+    "read_high_water_mark",
     "read_level_counts",
+    "read_record",
     "read_stats",
-    "read_tail",
+    "reopen_outcome",
     "rows",
     "run",
     "run_async",
@@ -173,4 +196,5 @@ __all__ = [
     "wants_arrivals",
     "with_blob",
     "with_notes",
+    "write_chunks",
 ]

@@ -34,7 +34,7 @@ TRUSTED_FOR_S = STALE_AFTER_S / 2
 does not know whether another process removed the marker. The rest of a day allows for wrong clocks of other
 machines."""
 _SWEEP_LIMIT = 16
-_MARK = struct.Struct(">QQ")  # attempt, wall clock in microseconds
+_MARKER = struct.Struct(">QQ")  # attempt, wall clock in microseconds
 
 
 class Once:
@@ -96,8 +96,8 @@ class Once:
         client = self._client = _Client(self._layout)
         tr = db.create_transaction()
         try:
-            found = yield from rows(tr.snapshot, client.begin, self._layout.marks.range().stop, limit=_SWEEP_LIMIT)
-            old = [row.key for row in found if len(row.value) == _MARK.size and _age_s(row.value) > STALE_AFTER_S]
+            found = yield from rows(tr.snapshot, client.begin, self._layout.markers.range().stop, limit=_SWEEP_LIMIT)
+            old = [row.key for row in found if len(row.value) == _MARKER.size and _age_s(row.value) > STALE_AFTER_S]
             for key in old:
                 tr.add_read_conflict_key(key)
                 tr.clear(key)
@@ -126,11 +126,11 @@ class Claim:
         if not self.in_doubt:
             self._client.return_slot(self._slot)
 
-    def mark(self, tr: Transaction) -> bytes:
+    def write_marker(self, tr: Transaction) -> bytes:
         """Write a marker that no other attempt of this client has, and return it."""
-        mark = self._client.new_mark()
-        tr.set(self.key, mark)
-        return mark
+        marker = self._client.new_marker()
+        tr.set(self.key, marker)
+        return marker
 
     def transact(
         self,
@@ -173,7 +173,7 @@ class Claim:
                     if last is not None:
                         on_retry(last)
                 result = yield from body(tr)
-                committing = (self.mark(tr), result)
+                committing = (self.write_marker(tr), result)
                 self.in_doubt = True  # also if the caller is cancelled during this wait
                 yield tr.commit()
                 self.in_doubt = False
@@ -201,7 +201,7 @@ class _Client:
 
     def __init__(self, layout: Layout) -> None:
         self.pid = os.getpid()
-        self._space = layout.marks[os.urandom(8)]
+        self._space = layout.markers[os.urandom(8)]
         self.begin: bytes = self._space.key()
         self._free: deque[int] = deque()
         self._slots = 0
@@ -227,13 +227,13 @@ class _Client:
             key = self._keys[slot] = self._space.pack((slot,))
         return key
 
-    def new_mark(self) -> bytes:
+    def new_marker(self) -> bytes:
         with self._lock:
             self._attempt += 1
-            return _MARK.pack(self._attempt, time.time_ns() // 1000)
+            return _MARKER.pack(self._attempt, time.time_ns() // 1000)
 
 
-def _age_s(mark: bytes) -> float:
+def _age_s(marker: bytes) -> float:
     """Return the age of a marker by this machine's clock."""
-    made_at_us: int = _MARK.unpack(mark)[1]
+    made_at_us: int = _MARKER.unpack(marker)[1]
     return time.time_ns() / 1e9 - made_at_us / 1e6

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from fdbqueue.high_water_mark import HighWaterMark
 from fdbqueue.layout import Position
 from fdbqueue.stats import COUNTED_RANKS
-from fdbqueue.tail import Tail
 
 
 class OrderCheck:
@@ -31,17 +31,25 @@ class OrderCheck:
             if state == "available" and position.rank < COUNTED_RANKS:
                 self._levels[position.rank] += 1
 
-    def problems(self, tail: Tail, counted: Mapping[int, int]) -> list[str]:
+    def problems(self, mark: HighWaterMark, counted: Mapping[int, int]) -> list[str]:
         """Return the inconsistencies, one sentence each, given the high-water mark and the counters of the levels."""
         found = []
-        if self._plain and tail.order is not None:
-            found.append(f"The queue has the order {tail.order!r}, but {self._plain:,} items without a rank.")
-        if self._ranked and tail.order is None:
+        if self._plain and mark.order is not None:
+            found.append(f"The queue has the order {mark.order!r}, but {self._plain:,} items without a rank.")
+        if self._ranked and mark.order is None:
             found.append(f"The queue is first in, first out, but {self._ranked:,} items have a rank.")
-        if self._last > tail.index:
-            found.append(f"The tail says that index {tail.index} was the last to be given, but there is {self._last}.")
+        if self._last > mark.index:
+            found.append(f"The high-water mark is {mark.index}, but there is an item with index {self._last}.")
         for rank in sorted({*self._levels, *counted}):
             there, said = self._levels[rank], counted.get(rank, 0)
             if there != said:
                 found.append(f"The counters say that {said:,} items of rank {rank} are available, not {there:,}.")
         return found
+
+
+class NoOrderCheck(OrderCheck):
+    """Checks no order, for layers that give ranks to the items of a queue of their own and keep no mark of them."""
+
+    def problems(self, mark: HighWaterMark, counted: Mapping[int, int]) -> list[str]:
+        """Return nothing."""
+        return []

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from fdbqueue.adaptive_limit import AdaptiveLimit
-from fdbqueue.arrivals import announce
+from fdbqueue.appending import append_items
 from fdbqueue.batches import Encoding
 from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.bulk import BulkReport, enqueue_in_batches, enqueue_in_transaction
@@ -30,6 +30,8 @@ from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, is_database, only_transaction
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.exclusive import keep_out
+from fdbqueue.high_water_mark import Door, LastIndex
+from fdbqueue.indices import forget, reserve
 from fdbqueue.items import (
     Envelope,
     Item,
@@ -43,13 +45,12 @@ from fdbqueue.items import (
     notes_of,
     parse,
 )
-from fdbqueue.layout import TAKEN, TTL, Layout, Name, Position, new_random, pack
+from fdbqueue.layout import TAKEN, TTL, Layout, Name, Position, new_random
 from fdbqueue.once import Once
 from fdbqueue.order import Order, check_name, rank_in
+from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.payloads import clear_parts
-from fdbqueue.reserving import forget, reserve
 from fdbqueue.stats import Stats, count, count_levels, read_stats
-from fdbqueue.tail import Door, LastIndex, give_up_to
 from fdbqueue.verbs import verb
 
 T = TypeVar("T")
@@ -398,7 +399,7 @@ class Queue(Generic[V]):
             self.check_dequeue(item.position, row.value)
             items.append(item)
         for row in found:
-            self._clear_beside(tr, row)
+            self._clear_dependent(tr, row)
         tr.clear_range(found[0].key, found[-1].key + TAKEN)
         count(tr, self.layout, dequeued=len(items))
         if items[-1].position.rank is not None:
@@ -439,26 +440,19 @@ class Queue(Generic[V]):
     ) -> Steps[Position]:
         last = yield from LastIndex(tr, self.layout, self.order_name).steps()
         position = Position(last + 1, random, rank=rank)
-        give_up_to(tr, self.layout, last + 1, self.order_name)
-        self._put(tr, position, stored, chunks)
+        self._put(tr, position, stored, chunks, self.order_name)
         return position
 
     def _enqueue_next(self, tr: Transaction, stored: bytes, chunks: list[bytes], rank: int | None) -> Steps[Position]:
         index = yield from self.next_index(tr, 1)
         position = Position(index, new_random(), rank=rank)
-        self._put(tr, position, stored, chunks)
+        self._put(tr, position, stored, chunks, None)
         return position
 
-    def _put(self, tr: Transaction, position: Position, stored: bytes, chunks: list[bytes]) -> None:
-        tr.set(self.layout.item_key(position), stored)
-        for number, chunk in enumerate(chunks):
-            tr.set(self.layout.chunk_key(position, number), chunk)
-        count(tr, self.layout, enqueued=1)
-        if position.rank is not None:
-            count_levels(tr, self.layout, {position.rank: 1})
-        if self.layout.subscribed:
-            packed = pack(position)
-            announce(tr, self.layout, [(packed, packed)], enqueued=1)
+    def _put(self, tr: Transaction, position: Position, stored: bytes, chunks: list[bytes], order: str | None) -> None:
+        ranks = None if position.rank is None else (position.rank,)
+        large = ((0, chunks),) if chunks else ()
+        append_items(tr, self.layout, position.index, position.random, (stored,), ranks, large, order)
 
     def _dequeue(self, tr: Transaction, limit: int) -> Steps[list[Item[V]]]:
         yield from keep_out(tr, self.layout)
@@ -472,15 +466,17 @@ class Queue(Generic[V]):
             tr.add_read_conflict_range(begin, found[-1].key + b"\x00" if found else end)
         return (yield from self.take_rows(tr, found)) if found else []
 
-    def _clear_beside(self, tr: Transaction, row: KeyValue) -> None:
+    def _clear_dependent(self, tr: Transaction, row: KeyValue) -> None:
         """Clear the dependent keys of an item that is taken out."""
         if has_parts(row.value):
             clear_parts(tr, self.layout, self.layout.available.packed(row.key), row.value)
         if has_notes(row.value):
             notes, packed = notes_of(row.value), self.layout.available.packed(row.key)
+            if notes.is_tracked:
+                end_outcome(tr, self.layout, packed, notes, "dequeued")
             if notes.ttl_at_us:
                 tr.clear(self.layout.timer_key(notes.ttl_at_us, packed, TTL))
-            for key in self.layout.beside_keys(notes.beside, packed):
+            for key in self.layout.dependent_keys(notes.beside, packed):
                 tr.clear(key)
 
     def _first(self, tr: Transaction) -> Steps[Item[V] | None]:

@@ -43,7 +43,10 @@ class Stats:
     purged: int
     """Dead letters removed in total."""
     deleted: int
-    """Items removed in total by a decision about an incoming item, or to make room for one."""
+    """Items removed in total by a decision about an incoming item, to make room for one, or since the item or group
+    that they follow did not end well."""
+    outcomes: int
+    """Outcomes of ended items that are kept for their completions."""
 
 
 def count(tr: Transaction, layout: Layout, **changes: int) -> None:
@@ -91,4 +94,4 @@ def read_stats(tr: Transaction, layout: Layout) -> Steps[Stats]:
     counts = yield from read_counts(tr, layout)
     kept = {name: counts.get(name, 0) for name in _KEPT}
     gone = sum(kept.values()) - kept["enqueued"]
-    return Stats(available=kept["enqueued"] - gone, **kept)
+    return Stats(available=kept["enqueued"] - gone, **kept, outcomes=counts.get("outcomes", 0))

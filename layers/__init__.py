@@ -8,16 +8,19 @@ The public classes are here too, so one import is enough. Their modules are load
 `leases`           lend an item for a time: ack, nack, back-off, delays, dead letters
 `consumer`         run a handler for each leased item; `Watchdog` gives expired leases back
 `staged`           many consumers at one head, which wait without polling; `RelaxedQueue` gives up strict order
+`sessions`         items in order per session, one worker a session, a fair turn for each
 `priority`         levels of urgency, and earliest deadline first
 `subscriptions`    named consumers with selectors and credit
 `smart`            compare a new item with the queued ones, in the enqueueing transaction
+`results`          wait for an item's result; let other items follow it
 `blobs`            items of up to 2 GiB, written and read as files
 `oplog`            log every change to a queue
 =================  ====================================================================================
 
 A layer keeps all its keys under the queue's own subspace. Each layer is a folder: its ``__init__`` has the recipe and
 the public names, and a name that begins with an underscore is internal. `common` has parts that several layers use.
-Imports go one way: leases <- common <- staged <- priority, smart, subscriptions <- blobs, consumer.
+Imports go one way: leases <- common <- staged <- priority, results, sessions, smart, subscriptions <- blobs,
+consumer.
 
 The folder is at the top of the repository. ``fdbqueue/layers`` is a symbolic link to it, and `fdbqueue.layers` is its
 only import name.
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from .leases import DeadLetters, Disposition, Lease, LeaseHandle, Leases, constant, exponential, immediately
     from .oplog import OperationLog
     from .priority import AmqpLevels, EarliestDeadline, Levels, PriorityQueue
+    from .results import Completion, Done, FollowUp, Results
+    from .sessions import UNCHANGED, NewState, SessionHandle, SessionInfo, SessionLease, Sessions, SessionStats
     from .smart import (
         EVERYTHING,
         NOTHING,
@@ -58,6 +63,7 @@ if TYPE_CHECKING:
 _ROOMS = {
     "ACKED": "consumer",
     "AmqpLevels": "priority",
+    "Completion": "results",
     "Blob": "blobs",
     "BlobReader": "blobs",
     "BlobWriter": "blobs",
@@ -67,9 +73,11 @@ _ROOMS = {
     "DeadLetters": "leases",
     "Deadlines": "smart",
     "Decision": "smart",
+    "Done": "results",
     "EVERYTHING": "smart",
     "EarliestDeadline": "priority",
     "Disposition": "leases",
+    "FollowUp": "results",
     "Lease": "leases",
     "LeaseHandle": "leases",
     "Leases": "leases",
@@ -79,6 +87,7 @@ _ROOMS = {
     "Messages": "smart",
     "Monitor": "smart",
     "NOTHING": "smart",
+    "NewState": "sessions",
     "OWN_KEY": "smart",
     "OWN_TYPE": "smart",
     "OperationLog": "oplog",
@@ -86,13 +95,20 @@ _ROOMS = {
     "PriorityQueue": "priority",
     "RelaxedQueue": "staged",
     "Resend": "smart",
+    "Results": "results",
     "Selector": "subscriptions",
+    "SessionHandle": "sessions",
+    "SessionInfo": "sessions",
+    "SessionLease": "sessions",
+    "SessionStats": "sessions",
+    "Sessions": "sessions",
     "SmartQueue": "smart",
     "Snooze": "consumer",
     "StagedQueue": "staged",
     "Subscription": "subscriptions",
     "Subscriptions": "subscriptions",
     "Replace": "smart",
+    "UNCHANGED": "sessions",
     "Watchdog": "consumer",
     "constant": "leases",
     "exponential": "leases",
@@ -107,18 +123,22 @@ __all__ = [
     "NOTHING",
     "OWN_KEY",
     "OWN_TYPE",
+    "UNCHANGED",
     "AmqpLevels",
     "Blob",
     "BlobReader",
     "BlobWriter",
     "Blobs",
+    "Completion",
     "Consumer",
     "ConsumerReport",
     "DeadLetters",
     "Deadlines",
     "Decision",
     "Disposition",
+    "Done",
     "EarliestDeadline",
+    "FollowUp",
     "Lease",
     "LeaseHandle",
     "Leases",
@@ -127,13 +147,20 @@ __all__ = [
     "MessageType",
     "Messages",
     "Monitor",
+    "NewState",
     "OperationLog",
     "Outcome",
     "PriorityQueue",
     "RelaxedQueue",
     "Replace",
     "Resend",
+    "Results",
     "Selector",
+    "SessionHandle",
+    "SessionInfo",
+    "SessionLease",
+    "SessionStats",
+    "Sessions",
     "SmartQueue",
     "Snooze",
     "StagedQueue",

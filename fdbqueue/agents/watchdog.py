@@ -50,6 +50,7 @@ from fdbqueue.layers.common._handlers import call_back, not_awaited
 from fdbqueue.layers.consumer import ACKED, Consumer, Snooze
 from fdbqueue.layers.leases import Backoff, Disposition, Lease, Leases, exponential
 from fdbqueue.layers.leases._times import not_negative, positive
+from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.subscriptions import Subscription
 from fdbqueue.layout import Position
 from fdbqueue.lowlevel import Database, Steps, only_database, verb
@@ -186,6 +187,11 @@ class AgentWatchdog:
             signals=signals,
         )
         own = self._consumer.source
+        if isinstance(own, Sessions):
+            raise TypeError(
+                "AgentWatchdog takes Leases, or a Subscription, not Sessions. Use Consumer(sessions, handler) with a"
+                " handler that runs the command."
+            )
         self.leases: Leases = own if isinstance(own, Leases) else own.leases
         self._blobs = Blobs(self.leases)
         self._guard = Guard()

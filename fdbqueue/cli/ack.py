@@ -21,10 +21,13 @@ BUNDLE_ITEMS = 500
 
 
 def ack(queue: QueueName, handles: Handles = None, url: Url = None) -> None:
-    """Acknowledge leased items: their work is done. Exits with 5 if leases are lost; it names those and acks the
-    others.
+    """Acknowledge leased items: their work is done. Exits with 5 if leases are lost.
+
+    It prints the lost leases and acks the others.
 
     A line of standard input is a handle, or a line that `fdbqueue lease` printed.
+
+    Example: fdbqueue ack orders < leases.jsonl
     """
     given = handles_of(handles)
     leases = Leases(queue_of(queue))

@@ -13,10 +13,10 @@ from fdbqueue.cli.browse import browse
 from fdbqueue.cli.check import check
 from fdbqueue.cli.clear import clear
 from fdbqueue.cli.dead import dead
-from fdbqueue.cli.demo.command import demo
 from fdbqueue.cli.dequeue import dequeue
 from fdbqueue.cli.enqueue import enqueue
 from fdbqueue.cli.errors import EXIT_CODES_HELP, Commands
+from fdbqueue.cli.helptext import Command, reflowed
 from fdbqueue.cli.lease import lease
 from fdbqueue.cli.nack import nack
 from fdbqueue.cli.peek import peek
@@ -39,10 +39,10 @@ app = typer.Typer(
 COMMANDS = (
     *(enqueue, dequeue, lease, ack, nack, peek, browse, dead, redrive, purge, clear),
     *(subscribe, subscriptions, unsubscribe),
-    *(stats, check, top, watchdog, demo),
+    *(stats, check, top, watchdog),
 )
 for command in COMMANDS:
-    app.command()(command)
+    app.command(cls=Command, help=reflowed(command.__doc__))(command)
 app.add_typer(agents, name="agents")
 
 
@@ -58,4 +58,4 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Queues inside FoundationDB transactions: put items in, take them out, look at them."""
+    """Queues inside FoundationDB transactions: enqueue items, take them out, look at them."""

@@ -21,15 +21,17 @@ SCREENFUL = 20
 def browse(
     queue: QueueName,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="How many items; default: all, on a terminal 20.")
+        int | None, typer.Option("--limit", "-n", min=1, help="Number of items. Default: all, or 20 on a terminal.")
     ] = None,
     reverse: Annotated[bool, typer.Option("--reverse", "-r", help="From the last item to the first.")] = False,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="INDEX:RANDOM", help="Only items behind this position.")
+        str | None, typer.Option("--after", metavar="INDEX:RANDOM", help="Only items after this position.")
     ] = None,
     duty_cycle: Annotated[
         float,
-        typer.Option("--duty-cycle", min=0.001, max=1, help="Which part of the time it reads; less disturbs less."),
+        typer.Option(
+            "--duty-cycle", min=0.001, max=1, help="Fraction of the time spent reading. Less disturbs others less."
+        ),
     ] = 1.0,
     url: Url = None,
     codec: Codec = CodecName.json,
@@ -37,7 +39,10 @@ def browse(
     raw: Raw = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print items in order and leave them in their places. Exits with 1 if there is none."""
+    """Print items in order and leave them in their places. Exits with 1 if there is none.
+
+    Example: fdbqueue browse orders --reverse --limit 5
+    """
     check_raw(raw, codec)
     table = wants_table(as_json) and not raw
     start = None if after is None else position(after)

@@ -16,14 +16,14 @@ from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, rows, run
-from fdbqueue.layers.smart._orphans import check_beside
+from fdbqueue.layers.smart._orphans import check_dependent_keys
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions._check import check_subscriptions
 from fdbqueue.layout import Layout
 
 LOOKED_AT = (
     *("items", "order", "chunks", "counters", "timers", "requests", "grants", "subscriptions"),
-    "what stands beside items",
+    "dependent keys",
 )
 MESSAGES, JOBS = "messages of a smart queue", "records of Spark's jobs"
 
@@ -33,6 +33,8 @@ def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
 
     It also checks the keys of the layers: leases, requests, subscriptions and priorities. Of a smart queue it checks
     the part that needs none of the program's own types. SmartQueue.check does the rest.
+
+    Example: fdbqueue check orders
     """
     checked = queue_of(queue)
     with opened(url) as db:
@@ -41,7 +43,7 @@ def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
         problems = [
             *report.problems,
             *check_subscriptions(db, staged.leases),
-            *check_beside(db, checked.layout),
+            *check_dependent_keys(db, checked.layout),
         ]
         left = run(checked.read(db, partial(_not_looked_at, layout=checked.layout)))
     if wants_table(as_json):

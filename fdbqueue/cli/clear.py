@@ -16,9 +16,12 @@ from fdbqueue.cli.output import say
 def clear(
     queue: QueueName,
     url: Url = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Remove all items and everything else that the queue owns, counters too. Asks first."""
+    """Remove all items and everything else that the queue owns, including its counters. Asks first.
+
+    Example: fdbqueue clear orders
+    """
     with opened(url) as db:
         cleared = queue_of(queue)
         held = cleared.stats(db)

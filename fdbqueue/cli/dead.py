@@ -22,15 +22,18 @@ SCREENFUL = 20
 def dead(
     queue: QueueName,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="How many; default: all, on a terminal 20.")
+        int | None,
+        typer.Option("--limit", "-n", min=1, help="Number of dead letters. Default: all, or 20 on a terminal."),
     ] = None,
     url: Url = None,
     codec: Codec = CodecName.json,
     as_json: AsJson = False,
 ) -> None:
-    """Print dead letters with their last errors, and leave them. Exits with 1 if there is none.
+    """Print dead letters with their last errors, and leave them in their places. Exits with 1 if there is none.
 
     `fdbqueue redrive` and `fdbqueue purge` take the "item" of a dead letter.
+
+    Example: fdbqueue dead orders --limit 5
     """
     table = wants_table(as_json)
     printed = 0

@@ -33,23 +33,25 @@ EXTEND_SECONDS = 20.0
 
 def dequeue(
     queue: QueueName,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many items at most.")] = 1,
-    everything: Annotated[bool, typer.Option("--all", help="Until the queue is empty.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Largest number of items.")] = 1,
+    everything: Annotated[bool, typer.Option("--all", help="Take all items.")] = False,
     url: Url = None,
     codec: Codec = CodecName.json,
     records: Records = False,
     raw: Raw = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print items, from the first on, and take them out. Exits with 1 if there was none.
+    """Print the first items and take them out. Exits with 1 if there was none.
 
-    First it fires due timers: items whose delay or lease is over become available, and expired items are removed.
+    First it fires due timers: items whose delay or lease has ended become available, and expired items are removed.
 
-    No item gets lost. Each batch, of up to 500 items, is leased, printed, and then taken out. If the command is
+    No item is lost. Each batch of up to 500 items is leased, printed, and then taken out. If the command is
     interrupted, the disk is full, or the reader closes the pipe, the other items go back to their places. A message
-    says how many. After `kill -9` the last batch comes back within a minute, and the next `fdbqueue dequeue` prints it
-    again. A line that was written into a pipe counts as printed, even if its reader ends without reading it. To keep
-    items until their work is done, use `fdbqueue lease` and `fdbqueue ack`.
+    gives their number. After `kill -9` the last batch becomes available within a minute, and the next `fdbqueue
+    dequeue` prints it again. A line that was written into a pipe counts as printed, even if its reader exits without
+    reading it. To keep items until their work is done, use `fdbqueue lease` and `fdbqueue ack`.
+
+    Example: fdbqueue dequeue orders --limit 10
     """
     check_raw(raw, codec)
     show = partial(line, codec=codec, records=records, raw=raw)

@@ -27,14 +27,14 @@ from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.queue import Queue
 
 AreRecords = Annotated[
-    bool, typer.Option("--records", help="Each is an item with headers and times of its own, as --records prints it.")
+    bool, typer.Option("--records", help="Each line is an item with headers and times, as --records prints it.")
 ]
 
 
 def enqueue(
     queue: QueueName,
     values: Annotated[
-        list[str] | None, typer.Argument(metavar="VALUE", help="Values; without one, lines of standard input.")
+        list[str] | None, typer.Argument(metavar="VALUE", help="Values. Default: lines of standard input.")
     ] = None,
     priority: Priority = None,
     levels: LevelCount = None,
@@ -50,13 +50,15 @@ def enqueue(
     """Append items: the given values, or one per line of standard input.
 
     A value is JSON. As an argument to a queue of str or bytes, it is the text itself. A value that begins with a dash
-    goes after `--`. Lines are enqueued in batches, in their order and each batch exactly once. An incomplete batch goes
-    in when no line comes for half a second. If a line has an error, the message says how many lines are in.
+    goes after `--`. Lines are enqueued in order, in batches, each batch exactly once. An incomplete batch is enqueued
+    if no line comes for half a second. If a line has an error, the message gives the number of enqueued lines.
 
-    With --records each line is an object: {"value": 7, "headers": {"color": "red"}, "delay": 60}, or "at", "ttl",
-    "ttl_at", in seconds like the options. A record's own terms override the options. The output of `lease` and `dead`
-    can be piped in, and of `dequeue`, `peek` and `browse` with --records. A "rank" is checked: a queue of other levels
-    refuses it. Each item gets a new position, and its attempts begin again.
+    With --records each line is an object: {"value": 7, "headers": {"color": "red"}, "delay": 60}. It may also have
+    "at", "ttl" and "ttl_at", in seconds like the options. A record's own terms override the options. You can pipe in
+    the output of `lease` and `dead`, and that of `dequeue`, `peek` and `browse` with --records. A queue of other
+    levels refuses a record's "rank". Each item gets a new position, and its attempts start again at 0.
+
+    Example: fdbqueue enqueue orders '{"sku": "teapot"}' --delay 60
     """
     check_raw(raw, codec)
     if raw and records:

@@ -40,9 +40,8 @@ LOST = 5
 """A lease is lost."""
 
 EXIT_CODES_HELP = (
-    "Exit codes: 0 done; 1 the queue is empty, or the check failed; 2 usage; 3 the database failed, or"
-    " standard input or output; 4 a value can't be encoded or decoded; 5 a lease is lost; 128 and a signal's number:"
-    " stopped by it."
+    "Exit codes: 0 done; 1 the queue is empty, or the check failed; 2 wrong usage; 3 the database, standard input or"
+    " standard output failed; 4 a value can't be encoded or decoded; 5 a lease is lost; 128 + N stopped by signal N."
 )
 
 
@@ -93,7 +92,7 @@ def told(error: BaseException) -> str:
     if not isinstance(error, FDBError):
         return str(error)
     if error.code == TRANSACTION_TIMED_OUT:
-        return "The database did not answer in time. Whether it did what it was asked for is not known; look again."
+        return "The database did not answer in time. The command may have taken effect. Look before you repeat it."
     description: str | bytes = error.description
     text = description.decode() if isinstance(description, bytes) else description
     return f"{text} ({error.code})."

@@ -19,7 +19,7 @@ H = TypeVar("H", bound=LeaseRef)
 
 Handles = Annotated[
     list[str] | None,
-    typer.Argument(metavar="LEASE", help="Handles of leases; without one, lines of standard input."),
+    typer.Argument(metavar="LEASE", help="Handles of leases. Default: lines of standard input."),
 ]
 
 
@@ -40,7 +40,7 @@ def told_lost(handle: LeaseHandle) -> None:
     """Report that a lease is lost."""
     typer.echo(
         f"Error: The lease {handle} is lost: its item was acked or given back already, or the lease expired and"
-        " somebody else took the item.",
+        " another consumer took the item.",
         err=True,
     )
 

@@ -35,22 +35,24 @@ from fdbqueue.layers.subscriptions import Subscriptions
 
 def lease(
     queue: QueueName,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many items at most.")] = 1,
-    duration: Annotated[float, typer.Option("--duration", "-d", help="Seconds until the items are anybody's.")] = 30.0,
-    consumer: Annotated[str | None, typer.Option("--consumer", help="Who takes them; default: host:pid.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Largest number of items.")] = 1,
+    duration: Annotated[float, typer.Option("--duration", "-d", help="Seconds until the leases expire.")] = 30.0,
+    consumer: Annotated[str | None, typer.Option("--consumer", help="Name of the consumer. Default: host:pid.")] = None,
     subscription: Annotated[
-        str | None, typer.Option("--subscription", "-s", help="Only what this subscription selects, on its credit.")
+        str | None, typer.Option("--subscription", "-s", help="Lease for this subscription, within its credit.")
     ] = None,
     max_attempts: MaxAttempts = None,
     url: Url = None,
     codec: Codec = CodecName.json,
     as_json: AsJson = False,
 ) -> None:
-    """Lease items, from the first on, and print them with their handles. Exits with 1 if there was none.
+    """Lease the first items and print them with their handles. Exits with 1 if there was none.
 
     Each line has the handle of a lease as "lease". Pipe the lines of finished items into `fdbqueue ack`. The others
-    come back when the duration is over. If the command is interrupted, or its output can't be written, the items that
-    were not printed go back at once. A message says how many.
+    become available again when the duration is over. If the command is interrupted, or its output can't be written,
+    the items that were not printed go back at once. A message gives their number.
+
+    Example: fdbqueue lease orders --limit 10 --duration 60 > leases.jsonl
     """
     leases = Leases(queue_of(queue, codec), max_attempts=max_attempts)
     table = wants_table(as_json)

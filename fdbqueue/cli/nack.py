@@ -32,15 +32,17 @@ def nack(
         float, typer.Option("--delay", "-d", min=0, help="Seconds until the items are available again.")
     ] = 0.0,
     error: Annotated[
-        str | None, typer.Option("--error", help="Why; kept with the items, and with dead letters.")
+        str | None, typer.Option("--error", help="Reason, stored with the items and dead letters.")
     ] = None,
     max_attempts: MaxAttempts = None,
     url: Url = None,
 ) -> None:
-    """Give leased items back: their attempts have failed. Exits with 5 if leases are lost; it names those.
+    """Give leased items back after failed attempts. Exits with 5 if leases are lost, and prints those.
 
     A line of standard input is a handle, or a line that `fdbqueue lease` printed. For each item it prints a line with
     the item's disposition: available again in its old place, delayed, dead or expired.
+
+    Example: fdbqueue nack orders --delay 30 --error 'printer is off' < leases.jsonl
     """
     given = handles_of(handles)
     leases = Leases(queue_of(queue), max_attempts=max_attempts)

@@ -33,7 +33,7 @@ def opened(url: str | None, *, create: bool = False, patience: float = PATIENCE_
     """
     scheme, path, _ = parse(url) if url else ("", "", {})
     if scheme == "file" and path and not create and not os.path.exists(path):
-        raise StorageError(f"{path}: there is no such folder. `fdbqueue enqueue` makes one.")
+        raise StorageError(f"{path}: the folder does not exist. `fdbqueue enqueue` creates it.")
     with _waiting_for(path):
         db = open(url)
     with db:

@@ -24,7 +24,7 @@ class CodecName(StrEnum):
 
 def _kept(url: str | None) -> str | None:
     if url is not None and url.startswith("memory:"):
-        raise typer.BadParameter("memory: ends with the command, and what is in it with it; give file:PATH or fdb:")
+        raise typer.BadParameter("a memory: database ends with the command; give file:PATH or fdb:")
     return url
 
 
@@ -44,24 +44,22 @@ Url = Annotated[
 ]
 Codec = Annotated[
     CodecName,
-    typer.Option("--codec", "-c", envvar="FDBQUEUE_CODEC", help="The codec that the queue is used with."),
+    typer.Option("--codec", "-c", envvar="FDBQUEUE_CODEC", help="The queue's codec."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines on a terminal too.")]
 MaxAttempts = Annotated[
     int | None,
-    typer.Option(
-        "--max-attempts", min=1, help="After so many attempts an item that comes back is dead; default: never."
-    ),
+    typer.Option("--max-attempts", min=1, help="Failed attempts after which an item is dead. Default: no limit."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DeadItems = Annotated[
     list[str] | None,
-    typer.Argument(metavar="INDEX:RANDOM", help="These only, as `fdbqueue dead` prints them; default: all."),
+    typer.Argument(metavar="INDEX:RANDOM", help="The dead letters, as `fdbqueue dead` prints them. Default: all."),
 ]
-Records = Annotated[
-    bool, typer.Option("--records", help="Print each value with its position and headers, not the value alone.")
+Records = Annotated[bool, typer.Option("--records", help="Print each value with its position and headers.")]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="Each line is the value itself instead of JSON. For the codecs str and bytes.")
 ]
-Raw = Annotated[bool, typer.Option("--raw", help="A line is a value as it is, not JSON. For the codecs str and bytes.")]
 
 
 def named(name: str) -> Name:
@@ -71,23 +69,23 @@ def named(name: str) -> Name:
     ('orders', ('shop', 'orders'))
     """
     if not name:
-        raise typer.BadParameter("a queue has a name, and this one is empty", param_hint="QUEUE")
+        raise typer.BadParameter("the queue's name is empty", param_hint="QUEUE")
     try:
         stored = name.encode()
     except UnicodeEncodeError as error:
-        raise typer.BadParameter(f"{name!r} is no text: {error}", param_hint="QUEUE") from error
+        raise typer.BadParameter(f"{name!r} is not valid text: {error}", param_hint="QUEUE") from error
     if not name.startswith("["):
         return name
     try:
         return tuple(msgspec.json.decode(stored, type=list[str | int]))
     except (msgspec.DecodeError, RecursionError) as error:
-        raise typer.BadParameter(f"{name!r} is no JSON array of strings and integers: {error}") from error
+        raise typer.BadParameter(f"{name!r} is not a JSON array of strings and integers: {error}") from error
 
 
 def check_raw(raw: bool, codec: CodecName) -> None:
     """Refuse raw values for a codec that has none."""
     if raw and codec not in (CodecName.str, CodecName.bytes):
-        raise typer.BadParameter("only the codecs str and bytes have raw values", param_hint="--raw")
+        raise typer.BadParameter("use --raw with the codec str or bytes", param_hint="--raw")
 
 
 def queue_of(name: str, codec: CodecName = CodecName.bytes) -> Queue:
@@ -109,4 +107,4 @@ def position(text: str) -> Position:
     try:
         return Position.parse(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no INDEX:RANDOM, as it is printed") from error
+        raise typer.BadParameter(f"{text!r} is not a position: give INDEX:RANDOM, as the commands print it") from error

@@ -8,18 +8,22 @@ from typing import Annotated, Any
 import typer
 
 from fdbqueue.engine.steps import run
+from fdbqueue.high_water_mark import read_high_water_mark
 from fdbqueue.layers.common._levels import Levels, levels_named
 from fdbqueue.queue import Queue
 from fdbqueue.stats import read_level_counts
-from fdbqueue.tail import read_tail
 
 Priority = Annotated[
     int | None,
-    typer.Option("--priority", "-p", help="Of these items, 0 the soonest; with amqp/N levels 9 is. Default: last."),
+    typer.Option(
+        "--priority", "-p", help="Priority of the items. 0 is the soonest; with amqp/N levels 9 is. Default: last."
+    ),
 ]
 LevelCount = Annotated[
     str | None,
-    typer.Option("--levels", metavar="N|amqp/N", help="Levels of a new priority queue; default: as it has, or 10."),
+    typer.Option(
+        "--levels", metavar="N|amqp/N", help="Number of levels of a new priority queue. Default: as stored, or 10."
+    ),
 ]
 
 
@@ -31,7 +35,7 @@ def levels_of(db: Any, queue: Queue, priority: int | None, levels: str | None) -
     try:
         named = None if levels is None else levels_named(levels if "/" in levels else f"levels/{levels}")
         if levels is not None and named is None:
-            raise ValueError(f"{levels!r} is neither a number of levels nor amqp/N")
+            raise ValueError(f"{levels!r} is not a number of levels: give N or amqp/N")
         found = named or levels_named(_order_of(db, queue) or "") or (None if priority is None else Levels())
         if found is not None and priority is not None:
             found.rank_of(priority)
@@ -52,4 +56,4 @@ def order_stats(db: Any, queue: Queue) -> dict[str, Any]:
 
 
 def _order_of(db: Any, queue: Queue) -> str | None:
-    return run(queue.read(db, partial(read_tail, layout=queue.layout))).order
+    return run(queue.read(db, partial(read_high_water_mark, layout=queue.layout))).order

@@ -20,7 +20,10 @@ def peek(
     raw: Raw = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the first item and leave it in its place. Exits with 1 if there is none."""
+    """Print the first item and leave it in its place. Exits with 1 if there is none.
+
+    Example: fdbqueue peek orders
+    """
     check_raw(raw, codec)
     with opened(url) as db:
         source = queue_of(queue, codec)

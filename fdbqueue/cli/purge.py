@@ -19,14 +19,19 @@ from fdbqueue.layers.leases import Leases
 def purge(
     queue: QueueName,
     items: DeadItems = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many at most; default: all.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="Largest number of items. Default: all.")
+    ] = None,
     older_than: Annotated[
-        float, typer.Option("--older-than", min=0.0, help="Only those that died so many seconds ago.")
+        float, typer.Option("--older-than", min=0.0, help="Only those that died at least this many seconds ago.")
     ] = 0.0,
     url: Url = None,
     yes: Yes = False,
 ) -> None:
-    """Remove dead letters for good. Asks first. Exits with 1 if there was none."""
+    """Remove dead letters for good. Asks first. Exits with 1 if there was none.
+
+    Example: fdbqueue purge orders --older-than 604800
+    """
     leases = Leases(queue_of(queue))
     chosen = [position(item) for item in items] if items else None
     with opened(url) as db:

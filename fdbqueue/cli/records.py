@@ -78,7 +78,7 @@ def record_of(text: str, codec: CodecName, where: str = "") -> Record:
         terms = Terms(headers, line.delay, line.at, line.ttl, line.ttl_at)
         return Record(where, len(stored), from_json(line.value, codec), terms, line.rank)
     except (msgspec.DecodeError, RecursionError, CodecError, ItemTooLarge, ValueError) as error:
-        raise BadValue(f"{where}This is no record of an item: {error}") from error
+        raise BadValue(f"{where}This is not an item's record: {error}") from error
 
 
 def enqueue_records(db: Database, leases: Leases, records: Iterable[Record], terms: Terms) -> Iterator[int]:

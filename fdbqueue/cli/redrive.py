@@ -17,11 +17,18 @@ from fdbqueue.layers.leases import Leases
 def redrive(
     queue: QueueName,
     items: DeadItems = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="How many at most; default: all.")] = None,
-    tail: Annotated[bool, typer.Option("--tail", help="Behind the last item, not where they stood.")] = False,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="Largest number of items. Default: all.")
+    ] = None,
+    tail: Annotated[
+        bool, typer.Option("--tail", help="Put them behind the last item instead of in their old places.")
+    ] = False,
     url: Url = None,
 ) -> None:
-    """Make dead letters available again, as if they were never tried. Exits with 1 if there was none."""
+    """Make dead letters available again, with their attempts reset to 0. Exits with 1 if there was none.
+
+    Example: fdbqueue redrive orders --limit 100
+    """
     letters = Leases(queue_of(queue)).dead
     chosen = [position(item) for item in items] if items else None
     note = "Some dead letters may be redriven already; `fdbqueue dead` prints those that are left."

@@ -19,6 +19,8 @@ def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
 
     For a queue with an order it prints the order's name and the number of available items of each level. It counts up
     to 1,000 subscriptions. For a queue with blobs it prints how many there are, their size, and the uploads under way.
+
+    Example: fdbqueue stats orders
     """
     with opened(url) as db:
         staged = StagedQueue(queue_of(queue)).stats(db)

@@ -16,7 +16,7 @@ from fdbqueue.cli.output import print_shown, say, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.layers.subscriptions import Subscriptions, SubscriptionStats
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="What the subscription is called.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.")]
 
 
 def subscribe(
@@ -24,18 +24,22 @@ def subscribe(
     name: Name,
     selector: Annotated[
         str,
-        typer.Option("--selector", "-s", help="Which items it wants: \"color = 'red' AND weight > 2\"; default: all."),
+        typer.Option("--selector", "-s", help="Condition: \"color = 'red' AND weight > 2\". Default: all items."),
     ] = "",
     credit: Annotated[
         int | None,
-        typer.Option("--credit", min=0, help="How many items its consumers have at once; default: any number."),
+        typer.Option("--credit", min=0, help="Number of items that its consumers may have at once. Default: no limit."),
     ] = None,
-    credit_bytes: Annotated[int | None, typer.Option("--credit-bytes", min=0, help="How many bytes of them.")] = None,
+    credit_bytes: Annotated[
+        int | None, typer.Option("--credit-bytes", min=0, help="Number of bytes that they may have at once.")
+    ] = None,
     url: Url = None,
 ) -> None:
-    """Register a subscription: `fdbqueue lease --subscription NAME` then leases the items it selects, in order.
+    """Register a subscription. `fdbqueue lease --subscription NAME` then leases the items that it selects, in order.
 
-    An existing subscription gets this selector and credit. With another selector it begins at the head again.
+    An existing subscription gets this selector and credit. If the selector changes, it starts at the head again.
+
+    Example: fdbqueue subscribe orders red --selector "color = 'red'" --credit 10
     """
     with opened(url, create=True) as db:
         subscription = Subscriptions(queue_of(queue)).subscribe(db, name, selector=selector)
@@ -44,8 +48,10 @@ def subscribe(
 
 
 def subscriptions(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
-    """Print a queue's subscriptions, with their selectors and their consumers' items. Exits with 1 if there are
-    none."""
+    """Print a queue's subscriptions, their selectors, and their leased items. Exits with 1 if there are none.
+
+    Example: fdbqueue subscriptions orders
+    """
     with opened(url) as db:
         found = Subscriptions(queue_of(queue)).stats(db)
     if wants_table(as_json) and found:
@@ -57,7 +63,10 @@ def subscriptions(queue: QueueName, url: Url = None, as_json: AsJson = False) ->
 
 
 def unsubscribe(queue: QueueName, name: Name, url: Url = None) -> None:
-    """Remove a subscription; the items stay. Exits with 1 if there was none."""
+    """Remove a subscription. The items stay. Exits with 1 if there was none.
+
+    Example: fdbqueue unsubscribe orders red
+    """
     with opened(url) as db:
         if not Subscriptions(queue_of(queue)).unsubscribe(db, name):
             raise typer.Exit(errors.EMPTY)

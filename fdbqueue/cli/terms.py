@@ -20,14 +20,14 @@ SHORTEST_SECONDS = 1e-6
 
 HeadersText = Annotated[
     str | None,
-    typer.Option("--headers", metavar="JSON", help='Kept beside each of these items: \'{"color": "red"}\'.'),
+    typer.Option("--headers", metavar="JSON", help='Headers of the items: \'{"color": "red"}\'.'),
 ]
 Delay = Annotated[float | None, typer.Option("--delay", "-d", help="Seconds until the items become available.")]
 At = Annotated[
-    float | None, typer.Option("--at", help="When they become available, in seconds since 1970, instead of --delay.")
+    float | None, typer.Option("--at", help="Time at which the items become available, in seconds since 1970.")
 ]
 Ttl = Annotated[
-    float | None, typer.Option("--ttl", help="Seconds after which they are removed, unless somebody has them then.")
+    float | None, typer.Option("--ttl", help="Seconds after which the items are removed, unless they are leased then.")
 ]
 
 
@@ -53,7 +53,7 @@ class Terms:
         if self.ttl_at is not None:
             not_negative(self.ttl_at, "ttl_at")
             if self.ttl is not None:
-                raise ValueError("An item's life ends after its ttl, or at ttl_at; not both.")
+                raise ValueError("Give ttl or ttl_at, not both.")
         envelope(b"", self.headers)
 
     def over(self, others: Terms) -> Terms:

@@ -36,14 +36,16 @@ WIDE_COLUMNS = 80
 
 def top(
     queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="Names, or key tuples as JSON.")],
-    interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds between looks.")] = 2.0,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="How many looks; default: no end.")] = None,
+    interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds between two reads.")] = 2.0,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Number of reads. Default: no end.")] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what queues hold, how fast items come and go, and how many processes wait. Repeats until Ctrl-C.
+    """Show the items, rates and waiting processes of queues. Repeats until Ctrl-C.
 
-    If an item notes no time, its age is a lower bound: the time since the first look that counted it.
+    If an item has no stored time, its age is a lower bound: the time since this command first counted it.
+
+    Example: fdbqueue top orders invoices
     """
     looks = itertools.count() if count is None else range(count)
     with opened(url) as db:

@@ -36,13 +36,11 @@ def parse(text: str, codec: CodecName, *, raw: bool = False) -> Any:
         try:
             return stored.decode()
         except UnicodeDecodeError as error:
-            raise BadValue(f"{_shortened(text)} is no text: {error}. For any bytes there is --codec bytes.") from error
+            raise BadValue(f"{_shortened(text)} is not valid text: {error}. For bytes use --codec bytes.") from error
     try:
         decoded = msgspec.json.decode(stored)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise BadValue(
-            f"{_shortened(text)} is no JSON: {error}. For plain text there are --codec str and --raw."
-        ) from error
+        raise BadValue(f"{_shortened(text)} is not JSON: {error}. For plain text use --codec str and --raw.") from error
     return from_json(decoded, codec)
 
 
@@ -82,12 +80,12 @@ def _bytes(decoded: Any) -> bytes:
     try:
         return base64.b64decode(decoded["base64"], validate=True)
     except (binascii.Error, TypeError, ValueError) as error:
-        raise BadValue(f"{_shortened(encode_json(decoded))} is no base64: {error}") from error
+        raise BadValue(f"{_shortened(encode_json(decoded))} is not base64: {error}") from error
 
 
 def _tuple(decoded: Any) -> Any:
     if not isinstance(decoded, list):
-        raise BadValue(f"{_shortened(encode_json(decoded))} is no JSON array, as tuples are.")
+        raise BadValue(f"{_shortened(encode_json(decoded))} is not a JSON array, and a tuple must be one.")
     return tuple(_tuple_part(part) for part in decoded)
 
 

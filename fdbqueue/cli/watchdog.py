@@ -31,17 +31,21 @@ def watchdog(
     queue: QueueName,
     command: Annotated[
         str | None,
-        typer.Option("--exec", metavar="COMMAND", help="Run this for each expired lease, without a shell."),
+        typer.Option("--exec", metavar="COMMAND", help="Run this program for each expired lease, without a shell."),
     ] = None,
-    interval: Annotated[float, typer.Option("--interval", min=0.01, help="Look at least so often, in seconds.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Sweep once and exit.")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.01, help="Longest time between two reads, in seconds.")
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Fire the due timers once and exit.")] = False,
     max_attempts: MaxAttempts = None,
     url: Url = None,
 ) -> None:
     """Fire due timers until SIGTERM or Ctrl-C: give back expired leases, end delays, remove expired items.
 
-    Prints a JSON line per expired lease. The command of --exec finds FDBQUEUE_ITEM, FDBQUEUE_CONSUMER, FDBQUEUE_ATTEMPT
-    and FDBQUEUE_FATE in its environment; it could restart the consumer. It has 60 seconds.
+    Prints a JSON line per expired lease. The command of --exec has FDBQUEUE_ITEM, FDBQUEUE_CONSUMER, FDBQUEUE_ATTEMPT
+    and FDBQUEUE_FATE in its environment. It can restart the consumer, and may take up to 60 seconds.
+
+    Example: fdbqueue watchdog orders --exec 'systemctl restart worker'
     """
     try:
         hook = _hook(shlex.split(command) if command else None)

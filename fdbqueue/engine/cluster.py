@@ -149,8 +149,9 @@ def _open(path: str) -> Any:
         if error.code != _NO_CLUSTER_FILE:
             raise
         raise ClusterError(
-            f"{path!r} is no cluster file, which is one line such as shop:x7f@10.0.0.4:4500,10.0.0.5:4500. Copy it from"
-            " a machine of the cluster (there it is /etc/foundationdb/fdb.cluster)."
+            f"{path!r} is not a cluster file. A cluster file is one line such as"
+            " shop:x7f@10.0.0.4:4500,10.0.0.5:4500. Copy it from a machine of the cluster"
+            " (there it is /etc/foundationdb/fdb.cluster)."
         ) from error
     return raw
 

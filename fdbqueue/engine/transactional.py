@@ -160,7 +160,7 @@ def _wrap(func: Callable[..., T], parameter: str, index: int) -> Callable[..., T
                     raise ValueError(_NO_GENERATORS)
                 if inspect.iscoroutine(result):
                     result.close()
-                    raise ValueError(f"{func.__qualname__} returned a coroutine, of which nothing has run: {_ASYNC}")
+                    raise ValueError(f"{func.__qualname__} returned a coroutine, and none of it has run: {_ASYNC}")
                 tr.commit().wait()
                 return result
             except FDBError as error:

@@ -10,7 +10,7 @@ General layout
 Spark calls `source.py` (the DataSource). `options.py` and `schema.py` refuse bad arguments on the driver. `columns.py`
 turns Arrow batches into rows, and `dataframe.py` has `enqueue_dataframe`. The other modules know no Spark. `attempt.py`
 is one attempt at one partition. `partition.py` has the partition's marks and its owner. `job.py` begins, commits and
-reports jobs. `held.py` is for jobs that are submitted again. `record.py` and `keys.py` define the stored data.
+reports jobs. `resubmitted.py` is for jobs that are submitted again. `record.py` and `keys.py` define the stored data.
 `digests.py`, `backlog.py`, `rows.py` and `appender.py` are the parts.
 
 Guarantees: with ``exactlyOnce``, each row of the DataFrame is in the queue once when the job has succeeded. This holds
@@ -42,7 +42,7 @@ Limits:
    automatically. With the format alone, the option ``partitions`` refuses another number before the first row is
    computed.
 3. Rows can be seen, and dequeued, as soon as they are written. A failed job leaves its rows in the queue; submit it
-   again. The rows of that submission are first stored aside, and one process enqueues them at its end (`held.py`).
+   again. The rows of that submission are first stored aside. One process enqueues them at its end (`resubmitted.py`).
 4. The user chooses the job id, and must derive it from the input: the same id for the same rows, another id for other
    rows. Two concurrent submissions of one id both succeed if their rows are the same. If not, both may be refused, and
    rows of both may be in.

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdbqueue.arrivals import announce
+from fdbqueue.appending import append_items
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.manysets import set_rows
 from fdbqueue.engine.steps import run
+from fdbqueue.high_water_mark import LastIndex
 from fdbqueue.items import chunks_of
-from fdbqueue.layout import Layout, Position, new_random, pack
+from fdbqueue.layout import Layout, new_random
 from fdbqueue.spark.rows import Rows
-from fdbqueue.stats import count
-from fdbqueue.tail import LastIndex
 
 
 @dataclass(slots=True, eq=False)
@@ -54,17 +52,11 @@ class Appender:
     def write(self, tr: Transaction, parts: list[Part]) -> None:
         """Write the items, after the ends of their queues were read."""
         for part in parts:
-            tail, rows, layout = part.tail, part.rows, part.tail.layout
+            tail, rows = part.tail, part.rows
             index = max(run(part.last.steps()) + 1, tail.next_index)
             tail.next_index = index + len(rows)
-            set_rows(tr, layout.item_keys(index, len(rows), self._random), rows.stored)
-            for at, payload in enumerate(rows.large or ()):
-                for number, chunk in enumerate(chunks_of(payload or b"")):
-                    tr.set(layout.chunk_key(Position(index + at, self._random), number), chunk)
-            count(tr, layout, enqueued=len(rows))
-            if layout.subscribed:
-                first, last = Position(index, self._random), Position(index + len(rows) - 1, self._random)
-                announce(tr, layout, [(pack(first), pack(last))], enqueued=len(rows))
+            large = [(at, chunks_of(payload)) for at, payload in enumerate(rows.large or ()) if payload]
+            append_items(tr, tail.layout, index, self._random, rows.stored, large=large)
 
     def _by_queue(self, rows: Rows) -> list[tuple[_Tail, Rows]]:
         if rows.queues is None:

@@ -70,7 +70,7 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The rows that an attempt stored aside until all rows of its job were met (`held.py`)."""
+    """The rows that an attempt stored aside until all rows of its job were met (`resubmitted.py`)."""
 
     token: bytes
     """The attempt's token."""

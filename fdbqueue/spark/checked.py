@@ -61,6 +61,6 @@ def _function(name: str) -> Callable[[Subspace], SmartQueue]:
             f"The option smart is 'module:function', where executors can import it, and {name!r} is not: {error}."
         ) from error
     if not callable(found):
-        raise ValueError(f"The option smart names a function that returns a SmartQueue; {name!r} is none.")
+        raise ValueError(f"The option smart names a function that returns a SmartQueue; {name!r} is not one.")
     checked: Callable[[Subspace], SmartQueue] = found
     return checked

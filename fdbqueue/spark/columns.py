@@ -61,7 +61,7 @@ class Columns:
         if column.null_count:
             raise CodecError(
                 f"The column {self._names[0]!r} has {column.null_count:,} nulls in {len(column):,} rows, and the codec"
-                f" {self._options.codec} takes none: filter them out, or choose codec=json."
+                f" {self._options.codec} does not take them. Filter them out, or choose codec=json."
             )
         if self._options.codec == "str":
             _check_text(column, self._names[0])
@@ -116,7 +116,7 @@ def _check_text(column: pa.Array, name: str) -> None:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise CodecError(f"The column {name!r}, {column.type}, has a value that is no text: {error}.") from error
+        raise CodecError(f"The column {name!r}, {column.type}, has a value that is not valid text: {error}.") from error
 
 
 def _values(batch: pa.RecordBatch, name: str) -> list[Any]:

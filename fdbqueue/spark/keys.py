@@ -9,7 +9,7 @@
   them: twice 8 bytes, little-endian, by one atomic add |
 | ``("job", id, "mark", partition, n)`` | the digests of the rows that one transaction wrote, 16 bytes each |
 | ``("job", id, "held", submission, attempt, kind, n, chunk)`` | of a job that is submitted again: ``new`` rows that are
-  not in the queue yet, and the digests of those that are, ``skipped`` (`held.py`) |
+  not in the queue yet, and the digests of those that are, ``skipped`` (`resubmitted.py`) |
 
 All but the record go once the job is committed.
 """

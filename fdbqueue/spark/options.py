@@ -122,9 +122,9 @@ def parse(given: Mapping[str, str]) -> Options:
         raise ValueError("The option queue is missing: the queue's name. (Or queueColumn: a column that names it.)")
     if options.exactly_once and options.job_id is None:
         raise ValueError(
-            "The option jobId is missing. Exactly-once delivery knows a job that is submitted again by its id, which"
-            " must come from the input: the date or the files that it loads, the version of a table. With the option"
-            " delivery=atLeastOnce no id is needed, and rows may be in more than once."
+            "The option jobId is missing. It identifies a job that is submitted again. Derive it from the input: the"
+            " date or the files that it loads, or the version of a table. Without an id use delivery=atLeastOnce; then"
+            " rows may be in the queue more than once."
         )
     return options
 
@@ -132,8 +132,8 @@ def parse(given: Mapping[str, str]) -> Options:
 def refuse_overwrite() -> None:
     """Refuse the mode ``overwrite``."""
     raise ValueError(
-        'mode("overwrite") is refused: a queue is appended to, and what is in it belongs to its consumers. Use'
-        ' mode("append"), and Queue.clear where the queue is really to be emptied.'
+        'mode("overwrite") is refused, because it would remove items that belong to consumers. Use mode("append").'
+        " To empty the queue, call Queue.clear."
     )
 
 

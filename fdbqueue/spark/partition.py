@@ -196,7 +196,9 @@ def check_record(keys: JobKeys, partition: int, expected: bytes, value: Any) -> 
         )
     if decode(job_id, stored).outcome is not None:
         raise JobIsCommitted
-    raise JobError(f"Job {job_id!r} was forgotten and begun anew while an attempt of its first life still ran.")
+    raise JobError(
+        f"Job {job_id!r} was forgotten and started again while an attempt of the first submission still ran."
+    )
 
 
 class NoLog:

@@ -40,7 +40,7 @@ def header_of(options: Options, schema: t.StructType) -> Header:
         if unused:
             raise ValueError(
                 f"The columns {', '.join(sorted(unused))} would be lost: the values come from {options.value_column!r}."
-                " Select the columns that are to be enqueued, or make them one record with codec=json."
+                " Select the columns to enqueue, or make them one record with codec=json."
             )
     return Header(
         delivery=options.delivery,

@@ -28,12 +28,12 @@ from fdbqueue.spark import checked
 from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.attempt import COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED, Attempt, PartitionReport
 from fdbqueue.spark.columns import Columns
-from fdbqueue.spark.held import Counter, Holder, drop, release
 from fdbqueue.spark.job import Begun, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.options import Options, parse, refuse_overwrite
 from fdbqueue.spark.partition import Log, NoLog, PartitionLog
 from fdbqueue.spark.record import Header
+from fdbqueue.spark.resubmitted import Counter, Holder, drop, release
 from fdbqueue.spark.schema import header_of, value_columns
 
 NAME = "fdbqueue"
@@ -50,14 +50,14 @@ class FdbQueueDataSource(DataSource):
     def schema(self) -> NoReturn:
         """Refuse a read. A write takes the DataFrame's own schema."""
         raise NotImplementedError(
-            "The format fdbqueue writes a queue and reads none: an item that a task has taken could not be given back"
-            " when the task fails. Consume it with fdbqueue.layers.consumer, or look at it with Queue.browse."
+            "The format fdbqueue can't read a queue: a failed task could not give back the items that it took. Consume"
+            " the queue with fdbqueue.layers.Consumer, or read it with Queue.browse."
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Refuse a stream: each of its batches needs its own job id, and one option can't give that."""
         raise NotImplementedError(
-            "The format fdbqueue is no sink for streams. Use writeStream.foreachBatch, and enqueue each batch there as"
+            "The format fdbqueue does not write streams. Use writeStream.foreachBatch, and enqueue each batch there as"
             " a job of its own, with the number of the batch in its job id."
         )
 

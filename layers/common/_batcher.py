@@ -50,7 +50,7 @@ class PendingCall(Generic[A, R]):
     """A call in the queue. Its `turn` becomes ready when it is served, or when it is to lead.
 
     Args:
-        db: the database in which it is served.
+        db: the database of the call.
         argument: the argument of the call.
         weight: the weight that it adds to a transaction.
         deadline: the time at which it gives up, by `time.monotonic`; None: never.
@@ -90,7 +90,7 @@ class CallQueue(Generic[A, R]):
         self._announced = (0, 0.0)
         self._gathered_at = 0.0
         self._took = 0.0
-        self._bell = Promise()
+        self._changed = Promise()
 
     def join(self, ticket: PendingCall[A, R]) -> None:
         """Join the end of the queue, and lead if there is no leader."""
@@ -106,17 +106,17 @@ class CallQueue(Generic[A, R]):
         """Return whether there is a leader. Without one no call waits, and nothing is left behind."""
         return self._led
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Make a waiting leader look again."""
-        self._bell.keep()
+        self._changed.keep()
 
-    def new_bell(self) -> Promise:
-        """Return a new notifier, which `ring` keeps from now on.
+    def new_change(self) -> Promise:
+        """Return a new notifier, which `wake` keeps from now on.
 
         Get one before each look, so that a later call finds it. It is freed together with its waiters.
         """
-        self._bell = Promise()
-        return self._bell
+        self._changed = Promise()
+        return self._changed
 
     def gather(self) -> Steps[None]:
         """Wait for a moment, if there are fewer calls than were served last.
@@ -252,8 +252,12 @@ class Batcher(ABC, Generic[A, R]):
         """Take back the result of a call whose caller was cancelled at that moment."""
         yield from ()
 
-    def call(self, ticket: PendingCall[A, R]) -> Steps[PendingCall[A, R]]:
-        """Wait until the call is served or its deadline has passed. Return the call."""
+    def call(self, ticket: PendingCall[A, R]) -> Steps[R | None]:
+        """Wait until the call is served or its deadline has passed. Return its result, or raise its error.
+
+        Returns None if the deadline passed without a result. An interruption until the very return is noticed here, so
+        that no result is lost.
+        """
         try:
             self.line.join(ticket)
             self.joined(ticket)
@@ -269,13 +273,15 @@ class Batcher(ABC, Generic[A, R]):
                     yield from self._rest(ticket, *alarm)
             if ticket.leads or not ticket.settled:
                 yield from finish(self._leave(ticket))
+            if ticket.error is not None:
+                raise ticket.error
+            return ticket.result
         except GeneratorExit:
             in_thread(self._leave(ticket, cancelled=True))
             raise
         except BaseException:
             yield from finish(self._leave(ticket, cancelled=True))
             raise
-        return ticket
 
     def _work(self, leader: PendingCall[A, R]) -> Steps[Alarm | None]:
         try:
@@ -287,6 +293,8 @@ class Batcher(ABC, Generic[A, R]):
                 in_thread(self._pass_on(leader))
             raise
         if gone:
+            for future in alarm[0] if alarm is not None else ():
+                future.cancel()
             yield from self._pass_on(leader)
         return alarm
 
@@ -362,10 +370,3 @@ class TransactionBatcher(Batcher[A, R]):
     def _fail(self, batch: list[PendingCall[A, R]], error: BaseException) -> None:
         for ticket in batch:
             self.line.settle(ticket, None, error)
-
-
-def result_of(ticket: PendingCall[Any, R]) -> R | None:
-    """Return a call's result, or raise its error; None if its deadline passed without a result."""
-    if ticket.error is not None:
-        raise ticket.error
-    return ticket.result

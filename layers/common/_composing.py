@@ -13,11 +13,12 @@ A layer that is made of a bare `Queue` has leases without a policy (`leases/_pol
 
 from __future__ import annotations
 
-from typing import Generic
+from typing import Any, Generic, Protocol
 
 from fdbqueue import Queue
 from fdbqueue.lowlevel import V
 
+from ..leases._done import takes_transactions
 from ..leases._head import Head
 from ..leases._leases import Leases
 from ..leases._policies import note_bare
@@ -27,6 +28,15 @@ class QueueWithLeases(Generic[V]):
     """A kind of queue. Other layers take its `leases` when they are given it."""
 
     leases: Leases[V]
+
+
+class Enqueues(Protocol):
+    """A layer whose `enqueue` takes a transaction, and that has leases for its items."""
+
+    @property
+    def leases(self) -> Leases[Any]: ...
+    @property
+    def enqueue(self) -> Any: ...
 
 
 def leases_of(given: Queue[V] | Leases[V] | QueueWithLeases[V], layer: str) -> Leases[V]:
@@ -59,6 +69,23 @@ def given_leases(given: Leases[V] | QueueWithLeases[V], layer: str, besides: str
     return _existing(given, f"{layer} takes Leases, as in {layer}(Leases(Queue('orders'))){besides and ', '}{besides}")
 
 
+def enqueues_in_transactions(given: object, layer: str) -> Leases:
+    """Return the leases of a layer whose `enqueue` takes a transaction.
+
+    Args:
+        given: leases, or a layer of them.
+        layer: the name of the layer's class that wraps it, for messages.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    leases = given if isinstance(given, Leases) else getattr(given, "leases", None)
+    if isinstance(leases, Leases) and takes_transactions(given):
+        return leases
+    wanted = f"{layer} takes Leases, as in {layer}(Leases(Queue('orders'))), or a layer that enqueues in a transaction"
+    raise TypeError(f"{wanted}, not {given!r}.{_remedy(given)}")
+
+
 def strict(leases: Leases[V], layer: str, remedy: str) -> Leases[V]:
     """Return leases that take items in the queue's own order.
 
@@ -84,6 +111,8 @@ def _existing(given: object, wanted: str) -> Leases:
 def _remedy(given: object) -> str:
     if isinstance(getattr(given, "leases", None), Leases):
         return f" To take from all items of that queue, give the `leases` of this {type(given).__name__}."
+    if taken_by := getattr(given, "taken_by", ""):
+        return f" {taken_by}"
     if isinstance(given, Queue):
         return " Say what becomes of items that fail: Leases(queue), or Leases(queue, max_attempts=5)."
     return ""

@@ -139,7 +139,7 @@ def not_awaited(function: Callable[[Any], object] | None, name: str) -> None:
     """
     if function is not None and is_async(function):
         raise TypeError(
-            f"{name} is called and not awaited: nothing of {function!r} would run. Let it be a plain function."
+            f"{name} is called and not awaited: nothing of {function!r} would run. Make it a plain function."
         )
 
 
@@ -152,7 +152,7 @@ def call_back(function: Callable[[Any], object], argument: Any) -> None:
     result = function(argument)
     if inspect.iscoroutine(result):
         result.close()
-        raise TypeError("it returned a coroutine, which nobody awaits")
+        raise TypeError("it returned a coroutine, which is not awaited")
 
 
 def is_async(handler: Handler) -> bool:

@@ -9,17 +9,24 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from typing import Any, TypeVar, cast
 
 from fdbqueue.lowlevel import Database, Steps, only_database, verb
 
 from ..common._composing import QueueWithLeases, given_leases
 from ..common._handlers import Handler
+from ..leases._lease import Lease
 from ..leases._leases import Leases
 from ..leases._times import not_negative, positive
+from ..sessions._sessions import Sessions
 from ..subscriptions._subscription import Subscription
 from ._entrance import Beside, at_signals, in_event_loop
 from ._run import Run
+from ._session_run import SessionRun
 from ._terms import ConsumerReport, Terms
+
+L = TypeVar("L", bound=Lease)
+"""The type of the leases that a handler takes: a `SessionLease` if the source is `Sessions`."""
 
 
 class Consumer:
@@ -27,13 +34,13 @@ class Consumer:
 
     Args:
         source: leases items for the consumer: `Leases`, with their policy for failures; a layer that has leases, such
-            as a `PriorityQueue`; or a `Subscription`, on its credit.
+            as a `PriorityQueue`; a `Subscription`, on its credit; or `Sessions`, several of them side by side.
         handler: called with each lease. A coroutine function is awaited. Any other function runs in a thread. If it
             returns an awaitable, that is awaited. `Snooze` puts the item off; any other exception fails the attempt.
         concurrency: how many handlers run at once.
         duration: the duration of a lease in seconds, extended in time. It is also how long an item waits if this
             process dies.
-        prefetch: how many items are leased ahead of the running handlers; by default `concurrency` items.
+        prefetch: how many items, or sessions, are leased ahead of the running handlers; by default `concurrency`.
         grace: how many seconds running handlers have to end after `stop`.
         handler_timeout: the number of seconds after which a handler's attempt fails; None: never. A coroutine is then
             cancelled. A thread runs on until its function returns, and its lease is given back.
@@ -59,8 +66,8 @@ class Consumer:
 
     def __init__(
         self,
-        source: Leases | QueueWithLeases | Subscription,
-        handler: Handler,
+        source: Leases | QueueWithLeases | Subscription | Sessions,
+        handler: Callable[[L], Any],
         *,
         concurrency: int = 16,
         duration: float = 30.0,
@@ -79,13 +86,13 @@ class Consumer:
             positive(handler_timeout, "handler_timeout")
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name is a text, not {name!r}.")
-        if not isinstance(source, Subscription):
-            source = given_leases(source, "Consumer", "or a Subscription")
+        if not isinstance(source, Subscription | Sessions):
+            source = given_leases(source, "Consumer", "or a Subscription, or Sessions")
         if not callable(handler):
             raise TypeError(f"A handler is called with each lease, and {handler!r} can't be.")
         _check_takes_a_lease(handler)
         self.source = source
-        self.handler = handler
+        self.handler: Handler = cast(Handler, handler)
         self.report = ConsumerReport()
         ahead = concurrency if prefetch is None else prefetch
         self._terms = Terms(concurrency, concurrency + ahead, duration, grace, handler_timeout, name, until_empty=False)
@@ -171,7 +178,7 @@ class Consumer:
         )
         if self._run is not None:
             raise RuntimeError(f"{self!r} is running already; make another one.")
-        self._run = current = Run(db, self.source, self.handler, terms, self.report)
+        self._run = current = self._new_run(db, terms)
         started = time.monotonic()
         try:
             if self._stopped:
@@ -182,8 +189,13 @@ class Consumer:
             self.report.seconds += time.monotonic() - started
         return self.report
 
+    def _new_run(self, db: Database, terms: Terms) -> Run:
+        if isinstance(self.source, Sessions):
+            return SessionRun(db, self.source, self.handler, terms, self.report)
+        return Run(db, self.source, self.handler, terms, self.report)
 
-def _check_takes_a_lease(handler: Handler) -> None:
+
+def _check_takes_a_lease(handler: Callable[..., Any]) -> None:
     # Called in vain, it would fail every attempt of every item, up to the dead letters.
     try:
         signature = inspect.signature(handler)

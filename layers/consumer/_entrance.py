@@ -156,7 +156,7 @@ class Beside(Generic[T]):
     async def __aenter__(self) -> T:
         loop, parent = asyncio.get_running_loop(), asyncio.current_task()
         if parent is None:
-            raise RuntimeError("An async with needs a task around it, such as that of asyncio.run.")
+            raise RuntimeError("`async with` needs an asyncio task around it. Use asyncio.run.")
         self._parent = parent
         self._task = loop.create_task(self._work())
         try:
@@ -178,7 +178,7 @@ class Beside(Generic[T]):
         failure = None if self._task.cancelled() else self._task.exception()
         if error is not None and not isinstance(error, asyncio.CancelledError):
             if failure is not None:
-                _log.error("A consumer failed, and the body that it ran beside raised an error too.", exc_info=failure)
+                _log.error("A consumer failed, and the body of its `async with` raised an error too.", exc_info=failure)
             return
         if failure is not None:
             raise failure

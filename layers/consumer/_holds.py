@@ -44,6 +44,8 @@ class Hold:
     """Whether its handler has ended, so that the consumer is acking it or giving it back."""
     missing: bool = False
     """Whether an extension found the lease lost. A running handler may have acked it in its own transaction."""
+    result: object = None
+    """What its handler returned."""
     told: bool = False
     """Whether the log already reports it lost, or no longer extended."""
 
@@ -84,6 +86,16 @@ def all_not_lost(db: Database, leases: Leases, verb: Verb, batch: list[Hold], **
             lost += yield from all_not_lost(db, leases, verb, batch[:middle], **terms)
             batch = batch[middle:]
     return lost
+
+
+def all_acked(db: Database, leases: Leases, batch: list[Hold]) -> Steps[list[Hold]]:
+    """Ack all holds whose leases are not lost, each with its handler's result. Return the lost ones."""
+    results = {id(hold.lease): hold.result for hold in batch}
+
+    def ack(tr: Transaction, held: list[Lease]) -> Steps[None]:
+        return leases.ack_many.steps(tr, held, results=[results[id(lease)] for lease in held])
+
+    return all_not_lost(db, leases, ack, batch)
 
 
 def _in_one_transaction(

@@ -17,12 +17,13 @@ from fdbqueue import LeaseLost, Position
 from fdbqueue.lowlevel import TRANSACTION_TIMED_OUT, Database, FDBError, run, run_async
 
 from ..common._handlers import ACKED, Handler, Snooze, Threads, in_context, is_async
+from ..leases._done import Done
 from ..leases._lease import Disposition, Lease
 from ..leases._leases import Leases
 from ..staged._staged import StagedQueue
 from ..subscriptions._subscription import Subscription
 from ._background import Background
-from ._holds import BATCH_ITEMS, Hold, all_not_lost
+from ._holds import BATCH_ITEMS, Hold, all_acked, all_not_lost
 from ._terms import ConsumerReport, Terms
 
 GIVE_BACK_SECONDS = 5.0
@@ -71,6 +72,8 @@ class Run:
         self._running = 0
         """How many handlers are at work, or have results that are being written."""
         self._not_returned: list[FDBError] = []
+        self._verbs: Any = self._leases
+        """Where failed and snoozed items are given back."""
         self._handler = handler
         self._threads = None if is_async(handler) else Threads(handler, self._thread_freed)
 
@@ -175,7 +178,7 @@ class Run:
                 continue
             held_nothing = not self._held
             taken = await self._lease(min(room, BATCH_ITEMS))
-            holds = [Hold(lease) for lease in taken]
+            holds = [self._hold(lease) for lease in taken]
             self._held.update(dict.fromkeys(holds))
             self._ready.extend(holds)
             await self._give_back_if_stuck()
@@ -187,6 +190,9 @@ class Run:
                 self._changed.clear()
                 if self._held and not self._stopping.done():
                     await self._changed.wait()
+
+    def _hold(self, lease: Lease) -> Hold:
+        return Hold(lease)
 
     async def _lease(self, limit: int) -> list[Lease]:
         """Lease some items. Wait for the first one, unless this is a drain or the run is stopped."""
@@ -248,7 +254,7 @@ class Run:
 
     async def _give_back_if_stuck(self) -> None:
         if self._ready and self._stuck():
-            told = "All %d handlers of %r hang beyond their time: no other begins until one of them returns."
+            told = "All %d handlers of %r ran longer than their limit. No other starts until one of them returns."
             _log.error(told, self._terms.concurrency, self._name)
             await self._return(self._taken_from_ready())
 
@@ -265,42 +271,58 @@ class Run:
                 await self._changed.wait()
         except TimeoutError:
             raise TimeoutError(
-                f"All {terms.concurrency} handlers of {self._name!r} hang beyond their time, {terms.handler_timeout} s,"
-                f" and none returned within the grace, {terms.grace} s. The other items are still in the queue."
+                f"All {terms.concurrency} handlers of {self._name!r} ran longer than their limit,"
+                f" {terms.handler_timeout} s, and none returned within the grace, {terms.grace} s. The"
+                " other items are still in the queue."
             ) from None
 
     async def _handle(self, hold: Hold) -> None:
-        lease, timeout = hold.lease, self._terms.handler_timeout
         if hold.missing:  # and another consumer has the item
             self._report.lost += 1
             self._let_go(hold)
             return
         hold.begun = True
+        returned, result = await self._attempt(hold, hold.lease)
+        if not returned:
+            return
+        if result is ACKED:
+            self._report.acked += 1
+            self._let_go(hold)
+        else:
+            self._done.append(hold)
+            self._acking.wake()
+
+    async def _attempt(self, hold: Hold, lease: Lease) -> tuple[bool, Any]:
+        """Call the handler. Return whether it returned, and its result. If it raised, the item was given back."""
+        timeout = self._terms.handler_timeout
         try:
             if timeout is None:
                 result = await self._result_of(lease)
             else:
                 hold.ends_at = time.monotonic() + timeout
                 result = await _within(timeout, self._result_of(lease))
+            if isinstance(result, Done) or lease.wants_result:
+                hold.result = done = Done.of(None if result is ACKED else result)
+                done.check()  # here, so that a result that can't be stored fails this attempt only
+                if done.follow_ups:
+                    hold.settling = True
+                    await self._settle(hold, self._verbs.ack.aio(self._db, lease, result=done), "acked")
+                    return False, None
         except Snooze as snooze:
-            await self._settle(hold, self._leases.snooze.aio(self._db, lease, delay=snooze.seconds), "snoozed")
+            await self._settle(hold, self._verbs.snooze.aio(self._db, lease, delay=snooze.seconds), "snoozed")
+            return False, None
         except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
             # Any error of a handler fails the attempt, and is stored with the item. That includes the cancellation of a
             # future that the handler awaits. It does not include the end of the run.
             if isinstance(error, asyncio.CancelledError) and await self._is_ending():
                 raise
             told = "A handler failed for the item %s of %r, at attempt %d."
-            _log.warning(told, lease.position.text, self._leases.queue, lease.attempt, exc_info=error)
-            fate = await self._settle(hold, self._leases.nack.aio(self._db, lease, error=_told(error)), "failed")
+            _log.warning(told, lease.position.text, self._verbs.queue, lease.attempt, exc_info=error)
+            fate = await self._settle(hold, self._verbs.nack.aio(self._db, lease, error=_told(error)), "failed")
             self._report.dead += fate is Disposition.dead
-        else:
-            hold.settling = True
-            if result is ACKED:
-                self._report.acked += 1
-                self._let_go(hold)
-            else:
-                self._done.append(hold)
-                self._acking.wake()
+            return False, None
+        hold.settling = True
+        return True, result
 
     async def _is_ending(self) -> bool:
         """Return whether the end of the run or of the event loop has cancelled this worker, rather than its handler."""
@@ -325,7 +347,7 @@ class Run:
         elif isawaitable(result):
             result = await result
         if isgenerator(result) or isasyncgen(result):
-            raise TypeError("the handler is a generator, of which nothing has run")
+            raise TypeError("the handler is a generator, and none of it has run")
         return result
 
     async def _settle(self, hold: Hold, verb: Any, counter: str) -> Any:
@@ -343,7 +365,7 @@ class Run:
     def _ack_what_is_done(self) -> None:
         while self._done:
             batch = [self._done.popleft() for _ in range(min(len(self._done), BATCH_ITEMS))]
-            lost = run(all_not_lost(self._db, self._leases, self._leases.ack_many.steps, batch))
+            lost = run(all_acked(self._db, self._leases, batch))
             self.loop.call_soon_threadsafe(self._acked, batch, lost)
 
     def _acked(self, batch: list[Hold], lost: list[Hold]) -> None:

@@ -46,6 +46,7 @@ from __future__ import annotations
 from ._backoff import Backoff, constant, exponential, immediately
 from ._browsing import State, StoredItem
 from ._dead_letters import DeadLetters
+from ._done import Done, FollowUp
 from ._head import Head
 from ._lease import Disposition, Lease, LeaseHandle, LeaseRef
 from ._leases import Leases
@@ -57,6 +58,8 @@ __all__ = [
     "Backoff",
     "DeadLetters",
     "Disposition",
+    "Done",
+    "FollowUp",
     "Head",
     "Lease",
     "LeaseHandle",

@@ -30,7 +30,7 @@ def exponential(*, first: float = 1.0, factor: float = 2.0, longest: float = 3_6
     """Return a policy whose waits grow from `first` seconds by `factor` per failure, up to `longest`.
 
     Args:
-        jitter: the largest random part by which each wait is made longer. Items that failed together then do not come
+        jitter: the largest random extension of each wait, as a fraction. Items that failed together then do not come
             back together; 0.1 is up to a tenth.
     """
 

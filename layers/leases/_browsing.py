@@ -82,8 +82,7 @@ def _open(
 ) -> Steps[StoredItem[V] | None]:
     position = place.position(row.key)
     if not is_chunked(row.value):
-        item = yield from queue.item(cast(Transaction, tr), position, row.value)
-        return _kept(item, row.value, state)
+        return (yield from opened(cast(Transaction, tr), queue, place, row, state))
 
     def with_chunks(tr: Transaction) -> Steps[StoredItem[V] | None]:
         # Given a database, the page was read in another transaction. By now the item and its chunks may be gone, or
@@ -113,3 +112,9 @@ def _kept(item: Item[V], stored: bytes, state: State) -> StoredItem[V]:
         seconds_or_none(notes.enqueued_at_us),
         seconds_or_none(notes.died_at_us),
     )
+
+
+def opened(tr: Transaction, queue: Queue[V], place: Place, row: KeyValue, state: State) -> Steps[StoredItem[V]]:
+    """Return the stored item of a row that this transaction has read."""
+    item = yield from queue.item(tr, place.position(row.key), row.value)
+    return _kept(item, row.value, state)

@@ -24,7 +24,8 @@ from fdbqueue.lowlevel import (
     new_random,
     notes_of,
     pack,
-    read_tail,
+    read_high_water_mark,
+    reopen_outcome,
     rows,
     started,
     verb,
@@ -32,14 +33,14 @@ from fdbqueue.lowlevel import (
 
 from ._browsing import StoredItem, browse
 from ._times import not_negative
-from ._transitions import Moves, at_rest
+from ._transitions import Transitions, at_rest
 
 BATCH_ITEMS = 50
 BATCH_BYTES = 1_000_000
 """About how many bytes one transaction of a redrive moves, chunks included."""
 
 Where: TypeAlias = Literal["place", "tail"]
-_Deal: TypeAlias = Callable[[Transaction, Moves, KeyValue, Notes], Steps[int]]
+_Deal: TypeAlias = Callable[[Transaction, Transitions, KeyValue, Notes], Steps[int]]
 """Handles one dead letter; returns about how many bytes that writes."""
 
 
@@ -91,7 +92,7 @@ class DeadLetters(Generic[V]):
         *Cost:* one read and about two writes each; to the tail, chunks of large ones are copied.
         """
         if to not in ("place", "tail"):
-            raise ValueError(f"A dead letter goes to its 'place' or to the 'tail', not to {to!r}.")
+            raise ValueError(f"to must be 'place' or 'tail', not {to!r}.")
         deal = self._to_place if to == "place" else self._to_tail
         return (yield from self._all(tr, deal, position, limit))
 
@@ -148,7 +149,7 @@ class DeadLetters(Generic[V]):
     def _batch(self, tr: Transaction, begin: bytes, end: bytes, limit: int, deal: _Deal) -> Steps[tuple[int, bytes]]:
         """Handle some dead letters. Return how many, and the key from which the rest begins."""
         # By snapshot, with a conflict for each one that is handled: items that die meanwhile cause no conflict.
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout, self._now_us())
         asked = started(moves.ask())
         found = yield from rows(tr.snapshot, begin, end, limit=limit)
         yield from asked
@@ -159,7 +160,7 @@ class DeadLetters(Generic[V]):
 
     def _batch_named(self, tr: Transaction, places: list[bytes], deal: _Deal) -> Steps[tuple[int, int]]:
         """Handle the first dead letters at these places. Return how many, and how many places were read."""
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout, self._now_us())
         asked = started(moves.ask())
         keys = [self._layout.dead.key(packed) for packed in places]
         reads = [started(rows(tr.snapshot, key, key + b"\x00", limit=1)) for key in keys]
@@ -171,7 +172,7 @@ class DeadLetters(Generic[V]):
         return (yield from self._deal_with(tr, moves, found, deal))
 
     def _deal_with(
-        self, tr: Transaction, moves: Moves, found: Sequence[KeyValue | None], deal: _Deal
+        self, tr: Transaction, moves: Transitions, found: Sequence[KeyValue | None], deal: _Deal
     ) -> Steps[tuple[int, int]]:
         """Handle the number of dead letters that fits into one transaction. Return how many, and how many were read."""
         dealt = size = looked_at = 0
@@ -192,26 +193,27 @@ class DeadLetters(Generic[V]):
         moves.finish()
         return dealt, looked_at
 
-    def _to_place(self, tr: Transaction, moves: Moves, row: KeyValue, notes: Notes) -> Steps[int]:
-        yield from ()
+    def _to_place(self, tr: Transaction, moves: Transitions, row: KeyValue, notes: Notes) -> Steps[int]:
         packed = self._layout.dead.packed(row.key)
+        yield from reopen_outcome(tr, self._layout, packed, as_new(notes))
         moves.leave_dead(packed)
-        moves.enter_available(packed, row.value, _as_new(notes))
-        moves.set_beside(packed, notes)
+        moves.enter_available(packed, row.value, as_new(notes))
+        moves.set_dependent(packed, notes)
         return len(row.value)
 
-    def _to_tail(self, tr: Transaction, moves: Moves, row: KeyValue, notes: Notes) -> Steps[int]:
+    def _to_tail(self, tr: Transaction, moves: Transitions, row: KeyValue, notes: Notes) -> Steps[int]:
         old = self._layout.dead.position(row.key)
         # The caller need not give the queue's order. The item keeps its rank, behind all others of that rank.
-        order = None if old.rank is None else (yield from read_tail(tr, self._layout)).order
+        order = None if old.rank is None else (yield from read_high_water_mark(tr, self._layout)).order
         index = yield from self._queue.next_index(tr, 1, order=order, door="any")
         position = Position(index, new_random(), rank=old.rank)
         size = len(row.value)
         if is_chunked(row.value):
             size += yield from self._move_chunks(tr, old, position)
         moves.leave_dead(self._layout.dead.packed(row.key))
-        moves.enter_available(pack(position), row.value, _as_new(notes))
-        moves.set_beside(pack(position), notes)
+        # A completion names the old position, and has been told that the item died.
+        moves.enter_available(pack(position), row.value, structs.replace(as_new(notes), keep_s=0))
+        moves.set_dependent(pack(position), notes)
         return size
 
     def _move_chunks(self, tr: Transaction, old: Position, new: Position) -> Steps[int]:
@@ -222,7 +224,7 @@ class DeadLetters(Generic[V]):
         tr.clear_range(*self._layout.chunk_range(old))
         return sum(len(chunk.value) for chunk in chunks)
 
-    def _purge(self, tr: Transaction, moves: Moves, row: KeyValue, notes: Notes, until_us: int) -> Steps[int]:
+    def _purge(self, tr: Transaction, moves: Transitions, row: KeyValue, notes: Notes, until_us: int) -> Steps[int]:
         yield from ()
         if notes.died_at_us > until_us:
             return 0
@@ -236,5 +238,6 @@ def _most(limit: int | None, done: int) -> int:
     return BATCH_ITEMS if limit is None else min(BATCH_ITEMS, limit - done)
 
 
-def _as_new(notes: Notes) -> Notes:
+def as_new(notes: Notes) -> Notes:
+    """Return the notes of an item that was redriven."""
     return at_rest(structs.replace(notes, attempt=0, ttl_at_us=0))

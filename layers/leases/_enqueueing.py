@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from fdbqueue import BulkInterrupted, BulkReport, Position, Queue
 from fdbqueue.lowlevel import (
@@ -21,9 +21,10 @@ from fdbqueue.lowlevel import (
     leaves_in_doubt,
     new_random,
     pack,
+    write_chunks,
 )
 
-from ._transitions import Moves
+from ._transitions import Transitions
 
 BATCH_ITEMS = 500
 BATCH_BYTES = 1_000_000
@@ -42,11 +43,27 @@ class _Counted:
             yield value
 
 
+class Encoded(NamedTuple):
+    """A value as it is stored."""
+
+    stored: bytes
+    """Its envelope."""
+    chunks: list[bytes]
+    rank: int | None
+    label: Any
+    """What the layer that appends it computed from the value."""
+
+
 @dataclass(slots=True)
 class _Batch:
-    items: list[tuple[bytes, list[bytes], int | None]] = field(default_factory=list)
-    """Envelope, chunks and rank of each."""
+    items: list[Encoded] = field(default_factory=list)
     size_bytes: int = 0
+
+
+class Append(Protocol):
+    """Appends items in a transaction, and returns their positions."""
+
+    def __call__(self, tr: Transaction, /, *, items: list[Encoded]) -> Steps[list[Position]]: ...
 
 
 def enqueue_with_notes(
@@ -55,17 +72,26 @@ def enqueue_with_notes(
     values: Iterable[Any],
     notes: Notes,
     headers: Mapping[str, Any] | None,
+    *,
+    append: Append | None = None,
+    label: Callable[[Any], Any] = lambda value: None,
 ) -> Steps[BulkReport]:
-    """Append `values` in the caller's transaction or, given a database, in batches that commit one by one."""
+    """Append `values` in the caller's transaction or, given a database, in batches that commit one by one.
+
+    Args:
+        append: how a layer appends them; None: at the end of the queue.
+        label: computes a label of each value for `append`.
+    """
     check_values(values)
     first = last = None
     items = size_bytes = transactions = 0
     unknown: list[tuple[int, int]] = []
     counted = _Counted(values)
+    append = append or partial(_append, queue=queue, notes=notes)
     try:
-        for batch in _batches(queue, counted, headers, cut=is_database(tr)):
+        for batch in _batches(queue, counted, headers, label, cut=is_database(tr)):
             try:
-                positions = yield from queue.transact(tr, partial(_append, queue=queue, batch=batch, notes=notes))
+                positions = yield from queue.transact(tr, partial(append, items=batch.items))
             except FDBError as error:
                 if leaves_in_doubt(error):
                     unknown = [(items, items + len(batch.items))]
@@ -88,32 +114,39 @@ def enqueue_with_notes(
     return BulkReport(items, size_bytes, first, last, transactions)
 
 
-def _append(tr: Transaction, queue: Queue, batch: _Batch, notes: Notes) -> Steps[list[Position]]:
+def _append(tr: Transaction, *, items: list[Encoded], queue: Queue, notes: Notes) -> Steps[list[Position]]:
     layout = queue.layout
-    index = yield from queue.next_index(tr, len(batch.items))
+    index = yield from queue.next_index(tr, len(items))
     random = new_random()
-    moves = Moves(tr, layout)
-    positions = [Position(index + at, random, rank=rank) for at, (_, _, rank) in enumerate(batch.items)]
-    for position, (stored, chunks, _) in zip(positions, batch.items, strict=True):
+    moves = Transitions(tr, layout)
+    positions = [Position(index + at, random, rank=item.rank) for at, item in enumerate(items)]
+    for position, item in zip(positions, items, strict=True):
         if notes.visible_at_us:
-            moves.enter_delayed(pack(position), stored, notes)
+            moves.enter_delayed(pack(position), item.stored, notes)
         else:
-            moves.enter_available(pack(position), stored, notes)
-        for number, chunk in enumerate(chunks):
-            tr.set(layout.chunk_key(position, number), chunk)
+            moves.enter_available(pack(position), item.stored, notes)
+        write_chunks(tr, layout, position, item.chunks)
     moves.tally("enqueued", len(positions))
     moves.finish()
     return positions
 
 
-def _batches(queue: Queue, values: Iterable[Any], headers: Mapping[str, Any] | None, *, cut: bool) -> Iterator[_Batch]:
+def _batches(
+    queue: Queue,
+    values: Iterable[Any],
+    headers: Mapping[str, Any] | None,
+    label: Callable[[Any], Any],
+    *,
+    cut: bool,
+) -> Iterator[_Batch]:
     batch = _Batch()
     for value in values:
         payload = queue.encode(value)
         if cut and batch.items and (len(batch.items) >= BATCH_ITEMS or batch.size_bytes + len(payload) > BATCH_BYTES):
             yield batch
             batch = _Batch()
-        batch.items.append((envelope(payload, headers), chunks_of(payload), queue.rank(value, headers)))
+        stored, chunks = envelope(payload, headers), chunks_of(payload)
+        batch.items.append(Encoded(stored, chunks, queue.rank(value, headers), label(value)))
         batch.size_bytes += len(payload)
     if batch.items:
         yield batch

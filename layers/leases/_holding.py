@@ -9,10 +9,11 @@ from typing import NamedTuple
 from msgspec import structs
 
 from fdbqueue import LeaseLost, Queue
-from fdbqueue.lowlevel import Notes, Place, Steps, Transaction, notes_of, pack, rows, started
+from fdbqueue.lowlevel import Notes, Place, Steps, Transaction, encode_result, notes_of, pack, rows, started
 
+from ._done import Done
 from ._lease import Disposition, Lease, LeaseHandle, LeaseRef
-from ._transitions import Moves, Retry
+from ._transitions import Retry, Transitions
 
 RANGE_READ_ITEMS = 4
 """From this number of leases on, one read of the whole range is tried."""
@@ -40,22 +41,36 @@ class Holding:
         self._layout = queue.layout
         self._retry = retry
 
-    def ack(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[None]:
-        """Remove the items."""
+    def ack(self, tr: Transaction, leases: list[LeaseRef], done: list[Done], *, now_us: int) -> Steps[None]:
+        """Remove the items. Store a result, and enqueue follow-ups, for each.
+
+        Args:
+            done: the results, in the order of the leases; empty: all of them None.
+        """
         held = yield from self._held(tr, leases)
-        moves = Moves(tr, self._layout)
+        by_place = {pack(lease.position): one for lease, one in zip(leases, done, strict=True)} if done else {}
+        # Before the first write: a result that can't be stored must leave all leases with their holder.
+        results = {
+            packed: encode_result(by_place[packed].result)
+            for packed, _, notes in held
+            if notes.keep_s and packed in by_place
+        }
+        for one in by_place.values():
+            for follow_up in one.follow_ups:
+                yield from follow_up.enqueue(tr)
+        moves = Transitions(tr, self._layout, now_us)
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)
-            moves.vanish(packed, stored, "dequeued")
+            moves.vanish(packed, stored, "dequeued", result=results.get(packed, b""))
         moves.finish()
 
-    def ack_unchanged(self, tr: Transaction, live: Iterable[Live]) -> None:
+    def ack_unchanged(self, tr: Transaction, live: Iterable[Live], *, now_us: int) -> None:
         """Remove items whose leases were live at the version at which the transaction begins.
 
         The conflict on each leased item's key detects a transaction that ended or took away its lease since that
         version.
         """
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout, now_us)
         for one in live:
             tr.add_read_conflict_key(self._layout.leased.key(one.packed))
             moves.leave_leased(one.packed, one.notes)
@@ -66,7 +81,7 @@ class Holding:
         self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int | None, error: str
     ) -> Steps[list[Disposition]]:
         """Give back items whose attempts have failed."""
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout, now_us)
         asked = started(moves.ask())
         held = yield from self._held(tr, leases)
         yield from asked
@@ -82,7 +97,7 @@ class Holding:
         self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int
     ) -> Steps[list[Disposition]]:
         """Give items back without counting an attempt."""
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout, now_us)
         asked = started(moves.ask())
         held = yield from self._held(tr, leases)
         yield from asked
@@ -97,7 +112,7 @@ class Holding:
     def extend(self, tr: Transaction, leases: list[Lease], *, expires_at_us: int) -> Steps[list[Lease]]:
         """Change the end of leases."""
         held = yield from self._held(tr, list(leases))
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout)
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)
             moves.enter_leased(packed, stored, structs.replace(notes, expires_at_us=expires_at_us))
@@ -109,8 +124,7 @@ class Holding:
         for lease in leases:
             if not isinstance(lease, Lease | LeaseHandle):
                 raise TypeError(
-                    f"A lease was expected, as `lease` returns it, or its handle, not {lease!r}. (Where there is no"
-                    " item, `lease` returns None.)"
+                    f"Give a lease, or its handle, not {lease!r}. (Where there is no item, `lease` returns None.)"
                 )
         places = [pack(lease.position) for lease in leases]
         found = yield from read_leased(tr, self._layout.leased, sorted(set(places)))
@@ -126,8 +140,8 @@ class Holding:
         if lost:
             raise LeaseLost(
                 f"The lease of {', '.join(map(str, lost))} of {self._queue!r} is lost: the item was acked or given back"
-                " already, or the lease expired and somebody else took the item. Undo what was done for it, or let it"
-                " be done again; extend leases whose work takes longer.",
+                " already, or the lease expired and another consumer took the item. Undo its work, or make"
+                " the work repeatable. Extend leases whose work takes longer.",
                 lost=lost,
             )
         return list(held.values())

@@ -1,4 +1,4 @@
-"""Leases, and handles by which consumers pass them to others."""
+"""Leases, and their handles, which consumers can pass to others."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeAlias
 
-from fdbqueue import Position
-from fdbqueue.lowlevel import V
+from fdbqueue import Item, Position
+from fdbqueue.lowlevel import Notes, V
+
+from ._times import seconds_or_none
 
 
 class Disposition(StrEnum):
@@ -22,6 +24,8 @@ class Disposition(StrEnum):
     """It is a dead letter: that was its last attempt."""
     expired = "expired"
     """It was removed: its time to live was over."""
+    deleted = "deleted"
+    """It was removed: it was a follow-up of an item or a group that did not end well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class LeaseHandle:
             position, _, token = text.rpartition(":")
             return cls(Position.parse(position), bytes.fromhex(token))
         except ValueError as error:
-            raise ValueError(f"{text!r} is no handle of a lease, which looks like 7:72616e64:746f6b65.") from error
+            raise ValueError(f"{text!r} is not a lease's handle. A handle looks like 7:72616e64:746f6b65.") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,8 @@ class Lease(Generic[V]):
     """Why the attempt before failed; "" if there was none."""
     ttl_at: float | None = None
     """When the item's life ends, unless it is leased at that time; None: never."""
+    wants_result: bool = False
+    """Whether the item has a completion, for which an ack stores a result (`fdbqueue.layers.results`)."""
 
     @property
     def handle(self) -> LeaseHandle:
@@ -86,3 +92,19 @@ class Lease(Generic[V]):
 
 
 LeaseRef: TypeAlias = Lease | LeaseHandle
+
+
+def lease_of(item: Item[V], notes: Notes) -> Lease[V]:
+    """Return the lease of an item, from its notes while it is leased."""
+    return Lease(
+        item.position,
+        item.value,
+        item.headers,
+        notes.token,
+        notes.expires_at_us / 1e6,
+        notes.attempt,
+        notes.consumer,
+        notes.error,
+        seconds_or_none(notes.ttl_at_us),
+        bool(notes.keep_s),
+    )

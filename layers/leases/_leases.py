@@ -7,7 +7,7 @@ import dataclasses
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
@@ -30,6 +30,7 @@ from ._backoff import Backoff, immediately
 from ._browsing import State, StoredItem, browse
 from ._commit_if_written import commit_if_written
 from ._dead_letters import DeadLetters
+from ._done import Done, FollowUp, follow_ups_of
 from ._enqueueing import enqueue_with_notes
 from ._head import Head
 from ._holding import Holding, Live
@@ -40,7 +41,7 @@ from ._stats import LeaseStats, Looks, read_lease_stats
 from ._taking import Taken, Taking, Terms
 from ._timer_check import check_timers
 from ._times import not_negative, positive, visible_at
-from ._transitions import Retry, cut
+from ._transitions import Custody, Retry, cut
 
 T = TypeVar("T")
 
@@ -63,7 +64,7 @@ class Leases(Generic[V]):
             None: no limit.
         backoff: the wait of a failed item before its next attempt; see `fdbqueue.layers.leases`.
         clock: seconds since 1970, as `time.time`.
-        head: the order in which items are taken.
+        head: the order of taking items.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -118,10 +119,17 @@ class Leases(Generic[V]):
             note_policy(queue, repr(self))
 
     def sparing(self, spares: Callable[[Position, bytes], bool]) -> Leases[V]:
-        """Return a copy of these leases, for layers, that reclaims no expired lease for which `spares` is true."""
+        """Return a copy of these leases, for layers. It reclaims no expired lease for which `spares` is true."""
+        return self._with_retry(dataclasses.replace(self.retry, spares=spares))
+
+    def in_custody(self, custody: Custody) -> Leases[V]:
+        """Return a copy of these leases, for layers, in whose leases and expiries a layer takes part."""
+        return self._with_retry(dataclasses.replace(self.retry, custody=custody))
+
+    def _with_retry(self, retry: Retry) -> Leases[V]:
         own = copy.copy(self)
-        own.retry = dataclasses.replace(self.retry, spares=spares)
-        own._taking = Taking(own.queue, own.head, own.retry)
+        own.retry = retry
+        own._taking = Taking(own.queue, own.head, retry)
         return own
 
     def __repr__(self) -> str:
@@ -261,7 +269,14 @@ class Leases(Generic[V]):
                 return taken.leases
 
     @verb
-    def ack(self, tr: Transaction | Database, lease: LeaseRef) -> Steps[None]:
+    def ack(
+        self,
+        tr: Transaction | Database,
+        lease: LeaseRef,
+        *,
+        result: object = None,
+        then: FollowUp | Sequence[FollowUp] = (),
+    ) -> Steps[None]:
         """Remove the item: its work is done.
 
         In one transaction with the caller's own writes, both happen or neither.
@@ -269,25 +284,44 @@ class Leases(Generic[V]):
         Args:
             tr: a transaction, or a database.
             lease: the lease, or its handle.
+            result: the result, stored if the item has a completion (`fdbqueue.layers.results`): anything that
+                MessagePack can hold, up to 90,000 bytes. Also a `Done`.
+            then: items to enqueue in the same transaction.
 
         Raises:
             LeaseLost: it is not the item's present lease; nothing was written. Roll your own writes back with it.
+            CodecError, ItemTooLarge: the item has a completion, and the result can't be stored; nothing was written.
 
-        *Conflicts:* with a transaction that gives back, extends or reclaims this item. *Cost:* one read, four writes.
+        *Conflicts:* with a transaction that gives back, extends or reclaims this item. *Cost:* one read, four writes;
+        three more writes for a completion.
         """
-        yield from self.ack_many.steps(tr, [lease])
+        done = Done.of(result)
+        if follow_ups := follow_ups_of(then):
+            done = Done(done.result, [*done.follow_ups, *follow_ups])
+        yield from self.ack_many.steps(tr, [lease], results=[done])
 
     @verb
-    def ack_many(self, tr: Transaction | Database, leases: Iterable[LeaseRef]) -> Steps[None]:
+    def ack_many(
+        self, tr: Transaction | Database, leases: Iterable[LeaseRef], *, results: Iterable[object] = ()
+    ) -> Steps[None]:
         """Remove the items, all or none.
+
+        Args:
+            tr: a transaction, or a database.
+            leases: the leases, or their handles.
+            results: as many results, each as for `ack`; none: all of them None.
 
         Raises:
             LeaseLost: some leases are lost, and the error names them; none was acked.
+            CodecError, ItemTooLarge: as `ack`, of one of them; none was acked.
+            ValueError: there are more leases than results, or fewer.
 
         *Conflicts:* as `ack`, of each. *Cost:* one read, in parallel, and two writes each.
         """
-        held = list(leases)
-        yield from self.queue.transact(tr, lambda tr: self._holding.ack(tr, held))
+        held, done = list(leases), [Done.of(result) for result in results]
+        if done and len(done) != len(held):
+            raise ValueError(f"Give a result for each lease, or none at all: {len(held)} leases, {len(done)} results.")
+        yield from self.queue.transact(tr, lambda tr: self._holding.ack(tr, held, done, now_us=self.now_us()))
 
     def ack_unchanged(self, tr: Transaction, live: Iterable[Live]) -> None:
         """Ack leases without a read, in a transaction that begins at the version at which they were live.
@@ -297,7 +331,7 @@ class Leases(Generic[V]):
         *Conflicts:* as `ack`, of each. *Cost:* four writes each.
         """
         only_transaction(tr, "Leases.ack_unchanged")
-        self._holding.ack_unchanged(tr, live)
+        self._holding.ack_unchanged(tr, live, now_us=self.now_us())
 
     @verb
     def nack(
@@ -425,7 +459,7 @@ class Leases(Generic[V]):
             state: "available", "leased", "delayed" or "dead".
             after: only items behind this position.
             limit: the maximum number of items; None: all.
-            duty_cycle: the part of the time in which it may read, as in `Queue.browse`.
+            duty_cycle: the largest fraction of the time spent reading, as in `Queue.browse`.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one read per page; memory for a page.
         """
@@ -447,17 +481,17 @@ class Leases(Generic[V]):
         return (yield from self.queue.read(tr, read))
 
     def check(self, tr: Transaction | Database) -> CheckReport:
-        """Read everything that the queue owns and compare: all that `Queue.check` compares, and timers.
+        """Read everything that the queue owns and compare: all that `Queue.check` compares, timers and outcomes.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue twice, a page at a time; memory for the
-        keys of timers.
+        *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue three times, a page at a time; memory for
+        the keys of timers.
         """
         report = self.queue.check(tr)
-        problems = check_timers(tr, self.layout)
+        problems = check_timers(tr, self.layout, self.queue.stats(tr).outcomes)
         if problems and is_database(tr):
             # If an item moves between two of its transactions, its timer seems to be missing or left over. A real
             # problem is still there at a second look.
-            again = set(check_timers(tr, self.layout))
+            again = set(check_timers(tr, self.layout, self.queue.stats(tr).outcomes))
             problems = [problem for problem in problems if problem in again]
         return dataclasses.replace(report, problems=(*report.problems, *problems))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fdbqueue.lowlevel import Layout, Steps, Transaction
 
 from ._timers import Reclaimed, due_timers, fire_due
-from ._transitions import Moves, Retry
+from ._transitions import Retry, Transitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def reclaim(
     if limit < 1:
         raise ValueError(f"limit is how many timers to settle, at least 1, not {limit}.")
     overdue = yield from due_timers(tr, layout, now_us, limit=limit)
-    moves = Moves(tr, layout)
+    moves = Transitions(tr, layout, now_us)
     try:
         reclaimed, all_fired = yield from fire_due(tr, layout, moves, overdue, now_us=now_us, retry=retry)
     finally:

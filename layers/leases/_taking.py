@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from dataclasses import replace as changed
 
 from msgspec.structs import replace
 
@@ -11,10 +12,9 @@ from fdbqueue import CheckFailed, CodecError, FormatError, Position, Queue
 from fdbqueue.lowlevel import NO_NOTES, Item, KeyValue, Notes, Steps, Transaction, notes_of, size_of, started
 
 from ._head import Head
-from ._lease import Lease
+from ._lease import Lease, lease_of
 from ._timers import FIRE_LIMIT, due_timers, fire_due
-from ._times import seconds_or_none
-from ._transitions import Moves, Retry, is_over
+from ._transitions import Retry, Transitions, is_over
 
 TAKE_BYTES = 2_000_000
 """About how many bytes of payload one transaction reads and moves: it may have 10,000,000 bytes and five seconds in
@@ -101,7 +101,7 @@ class Taking:
         due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
         head = started(self._head.first(tr, limit=terms.limit))
         overdue = yield from due
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout, now_us)
         try:
             if overdue:
                 _, all_fired = yield from fire_due(tr, self._layout, moves, overdue, now_us=now_us, retry=self._retry)
@@ -116,7 +116,7 @@ class Taking:
             moves.finish()
 
     def _lend_first(
-        self, tr: Transaction, moves: Moves, found: list[KeyValue], terms: Terms, now_us: int
+        self, tr: Transaction, moves: Transitions, found: list[KeyValue], terms: Terms, now_us: int
     ) -> Steps[Taken]:
         haul = _Haul()
         while found:
@@ -136,7 +136,7 @@ class Taking:
         return Taken(haul.leases, again=False)
 
     def _lend_rows(
-        self, tr: Transaction, moves: Moves, found: list[KeyValue], haul: _Haul, terms: Terms, now_us: int
+        self, tr: Transaction, moves: Transitions, found: list[KeyValue], haul: _Haul, terms: Terms, now_us: int
     ) -> Steps[None]:
         """Lease the items that were read, until one can't be read or they are too large for one transaction."""
         haul.dealt = 0
@@ -161,7 +161,11 @@ class Taking:
                 haul.expired += 1
                 haul.dealt += 1
                 continue
-            haul.leases.append(_lend(moves, item, packed, row.value, notes, terms, now_us))
+            stored = row.value
+            if self._retry.custody is not None:
+                stored, value = yield from self._retry.custody.lend(tr, stored, now_us)
+                item = changed(item, value=value)
+            haul.leases.append(_lend(moves, item, packed, stored, notes, terms, now_us))
             haul.dealt += 1
 
 
@@ -189,7 +193,9 @@ class _Haul:
     """Why the next item can't be read."""
 
 
-def _lend(moves: Moves, item: Item, packed: bytes, stored: bytes, notes: Notes, terms: Terms, now_us: int) -> Lease:
+def _lend(
+    moves: Transitions, item: Item, packed: bytes, stored: bytes, notes: Notes, terms: Terms, now_us: int
+) -> Lease:
     lent = replace(
         notes,
         attempt=notes.attempt + 1,
@@ -200,14 +206,4 @@ def _lend(moves: Moves, item: Item, packed: bytes, stored: bytes, notes: Notes, 
     )
     moves.leave_available(packed, notes, cleared=True)
     moves.enter_leased(packed, stored, lent)
-    return Lease(
-        item.position,
-        item.value,
-        item.headers,
-        terms.token,
-        lent.expires_at_us / 1e6,
-        lent.attempt,
-        terms.consumer,
-        notes.error,
-        seconds_or_none(notes.ttl_at_us),
-    )
+    return lease_of(item, lent)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from fdbqueue.lowlevel import (
     DELAY,
+    DROP,
+    GO,
     LEASE,
     TTL,
     Database,
@@ -19,24 +21,37 @@ from fdbqueue.lowlevel import (
     pages,
 )
 
+from ._outcome_check import OutcomeCheck
 
-def check_timers(tr: Transaction | Database, layout: Layout) -> list[str]:
-    """Return the problems, a sentence each.
 
-    *Cost:* reads all items and timers; memory for the keys of timers.
+def check_timers(tr: Transaction | Database, layout: Layout, counted: int) -> list[str]:
+    """Return the problems, a sentence each; those of outcomes, which have timers too, included.
+
+    *Cost:* reads all items twice, all timers and outcomes; memory for the keys of timers.
     """
-    wanted = set(_wanted(tr, layout))
+    outcomes = OutcomeCheck(tr, layout)
+    wanted = set(_wanted(tr, layout)) | outcomes.timers
     span = layout.timers.range()
     surplus = []
     for page in pages(tr, span.start, span.stop):
         for row in page:
             if row.key in wanted:
                 wanted.remove(row.key)
-            else:
+            elif not _is_pull(layout, row.key):
                 surplus.append(row.key)
-    return [f"The timer {_told(layout, key)} is missing." for key in sorted(wanted)] + [
-        f"The timer {_told(layout, key)} belongs to no item." for key in surplus
-    ]
+    return (
+        [f"The timer {_told(layout, key)} is missing." for key in sorted(wanted)]
+        + [f"The timer {_told(layout, key)} belongs to no item." for key in surplus]
+        + outcomes.problems(counted)
+    )
+
+
+def _is_pull(layout: Layout, key: bytes) -> bool:
+    """Return whether a timer releases or drops a follow-up. It may be left over, and the next consumer clears it."""
+    try:
+        return layout.timer_of(key)[2] in (GO, DROP)
+    except FormatError:
+        return False
 
 
 def _wanted(tr: Transaction | Database, layout: Layout) -> Iterator[bytes]:

@@ -11,10 +11,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import FormatError, Position
-from fdbqueue.lowlevel import DELAY, LEASE, TTL, KeyValue, Layout, Steps, Transaction, notes_of, pack, rows
+from fdbqueue.lowlevel import (
+    DELAY,
+    DROP,
+    GO,
+    HELD_US,
+    LEASE,
+    RESULT,
+    TTL,
+    KeyValue,
+    Layout,
+    Notes,
+    Steps,
+    Transaction,
+    forget_outcome,
+    notes_of,
+    pack,
+    read_record,
+    rows,
+)
 
 from ._lease import Disposition
-from ._transitions import Moves, Retry
+from ._transitions import Retry, Transitions
 
 FIRE_LIMIT = 64
 """Most due timers that a lease fires in its own transaction, before it takes an item."""
@@ -33,7 +51,7 @@ class Reclaimed:
     position: Position
     """The item."""
     kind: str
-    """The kind of its timer: "lease", "delay" or "ttl"."""
+    """The kind of its timer: "lease", "delay" or "ttl"; of a follow-up that waited also "go" or "drop"."""
     fate: Disposition
     """Its new disposition."""
     consumer: str
@@ -74,7 +92,7 @@ def readable(layout: Layout, found: list[KeyValue]) -> Iterator[tuple[int, Posit
 
 
 def fire_due(
-    tr: Transaction, layout: Layout, moves: Moves, due: list[KeyValue], *, now_us: int, retry: Retry
+    tr: Transaction, layout: Layout, moves: Transitions, due: list[KeyValue], *, now_us: int, retry: Retry
 ) -> Steps[tuple[list[Reclaimed], bool]]:
     """Fire due timers. Return the moved items, and whether all timers were handled.
 
@@ -100,7 +118,14 @@ def fire_due(
             # Its delay and its life were over at the same time. The code above moved it, after this read.
             continue
         try:
-            meant = bool(found) and _is_meant(kind, at_us, found[0][1])
+            if kind == RESULT:
+                moves.any = True
+                tr.clear(key)
+                record = read_record(found[0][1]) if found else None
+                if record is not None and record.until_us == at_us:
+                    forget_outcome(tr, layout, packed, record)
+                continue
+            meant = bool(found) and _is_meant(kind, at_us, notes_of(found[0][1]))
             if meant and kind == LEASE and retry.spares and retry.spares(position, notes_of(found[0][1]).token):
                 continue
         except FormatError:
@@ -111,10 +136,17 @@ def fire_due(
             tr.clear(key)
             moves.any = True
             continue
+        if kind in (GO, DROP):
+            tr.clear(key)
         seen.add(packed)
         state, stored = found[0]
         written += len(stored)
-        reclaimed.append(_fire_one(moves, position, packed, kind, state, stored, now_us, retry))
+        if kind == LEASE and retry.custody is not None:
+            fate = yield from retry.custody.expire(tr, moves, packed, stored, now_us)
+            notes = notes_of(stored)
+            reclaimed.append(Reclaimed(position, kind, fate, notes.consumer, notes.attempt))
+        else:
+            reclaimed.append(_fire_one(moves, position, packed, kind, state, stored, now_us, retry))
     return reclaimed, True
 
 
@@ -126,7 +158,9 @@ def _reads(tr: Transaction, layout: Layout, key: bytes) -> tuple[int, Position, 
     packed = pack(position)
     # Plain reads. Each adds a conflict on the one item. Of an ack and a reclaim, or two reclaims, at the same time,
     # only one commits.
-    if kind == LEASE:
+    if kind == RESULT:
+        futures = [("outcome", tr.get(layout.completions.key(packed)))]
+    elif kind == LEASE:
         futures = [("leased", tr.get(layout.leased.key(packed)))]
     else:
         futures = [("delayed", tr.get(layout.delayed.key(packed)))]
@@ -135,13 +169,21 @@ def _reads(tr: Transaction, layout: Layout, key: bytes) -> tuple[int, Position, 
     return at_us, position, kind, futures
 
 
-def _is_meant(kind: str, at_us: int, stored: bytes) -> bool:
-    notes = notes_of(stored)
-    return at_us == {LEASE: notes.expires_at_us, DELAY: notes.visible_at_us, TTL: notes.ttl_at_us}[kind]
+def _is_meant(kind: str, at_us: int, notes: Notes) -> bool:
+    if kind in (GO, DROP):
+        return notes.held
+    return at_us == {LEASE: notes.expires_at_us, DELAY: notes.visible_at_us, TTL: notes.ttl_at_us}.get(kind)
 
 
 def _fire_one(
-    moves: Moves, position: Position, packed: bytes, kind: str, state: str, stored: bytes, now_us: int, retry: Retry
+    moves: Transitions,
+    position: Position,
+    packed: bytes,
+    kind: str,
+    state: str,
+    stored: bytes,
+    now_us: int,
+    retry: Retry,
 ) -> Reclaimed:
     notes = notes_of(stored)
     if kind == LEASE:
@@ -152,5 +194,9 @@ def _fire_one(
             moves.leave_delayed(packed, notes)
         else:
             moves.leave_available(packed, notes)
-        fate = moves.put_back(packed, stored, notes, now_us=now_us, delay_us=0)
+        if kind == DROP:
+            moves.vanish(packed, stored, "deleted")
+            return Reclaimed(position, kind, Disposition.deleted, notes.consumer, notes.attempt)
+        delay_us = notes.visible_at_us - HELD_US if kind == GO else 0
+        fate = moves.put_back(packed, stored, notes, now_us=now_us, delay_us=delay_us)
     return Reclaimed(position, kind, fate, notes.consumer, notes.attempt)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from msgspec import structs
 
@@ -28,11 +28,12 @@ from fdbqueue.lowlevel import (
     clear_parts,
     count,
     count_levels,
+    end_outcome,
     has_notes,
     has_parts,
     kept_size_of,
     notes_of,
-    raise_tail,
+    raise_high_water_mark,
     rank_of,
     wants_arrivals,
     with_notes,
@@ -47,6 +48,21 @@ ERROR_BYTES = 1_200
 """The number of bytes of an error's text that are stored."""
 
 
+class Custody(Protocol):
+    """What a layer does in the transaction that leases an item, and in the one in which such a lease expires.
+
+    For layers whose items stand for other items, as those of `fdbqueue.layers.sessions` do.
+    """
+
+    def lend(self, tr: Transaction, stored: bytes, now_us: int) -> Steps[tuple[bytes, Any]]:
+        """Return the bytes to store while the item is leased, and the value for its holder."""
+
+    def expire(
+        self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int
+    ) -> Steps[Disposition]:
+        """Move an item whose lease has expired, and return its disposition."""
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """The policy for an item whose attempt has failed."""
@@ -57,6 +73,8 @@ class Retry:
     """Returns its wait before the next attempt."""
     spares: Callable[[Position, bytes], bool] | None = None
     """Called with the position and token of an expired lease; if true, the lease is not reclaimed. None: all are."""
+    custody: Custody | None = None
+    """The layer that takes part when items are leased and leases expire; None: no layer does."""
 
     def is_last(self, attempt: int) -> bool:
         """Return whether an item becomes a dead letter after the failure of this attempt."""
@@ -69,19 +87,36 @@ class Retry:
         return int(min(self.backoff(attempt), LONGEST_SECONDS) * 1e6)
 
 
-class Moves:
-    """The moves of one transaction. Call `enter` or `vanish` after each `leave`, and `finish` at the end."""
+class Transitions:
+    """The state transitions of one transaction. Call `enter` or `vanish` after each `leave`, then `finish`.
 
-    __slots__ = ("_away", "_layout", "_levels", "_returned", "_sole", "_tally", "_tr", "any", "arrived", "subscribed")
+    Args:
+        now_us: the time, in microseconds, at which outcomes are stored; None: that of the wall clock.
+    """
 
-    def __init__(self, tr: Transaction, layout: Layout) -> None:
+    __slots__ = (
+        "_away",
+        "_exclusive_all",
+        "_layout",
+        "_levels",
+        "_now_us",
+        "_returned",
+        "_tally",
+        "_tr",
+        "any",
+        "arrived",
+        "subscribed",
+    )
+
+    def __init__(self, tr: Transaction, layout: Layout, now_us: int | None = None) -> None:
         self._tr = tr
         self._layout = layout
+        self._now_us = now_us
         self._tally: dict[str, int] = {}
         self._levels: dict[int | None, int] = {}
         self._away = b""
         self._returned: set[str] = set()
-        self._sole: str | None = None
+        self._exclusive_all: str | None = None
         self.subscribed = layout.subscribed
         """Whether to record arrivals. `ask` makes sure; for new items a guess is enough."""
         self.arrived: list[bytes] = []
@@ -95,7 +130,7 @@ class Moves:
         A plain read: of the first subscription and a release at the same time one fails, and then sees the other.
         Without it the release would record no arrival, and the subscription might have passed the item's place.
         """
-        self.subscribed, self._sole = wants_arrivals((yield self._tr.get(self._layout.subscribed_key)))
+        self.subscribed, self._exclusive_all = wants_arrivals((yield self._tr.get(self._layout.subscribed_key)))
 
     def finish(self) -> None:
         """Write the counters, the high-water mark, and arrivals for subscriptions."""
@@ -105,7 +140,7 @@ class Moves:
         if self.subscribed and (self.arrived or "enqueued" in changes):
             spans = [(packed, packed) for packed in self.arrived]
             announce(self._tr, self._layout, spans, enqueued=changes.get("enqueued", 0))
-        elif self._sole is not None and self.arrived:
+        elif self._exclusive_all is not None and self.arrived:
             count(self._tr, self._layout, returned=1)  # no arrival, but waiting consumers watch this counter
         for subscription in self._returned:
             # Wakes calls that wait for credit. No transaction reads it, so that returns don't conflict.
@@ -113,7 +148,9 @@ class Moves:
         if self._away:
             # Packed positions sort as positions do, so that the last one has the highest index. Positions with a rank
             # differ, but their enqueues have raised the high-water mark already.
-            raise_tail(self._tr, self._layout, self._layout.available.position(self._layout.prefix + self._away).index)
+            raise_high_water_mark(
+                self._tr, self._layout, self._layout.available.position(self._layout.prefix + self._away).index
+            )
 
     def tally(self, counter: str, change: int) -> None:
         """Change a counter in `finish`."""
@@ -201,7 +238,9 @@ class Moves:
     def enter_dead(self, packed: bytes, stored: bytes, notes: Notes) -> None:
         """Add an item to the dead letters, and clear its dependent keys: for other layers it is out of the queue."""
         self._tr.set(self._layout.dead.key(packed), with_notes(stored, notes))
-        self._clear_beside(packed, notes)
+        self._clear_dependent(packed, notes)
+        if notes.is_tracked:
+            end_outcome(self._tr, self._layout, packed, notes, "dead", error=notes.error, now_us=self._now_us)
         self.tally("dead", 1)
 
     def rewrite(self, place: Place, packed: bytes, stored: bytes, was: Notes, notes: Notes) -> None:
@@ -212,21 +251,29 @@ class Moves:
             self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
         self._tr.set(place.key(packed), with_notes(stored, notes))
 
-    def set_beside(self, packed: bytes, notes: Notes) -> None:
+    def set_dependent(self, packed: bytes, notes: Notes) -> None:
         """Write the dependent keys of an item that enters the queue, for the first time or again."""
-        for key in self._layout.beside_keys(notes.beside, packed):
+        for key in self._layout.dependent_keys(notes.beside, packed):
             self._tr.set(key, b"")
 
-    def _clear_beside(self, packed: bytes, notes: Notes) -> None:
-        for key in self._layout.beside_keys(notes.beside, packed):
+    def _clear_dependent(self, packed: bytes, notes: Notes) -> None:
+        for key in self._layout.dependent_keys(notes.beside, packed):
             self._tr.clear(key)
 
-    def vanish(self, packed: bytes, stored: bytes, counter: str) -> None:
-        """Remove an item, and count it as "dequeued", "expired", "purged" or "deleted"."""
+    def vanish(self, packed: bytes, stored: bytes, counter: str, *, result: bytes = b"") -> None:
+        """Remove an item, and count it as "dequeued", "expired", "purged" or "deleted".
+
+        Args:
+            result: the encoded result of its handler, for its completion.
+        """
         if has_parts(stored):
             clear_parts(self._tr, self._layout, packed, stored)
         if has_notes(stored):
-            self._clear_beside(packed, notes_of(stored))
+            notes = notes_of(stored)
+            self._clear_dependent(packed, notes)
+            if notes.is_tracked:
+                error, now_us = "" if counter == "dequeued" else notes.error, self._now_us
+                end_outcome(self._tr, self._layout, packed, notes, counter, result=result, error=error, now_us=now_us)
         self.tally(counter, 1)
 
     def put_back(self, packed: bytes, stored: bytes, notes: Notes, *, now_us: int, delay_us: int) -> Disposition:
@@ -247,8 +294,8 @@ class Moves:
 
         An item whose time to live is over is removed instead, also at its last attempt.
         """
-        # The notes also list the item's dependent keys, and their size is limited.
-        error = cut(error, ERROR_BYTES - sum(map(len, notes.beside)))
+        # The notes also list the item's dependent keys and follow-ups, and their size is limited.
+        error = cut(error, max(0, ERROR_BYTES - size_beside(notes)))
         if delay_us is None:
             # Before the first write: if a policy raises, the item must keep its place.
             delay_us = retry.delay_us(notes.attempt)
@@ -264,12 +311,24 @@ def is_over(notes: Notes, now_us: int) -> bool:
     return 0 < notes.ttl_at_us <= now_us
 
 
-_AT_REST: dict[str, Any] = {"token": b"", "expires_at_us": 0, "visible_at_us": 0, "died_at_us": 0, "subscription": ""}
+_AT_REST: dict[str, Any] = {
+    "token": b"",
+    "expires_at_us": 0,
+    "visible_at_us": 0,
+    "died_at_us": 0,
+    "subscription": "",
+    "held": False,
+}
 
 
 def at_rest(notes: Notes, **changes: Any) -> Notes:
     """Return the notes of an item without a lease, with changes."""
     return structs.replace(notes, **{**_AT_REST, **changes})
+
+
+def size_beside(notes: Notes) -> int:
+    """Return the size of what an item's notes list: dependent keys, follow-ups and the group."""
+    return sum(map(len, notes.beside)) + sum(len(prefix) + len(at) for prefix, at in notes.then) + len(notes.group)
 
 
 def cut(text: str, size_bytes: int) -> str:

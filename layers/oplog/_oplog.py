@@ -50,7 +50,7 @@ class OperationLog:
         self._layout = queue.layout
         own, queues = self._space.key(), queue.layout.prefix
         if own.startswith(queues) or queues.startswith(own):
-            raise ValueError(f"A log stands apart from its queue: {Layout(name).describe()} and {queue!r} overlap.")
+            raise ValueError(f"A log must be outside its queue: {Layout(name).describe()} and {queue!r} overlap.")
 
     def __repr__(self) -> str:
         return f"OperationLog({Layout(self._space).describe()}, of {self._layout.describe()})"

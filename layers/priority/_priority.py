@@ -17,7 +17,7 @@ from ..leases._backoff import Backoff, immediately
 from ..leases._head import Head
 from ..leases._leases import Leases
 from ..leases._stats import LeaseStats
-from ..staged._dequeueing import Dequeueing
+from ..staged._delivery import Delivery
 from ._weighted import WeightedHead
 
 
@@ -86,7 +86,7 @@ class PriorityQueue(QueueWithLeases[V]):
         head = Head(layout) if weights is None else WeightedHead(layout, weights)
         self.leases = Leases(self.queue, max_attempts=max_attempts, backoff=backoff, clock=clock, head=head)
         """Leases of its items: lease, ack, nack and the rest."""
-        self._dequeueing = Dequeueing(self.leases)
+        self._delivery = Delivery(self.leases)
 
     def __repr__(self) -> str:
         return f"PriorityQueue({self.queue.layout.describe()}, levels={self.levels!r})"
@@ -152,13 +152,13 @@ class PriorityQueue(QueueWithLeases[V]):
         *Conflicts:* with a consumer that takes the same item, and with an item that arrives in front of it. *Cost:* two
         reads in parallel for all levels, four writes. With weights, two more reads if the turn's level has no item.
         """
-        items = yield from self._dequeueing.take_out(tr, limit=1)
+        items = yield from self._delivery.dequeue(tr, limit=1)
         return items[0] if items else None
 
     @verb
     def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item[V]]]:
         """Take the next items out, up to `limit`, in order. Otherwise as `dequeue`."""
-        return (yield from self._dequeueing.take_out(tr, limit=limit))
+        return (yield from self._delivery.dequeue(tr, limit=limit))
 
     @verb
     def first_item(self, tr: Transaction | Database) -> Steps[Item[V] | None]:

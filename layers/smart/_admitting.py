@@ -22,11 +22,12 @@ from fdbqueue.lowlevel import (
     notes_of,
     pack,
     started,
+    write_chunks,
 )
 
-from ..leases._transitions import Moves
-from ._capacity import Going, Room
-from ._check_runner import Answers, Asking, Incoming
+from ..leases._transitions import Transitions
+from ._capacity import Capacity, Going
+from ._check_runner import Answers, CheckRunner, Incoming
 from ._decisions import Decision, Outcome
 from ._index import SmartIndex, deadline_parts, is_deadline
 from ._messages import MessageType
@@ -36,7 +37,7 @@ from ._scanning import Bounds, Found, Scan, Standing, depend_on_last, last_of, p
 _DELETING = (Decision.queue_and_delete, Decision.ignore_and_delete)
 _LEAVING_OUT = (Decision.ignore, Decision.ignore_and_delete)
 _ONE = (1).to_bytes(8, "little")
-BESIDE_BYTES = 1_000
+DEPENDENT_NAMES_BYTES = 1_000
 """Largest size of the names of dependent keys in an item's notes."""
 
 
@@ -85,13 +86,19 @@ class Admitting:
     """
 
     def __init__(
-        self, queue: Queue, index: SmartIndex, asking: Asking, room: Room, recipients: Recipients, bounds: Bounds
+        self,
+        queue: Queue,
+        index: SmartIndex,
+        check_runner: CheckRunner,
+        capacity: Capacity,
+        recipients: Recipients,
+        bounds: Bounds,
     ) -> None:
         self._queue = queue
         self._layout: Layout = queue.layout
         self._index = index
-        self._asking = asking
-        self._room = room
+        self._check_runner = check_runner
+        self._capacity = capacity
         self._recipients = recipients
         self._bounds = bounds
 
@@ -104,7 +111,7 @@ class Admitting:
         stored = envelope(new.payload, terms.headers)
         next_index = started(self._queue.next_index(tr, 1, door="smart"))
         scan = Scan(tr, self._queue, self._index.spans(new.type, new.key), self._bounds, _remedy(new.type))
-        asked_for_last = started(last_of(tr, self._layout)) if self._asking.wants_last else None
+        asked_for_last = started(last_of(tr, self._layout)) if self._check_runner.wants_last else None
         asked_for_numbers = started(self._recipients.numbers(tr))
         going = Going()
         last = None if asked_for_last is None else (yield from asked_for_last)
@@ -114,28 +121,35 @@ class Admitting:
             going.delete(by.standing)
         numbers = yield from asked_for_numbers
         rewritten = entering = None
-        room = wanted = decision not in _LEAVING_OUT
+        has_room = wanted = decision not in _LEAVING_OUT
         if wanted:
             entering = _Entering(new, terms.headers, rank, stored, self._notes(new, terms, now_us, numbers))
-            room = yield from self._room.make(tr, new, going, now_us)
-            if not room:
+            has_room = yield from self._capacity.make(tr, new, going, now_us)
+            if not has_room:
                 going.spare()
                 entering = None
         elif by is not None and answers.type is not None and answers.payload is not None:
-            heir = self._heir(answers.type, answers.payload, by, now_us)
-            if answers.terms == "incoming" and (rank := self._queue.rank(heir.message, terms.headers)) != by.rank:
+            replacement = self._replacement(answers.type, answers.payload, by, now_us)
+            if (
+                answers.terms == "incoming"
+                and (rank := self._queue.rank(replacement.message, terms.headers)) != by.rank
+            ):
                 # One item leaves, and one of the same type and key enters. That is within every limit.
                 decision = Decision.queue_and_delete
                 going.delete(by.standing)
-                stored = envelope(heir.payload, terms.headers)
-                entering = _Entering(heir, terms.headers, rank, stored, self._notes(heir, terms, now_us, numbers))
+                stored = envelope(replacement.payload, terms.headers)
+                entering = _Entering(
+                    replacement, terms.headers, rank, stored, self._notes(replacement, terms, now_us, numbers)
+                )
             else:
-                rewritten = self._rewritten(by, heir, terms if answers.terms == "incoming" else None, now_us, numbers)
+                rewritten = self._rewritten(
+                    by, replacement, terms if answers.terms == "incoming" else None, now_us, numbers
+                )
         # From here on it writes, and no step can fail.
         position = None
         if entering is not None:
             position = Position((yield from next_index), new_random(), rank=entering.rank)
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout, now_us)
         self._remove(moves, going)
         if rewritten is not None:
             self._rewrite(tr, moves, rewritten)
@@ -149,7 +163,7 @@ class Admitting:
             rewritten=None if rewritten is None else self._position(by),
             deleted=self._positions(going.deleted),
             expired=self._positions(going.expired),
-            full=wanted and not room,
+            full=wanted and not has_room,
             asked=asked,
             items_read=scan.items,
             bytes_read=scan.size_bytes,
@@ -163,7 +177,7 @@ class Admitting:
         try:
             while True:
                 window = yield from scan.next_window()
-                answers = self._asking.window(new, window, now_us, None if last is None else last.packed)
+                answers = self._check_runner.window(new, window, now_us, None if last is None else last.packed)
                 if last is not None:
                     depend_on_last(tr, self._layout, last, answers.told_last)
                 going.expire(found.standing for found in answers.expired)
@@ -194,28 +208,30 @@ class Admitting:
         deadline_us = new.given.deadline.at_us(now_us)
         return (*deadline_parts(self._layout, deadline_us), *recipient_parts(self._layout, numbers))
 
-    def _remove(self, moves: Moves, going: Going) -> None:
+    def _remove(self, moves: Transitions, going: Going) -> None:
         for counter, items in (("expired", going.expired), ("deleted", going.deleted)):
             for item in items:
                 moves.leave(item.state, item.packed, notes_of(item.stored))
                 moves.vanish(item.packed, item.stored, counter)
 
-    def _append(self, tr: Transaction, moves: Moves, position: Position, entering: _Entering) -> None:
+    def _append(self, tr: Transaction, moves: Transitions, position: Position, entering: _Entering) -> None:
         packed, notes = pack(position), entering.notes
         enter = moves.enter_delayed if notes.visible_at_us else moves.enter_available
         enter(packed, entering.stored, notes)
-        moves.set_beside(packed, notes)
-        self._write_chunks(tr, position, entering.new.payload)
-        self._ring(tr, notes)
+        moves.set_dependent(packed, notes)
+        write_chunks(tr, self._layout, position, chunks_of(entering.new.payload))
+        self._wake_monitors(tr, notes)
         moves.tally("enqueued", 1)
 
-    def _heir(self, own: MessageType, payload: bytes, by: Found, now_us: int) -> Incoming:
+    def _replacement(self, own: MessageType, payload: bytes, by: Found, now_us: int) -> Incoming:
         """Return the new message of an item, with the results of its type's functions."""
         message = self._queue.codec.decode(payload)
         whose = f"what the item {self._position(by)} was to become; nothing was written"
-        return Incoming(message, own, self._asking.functions.of(own, message, now_us, whose=whose), payload)
+        return Incoming(message, own, self._check_runner.functions.of(own, message, now_us, whose=whose), payload)
 
-    def _rewritten(self, by: Found, heir: Incoming, terms: Terms | None, now_us: int, numbers: list[int]) -> _Rewritten:
+    def _rewritten(
+        self, by: Found, replacement: Incoming, terms: Terms | None, now_us: int, numbers: list[int]
+    ) -> _Rewritten:
         """Return an item with a new message: its times restart, and its recipients must fetch it again.
 
         Args:
@@ -223,19 +239,19 @@ class Admitting:
         """
         was = by.opened.notes
         index = self._layout.part_of(self._layout.smart)
-        told = self._told(heir, now_us, numbers)
+        told = self._told(replacement, now_us, numbers)
         beside = (*(part for part in was.beside if part.startswith(index)), *told)
-        _check_size(heir.type, beside)
+        _check_size(replacement.type, beside)
         headers, visible_at_us = by.opened.headers, was.visible_at_us
-        ttl_at_us = was.ttl_at_us if heir.type.expires is None else heir.given.expires.at_us(now_us)
+        ttl_at_us = was.ttl_at_us if replacement.type.expires is None else replacement.given.expires.at_us(now_us)
         if terms is not None:
             headers, visible_at_us = terms.headers or {}, terms.visible_at_us
-            ttl_at_us = _ends_at_us(heir, terms, now_us)
+            ttl_at_us = _ends_at_us(replacement, terms, now_us)
         notes = replace(was, visible_at_us=visible_at_us, ttl_at_us=ttl_at_us, beside=beside)
         moves = visible_at_us != was.visible_at_us
-        return _Rewritten(by, heir.payload, envelope(heir.payload, headers), notes, told, moves)
+        return _Rewritten(by, replacement.payload, envelope(replacement.payload, headers), notes, told, moves)
 
-    def _rewrite(self, tr: Transaction, moves: Moves, new: _Rewritten) -> None:
+    def _rewrite(self, tr: Transaction, moves: Transitions, new: _Rewritten) -> None:
         """Store a new message for an item, under the item's own key."""
         was, packed = new.by.opened.notes, new.by.packed
         for part in was.beside:
@@ -257,14 +273,10 @@ class Admitting:
                 tr.set(self._layout.prefix + part + packed, version if part.startswith(copies) else b"")
         if any(part.startswith(copies) for part in new.told):
             tr.add(self._layout.resent_key, _ONE)
-        self._write_chunks(tr, position_of(self._layout, packed), new.payload)
-        self._ring(tr, new.notes)
+        write_chunks(tr, self._layout, position_of(self._layout, packed), chunks_of(new.payload))
+        self._wake_monitors(tr, new.notes)
 
-    def _write_chunks(self, tr: Transaction, position: Position, payload: bytes) -> None:
-        for number, chunk in enumerate(chunks_of(payload)):
-            tr.set(self._layout.chunk_key(position, number), chunk)
-
-    def _ring(self, tr: Transaction, notes: Notes) -> None:
+    def _wake_monitors(self, tr: Transaction, notes: Notes) -> None:
         """Wake the monitors if there is a deadline. The atomic add changes the key without a conflict."""
         if any(is_deadline(self._layout, part) for part in notes.beside):
             tr.add(self._layout.alarm_key, _ONE)
@@ -284,10 +296,10 @@ def _ends_at_us(new: Incoming, terms: Terms, now_us: int) -> int:
 
 def _check_size(own: MessageType, beside: tuple[bytes, ...]) -> None:
     size_bytes = sum(map(len, beside))
-    if size_bytes > BESIDE_BYTES:
+    if size_bytes > DEPENDENT_NAMES_BYTES:
         raise ItemTooLarge(
             f"The key of the new {own.name!r}, and what else stands beside it, has {size_bytes:,} bytes,"
-            f" over the limit of {BESIDE_BYTES:,}. Use a shorter key, such as a hash of it."
+            f" over the limit of {DEPENDENT_NAMES_BYTES:,}. Use a shorter key, such as a hash of it."
         )
 
 

@@ -27,10 +27,10 @@ BATCH_BYTES = 1_000_000
 Admit: TypeAlias = Callable[[Transaction, Incoming], Steps[Outcome]]
 
 
-def admit_all(tr: Transaction, incomings: list[Incoming], admit: Admit) -> Steps[list[Outcome]]:
+def admit_all(tr: Transaction, prepared: list[Incoming], admit: Admit) -> Steps[list[Outcome]]:
     """Admit incoming items one after the other, in one transaction."""
     outcomes = []
-    for new in incomings:
+    for new in prepared:
         outcome = yield from admit(tr, new)
         outcomes.append(outcome)
     return outcomes

@@ -71,7 +71,7 @@ class Going:
         self.deleted.clear()
 
 
-class Room:
+class Capacity:
     """The limits of one queue.
 
     Args:
@@ -191,7 +191,7 @@ class Room:
         return gone
 
     def _to_drop(self, tr: Transaction, wanted: int, going: Going) -> Steps[list[Standing]]:
-        """Return at least `wanted` items in the order in which to drop them; fewer if the others are leased.
+        """Return at least `wanted` items, the first to drop first. Return fewer if the others are leased.
 
         It reads one rank after the other, from the least urgent on. Without an order, all items have the same rank.
         """

@@ -26,7 +26,7 @@ from ..leases._stats import LeaseStats
 from ._functions import Functions
 from ._index import SmartIndex
 from ._messages import MESSAGE_ERRORS, Messages
-from ._orphans import keys_of, others_beside, strays
+from ._orphans import keys_of, orphans, other_dependent_keys
 from ._recipients import Recipients
 from ._scanning import position_of
 
@@ -94,7 +94,7 @@ def _problems(tr: Transaction | Database, layout: Layout, index: SmartIndex, mes
         if state == "dead":
             continue
         try:
-            beside = set(layout.beside_keys(notes_of(row.value).beside, packed))
+            beside = set(layout.dependent_keys(notes_of(row.value).beside, packed))
         except FormatError:
             continue  # the queue's own check reports it
         allowed |= beside
@@ -110,8 +110,8 @@ def _problems(tr: Transaction | Database, layout: Layout, index: SmartIndex, mes
     problems += [
         f"The index has an entry of {_told(layout, index, key)}, which is no such item's." for key in found - wanted
     ]
-    for name, space in others_beside(layout):
-        problems += strays(tr, layout, name, space, allowed)
+    for name, space in other_dependent_keys(layout):
+        problems += orphans(tr, layout, name, space, allowed)
     return problems
 
 

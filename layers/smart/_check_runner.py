@@ -20,7 +20,7 @@ from ._decisions import Asked, Decision, Replace
 from ._functions import Functions, Given, takes
 from ._messages import MESSAGE_ERRORS, Messages, MessageType
 from ._scanning import Found, position_of
-from ._time_limit import Overrun, within
+from ._time_limit import TimeLimitExceeded, within
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Answers:
     """The values of `last` that checks got."""
 
 
-class Asking:
+class CheckRunner:
     """Asks the items of one queue.
 
     Args:
@@ -121,7 +121,7 @@ class Asking:
         at = _At(found[0])
         try:
             within(self._seconds, partial(self._ask_all, new, found, now_us, last, answers, at))
-        except Overrun as error:
+        except TimeLimitExceeded as error:
             why = f"it did not return within {self._seconds} seconds"
             raise self._failed(at.one, new, why, at.function) from error
         if answers.asked and self._changed(new.message, new.payload):
@@ -178,14 +178,16 @@ class Asking:
         if not taken_over and not isinstance(answer, Decision):
             if inspect.iscoroutine(answer):
                 answer.close()
-            raise self._failed(one, new, f"it returned {answer!r}, which is no Decision")
+            raise self._failed(one, new, f"it returned {answer!r}, which is not a Decision")
         payload = self._taken_over(answer.message if taken_over else message, new, one, own)
         terms: Literal["own", "incoming"] = answer.terms if isinstance(answer, Replace) else "own"
         changed = payload != one.payload or terms == "incoming"
         if changed and not taken_over and answer is not Decision.ignore:
             raise self._failed(one, new, f"it changed its message and answered {str(answer)!r}, not 'ignore'")
         if changed and one.state == "leased":
-            raise self._failed(one, new, "it is leased, and changed its message: whoever works on it has it as it was")
+            raise self._failed(
+                one, new, "it is leased, and changed its message: its consumer still has the old message"
+            )
         answers.decision = Decision.ignore if taken_over else answer
         answers.by, answers.type = one, own
         answers.payload, answers.terms = payload if changed else None, terms
@@ -241,7 +243,7 @@ class Asking:
             self._answer(self._messages.decode(one.payload), copy, new, one, now_us, last)
             if self._changed(copy, new.payload):
                 raise self._failed(one, new, "it changed the newcomer")
-        raise self._failed(found[0], new, "it, or one behind it, changed the newcomer, and only sometimes")
+        raise self._failed(found[0], new, "it, or an item behind it, sometimes changed the incoming message")
 
     def _answer(self, message: Any, incoming: Any, new: Incoming, one: Found, now_us: int, last: bytes | None) -> Any:
         checker = self._checkers[self._messages.type_of(message).name]

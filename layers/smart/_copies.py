@@ -1,4 +1,4 @@
-"""Copies: the items that a recipient must fetch and confirm, and the names by which it confirms them."""
+"""Copies: the items that a recipient must fetch, and the names that it confirms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fdbqueue import Item, Position
 from fdbqueue.lowlevel import Layout, Steps, Subspace, Transaction, notes_of, pack
 
-from ..leases._transitions import Moves
+from ..leases._transitions import Transitions
 from ._recipients import Recipients
 from ._scanning import locate
 
@@ -97,7 +97,7 @@ class Copies:
         """Remove an item in any state; return whether it was there. The holder of a leased item loses its lease."""
         # Plain reads: a concurrent transaction that moves or takes the item conflicts with this one.
         for item in (yield from locate(tr, self._layout, [packed])):
-            moves = Moves(tr, self._layout)
+            moves = Transitions(tr, self._layout)
             moves.leave(item.state, packed, notes_of(item.stored))
             moves.vanish(packed, item.stored, counter)
             moves.finish()
@@ -136,7 +136,7 @@ def named_by(copy: object, position: object) -> Named | None:
     try:
         return Named(Position.parse(text), bytes.fromhex(version))
     except ValueError as error:
-        raise ValueError(f"{name!r} is no name of a copy, as `Copy.name` has it.") from error
+        raise ValueError(f"{name!r} is not the name of a copy: give `Copy.name`.") from error
 
 
 def said(what: object) -> tuple[str, Named | None]:

@@ -84,7 +84,7 @@ class Deadlines:
     """The deadlines of one smart queue.
 
     Args:
-        smart: the queue; its clock decides what is missed.
+        smart: the queue. Its clock decides whether a deadline is missed.
 
     >>> import fdbqueue
     >>> from fdbqueue.layers.leases import Leases

@@ -44,7 +44,9 @@ class Replace:
 
     def __post_init__(self) -> None:
         if self.terms not in ("own", "incoming"):
-            raise ValueError(f"terms is 'own' or 'incoming', whose headers, delay and rank stay; not {self.terms!r}.")
+            raise ValueError(
+                f"terms must be 'own' or 'incoming', not {self.terms!r}: it names the message whose terms stay."
+            )
 
 
 Answer: TypeAlias = Decision | Replace

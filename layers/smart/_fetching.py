@@ -24,7 +24,7 @@ from ..common._waiting import alarmed
 from ..leases._leases import Leases
 from ..leases._taking import EXPIRED_LIMIT, ITEM_BYTES, TAKE_BYTES, UNTAKEABLE, Predicate
 from ..leases._timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
-from ..leases._transitions import Moves, is_over
+from ..leases._transitions import Transitions, is_over
 from ._copies import Copies, Copy
 from ._scanning import position_of
 
@@ -91,7 +91,7 @@ class Fetching:
         due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
         number, _ = yield from self._copies.numbers(tr, recipient)
         overdue = yield from due
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout)
         try:
             if overdue:
                 _, settled = yield from fire_due(

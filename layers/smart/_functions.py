@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fdbqueue import CheckFailed, Position
 
 from ..leases._times import LONGEST_SECONDS
-from ._time_limit import Overrun, within
+from ._time_limit import TimeLimitExceeded, within
 
 if TYPE_CHECKING:
     from ._messages import MessageType
@@ -123,7 +123,7 @@ class Functions:
     ) -> Any:
         try:
             return within(self._seconds, call)
-        except Overrun as error:
+        except TimeLimitExceeded as error:
             why = f"it did not return within {self._seconds} seconds"
             raise failed(own.name, at[0], why, whose, position) from error
         except Exception as error:

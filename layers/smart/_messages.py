@@ -199,7 +199,7 @@ class Messages:
             found = None if found is None or found.cls is not None else found
         if found is None:
             raise CodecError(
-                f"{type(message).__name__} is no message of a registered type: {', '.join(self.types)}."
+                f"{type(message).__name__} is not a message of a registered type: {', '.join(self.types)}."
                 " A message is an object of a registered class, or a dict whose 'type' is that of a type without one."
             )
         return found
@@ -260,7 +260,9 @@ class Messages:
         if is_struct and (cls.__struct_config__.array_like or cls.__struct_config__.tag_field == "type"):
             raise TypeError(f"{cls.__name__} is array_like, or tagged as 'type': its type's name has no place.")
         if is_struct and cls.__struct_config__.forbid_unknown_fields:
-            raise TypeError(f"{cls.__name__} forbids unknown fields; its type's name is stored beside its own.")
+            raise TypeError(
+                f"{cls.__name__} forbids unknown fields. Allow them: a stored message also has its type's name."
+            )
         if "type" in (cls.__struct_encode_fields__ if is_struct else [field.name for field in dataclasses.fields(cls)]):
             raise TypeError(f"{cls.__name__} has a field 'type', where its type's name is stored.")
 
@@ -272,7 +274,7 @@ class Messages:
             if name not in self.types:
                 raise ValueError(f"The type {given.name!r} sees the type {name!r}, which is not registered.")
         if given.key is None and (given.sees.same_key or given.key_limit is not None):
-            raise ValueError(f"The type {given.name!r} sees, or is limited, by a key, but has none. Give it key=….")
+            raise ValueError(f"The type {given.name!r} uses a key in sees= or key_limit=, but has none. Give it key=….")
         for limit in (given.limit, given.key_limit):
             if limit is not None and limit.most > MOST_COUNTED:
                 raise ValueError(

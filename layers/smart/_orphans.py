@@ -19,7 +19,7 @@ from fdbqueue.lowlevel import (
 )
 
 
-def check_beside(tr: Transaction | Database, layout: Layout) -> list[str]:
+def check_dependent_keys(tr: Transaction | Database, layout: Layout) -> list[str]:
     """Return one sentence for each inconsistency.
 
     `SmartQueue.check` also checks that an item's index entry has the right type and key.
@@ -32,7 +32,7 @@ def check_beside(tr: Transaction | Database, layout: Layout) -> list[str]:
     return problems
 
 
-def strays(tr: Transaction | Database, layout: Layout, name: str, space: Subspace, named: set[bytes]) -> list[str]:
+def orphans(tr: Transaction | Database, layout: Layout, name: str, space: Subspace, named: set[bytes]) -> list[str]:
     """Return a sentence for each key of one kind that no item's notes name."""
     surplus = [key for key in keys_of(tr, space) if key not in named]
     return [f"The key {_told(layout, key)} of a {name} belongs to no item." for key in surplus]
@@ -46,7 +46,7 @@ def keys_of(tr: Transaction | Database, space: Subspace) -> Iterator[bytes]:
             yield row.key
 
 
-def others_beside(layout: Layout) -> tuple[tuple[str, Subspace], ...]:
+def other_dependent_keys(layout: Layout) -> tuple[tuple[str, Subspace], ...]:
     """Return the names and subspaces of dependent keys other than the index."""
     return ("deadline", layout.deadlines), ("copy", layout.copies), ("unsent", layout.unsent)
 
@@ -57,15 +57,15 @@ def _problems(tr: Transaction | Database, layout: Layout) -> list[str]:
         if state == "dead":
             continue
         try:
-            named.update(layout.beside_keys(notes_of(row.value).beside, packed))
+            named.update(layout.dependent_keys(notes_of(row.value).beside, packed))
         except FormatError:
             continue  # the queue's own check reports it
     entries = set(keys_of(tr, layout.smart))
     begin: bytes = layout.smart.key()
     missing = sorted(key for key in named - entries if key.startswith(begin))
     problems = [f"The smart index has no {_told(layout, key)}, which its item's notes name." for key in missing]
-    for name, space in (("smart index", layout.smart), *others_beside(layout)):
-        problems += strays(tr, layout, name, space, named)
+    for name, space in (("smart index", layout.smart), *other_dependent_keys(layout)):
+        problems += orphans(tr, layout, name, space, named)
     return problems
 
 

@@ -40,8 +40,8 @@ Limits
     registered then, and the names of its former copies confirm nothing. A position names the copy that was fetched
     last, with any values.
 
-    A bare confirmation that comes again after the next fetch confirms the next copy. So name the copy wherever a
-    message can come twice. Fetches by a process with an older version are not recorded: reset its recipient, or name
+    A bare confirmation that comes again after the next fetch confirms the next copy. So name the copy if a
+    message can arrive twice. Fetches by a process with an older version are not recorded: reset its recipient, or name
     the copies. Items from a plain `Queue.enqueue` have no recipients.
 
 Source
@@ -316,9 +316,9 @@ class Resend:
         packed = bytes(noted)
         if packed == SEVERAL:
             raise ValueError(
-                f"{recipient!r} has fetched several copies from {self!r}, and a confirmation that names none could mean"
-                " any of them. Name the copy: confirm(…, copy=copy.name), or let the type's confirms return"
-                " (recipient, name). After a reset it can go without again, one copy at a time."
+                f"{recipient!r} has fetched several copies from {self!r}: a confirmation without a name is ambiguous."
+                " Name the copy: confirm(…, copy=copy.name), or let the type's confirms return"
+                " (recipient, name). After a reset no name is needed, one copy at a time."
             )
         return packed if (yield from self._copies.is_fetched(tr, number, packed)) else None
 

@@ -15,12 +15,12 @@ from ..common._composing import QueueWithLeases, leases_of
 from ..common._levels import PRIORITY, Levels
 from ..leases._leases import Leases
 from ..leases._times import check_timeout, check_waits, positive, visible_at
-from ..staged._dequeueing import Dequeueing
+from ..staged._delivery import Delivery
 from ._admitting import Admitting, Terms
 from ._batches import Batches, admit_all
-from ._capacity import Room
+from ._capacity import Capacity
 from ._check import SmartStats, check_smart, read_smart_stats
-from ._check_runner import Asking, Incoming
+from ._check_runner import CheckRunner, Incoming
 from ._copies import said
 from ._decisions import Decision, Outcome
 from ._functions import NEW, failed
@@ -104,17 +104,17 @@ class SmartQueue(QueueWithLeases[Any]):
         self.resend = Resend(self.leases)
         """The recipients that fetch copies and confirm them."""
         self._index = SmartIndex(self.queue.layout)
-        self._room = Room(self.leases, self._index, limit)
-        self._asking = Asking(self.queue, self.messages, seconds=check_seconds, debug=debug)
+        self._capacity = Capacity(self.leases, self._index, limit)
+        self._check_runner = CheckRunner(self.queue, self.messages, seconds=check_seconds, debug=debug)
         self._admitting = Admitting(
             self.queue,
             self._index,
-            self._asking,
-            self._room,
+            self._check_runner,
+            self._capacity,
             Recipients(self.queue.layout),
             Bounds(max_items, max_bytes),
         )
-        self._dequeueing = Dequeueing(self.leases)
+        self._delivery = Delivery(self.leases)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(SmartQueue, **self._given), (self.leases,)
@@ -164,7 +164,7 @@ class SmartQueue(QueueWithLeases[Any]):
             check_waits(tr)
         terms = self._terms(priority, delay, at, ttl, headers)
         check_timeout(timeout)
-        new = self._newcomer(message)
+        new = self._incoming(message)
         return (yield from self._enqueue(tr, new, terms, timeout))
 
     @verb
@@ -200,10 +200,10 @@ class SmartQueue(QueueWithLeases[Any]):
         admit = partial(self._admit, terms=terms)
         if is_database(tr):
             alone = partial(self._enqueue, tr, terms=terms, timeout=timeout)
-            batches = Batches(self.queue, self._newcomer, admit, alone)
+            batches = Batches(self.queue, self._incoming, admit, alone)
             return (yield from batches.enqueue(cast(Database, tr), messages))
-        incomings = [self._newcomer(message) for message in messages]
-        return (yield from admit_all(cast(Transaction, tr), incomings, admit))
+        prepared = [self._incoming(message) for message in messages]
+        return (yield from admit_all(cast(Transaction, tr), prepared, admit))
 
     @verb
     def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
@@ -221,7 +221,7 @@ class SmartQueue(QueueWithLeases[Any]):
     @verb
     def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item]]:
         """Take up to `limit` first items out, in order; otherwise as `dequeue`."""
-        return (yield from self._dequeueing.take_out(tr, limit=limit))
+        return (yield from self._delivery.dequeue(tr, limit=limit))
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[SmartStats]:
@@ -243,8 +243,8 @@ class SmartQueue(QueueWithLeases[Any]):
         """
         return check_smart(tr, self.leases, self._index, self.messages)
 
-    def _newcomer(self, message: Any) -> Incoming:
-        return self._asking.incoming(message, self.leases.now_us())
+    def _incoming(self, message: Any) -> Incoming:
+        return self._check_runner.incoming(message, self.leases.now_us())
 
     def _terms(
         self,
@@ -277,7 +277,7 @@ class SmartQueue(QueueWithLeases[Any]):
                 limit = cast(Limit, error.limit)
                 if limit.when_full != "wait" or not is_database(tr) or (left is not None and left <= 0):
                     raise
-                yield from self._room.wait(cast(Database, tr), new, limit, left)
+                yield from self._capacity.wait(cast(Database, tr), new, limit, left)
 
     def _admit(self, tr: Transaction, new: Incoming, terms: Terms) -> Steps[Outcome]:
         if new.type.confirms is not None:
@@ -286,7 +286,7 @@ class SmartQueue(QueueWithLeases[Any]):
 
     def _confirm(self, tr: Transaction, new: Incoming) -> Steps[Outcome]:
         """Confirm a copy: its item decides "ignore and delete", and no other item is asked."""
-        what = self._asking.functions.confirms(new.type, new.message)
+        what = self._check_runner.functions.confirms(new.type, new.message)
         try:
             recipient, named = said(what)
         except (TypeError, ValueError) as error:

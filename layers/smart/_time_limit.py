@@ -21,19 +21,19 @@ T = TypeVar("T")
 _LOOK_SECONDS = 0.05
 
 
-class Overrun(BaseException):
+class TimeLimitExceeded(BaseException):
     """Raised in a thread whose time is over; `except Exception` does not catch it."""
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """Return the result of a call; raise `Overrun` in it if it has not returned after `seconds`.
+    """Return the result of a call; raise `TimeLimitExceeded` in it if it has not returned after `seconds`.
 
     >>> def loop():
     ...     while True:
     ...         pass
     >>> try:
     ...     within(0.05, loop)
-    ... except Overrun:
+    ... except TimeLimitExceeded:
     ...     print("stopped")
     stopped
     """
@@ -47,10 +47,10 @@ def within(seconds: float, call: Callable[[], T]) -> T:
         limit.running = False
         try:
             limit.settle()
-        except Overrun:
+        except TimeLimitExceeded:
             limit.settle()  # another exception may be pending
     if limit.stopped:
-        raise Overrun
+        raise TimeLimitExceeded
     return result
 
 
@@ -68,15 +68,17 @@ class TimeLimit:
         self.stopped = False
 
     def stop_if_due(self, now: float) -> None:
-        """Raise `Overrun` in the thread if its time is over, and repeatedly while it goes on."""
+        """Raise `TimeLimitExceeded` in the thread if its time is over, and repeatedly while it goes on."""
         with self._lock:
             if self.running and now >= self.due:
                 self.stopped = True
                 self.due = now + self._seconds
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._ident), ctypes.py_object(Overrun))
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._ident), ctypes.py_object(TimeLimitExceeded)
+                )
 
     def settle(self) -> None:
-        """Make the interpreter raise a pending `Overrun` here, if there is one.
+        """Make the interpreter raise a pending `TimeLimitExceeded` here, if there is one.
 
         It must not arrive later, in other code. It must not be withdrawn either: Python up to 3.12 then looks for it
         for ever, at every step of every thread, and never ends in a traced thread.

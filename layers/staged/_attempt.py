@@ -9,7 +9,8 @@ from fdbqueue.lowlevel import NOT_COMMITTED, FDBError, Future, Transaction
 
 from ..common._batcher import Alarm, PendingCall
 from ..common._waiting import Promise
-from ._delivery import ITEMS_AT_ONCE, Allotment, Got
+from ._allotments import Allotment, Got
+from ._delivery import ITEMS_AT_ONCE
 from ._prefetch import Prefetch
 from ._requests import Request, Wish, granted_us
 
@@ -55,7 +56,7 @@ class Attempt:
     """The keys of grants that it removed."""
     foresight: Prefetch | None = None
     """The prediction that holds if it commits."""
-    bell: Promise = field(default_factory=Promise)
+    changed: Promise = field(default_factory=Promise)
     """Kept by later calls that do not wait."""
 
     def asks(self) -> bool:

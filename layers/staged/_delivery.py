@@ -7,14 +7,16 @@ back into their own places.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import replace as changed
 from itertools import islice
+from typing import cast
 
 from msgspec.structs import replace
 
-from fdbqueue import CheckFailed, CodecError, FormatError, Item, Position
+from fdbqueue import CodecError, FormatError, Item, Position
 from fdbqueue.lowlevel import (
-    NO_NOTES,
+    AdaptiveLimit,
+    Database,
     KeyValue,
     Notes,
     Steps,
@@ -24,21 +26,24 @@ from fdbqueue.lowlevel import (
     finished,
     has_notes,
     is_chunked,
+    is_database,
     keep_out,
     notes_of,
     pack,
+    reopen_outcome,
     rows,
     started,
+    write_chunks,
 )
 
 from ..leases._head import Head
 from ..leases._holding import read_leased
-from ..leases._lease import Disposition, Lease, LeaseHandle
+from ..leases._lease import Disposition, Lease, LeaseHandle, lease_of
 from ..leases._leases import Leases
 from ..leases._taking import UNTAKEABLE, LifeOver, Predicate
 from ..leases._timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
-from ..leases._times import seconds_or_none
-from ..leases._transitions import Moves, at_rest, is_over
+from ..leases._transitions import Transitions, at_rest, is_over
+from ._allotments import Allotment, Got, HeadRead, Served
 
 ITEMS_AT_ONCE = 256
 """Most items that one transaction takes."""
@@ -51,66 +56,6 @@ TRY_AGAIN_LOOKS = 64
 """After it found timers, a process reads timers and items separately, except once in so many looks. The timers may be
 gone for good."""
 TOKEN_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Got:
-    """An item that this process took from the head."""
-
-    given: Item | Lease
-    """The item or lease that its caller gets."""
-    packed: bytes
-    """Its packed position."""
-    stored: bytes
-    """Its stored bytes while it was available."""
-    notes: Notes
-    """Its notes at that time."""
-    lent: Notes = NO_NOTES
-    """Its notes now, if it is leased."""
-
-
-@dataclass(slots=True)
-class Allotment:
-    """How many items one request or process gets."""
-
-    wanted: int
-    duration_us: int
-    """The duration of the leases; 0: the items are taken out."""
-    consumer: str
-    own: bool = False
-    """Whether this process decodes and gets the items; else they are leased by their handles."""
-    got: list[Got] = field(default_factory=list)
-    handles: list[LeaseHandle] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class HeadRead:
-    """A read of the head that is under way."""
-
-    now_us: int
-    due: Steps[list[KeyValue]] | None
-    """The read of due timers; None: they are read together with the head."""
-    limit: int
-    """Most items to read."""
-    head: Steps[list[KeyValue]]
-    rows: list[KeyValue] = field(default_factory=list)
-    """The same items, if nothing else is in front of them."""
-
-
-@dataclass(slots=True)
-class Served:
-    """What one transaction did."""
-
-    items: int = 0
-    """How many items were taken."""
-    wrote: bool = False
-    """Whether anything was written."""
-    drained: bool = False
-    """Whether no item is left behind the taken ones."""
-    again: bool = False
-    """Whether one transaction could not clear all due timers and expired items, so that another one must look."""
-    error: CodecError | FormatError | CheckFailed | None = None
-    """Why the first item can't be read, if it is this process's own to read. The item stays in its place."""
 
 
 class Delivery:
@@ -212,7 +157,7 @@ class Delivery:
         """
         now_us, seen = look.now_us, look.limit
         limit = min(most, sum(allotment.wanted for allotment in allotments))
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout, now_us)
         served = Served()
         try:
             overdue, found = yield from self.see(tr, look)
@@ -272,17 +217,13 @@ class Delivery:
             tr.add_read_conflict_range(begin, row.key)
             begin = row.key + b"\x00"
         tr.add_read_conflict_range(begin, own[-1].key + b"\x00")
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout)
         token = os.urandom(TOKEN_BYTES)
         for row, position, notes, item, allotment in opened:
             packed = self._layout.available.packed(row.key)
             tr.clear(row.key)  # only this key: claims of items behind it read the gap after it
             moves.leave_available(packed, notes, cleared=True)
-            if item is not None:
-                allotment.got.append(self._own(moves, item, packed, row.value, notes, allotment, token, look.now_us))
-            else:
-                self._lend(moves, packed, row.value, notes, allotment, token, look.now_us)
-                allotment.handles.append(LeaseHandle(position, token))
+            yield from self._give_to(tr, moves, row, position, item, notes, allotment, token, look.now_us)
         moves.finish()
         return True
 
@@ -312,8 +253,27 @@ class Delivery:
         [item] = yield from self._queue.take_rows(tr, [row])
         return Got(item, self._layout.available.packed(row.key), row.value, notes_of(row.value))
 
-    def take_out(self, tr: Transaction, *, limit: int) -> Steps[list[Item]]:
-        """Fire all due timers, and then take out up to `limit` first items."""
+    def dequeue(self, tr: Transaction | Database, *, limit: int) -> Steps[list[Item]]:
+        """Take up to `limit` items out, in the head's order, after due timers were fired.
+
+        Returns fewer if it can't read so many in time.
+
+        Raises:
+            FormatError, CodecError: the first item can't be read; it stays in its place.
+        """
+        if limit < 1:
+            raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
+        portion = AdaptiveLimit(limit)
+
+        def body(tr: Transaction) -> Steps[list[Item]]:
+            return self._take_out(tr, portion.limit)
+
+        items = yield from self._queue.transact(tr, body, on_retry=portion.note)
+        if not items and not is_database(tr):
+            self._leases.head.found_nothing(cast(Transaction, tr))
+        return items
+
+    def _take_out(self, tr: Transaction, limit: int) -> Steps[list[Item]]:
         while True:
             allotment = Allotment(limit, 0, "", own=True)
             served = yield from self.take(tr, self.look(tr, limit=limit), [allotment])
@@ -332,7 +292,7 @@ class Delivery:
         # With conflicts: of a reclaim and this transaction, only one commits.
         by_place = {pack(lease.position): lease for lease in granted}
         found = yield from read_leased(tr, self._layout.leased, sorted(by_place))
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout, now_us)
         asked = False
         got: list[Got] = []
         readable = True
@@ -384,7 +344,7 @@ class Delivery:
             except (CodecError, FormatError):
                 return None
             before = at_rest(replace(notes, attempt=notes.attempt - 1))
-            got.append(Got(_lease(item, notes), packed, stored, before, notes))
+            got.append(Got(lease_of(item, notes), packed, stored, before, notes))
         return got
 
     def put_back(self, tr: Transaction, unclaimed: list[Got]) -> Steps[None]:
@@ -394,17 +354,18 @@ class Delivery:
         each.
         """
         now_us = self._leases.now_us()
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout, now_us)
         yield from moves.ask()
         leased = []
         for got in unclaimed:
             if isinstance(got.given, Lease):
                 leased.append((got, tr.get(self._layout.leased.key(got.packed))))
             else:
+                yield from reopen_outcome(tr, self._layout, got.packed, got.notes)
                 stored = self._write_chunks(tr, got) if is_chunked(got.stored) else got.stored
                 fate = moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
                 if fate is not Disposition.expired:
-                    moves.set_beside(got.packed, got.notes)
+                    moves.set_dependent(got.packed, got.notes)
                 moves.tally("dequeued", -1)
         for got, read in leased:
             value = yield read
@@ -422,7 +383,7 @@ class Delivery:
     def _give(
         self,
         tr: Transaction,
-        moves: Moves,
+        moves: Transitions,
         found: list[KeyValue],
         allotments: list[Allotment],
         served: Served,
@@ -454,7 +415,7 @@ class Delivery:
         return dealt
 
     def _give_one(
-        self, tr: Transaction, moves: Moves, row: KeyValue, allotment: Allotment, token: bytes, now_us: int
+        self, tr: Transaction, moves: Transitions, row: KeyValue, allotment: Allotment, token: bytes, now_us: int
     ) -> Steps[bool]:
         """Give an item to an allotment. Return False if the item's life was over."""
         notes, packed = notes_of(row.value), self._layout.available.packed(row.key)
@@ -471,14 +432,34 @@ class Delivery:
             moves.leave_available(packed, notes, cleared=True)
             moves.vanish(packed, row.value, "expired")
             return False
-        if allotment.own and item is not None:
-            moves.leave_available(packed, notes, cleared=True)
-            allotment.got.append(self._own(moves, item, packed, row.value, notes, allotment, token, now_us))
-        else:
-            moves.leave_available(packed, notes, cleared=True)
-            self._lend(moves, packed, row.value, notes, allotment, token, now_us)
-            allotment.handles.append(LeaseHandle(position, token))
+        moves.leave_available(packed, notes, cleared=True)
+        own = item if allotment.own else None
+        yield from self._give_to(tr, moves, row, position, own, notes, allotment, token, now_us)
         return True
+
+    def _give_to(
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        row: KeyValue,
+        position: Position,
+        item: Item | None,
+        notes: Notes,
+        allotment: Allotment,
+        token: bytes,
+        now_us: int,
+    ) -> Steps[None]:
+        """Take an item out or lease it for an allotment, which gets `item` or, if that is None, its handle."""
+        packed, stored = self._layout.available.packed(row.key), row.value
+        custody = self._leases.retry.custody
+        if custody is not None and allotment.duration_us:
+            stored, value = yield from custody.lend(tr, stored, now_us)
+            item = None if item is None else changed(item, value=value)
+        if item is not None:
+            allotment.got.append(self._own(moves, item, packed, stored, notes, allotment, token, now_us))
+        else:
+            self._lend(moves, packed, stored, notes, allotment, token, now_us)
+            allotment.handles.append(LeaseHandle(position, token))
 
     def _item(self, tr: Transaction, position: Position, stored: bytes, allotment: Allotment) -> Steps[Item]:
         item = yield from self._queue.item(tr, position, stored)
@@ -488,7 +469,7 @@ class Delivery:
 
     def _own(
         self,
-        moves: Moves,
+        moves: Transitions,
         item: Item,
         packed: bytes,
         stored: bytes,
@@ -501,10 +482,17 @@ class Delivery:
             moves.vanish(packed, stored, "dequeued")
             return Got(item, packed, stored, notes)
         lent = self._lend(moves, packed, stored, notes, allotment, token, now_us)
-        return Got(_lease(item, lent), packed, stored, notes, lent)
+        return Got(lease_of(item, lent), packed, stored, notes, lent)
 
     def _lend(
-        self, moves: Moves, packed: bytes, stored: bytes, notes: Notes, allotment: Allotment, token: bytes, now_us: int
+        self,
+        moves: Transitions,
+        packed: bytes,
+        stored: bytes,
+        notes: Notes,
+        allotment: Allotment,
+        token: bytes,
+        now_us: int,
     ) -> Notes:
         expires_at_us = now_us + allotment.duration_us
         lent = replace(
@@ -516,20 +504,5 @@ class Delivery:
     def _write_chunks(self, tr: Transaction, got: Got) -> bytes:
         """Write a large item's chunks again, and return its envelope."""
         payload = self._queue.encode(got.given.value)
-        for number, chunk in enumerate(chunks_of(payload)):
-            tr.set(self._layout.chunk_key(got.given.position, number), chunk)
+        write_chunks(tr, self._layout, got.given.position, chunks_of(payload))
         return envelope(payload, got.given.headers)
-
-
-def _lease(item: Item, notes: Notes) -> Lease:
-    return Lease(
-        item.position,
-        item.value,
-        item.headers,
-        notes.token,
-        notes.expires_at_us / 1e6,
-        notes.attempt,
-        notes.consumer,
-        notes.error,
-        seconds_or_none(notes.ttl_at_us),
-    )

@@ -10,18 +10,14 @@ enqueue changes, and the timers. When it wakes, it fulfills the sleeping request
 
 from __future__ import annotations
 
-import math
-import os
 import random
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from fdbqueue.lowlevel import (
     COMMIT_UNKNOWN_RESULT,
     NOT_COMMITTED,
-    RANDOM_BYTES,
     TRANSACTION_TOO_OLD,
     AdaptiveLimit,
     Database,
@@ -37,11 +33,13 @@ from ..common._batcher import Alarm, Batcher
 from ..leases._head import Head
 from ..leases._lease import LeaseHandle
 from ..leases._leases import Leases
+from ._allotments import Allotment, Got, HeadRead, Served
 from ._attempt import Attempt, Caller, Contended, ContentionStats, Leave, Unforeseen, Want, share_of, wanted_by
-from ._delivery import ITEMS_AT_ONCE, Allotment, Delivery, Got, HeadRead, Served
+from ._delivery import ITEMS_AT_ONCE, Delivery
+from ._head_state import Event, Hints, Place, StallDetector, State
 from ._recent_leases import RecentLeases
-from ._requests import REQUEST_SECONDS, Request, Requests, Wish, granted_us
-from ._stall_detector import StallDetector
+from ._registrar import Registrar
+from ._requests import REQUEST_SECONDS, Request, Requests, granted_us
 from ._uncontended import Uncontended
 from ._versions import OwnVersion, RecentVersion
 
@@ -53,19 +51,21 @@ TAKEOVER_SECONDS = 0.25
 """Seconds after which another process fulfills a request that has not moved although items are available."""
 AFTERMATH_SECONDS = 0.1
 """A process that met others within this time registers at once. It need not win a conflict to be noticed."""
-_WATCHED = ("enqueued", "leased", "dead")
-"""The counters that change whenever an item becomes available, except by a timer."""
+_WATCHED = ("enqueued", "leased", "dead", "returned")
+"""The counters that change whenever an item becomes available, except by a timer that was set before."""
 
 
 class HeadCoordinator(Batcher[Want, list[Got]]):
     """Serves the calls of one process for items of one queue in one database, for one duration of leases.
+
+    The state of the process decides what its next transaction does (`_head_state.py`).
 
     Args:
         leases: the leases of the queue.
         duration_us: the duration of the leases that the calls want; 0: the calls take items out.
         consumer: the name of the consumer that takes the leases.
         contention_stats: counts looks and conflicts.
-        remembered: the recent leases of this process, shared with its other calls.
+        recent_leases: the recent leases of this process, shared with its other calls.
         version: the version that this process saw last.
         announce: called with the number of callers that got leases at the same time, and may ack them at once.
     """
@@ -77,38 +77,29 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         duration_us: int,
         consumer: str,
         contention_stats: ContentionStats,
-        remembered: RecentLeases,
+        recent_leases: RecentLeases,
         version: RecentVersion,
         announce: Callable[[int], None],
     ) -> None:
         super().__init__()
         self._leases = leases
-        self._queue = leases.queue
-        self._requests = Requests(leases.layout)
-        self._serving = Delivery(leases)
         self._duration_us = duration_us
         self._consumer = consumer
-        self._client = os.urandom(RANDOM_BYTES)
-        self._registrations = 0
-        self._request: Request | None = None
-        self._registered_at = 0
-        self._own_version = OwnVersion()
-        self._rests = False
-        self._contended = False
-        self._swept = False
-        self._pause = TAKEOVER_SECONDS
-        self._standstill = StallDetector()
-        self._fulfilled = 1
-        self._reach = 1
-        self._met = -math.inf
-        self._ahead = True
-        self._first_attempt = True
-        self._portion = AdaptiveLimit(ITEMS_AT_ONCE)
-        self._version = version
         self._announce = announce
-        self._alone = Uncontended(self._serving, leases.layout, self._requests.begin)
-        self._meetings = contention_stats
-        self._remembered = remembered
+        self._requests = Requests(leases.layout)
+        self._registrar = Registrar(leases, self._requests, duration_us=duration_us, consumer=consumer)
+        self._delivery = Delivery(leases)
+        self._uncontended = Uncontended(self._delivery, leases.layout, self._requests.begin)
+        self._place = Place()
+        self._hints = Hints()
+        self._stall_detector = StallDetector()
+        self._adaptive_limit = AdaptiveLimit(ITEMS_AT_ONCE)
+        self._version = version
+        self._own_version = OwnVersion()
+        self._retried = False
+        """Whether the present transaction is not the first attempt."""
+        self._contention_stats = contention_stats
+        self._recent_leases = recent_leases
 
     def serve(self, leader: Caller) -> Steps[Alarm | None]:
         try:
@@ -123,34 +114,30 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
 
     def dismiss(self, db: Database) -> Steps[None]:
         """Withdraw the request, and put back the items that were granted meanwhile."""
-        request, self._request, self._contended = self._request, None, False
+        request, self._place = self._place.request, self._place.after(Event.dismissed)
         if request is not None:
-            yield from self._queue.transact(db, lambda tr: self._withdraw(tr, request))
+            yield from self._leases.queue.transact(db, lambda tr: self._withdraw(tr, request))
 
     def joined(self, ticket: Caller) -> None:
         """Make the leader look again for a call that does not wait. The leader may be resting on an empty queue."""
         if not ticket.leads and not ticket.argument.patient:
-            self.line.ring()
+            self.line.wake()
 
     def unclaimed(self, ticket: Caller) -> Steps[None]:
         yield from self._put_back(ticket.db, ticket.result or [])
 
     def _serve(self, db: Database) -> Steps[Alarm | None]:
-        if self._request is None:
+        if self._place.request is None:
             yield from self.line.gather()
-        self._alone.guessed = False
-        if self._request is None or not self._rests:  # a resting request keeps a reduced limit
-            self._portion = AdaptiveLimit(ITEMS_AT_ONCE)
-        lately = time.monotonic() - self._met <= AFTERMATH_SECONDS
-        if self._request is not None:
-            body = self._look if self._rests else self._claim
-        else:
-            body = self._register_at_once if self._contended or lately else self._direct
-        self._first_attempt = True
+        self._uncontended.guessed = False
+        if self._place.state is not State.waiting:  # a waiting request keeps a reduced limit
+            self._adaptive_limit = AdaptiveLimit(ITEMS_AT_ONCE)
+        lately = time.monotonic() - self._hints.met <= AFTERMATH_SECONDS
+        self._retried = False
         try:
-            turn = yield from self._queue.transact(db, body, on_retry=self._on_retry)
+            turn = yield from self._leases.queue.transact(db, self._body(lately), on_retry=self._on_retry)
         except Contended:
-            self._contended = True
+            self._advance(Event.conflict)
             return None
         except Unforeseen:
             return None
@@ -160,37 +147,56 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             if self._duration_us or lately or turn.wish is not None or turn.foresight is not None:
                 turn.version = turn.tr.get_committed_version()
             if turn.foresight is not None:
-                self._alone.committed(turn.foresight, turn.version)
-            self._remembered.forget_grants(turn.old_grants)
+                self._uncontended.committed(turn.foresight, turn.version)
+            self._recent_leases.forget_grants(turn.old_grants)
         self._version.note(turn.version)
         if self._duration_us:
-            self._remembered.add(turn.version, turn.got)
+            self._recent_leases.add(turn.version, turn.got)
         if turn.wish is not None and turn.stamp is not None:
-            turn.request = yield from self._registered(db, turn.stamp, turn.wish)
-            self._registered_at = self._own_version.of(turn.version)
-            self._rests = self._is_served()
-        if self._request is not None and turn.request is None:
-            self._contended = False
-        self._request = turn.request
+            request = yield from self._requests.registered(self._leases.queue, db, turn.stamp, turn.wish)
+            self._hints.read_at = self._own_version.of(turn.version)
+            self._advance(Event.registered, request)
+        elif turn.request is not None:
+            self._place = self._place.renewed(turn.request)
+        elif self._place.request is not None:
+            self._advance(Event.fulfilled)
         yield from self._deal(db, turn)
         return turn.alarm
 
+    def _body(self, lately: bool) -> Callable[[Transaction], Steps[Attempt]]:
+        """Return what the next transaction does."""
+        match self._place.state:
+            case State.direct:
+                return self._register_at_once if lately else self._direct
+            case State.registering:
+                return self._register_at_once
+            case State.claiming:
+                return self._claim
+            case State.waiting:
+                return self._look
+
+    def _advance(self, event: Event, request: Request | None = None) -> None:
+        self._place = self._place.after(event, request=request, claims=self._claims())
+
+    def _claims(self) -> bool:
+        """Return whether each process takes its own items. Otherwise the first in order fulfills all requests."""
+        return not self._delivery.large and type(self._leases.head) is Head
+
     def _on_retry(self, error: FDBError) -> None:
-        self._first_attempt = False
-        self._meetings.note(error)
-        self._portion.note(error)
-        guessed, self._alone.guessed = self._alone.guessed, False
+        self._retried = True
+        self._contention_stats.note(error)
+        self._adaptive_limit.note(error)
+        guessed, self._uncontended.guessed = self._uncontended.guessed, False
         if guessed:
-            self._alone.was_wrong()
+            self._uncontended.was_wrong()
             if predicates.retryable_not_committed(error):
                 raise Unforeseen
         if error.code == TRANSACTION_TOO_OLD:
             self._own_version.was_refused()
         if error.code == NOT_COMMITTED:
-            self._met = time.monotonic()
-            if self._request is not None or not self._contended:
+            self._hints.met = time.monotonic()
+            if self._place.state is not State.registering:
                 # Another process took these items, or served this process as well. This process looks at once.
-                self._rests = self._is_served()
                 raise Contended
 
     def _deal(self, db: Database, turn: Attempt) -> Steps[None]:
@@ -216,13 +222,13 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             for caller in turn.callers:
                 if not caller.argument.patient:
                     self.line.settle(caller, [])
-        if turn.nothing or turn.drained:
-            # A call that still waits does so with a request.
-            self._contended = any(caller.argument.patient for caller in self.line.waiting())
+        emptied = (turn.nothing or turn.drained) and self._place.state is State.direct
+        if emptied and any(caller.argument.patient for caller in self.line.waiting()):
+            self._advance(Event.starved)
 
     def _put_back(self, db: Database, got: list[Got]) -> Steps[None]:
         if got:
-            yield from self._queue.transact(db, lambda tr: self._serving.put_back(tr, got))
+            yield from self._leases.queue.transact(db, lambda tr: self._delivery.put_back(tr, got))
 
     def _direct(self, tr: Transaction) -> Steps[Attempt]:
         """Fulfill the registered requests, and take items for our own callers behind them, without a request."""
@@ -232,22 +238,22 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         standing: list[Request] = []
         # This process has met no other one lately, and expects neither requests nor timers.
         if limit == 1 and not self._duration_us:
-            look = yield from self._alone.take(tr, turn)
+            look = yield from self._uncontended.take(tr, turn)
             if turn.got:
                 return turn
         else:
-            look = yield from self._serving.look_alone(tr, self._requests.begin, limit=limit)
+            look = yield from self._delivery.look_alone(tr, self._requests.begin, limit=limit)
         if look is None:
             # By snapshot: a request that is registered while this commits is behind this transaction.
             reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
-            look = self._serving.look(tr, limit=limit)
+            look = self._delivery.look(tr, limit=limit)
             standing = yield from reading
         if len(standing) == REQUESTS_AT_ONCE:  # there may be more, also in front of this call
             return (yield from self._register(tr))
         live = [one for one in standing if one.wish.expires_at_us > look.now_us]
         dead = [one for one in standing if one not in live]
         if standing:
-            self._met = time.monotonic()
+            self._hints.met = time.monotonic()
         served = yield from self._fulfill(tr, turn, look, None, live, dead)
         turn.nothing = not turn.got and served.drained
         if not served.wrote and not dead:
@@ -258,48 +264,28 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         """Register a request without a look for other processes first."""
         # Only at the first attempt. A later attempt may have read the commit marker already, and then has a read
         # version. A version that was seen meanwhile does not help it.
-        recent = self._version.take() if self._first_attempt else 0
-        if recent and self._swept:
+        recent = 0 if self._retried else self._version.take()
+        if recent and self._registrar.swept:
             tr.set_read_version(recent)
         return (yield from self._register(tr))
 
     def _register(self, tr: Transaction) -> Steps[Attempt]:
         """Register a request behind all earlier ones, by a blind write."""
         turn = Attempt(tr, self.line.waiting())
-        if not self._swept:
-            self._swept = True
-            yield from self._requests.sweep_grants(tr, self._client, self._leases.now_us())
-        # Each registration has its own grant key. Work on an old grant never meets a new one.
-        self._registrations += 1
-        turn.old_grants = self._remembered.clear_grants(tr)
-        turn.wish = self._wish(turn)
-        turn.stamp = self._requests.register(tr, turn.wish)
-        self._pause = TAKEOVER_SECONDS
+        turn.wish, turn.stamp = yield from self._registrar.register(tr, wanted_by(turn.callers))
+        turn.old_grants = self._recent_leases.clear_grants(tr)
+        self._hints.pause = TAKEOVER_SECONDS
         return turn
 
-    def _wish(self, turn: Attempt) -> Wish:
-        expires_at_us = self._leases.now_us() + int(REQUEST_SECONDS * 1e6)
-        client = self._client + self._registrations.to_bytes(4, "big")
-        return Wish(client, wanted_by(turn.callers), expires_at_us, self._duration_us, self._consumer)
-
-    def _registered(self, db: Database, stamp: Future[Any], wish: Wish) -> Steps[Request]:
-        """Return our registered request."""
-        try:
-            return Request(self._requests.key(bytes((yield stamp))), wish)
-        except FDBError:
-            # Registration ended in commit_unknown_result, so its versionstamp is lost. Find the request by its client
-            # id.
-            return (yield from self._queue.read(db, partial(self._requests.find, wish=wish)))
-
     def _claim(self, tr: Transaction) -> Steps[Attempt]:
-        """Take the items that are assigned to our request, or collect what was granted to it.
+        """Take the items that are assigned to our request, or collect the leases granted to it.
 
         The requests in front of it take their own items.
         """
-        self._meetings.looks += 1
-        request = self._own_request()
+        self._contention_stats.looks += 1
+        request = self._place.own_request()
         turn = Attempt(tr, self.line.waiting(), request=request)
-        registered_at, self._registered_at = self._registered_at, 0
+        registered_at, self._hints.read_at = self._hints.read_at, 0
         grant_key = self._requests.grant_key(request.wish.client)
         granted = None
         if registered_at:
@@ -307,11 +293,11 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         else:
             granted = tr.get(grant_key)
         looking = started(
-            self._serving.look_behind(
+            self._delivery.look_behind(
                 tr,
                 self._requests.begin,
                 self._requests.end,
-                limit=max(self._reach, request.wish.wanted),
+                limit=max(self._hints.reach, request.wish.wanted),
                 others=REQUESTS_AT_ONCE,
             )
         )
@@ -322,14 +308,14 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         standing = self._requests.opened([row for row in found if row.key <= request.key])
         in_front = [one for one in standing if one.key < request.key]
         if in_front:
-            self._met = time.monotonic()
+            self._hints.met = time.monotonic()
         dead = [one for one in in_front if one.wish.expires_at_us <= look.now_us]
         if dead:
             for one in dead:
                 self._requests.remove(tr, one.key)
             return turn
         if standing and standing[-1].key == request.key:
-            stuck = self._standstill.stuck(in_front, TAKEOVER_SECONDS)
+            stuck = self._stall_detector.stuck(in_front, TAKEOVER_SECONDS)
             if stuck:
                 if (yield from self._serve_some(tr, look, stuck, [share_of(one) for one in stuck], [])):
                     return turn
@@ -339,7 +325,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
                     turn.request, turn.got = None, allotment.got
                     return turn
         # The request is gone or one of very many, or has no assigned item, or a plain take is not enough.
-        self._rests = True
+        self._advance(Event.unassigned)
         raise Leave(turn)
 
     def _serve_some(
@@ -354,10 +340,10 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         can't."""
         offset = sum(one.wish.wanted for one in in_front)
         end = offset + sum(allotment.wanted for allotment in allotments)
-        self._reach = min(end, REACH_ITEMS)
-        if end > REACH_ITEMS or self._portion.limit < ITEMS_AT_ONCE:
+        self._hints.reach = min(end, REACH_ITEMS)
+        if end > REACH_ITEMS or self._adaptive_limit.limit < ITEMS_AT_ONCE:
             return False
-        if not (yield from self._serving.take_own(tr, look, allotments, offset=offset)):
+        if not (yield from self._delivery.take_own(tr, look, allotments, offset=offset)):
             return False
         self._requests.go_past(tr, in_front)
         for one, allotment in zip(requests, allotments, strict=True):
@@ -367,18 +353,18 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return True
 
     def _look(self, tr: Transaction) -> Steps[Attempt]:
-        """Collect what was granted. Else fulfill if our request is the first in order, or else wait."""
-        self._meetings.looks += 1
-        request = self._own_request()
-        bell = self.line.new_bell()
-        turn = Attempt(tr, self.line.waiting(), request=request, bell=bell)
+        """Collect the granted leases. Else fulfill if our request is the first in order, or else wait."""
+        self._contention_stats.looks += 1
+        request = self._place.own_request()
+        changed = self.line.new_change()
+        turn = Attempt(tr, self.line.waiting(), request=request, changed=changed)
         grant_key = self._requests.grant_key(request.wish.client)
         # Plain reads: a process that fulfills, withdraws or collects this request at the same time conflicts with it.
         granted, own = tr.get(grant_key), tr.get(request.key)
         reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
         look = None
-        if self._ahead:
-            look = self._serving.look(tr, limit=self._at_most(max(self._fulfilled, wanted_by(turn.callers))))
+        if self._hints.is_first:
+            look = self._delivery.look(tr, limit=self._at_most(max(self._hints.fulfilled, wanted_by(turn.callers))))
         value = yield granted
         if value.present():
             yield from self._collect(tr, turn, grant_key, self._requests.granted(bytes(value)))
@@ -388,31 +374,21 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             raise Leave(turn)
         standing = yield from reading
         if len(standing) > 1:
-            self._met = time.monotonic()
+            self._hints.met = time.monotonic()
         return (yield from self._act(tr, turn, look, request, standing))
 
-    def _is_served(self) -> bool:
-        """Return whether the first request in order fulfills those behind it, instead of each process taking its own
-        items."""
-        return self._serving.large or type(self._leases.head) is not Head
-
-    def _own_request(self) -> Request:
-        if self._request is None:
-            raise RuntimeError("there is no request to look after")
-        return self._request
-
     def _collect(self, tr: Transaction, turn: Attempt, grant_key: bytes, granted: list[LeaseHandle]) -> Steps[None]:
-        """Take what was granted. Usable leases need no commit. (docs/adr/0076)"""
+        """Take the granted leases. Usable leases need no commit. (docs/adr/0076)"""
         turn.request = None
-        self._met = time.monotonic()
+        self._hints.met = time.monotonic()
         if self._duration_us == granted_us(self._duration_us):
-            good = yield from self._serving.accept(tr, granted, self._duration_us)
+            good = yield from self._delivery.accept(tr, granted, self._duration_us)
             if good is not None:
                 turn.got = good
                 turn.version = yield tr.get_read_version()
-                self._remembered.leave_grant(grant_key)
+                self._recent_leases.leave_grant(grant_key)
                 raise Leave(turn)
-        turn.got = yield from self._serving.collect(tr, granted, self._share(turn, None))
+        turn.got = yield from self._delivery.collect(tr, granted, self._share(turn, None))
         tr.clear(grant_key)
 
     def _act(
@@ -421,8 +397,8 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         now_us = self._leases.now_us()
         live = [one for one in standing if one.key == request.key or one.wish.expires_at_us > now_us]
         in_front = [one for one in live if one.key < request.key]
-        self._ahead = not in_front
-        if not in_front or self._standstill.stuck(in_front, TAKEOVER_SECONDS):
+        self._hints.is_first = not in_front
+        if not in_front or self._stall_detector.stuck(in_front, TAKEOVER_SECONDS):
             dead = [one for one in standing if one not in live]
             served = yield from self._fulfill(tr, turn, look, request, live, dead)
             if served.wrote or dead:
@@ -434,9 +410,9 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             turn.nothing = not (yield from self._leases.head.first(tr, limit=1))
         if turn.nothing and turn.asks():
             raise Leave(turn)  # these calls are answered first; the others look again
-        if request.wish.expires_at_us - now_us < REQUEST_SECONDS / 2 * 1e6:
+        if request.seconds_until_renewal(now_us) < 0:
             tr.add_read_conflict_key(request.key)
-            turn.request = Request(request.key, self._wish(turn))
+            turn.request = Request(request.key, self._registrar.wish(wanted_by(turn.callers)))
             self._requests.put(tr, request.key, turn.request.wish)
             turn.nothing = False
             return turn
@@ -460,10 +436,10 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         if request is None:
             allotments.append(own)
         if look is None:
-            look = self._serving.look(tr, limit=self._at_most(sum(allotment.wanted for allotment in allotments)))
-        served = yield from self._serving.take(tr, look, allotments, most=self._portion.limit)
+            look = self._delivery.look(tr, limit=self._at_most(sum(allotment.wanted for allotment in allotments)))
+        served = yield from self._delivery.take(tr, look, allotments, most=self._adaptive_limit.limit)
         turn.got, turn.error, turn.drained = own.got, served.error, served.drained
-        self._fulfilled = served.items
+        self._hints.fulfilled = served.items
         for one in dead:
             self._requests.remove(tr, one.key)
         if own.got:
@@ -480,20 +456,20 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         The transaction wrote nothing. Its commit only sets the watches, and the conflict range of a watch does no harm.
         """
         tr = turn.tr
-        seconds = (request.wish.expires_at_us - now_us) / 1e6 - REQUEST_SECONDS / 2
+        seconds = request.seconds_until_renewal(now_us)
         watches: list[Future[Any]] = [tr.watch(self._requests.grant_key(request.wish.client))]
         if in_front:
             watches.append(tr.watch(in_front[-1].key))
             # The second in order checks the first one soonest, then the third, and so on.
-            seconds = min(seconds, len(in_front) * self._pause * random.uniform(0.8, 1.2))
-            self._pause = min(2 * self._pause, REQUEST_SECONDS)
+            seconds = min(seconds, len(in_front) * self._hints.pause * random.uniform(0.8, 1.2))
+            self._hints.pause = min(2 * self._hints.pause, REQUEST_SECONDS)
         else:
-            due_us = yield from self._serving.next_due_us(tr)
+            due_us = yield from self._delivery.next_due_us(tr)
             watches += [tr.watch(self._leases.layout.count_key(name)) for name in _WATCHED]
             if due_us is not None:
                 seconds = min(seconds, (due_us - now_us) / 1e6)
         yield tr.commit()
-        return [*watches, turn.bell], max(seconds, 0.001)
+        return [*watches, turn.changed], max(seconds, 0.001)
 
     def _withdraw(self, tr: Transaction, request: Request) -> Steps[None]:
         # A plain read: a grant at the same time conflicts with it, and then this transaction reads again.
@@ -502,11 +478,11 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         self._requests.remove(tr, request.key)
         if value.present():
             unwanted = Allotment(0, self._duration_us, self._consumer, own=True)
-            yield from self._serving.collect(tr, self._requests.granted(bytes(value)), unwanted)
+            yield from self._delivery.collect(tr, self._requests.granted(bytes(value)), unwanted)
             tr.clear(grant_key)
 
     def _at_most(self, items: int) -> int:
-        return min(self._portion.limit, items)
+        return min(self._adaptive_limit.limit, items)
 
     def _share(self, turn: Attempt, request: Request | None) -> Allotment:
         """Return the allotment of our callers: all that they want, or at most the number that `request` wants."""

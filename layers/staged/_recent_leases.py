@@ -18,7 +18,7 @@ from fdbqueue.lowlevel import Transaction
 
 from ..leases._holding import Live
 from ..leases._lease import Lease, LeaseRef
-from ._delivery import Got
+from ._allotments import Got
 
 REMEMBER_SECONDS = 3.0
 """Below the five seconds that a transaction may take until it commits."""

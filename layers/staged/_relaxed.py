@@ -37,7 +37,7 @@ from fdbqueue.lowlevel import TAKEN, Database, KeyValue, Layout, Steps, Transact
 from ..common._composing import QueueWithLeases, leases_of, strict
 from ..leases._head import Head
 from ..leases._leases import Leases
-from ._dequeueing import Dequeueing
+from ._delivery import Delivery
 
 WINDOW = 32
 
@@ -90,7 +90,7 @@ class RelaxedHead(Head):
 class RelaxedQueue(QueueWithLeases[V]):
     """A queue whose consumers pick among its first items.
 
-    Its verbs take a transaction, in which they compose, or a database; every verb has an awaitable form.
+    Its verbs take a database, or a transaction that they become part of; every verb has an awaitable form.
 
     Args:
         queue: the queue, its `Leases`, whose policy and clock it follows, or a layer that has leases, such as a
@@ -120,7 +120,7 @@ class RelaxedQueue(QueueWithLeases[V]):
         )
         """The leases of items that are picked in this way: lease, ack, nack and the rest."""
         self._window = window
-        self._dequeueing = Dequeueing(self.leases)
+        self._delivery = Delivery(self.leases)
 
     def __repr__(self) -> str:
         return f"RelaxedQueue({self.queue.layout.describe()}, window={self._window})"
@@ -140,4 +140,4 @@ class RelaxedQueue(QueueWithLeases[V]):
     @verb
     def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item[V]]]:
         """Take a run of up to `limit` of the first items out, in order; otherwise as `dequeue`."""
-        return (yield from self._dequeueing.take_out(tr, limit=limit))
+        return (yield from self._delivery.dequeue(tr, limit=limit))

@@ -10,12 +10,24 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from fdbqueue import FormatError, Position
-from fdbqueue.lowlevel import UNREADABLE, KeyValue, Layout, Steps, Transaction, rows, strinc
+from fdbqueue import FormatError, Position, Queue
+from fdbqueue.lowlevel import (
+    UNREADABLE,
+    Database,
+    FDBError,
+    Future,
+    KeyValue,
+    Layout,
+    Steps,
+    Transaction,
+    rows,
+    strinc,
+)
 
 from ..leases._lease import LeaseHandle
 
@@ -54,6 +66,10 @@ class Request:
     """Its key; keys sort in request order."""
     wish: Wish
     """Its terms."""
+
+    def seconds_until_renewal(self, now_us: int) -> float:
+        """Return in how many seconds its owner renews it; less than 0: the time has come."""
+        return (self.wish.expires_at_us - now_us) / 1e6 - REQUEST_SECONDS / 2
 
 
 class _Granted(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -133,6 +149,15 @@ class Requests:
             if request.wish.client == wish.client:
                 return request
         return Request(self.key(_NO_STAMP), wish)
+
+    def registered(self, queue: Queue, db: Database, stamp: Future[Any], wish: Wish) -> Steps[Request]:
+        """Return the request that a transaction has registered, given what `register` returned."""
+        try:
+            return Request(self.key(bytes((yield stamp))), wish)
+        except FDBError:
+            # Registration ended in commit_unknown_result, so its versionstamp is lost. Find the request by its client
+            # id.
+            return (yield from queue.read(db, partial(self.find, wish=wish)))
 
     def fulfill(
         self,

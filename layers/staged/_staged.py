@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,19 +18,16 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     V,
-    announce,
+    append_items,
     chunks_of,
-    count,
-    count_levels,
     envelope,
-    give_up_to,
     new_random,
     only_database,
     run,
     verb,
 )
 
-from ..common._batcher import PendingCall, TransactionBatcher, result_of
+from ..common._batcher import PendingCall, TransactionBatcher
 from ..common._composing import QueueWithLeases, leases_of
 from ..leases._lease import Lease, LeaseRef
 from ..leases._leases import Leases
@@ -116,7 +112,7 @@ class StagedQueue(Generic[V]):
         payload = self.queue.encode(value)
         argument = (envelope(payload, headers), chunks_of(payload), self.queue.rank(value, headers))
         ticket: PendingCall[_Stored, Position] = PendingCall(db, argument, weight=len(payload) + _OVERHEAD_BYTES)
-        return cast(Position, result_of((yield from self._state().enqueues.call(ticket))))
+        return cast(Position, (yield from self._state().enqueues.call(ticket)))
 
     @verb
     def dequeue(self, db: Database, *, timeout: float | None = 0.0) -> Steps[Item[V] | None]:
@@ -186,7 +182,7 @@ class StagedQueue(Generic[V]):
         """
         only_database(db, "StagedQueue.ack", "In a transaction use Leases.ack(tr, lease).")
         ticket: PendingCall[LeaseRef, None] = PendingCall(db, lease)
-        result_of((yield from self._state().acks.call(ticket)))
+        yield from self._state().acks.call(ticket)
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[StagedStats]:
@@ -221,7 +217,7 @@ class StagedQueue(Generic[V]):
         patient = timeout != 0
         deadline = time.monotonic() + timeout if timeout else None
         turns = self._state().turns(db, duration_us)
-        got = result_of((yield from turns.call(PendingCall(db, Want(limit, patient), deadline=deadline))))
+        got = yield from turns.call(PendingCall(db, Want(limit, patient), deadline=deadline))
         return [one.given for one in got or []]
 
     def _state(self) -> _ProcessState:
@@ -245,7 +241,7 @@ class _ProcessState:
         self._queue = leases.queue
         self._consumer = consumer
         self.contention_stats = ContentionStats()
-        self._remembered = RecentLeases()
+        self._recent_leases = RecentLeases()
         self._versions: WeakKeyDictionary[Any, RecentVersion] = WeakKeyDictionary()
         self._turns: WeakKeyDictionary[Any, dict[int, HeadCoordinator]] = WeakKeyDictionary()
         self.enqueues: TransactionBatcher[_Stored, Position] = TransactionBatcher(self._enqueue, weight=BATCH_BYTES)
@@ -264,7 +260,7 @@ class _ProcessState:
                 duration_us=duration_us,
                 consumer=self._consumer,
                 contention_stats=self.contention_stats,
-                remembered=self._remembered,
+                recent_leases=self._recent_leases,
                 version=self._version_of(db),
                 announce=self.acks.line.announce,
             )
@@ -279,25 +275,14 @@ class _ProcessState:
     def _enqueue(self, db: Database, values: list[_Stored]) -> Steps[list[Position | Exception]]:
         random = new_random()
         layout, order = self._queue.layout, self._queue.order_name
+        all_stored = [stored for stored, _, _ in values]
+        ranks = [rank for _, _, rank in values if rank is not None]
+        large = [(at, chunks) for at, (_, chunks, _) in enumerate(values) if chunks]
 
         def body(tr: Transaction) -> Steps[list[Position | Exception]]:
             last = yield from LastIndex(tr, layout, order).steps()
-            give_up_to(tr, layout, last + len(values), order)
-            ranks = [rank for _, _, rank in values if rank is not None]
-            keys = layout.item_keys(last + 1, len(values), random, ranks or None)
-            positions: list[Position | Exception] = []
-            for key, (stored, chunks, _) in zip(keys, values, strict=True):
-                position = layout.position_of(key)
-                tr.set(key, stored)
-                for number, chunk in enumerate(chunks):
-                    tr.set(layout.chunk_key(position, number), chunk)
-                positions.append(position)
-            count(tr, layout, enqueued=len(values))
-            count_levels(tr, layout, Counter(ranks))
-            if layout.subscribed:
-                places = [layout.available.packed(key) for key in keys]
-                announce(tr, layout, [(packed, packed) for packed in places], enqueued=len(values))
-            return positions
+            append_items(tr, layout, last + 1, random, all_stored, ranks=ranks or None, large=large, order=order)
+            return [Position(last + 1 + at, random, rank=rank) for at, (_, _, rank) in enumerate(values)]
 
         return (yield from self._queue.transact(db, body))
 
@@ -308,8 +293,8 @@ class _ProcessState:
         def body(tr: Transaction) -> Steps[list[Exception | None]]:
             last[:] = [tr]
             # This forgets the leases, so that an attempt after a failed one reads them.
-            live = self._remembered.take(leases)
-            old_grants[:] = self._remembered.clear_grants(tr)
+            live = self._recent_leases.take(leases)
+            old_grants[:] = self._recent_leases.clear_grants(tr)
             if not live:
                 return (yield from self._ack_each(tr, leases))
             tr.set_read_version(live[0].version)
@@ -317,7 +302,7 @@ class _ProcessState:
             return [None] * len(leases)
 
         results = yield from self._queue.transact(db, body, on_retry=self.contention_stats.note)
-        self._remembered.forget_grants(old_grants)
+        self._recent_leases.forget_grants(old_grants)
         self._version_of(db).note(last[0].get_committed_version())
         return results
 

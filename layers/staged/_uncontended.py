@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction
 
 from ..leases._taking import UNTAKEABLE, LifeOver
+from ._allotments import HeadRead
 from ._attempt import Attempt, Unforeseen
-from ._delivery import Delivery, HeadRead
+from ._delivery import Delivery
 from ._prefetch import Prefetch
 from ._versions import RECENT_SECONDS
 
@@ -31,18 +32,18 @@ class Uncontended:
     """Takes single items out for one uncontended process.
 
     Args:
-        serving: the delivery of the queue.
+        delivery: the delivery of the queue.
         layout: the layout of the queue.
         begin: the begin of the range of requests.
     """
 
-    __slots__ = ("_begin", "_foresight", "_layout", "_limit", "_pause", "_seen_at", "_serving", "guessed")
+    __slots__ = ("_begin", "_delivery", "_layout", "_limit", "_pause", "_prefetch", "_seen_at", "guessed")
 
-    def __init__(self, serving: Delivery, layout: Layout, begin: bytes) -> None:
-        self._serving = serving
+    def __init__(self, delivery: Delivery, layout: Layout, begin: bytes) -> None:
+        self._delivery = delivery
         self._layout = layout
         self._begin = begin
-        self._foresight: Prefetch | None = None
+        self._prefetch: Prefetch | None = None
         self._seen_at = 0.0
         self._limit = 1
         self._pause = 0
@@ -57,32 +58,32 @@ class Uncontended:
             Unforeseen: the predicted item can't be taken.
         """
         # Forgotten here, so that an attempt after a failed one reads the head.
-        foresight, self._foresight = self._known(), None
+        prefetch, self._prefetch = self._known(), None
         look = None
-        if foresight is not None:
-            tr.set_read_version(foresight.version)
+        if prefetch is not None:
+            tr.set_read_version(prefetch.version)
         else:
             began_at = time.monotonic()
-            look = yield from self._serving.look_alone(tr, self._begin, limit=self._limit)
+            look = yield from self._delivery.look_alone(tr, self._begin, limit=self._limit)
             if look is None or not look.rows:
                 return look
             self._looked(look.rows, time.monotonic() - began_at)
-            foresight = Prefetch(look.rows, 0)
-        self.guessed = len(foresight.rows) > 1
-        foresight.expect(tr, self._begin if self.guessed else self._layout.begin)
+            prefetch = Prefetch(look.rows, 0)
+        self.guessed = len(prefetch.rows) > 1
+        prefetch.expect(tr, self._begin if self.guessed else self._layout.begin)
         try:
-            turn.got = [(yield from self._serving.take_next(tr, foresight.next))]
+            turn.got = [(yield from self._delivery.take_next(tr, prefetch.next))]
         except (*UNTAKEABLE, LifeOver) as error:
             if look is None:
                 raise Unforeseen from error  # a call that reads the head gets the item's error
             return look
-        turn.foresight = foresight.after()
+        turn.foresight = prefetch.after()
         return None
 
-    def committed(self, foresight: Prefetch, version: int) -> None:
+    def committed(self, prefetch: Prefetch, version: int) -> None:
         """Keep the prefetch of a commit, valid just before the commit's version; 0 or less: the version is unknown."""
         if version > 0:
-            self._foresight = Prefetch(foresight.rows, foresight.taken, version - 1)
+            self._prefetch = Prefetch(prefetch.rows, prefetch.taken, version - 1)
             self._seen_at = time.monotonic()
 
     def was_wrong(self) -> None:
@@ -90,8 +91,8 @@ class Uncontended:
         self._limit, self._pause = 1, PAUSE_CALLS
 
     def _known(self) -> Prefetch | None:
-        if self._foresight is None or time.monotonic() - self._seen_at < RECENT_SECONDS:
-            return self._foresight
+        if self._prefetch is None or time.monotonic() - self._seen_at < RECENT_SECONDS:
+            return self._prefetch
         self._limit = 1  # calls are too rare for prefetch
         return None
 

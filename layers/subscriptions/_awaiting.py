@@ -1,5 +1,8 @@
 """One call that takes items of a subscription, and waits for them if there are none.
 
+It waits as the calls of `layers/staged` do: it is the only call of a `Batcher` of its own. It shares no transaction
+with other calls, because each waiter has its own request.
+
 A call can be cancelled or interrupted at any moment, also during its commit. It then keeps nothing: it leaves the
 waiting line, and gives back the items that it took or was granted. Each look remembers what it takes before it
 commits. A cancelled look runs to its end in a thread, which then gives everything back. An interruption (Ctrl-C) can
@@ -13,10 +16,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
 
 from msgspec.structs import replace
@@ -34,14 +36,13 @@ from fdbqueue.lowlevel import (
     pack,
 )
 
-from ..common._waiting import alarmed, finish, in_thread
+from ..common._batcher import Alarm, Batcher, PendingCall
 from ..leases._commit_if_written import commit_if_written
-from ..leases._lease import Lease, LeaseHandle, LeaseRef
+from ..leases._lease import Lease, LeaseHandle, LeaseRef, lease_of
 from ..leases._leases import Leases
 from ..leases._taking import Taken, Terms
 from ..leases._timers import next_due_us
-from ..leases._times import seconds_or_none
-from ..leases._transitions import Moves
+from ..leases._transitions import Transitions
 from ..staged._requests import REQUEST_SECONDS, Request, Wish
 from ._cursor import Habit
 from ._waiters import WaitingLine
@@ -75,7 +76,7 @@ Body = Callable[[Transaction], Steps[tuple[_Look, bool]]]
 """Looks in one transaction; also returns whether it wrote."""
 
 
-class Awaiting:
+class Awaiting(Batcher[None, list[Lease]]):
     """One call that takes items of a subscription.
 
     Args:
@@ -99,8 +100,9 @@ class Awaiting:
         on_retry: Callable[[FDBError], None],
         *,
         every: float = REQUEST_SECONDS,
-        sole: bool = False,
+        exclusive_all: bool = False,
     ) -> None:
+        super().__init__()
         self._leases = leases
         self._layout = leases.layout
         self._terms = terms
@@ -108,10 +110,10 @@ class Awaiting:
         self._on_retry = on_retry
         self._waits = timeout != 0
         self._deadline = time.monotonic() + timeout if timeout else None
-        self._line = line
+        self._waiters = line
         self._client = os.urandom(RANDOM_BYTES)
         self._every = every
-        self._sole = sole
+        self._exclusive_all = exclusive_all
         self._grant_key = line.grant_key(self._client)
         self._habit = Habit()
         self._request: Request | None = None
@@ -119,77 +121,61 @@ class Awaiting:
         """Whether it has looked for items since it registered its request, or renewed it."""
         self._tried = _Look()
         """The last look before its commit: it may have taken these items, and registered a request."""
-        self._working = self._in_doubt = self._gone = False
-        """Whether a look is under way; whether it is unknown if its commit took effect; whether the caller has gone."""
+        self._in_doubt = False
+        """Whether a look is under way, or ended and it is unknown if its commit took effect."""
 
     def steps(self, db: Database) -> Steps[list[Lease]]:
         """Return items once there are some; [] after the timeout.
 
         A cancelled call leaves the waiting line, and its items go back to their places.
         """
-        work: Steps[_Look] | None = None
+        return (yield from self.call(PendingCall(db, None))) or []
+
+    def serve(self, leader: PendingCall[None, list[Lease]]) -> Steps[Alarm | None]:
         try:
-            while True:
-                # If the caller is cancelled during a look, a thread completes the look.
-                work = self._work(db, self._look)
-                look = yield from finish(work)
-                if look.leases or look.is_last:
-                    return look.leases
+            look = yield from self._commit(leader.db, self._look)
+            if not look.leases and not look.is_last:
                 left = self._seconds_left()
-                if left <= 0:
-                    work = self._work(db, self._leave)
-                    return (yield from finish(work)).leases
-                if look.alarms:
-                    yield from self._rest(look, left)
-        except GeneratorExit:
-            if self._has_gone(work):
-                in_thread(self._give_up(db))
-            raise
-        except BaseException:
-            if self._has_gone(work):
-                yield from finish(self._give_up(db))
-            raise
+                if left > 0:
+                    return (look.alarms, max(0.001, min(left, look.seconds, self._every))) if look.alarms else None
+                look = yield from self._commit(leader.db, self._leave_line)
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            self.line.settle(leader, None, error)
+        else:
+            if self.line.settle(leader, look.leases):
+                self._tried = _Look()
+        return None
 
-    def _has_gone(self, work: Steps[_Look] | None) -> bool:
-        """Note that the caller has gone; return whether to give up here, since no thread still looks."""
-        # The thread uses the reverse order: it notes that it has ended, then asks whether the caller has gone. So at
-        # least one of the two gives up. It does no harm if both do.
-        self._gone = True
-        return not self._working or work is None or getgeneratorstate(work) == GEN_CLOSED
-
-    def _work(self, db: Database, body: Body) -> Steps[_Look]:
-        """Look once. If the caller has gone meanwhile, this runs in a thread: give everything up."""
-        self._working = self._in_doubt = True
-        look = _Look()
+    def _commit(self, db: Database, body: Body) -> Steps[_Look]:
+        """Run one transaction. If it fails, note whether its commit may have taken effect."""
+        self._in_doubt = True
         try:
             look = yield from commit_if_written(self._leases.queue, db, body, on_retry=self._on_retry)
             if look.stamp is not None and look.wish is not None:
-                look.request = yield from self._registered(db, look.stamp, look.wish)
-            self._request = look.request
-            self._in_doubt = False
+                look.request = yield from self._waiters.registered(self._leases.queue, db, look.stamp, look.wish)
         except Exception as error:
             if not leaves_in_doubt(error):
                 self._in_doubt = False
                 self._tried = _Look()
-            self._working = False
-            if not self._gone:
-                raise
-        self._working = False
-        if self._gone:
-            for alarm in look.alarms:
-                alarm.cancel()
-            yield from self._give_up(db)
+            raise
+        self._request = look.request
+        self._in_doubt = False
         return look
+
+    def dismiss(self, db: Database) -> Steps[None]:
+        """Leave the waiting line for good; give back at once all items taken or granted, even unreadable ones."""
+        if self._request is None and not self._tried.leases and not self._in_doubt:
+            return
+        # The caller gets another error already. If this fails, its request and its leases expire.
+        with contextlib.suppress(Exception):
+            yield from self._leases.queue.transact(db, self._undo)
+
+    def unclaimed(self, ticket: PendingCall[None, list[Lease]]) -> Steps[None]:
+        with contextlib.suppress(Exception):  # as in `dismiss`
+            yield from self._leases.queue.transact(ticket.db, partial(self._give_back, leases=ticket.result or []))
 
     def _seconds_left(self) -> float:
         return REQUEST_SECONDS if self._deadline is None else self._deadline - time.monotonic()
-
-    def _rest(self, look: _Look, seconds: float) -> Steps[None]:
-        try:
-            yield from alarmed(look.alarms, max(0.001, min(seconds, look.seconds, self._every)))
-        finally:
-            for alarm in look.alarms:
-                alarm.cancel()
 
     def _look(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
         """Collect granted items, or take items, or register a request, or dispatch as first waiter, or wait."""
@@ -202,11 +188,11 @@ class Awaiting:
             if value.present():
                 tr.clear(self._grant_key)
                 look.request = None
-                look.leases = yield from self._collect(tr, self._line.granted(bytes(value)))
+                look.leases = yield from self._collect(tr, self._waiters.granted(bytes(value)))
                 return look, True
             if not (yield own).present():
                 request = look.request = None
-            elif request.wish.expires_at_us - self._leases.now_us() < REQUEST_SECONDS / 2 * 1e6:
+            elif request.seconds_until_renewal(self._leases.now_us()) < 0:
                 request = look.request = self._renewed(tr, request)
                 renewed = True
             elif self._looked and (yield from self._stand_behind(tr, look, request)):
@@ -215,7 +201,7 @@ class Awaiting:
         if taken.leases:
             look.leases = taken.leases
             if request is not None:
-                self._line.remove(tr, request.key)
+                self._waiters.remove(tr, request.key)
                 look.request = None
             return look, True
         if not self._waits:
@@ -227,25 +213,25 @@ class Awaiting:
         if wrote or renewed or taken.again:
             return look, wrote or renewed
         if request is None:
-            look.wish = self._line.wish(self._client, self._terms.subscription, self._leases.now_us())
-            look.stamp = self._line.register(tr, look.wish)
+            look.wish = self._waiters.wish(self._client, self._terms.subscription, self._leases.now_us())
+            look.stamp = self._waiters.register(tr, look.wish)
             return look, True
         return look, (yield from self._stand(tr, look, request))
 
     def _stand(self, tr: Transaction, look: _Look, request: Request) -> Steps[bool]:
         """Act as a waiter; return whether anything was written. If nothing was, set the alarms."""
         now_us = self._leases.now_us()
-        in_front = yield from self._line.in_front_of(tr, request.key)
+        in_front = yield from self._waiters.in_front_of(tr, request.key)
         if in_front is not None and in_front.wish.expires_at_us <= now_us:
-            self._line.remove(tr, in_front.key)
+            self._waiters.remove(tr, in_front.key)
             return True
         if (yield from self._stand_behind(tr, look, request)):
             return False
-        if not self._sole:
-            wrote, again = yield from self._line.dispatch(tr, now_us, self._habit)
+        if not self._exclusive_all:
+            wrote, again = yield from self._waiters.dispatch(tr, now_us, self._habit)
             if wrote or again:
                 return wrote
-        look.seconds = min(self._until_renewal(request), (yield from self._next_due(tr)))
+        look.seconds = min(request.seconds_until_renewal(now_us), (yield from self._next_due(tr)))
         look.alarms += [tr.watch(self._layout.count_key(name)) for name in _WATCHED]
         look.alarms.append(tr.watch(request.key))
         yield from self._set(tr)
@@ -258,23 +244,20 @@ class Awaiting:
         not look for items.
         """
         now_us = self._leases.now_us()
-        in_front = yield from self._line.in_front_of(tr, request.key)
+        in_front = yield from self._waiters.in_front_of(tr, request.key)
         if in_front is None or in_front.wish.expires_at_us <= now_us:
             return False
         # The first waiter may be dead. The second waiter is then the first to see that its request has expired.
         seconds = (in_front.wish.expires_at_us - now_us) / 1e6 + 0.001
-        look.seconds = min(self._until_renewal(request), seconds)
+        look.seconds = min(request.seconds_until_renewal(now_us), seconds)
         look.alarms += [tr.watch(in_front.key), tr.watch(request.key)]
         yield from self._set(tr)
         return True
 
-    def _until_renewal(self, request: Request) -> float:
-        return (request.wish.expires_at_us - self._leases.now_us()) / 1e6 - REQUEST_SECONDS / 2
-
     def _renewed(self, tr: Transaction, request: Request) -> Request:
         """Renew the request."""
-        wish = self._line.wish(self._client, self._terms.subscription, self._leases.now_us())
-        self._line.put(tr, request.key, wish)
+        wish = self._waiters.wish(self._client, self._terms.subscription, self._leases.now_us())
+        self._waiters.put(tr, request.key, wish)
         return Request(request.key, wish)
 
     def _set(self, tr: Transaction) -> Steps[None]:
@@ -284,7 +267,7 @@ class Awaiting:
     def _stand_aside(self, tr: Transaction, look: _Look, request: Request | None) -> Steps[bool]:
         """Wait for credit, or for `resume`, outside of the waiting line: in it an item would wait for this call."""
         if request is not None:
-            self._line.remove(tr, request.key)
+            self._waiters.remove(tr, request.key)
             look.request = None
             return True
         name = self._terms.subscription
@@ -308,7 +291,7 @@ class Awaiting:
         The reads are plain: of a reclaim and this transaction, one commits.
         """
         now_us, terms = self._leases.now_us(), self._terms
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout)
         reads = [(handle, tr.get(self._layout.leased.key(pack(handle.position)))) for handle in granted]
         leases = []
         for handle, read in reads:
@@ -322,30 +305,11 @@ class Awaiting:
             moves.leave_leased(packed, notes)
             lent = replace(notes, expires_at_us=now_us + terms.duration_us, consumer=terms.consumer)
             moves.enter_leased(packed, stored, lent)
-            leases.append(
-                Lease(
-                    item.position,
-                    item.value,
-                    item.headers,
-                    handle.token,
-                    lent.expires_at_us / 1e6,
-                    lent.attempt,
-                    lent.consumer,
-                    notes.error,
-                    seconds_or_none(notes.ttl_at_us),
-                )
-            )
+            leases.append(lease_of(item, lent))
         moves.finish()
         return leases
 
-    def _registered(self, db: Database, stamp: Future[Any], wish: Wish) -> Steps[Request]:
-        try:
-            return Request(self._line.key(bytes((yield stamp))), wish)
-        except FDBError:
-            # The registration ended in commit_unknown_result, so its versionstamp is lost. Find it by client id.
-            return (yield from self._leases.queue.read(db, partial(self._line.find, wish=wish)))
-
-    def _leave(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
+    def _leave_line(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
         """Leave the waiting line; collect the items granted by then."""
         look = self._tried = _Look(is_last=True)
         if self._request is None:
@@ -353,25 +317,20 @@ class Awaiting:
         look.leases = yield from self._collect(tr, (yield from self._step_out(tr, self._request)))
         return look, True
 
-    def _give_up(self, db: Database) -> Steps[None]:
-        """Leave the waiting line for good; give back at once all items taken or granted, even unreadable ones."""
-        if self._request is None and not self._tried.leases and not self._in_doubt:
-            return
-        # The caller gets another error already. If this fails, its request and its leases expire.
-        with contextlib.suppress(Exception):
-            yield from self._leases.queue.transact(db, self._undo)
-
     def _undo(self, tr: Transaction) -> Steps[None]:
         held: list[LeaseRef] = [*self._tried.leases]
         request = self._request
         if self._in_doubt:
-            self._line.fence_off(tr, self._terms.subscription)
+            self._waiters.fence_off(tr, self._terms.subscription)
             if request is None and self._tried.wish is not None:
-                request = yield from self._line.find(tr, self._tried.wish)
+                request = yield from self._waiters.find(tr, self._tried.wish)
         if request is not None:
             held += yield from self._step_out(tr, request)
-        for lease in held:
-            with contextlib.suppress(LeaseLost):  # it was never committed
+        yield from self._give_back(tr, held)
+
+    def _give_back(self, tr: Transaction, leases: Sequence[LeaseRef]) -> Steps[None]:
+        for lease in leases:
+            with contextlib.suppress(LeaseLost):  # it was never committed, or was given back already
                 yield from self._leases.snooze.steps(tr, lease, delay=0)
 
     def _step_out(self, tr: Transaction, request: Request) -> Steps[list[LeaseHandle]]:
@@ -379,10 +338,10 @@ class Awaiting:
         granted, own = tr.get(self._grant_key), tr.get(request.key)
         value = yield granted
         woken = not (yield own).present()
-        self._line.remove(tr, request.key)
+        self._waiters.remove(tr, request.key)
         if value.present():
             tr.clear(self._grant_key)
-            return self._line.granted(bytes(value))
-        if woken and not self._sole:
-            self._line.look_anew(tr)
+            return self._waiters.granted(bytes(value))
+        if woken and not self._exclusive_all:
+            self._waiters.look_anew(tr)
         return []

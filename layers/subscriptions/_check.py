@@ -19,7 +19,7 @@ from fdbqueue.lowlevel import (
 )
 
 from ..leases._leases import Leases
-from ._cursor import Habit, Pointing
+from ._cursor import Cursor, Habit
 from ._records import Registration
 from ._selectors import ItemTest, Selector
 from ._spans import Span
@@ -57,9 +57,9 @@ def _missed(tr: Transaction | Database, leases: Leases, name: str) -> Iterator[s
     layout = leases.layout
 
     def look(tr: Transaction) -> Steps[tuple[Registration, list[Span]]]:
-        pointing = Pointing(layout, name, now_us=leases.now_us(), habit=Habit())
-        registration = yield from pointing.prepare(tr, alone=False)
-        return registration, pointing.spans
+        cursor = Cursor(layout, name, now_us=leases.now_us(), habit=Habit())
+        registration = yield from cursor.prepare(tr, alone=False)
+        return registration, cursor.spans
 
     registration, spans = run(leases.queue.read(tr, look))
     if registration.selector is None:

@@ -60,7 +60,7 @@ class Habit:
     row_bytes: float = 5_000.0
 
 
-class Pointing(Head):
+class Cursor(Head):
     """The items that are next for one subscription, in one transaction.
 
     Args:
@@ -110,14 +110,14 @@ class Pointing(Head):
         self._alone = alone
         layout, name = self._layout, self._name
         registered = tr.get(layout.subscriptions.pack((name,)))
-        pointing = started(self.look(tr, alone=alone))
+        cursor = started(self.look(tr, alone=alone))
         stored = yield registered
         if not stored.present():
             raise SubscriptionError(
-                f"There is no subscription {name!r} of {layout.describe()}: it was never registered, or somebody"
-                " unsubscribed it. Subscribe again."
+                f"There is no subscription {name!r} of {layout.describe()}: it was never registered, or it"
+                " was removed. Subscribe again."
             )
-        yield from pointing
+        yield from cursor
         return read_registration(layout, name, bytes(stored))
 
     def look(self, tr: Transaction, *, alone: bool) -> Steps[None]:

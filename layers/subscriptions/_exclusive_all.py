@@ -22,7 +22,7 @@ from ..leases._head import Head
 from ._records import Registration, read_registration
 
 
-class SoleHead(Head):
+class ExclusiveHead(Head):
     """The items that are next for a sole subscription, in one transaction.
 
     Args:
@@ -66,7 +66,7 @@ class SoleHead(Head):
         return registration
 
     def prepare(self, tr: Transaction, *, alone: bool) -> Steps[Registration]:
-        """Do what `Pointing.prepare` does, without a pointer.
+        """Do what `Cursor.prepare` does, without a pointer.
 
         Raises:
             SubscriptionError: there is no such subscription.
@@ -76,7 +76,7 @@ class SoleHead(Head):
         self.fence(tr)
         if registration is None:
             raise SubscriptionError(
-                f"There is no subscription {self._name!r} of {self._layout.describe()}: somebody unsubscribed it."
+                f"There is no subscription {self._name!r} of {self._layout.describe()}: it was removed."
                 " Subscribe again."
             )
         return registration

@@ -8,15 +8,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import Position
-from fdbqueue.lowlevel import Notes, Steps, Transaction, chunks_of, envelope, kept_size_of, new_random, pack, started
+from fdbqueue.lowlevel import (
+    Notes,
+    Steps,
+    Transaction,
+    chunks_of,
+    envelope,
+    kept_size_of,
+    new_random,
+    pack,
+    started,
+    write_chunks,
+)
 
 from ..leases._lease import LeaseHandle
 from ..leases._leases import Leases
-from ..leases._transitions import Moves
+from ..leases._transitions import Transitions
 from ..staged._requests import GRANT_SECONDS, Request
 from ._credit import credit_left
-from ._cursor import Habit, Pointing
-from ._exclusive_all import SoleHead
+from ._cursor import Cursor, Habit
+from ._exclusive_all import ExclusiveHead
 from ._records import Registration, read_registration
 from ._selectors import ItemTest, Selector
 from ._waiters import WaitingLine
@@ -45,7 +56,7 @@ class _New:
         return pack(self.position)
 
 
-class Pushing:
+class ImmediateDelivery:
     """Enqueues into one queue.
 
     Args:
@@ -79,35 +90,34 @@ class Pushing:
             envelope(payload, headers),
             Notes(enqueued_at_us=now_us, ttl_at_us=now_us + ttl_us if ttl_us else 0),
         )
-        taker = yield from self._to_sole(tr, new, now_us)
+        taker = yield from self._to_exclusive_all(tr, new, now_us)
         if taker is None:
             taker = yield from self._to_one_of_many(tr, new, now_us)
         if not taker:
             if immediate:
                 return None
-            moves = Moves(tr, self._layout)
+            moves = Transitions(tr, self._layout)
             moves.enter_available(new.packed, new.stored, new.notes)
             moves.tally("enqueued", 1)
             moves.finish()
-        for number, chunk in enumerate(chunks_of(payload)):
-            tr.set(self._layout.chunk_key(new.position, number), chunk)
+        write_chunks(tr, self._layout, new.position, chunks_of(payload))
         return Delivery(new.position, taker or None)
 
-    def _to_sole(self, tr: Transaction, new: _New, now_us: int) -> Steps[str | None]:
+    def _to_exclusive_all(self, tr: Transaction, new: _New, now_us: int) -> Steps[str | None]:
         """Deliver to the queue's sole subscription: return its name; "" if it takes nothing; None if there is none.
 
         This process knows the name from an earlier read, so it reads everything in parallel. The subscription's own
         key tells whether the name is still right.
         """
-        layout, name = self._layout, self._layout.sole
+        layout, name = self._layout, self._layout.exclusive_all
         if name is None:
             return None
-        head = SoleHead(layout, name, wanted=1)
+        head = ExclusiveHead(layout, name, wanted=1)
         line = started(self._line.first(tr, limit=1))
         registered = started(head.registration(tr))
         yield from self._place(tr, new)
         first, registration = (yield from line), (yield from registered)
-        if registration is None or not registration.sole:
+        if registration is None or not registration.exclusive_all:
             return None
         if not first:
             return ""
@@ -145,15 +155,15 @@ class Pushing:
         stored = yield tr.snapshot.get(layout.subscriptions.pack((name,)))
         if not stored.present():
             return False
-        head: Pointing | SoleHead
-        if read_registration(layout, name, bytes(stored)).sole:
-            head = SoleHead(layout, name, wanted=1)
+        head: Cursor | ExclusiveHead
+        if read_registration(layout, name, bytes(stored)).exclusive_all:
+            head = ExclusiveHead(layout, name, wanted=1)
         else:
-            head = Pointing(layout, name, now_us=now_us, habit=Habit())
+            head = Cursor(layout, name, now_us=now_us, habit=Habit())
         registration = yield from head.prepare(tr, alone=False)
         if registration.selector is None:
             return False
-        if isinstance(head, Pointing) and registration.selector:
+        if isinstance(head, Cursor) and registration.selector:
             head.accepts = ItemTest(layout, Selector(registration.selector))
             if not head.accepts(layout.available.key(new.packed), new.stored):
                 return False
@@ -164,7 +174,7 @@ class Pushing:
         tr: Transaction,
         new: _New,
         request: Request,
-        head: Pointing | SoleHead,
+        head: Cursor | ExclusiveHead,
         registration: Registration,
         now_us: int,
     ) -> Steps[bool]:
@@ -187,7 +197,7 @@ class Pushing:
     def _lend(self, tr: Transaction, new: _New, name: str, now_us: int) -> LeaseHandle:
         """Lease the item in the subscription's name, until its consumer collects it or the grant expires."""
         token = new_random()
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout)
         lent = Notes(
             attempt=1,
             token=token,

@@ -34,7 +34,7 @@ class Registration(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Time of its registration."""
 
     @property
-    def sole(self) -> bool:
+    def exclusive_all(self) -> bool:
         """Whether it is exclusive and has no selector: the head of the queue is then its pointer."""
         return bool(self.owner) and self.selector == ""
 

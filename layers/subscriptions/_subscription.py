@@ -18,13 +18,13 @@ from ..leases._leases import Leases, this_consumer
 from ..leases._taking import Taken, Taking, Terms
 from ..leases._timers import FIRE_LIMIT, due_timers, fire_due
 from ..leases._times import check_timeout, check_waits, positive
-from ..leases._transitions import Moves
+from ..leases._transitions import Transitions
 from ..staged._requests import REQUEST_SECONDS
 from ._arguments import check_limit
 from ._awaiting import Awaiting
 from ._credit import Credit, credit_left
-from ._cursor import Habit, Pointing
-from ._exclusive_all import SoleHead
+from ._cursor import Cursor, Habit
+from ._exclusive_all import ExclusiveHead
 from ._records import Registration, pack_record, read_registration
 from ._selectors import ItemTest, Selector, Selects
 from ._stats import SubscriptionStats, read_one
@@ -43,7 +43,7 @@ class Subscription(Generic[V]):
         leases: the queue's leases.
         name: the subscription's name.
         function: its selector, if that is a function.
-        owner: the token by which this process proves that it owns an exclusive subscription.
+        owner: the token that proves that this process owns an exclusive subscription.
         ownership_us: how long ownership lasts unless it is renewed.
         sole: whether it takes the short cut of a queue's only subscription that wants everything.
     """
@@ -56,7 +56,7 @@ class Subscription(Generic[V]):
         function: Selects | None,
         owner: bytes,
         ownership_us: int,
-        sole: bool = False,
+        exclusive_all: bool = False,
     ) -> None:
         self.leases = leases
         self.name = name
@@ -65,7 +65,7 @@ class Subscription(Generic[V]):
         self._owner = owner
         self._ownership_us = ownership_us
         self._habit = Habit()
-        self._sole = sole
+        self._exclusive_all = exclusive_all
         self._line = WaitingLine(leases.layout)
 
     def __repr__(self) -> str:
@@ -137,7 +137,9 @@ class Subscription(Generic[V]):
 
         # A waiting call looks, and so renews its ownership, whenever a third of the ownership time has passed.
         every = self._ownership_us / 3e6 if self._owner else REQUEST_SECONDS
-        call = Awaiting(self.leases, self._line, terms, take, timeout, portion.note, every=every, sole=self._sole)
+        call = Awaiting(
+            self.leases, self._line, terms, take, timeout, portion.note, every=every, exclusive_all=self._exclusive_all
+        )
         return (yield from call.steps(db))
 
     @verb
@@ -270,7 +272,7 @@ class Subscription(Generic[V]):
             # One transaction fires a limited number of timers; the rest may return credit too.
             return Taken([], again=settled and terms.strict and not registration.suspended), renewed or settled, False
         head.bytes_left = left.size_bytes
-        if isinstance(head, Pointing):
+        if isinstance(head, Cursor):
             head.accepts = self._test(registration)
         taking = Taking(self.leases.queue, head, self.leases.retry)
         taken, wrote = yield from taking.take(tr, dataclasses.replace(terms, limit=limit), now_us)
@@ -280,15 +282,15 @@ class Subscription(Generic[V]):
         again = taken.again or (head.more and not taken.leases)
         return Taken(taken.leases, again), wrote or noted or renewed or settled, not head.stuck
 
-    def _head(self, terms: Terms, now_us: int) -> Pointing | SoleHead:
-        if self._sole:
-            return SoleHead(self._layout, self.name, wanted=terms.limit)
-        return Pointing(self._layout, self.name, now_us=now_us, habit=self._habit)
+    def _head(self, terms: Terms, now_us: int) -> Cursor | ExclusiveHead:
+        if self._exclusive_all:
+            return ExclusiveHead(self._layout, self.name, wanted=terms.limit)
+        return Cursor(self._layout, self.name, now_us=now_us, habit=self._habit)
 
-    def _fire_due(self, tr: Transaction, now_us: int) -> Steps[Moves]:
+    def _fire_due(self, tr: Transaction, now_us: int) -> Steps[Transitions]:
         """Fire due timers, and return the moves."""
         due = yield from due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT)
-        moves = Moves(tr, self._layout)
+        moves = Transitions(tr, self._layout, now_us)
         try:
             yield from fire_due(tr, self._layout, moves, due, now_us=now_us, retry=self.leases.retry)
         finally:

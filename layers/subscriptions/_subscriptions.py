@@ -32,7 +32,7 @@ from ..leases._leases import Leases
 from ..leases._times import positive, visible_at
 from ._arguments import check_limit, check_name
 from ._check import check_subscriptions
-from ._immediate_delivery import Delivery, Pushing
+from ._immediate_delivery import Delivery, ImmediateDelivery
 from ._records import NO_LOOK, Pointer, Registration, pack_record, read_registration
 from ._selectors import ItemTest, Selector, Selects
 from ._spans import everything
@@ -69,7 +69,7 @@ class Subscriptions(Generic[V]):
         self.leases = strict(leases_of(queue, "Subscriptions"), "Subscriptions", _STRICT)
         self._queue = self.leases.queue
         self._layout = self.leases.layout
-        self._pushing = Pushing(self.leases)
+        self._immediate_delivery = ImmediateDelivery(self.leases)
         self._line = WaitingLine(self._layout)
 
     def __repr__(self) -> str:
@@ -120,7 +120,14 @@ class Subscriptions(Generic[V]):
         yield from self._queue.transact(tr, partial(self._subscribe, name=name, new=new))
         if exclusive:
             made_exclusive()
-        return Subscription(self.leases, name, function=function, owner=owner, ownership_us=ownership_us, sole=new.sole)
+        return Subscription(
+            self.leases,
+            name,
+            function=function,
+            owner=owner,
+            ownership_us=ownership_us,
+            exclusive_all=new.exclusive_all,
+        )
 
     def open(self, name: str, *, function: Selects | None = None) -> Subscription:
         """Return a subscription that was registered before, with any selector; touch no key.
@@ -193,7 +200,12 @@ class Subscriptions(Generic[V]):
         payload, rank = self._queue.encode(value), self._queue.rank(value, headers)
         ttl_us = 0 if ttl is None else positive(ttl, "ttl")
         body = partial(
-            self._pushing.enqueue, payload=payload, headers=headers, rank=rank, ttl_us=ttl_us, immediate=immediate
+            self._immediate_delivery.enqueue,
+            payload=payload,
+            headers=headers,
+            rank=rank,
+            ttl_us=ttl_us,
+            immediate=immediate,
         )
         return (yield from self._queue.transact(tr, body))
 
@@ -321,7 +333,7 @@ class Subscriptions(Generic[V]):
         if old is not None:
             new = replace(old, selector=new.selector, owner=new.owner, owned_until_us=new.owned_until_us)
         tr.set(layout.subscriptions.pack((name,)), pack_record(new))
-        if old is None or old.selector != new.selector or new.sole:
+        if old is None or old.selector != new.selector or new.exclusive_all:
             # The first look is at everything. A sole subscription never changes this pointer. When it is no longer the
             # sole one, it looks at all items that came meanwhile.
             pointer = Pointer(everything(), 0, NO_LOOK, now_us)
@@ -333,10 +345,10 @@ class Subscriptions(Generic[V]):
             # Calls of a former owner that wait raise at once, and get no further delivery.
             span = layout.waiting.range()
             tr.clear_range(span.start, span.stop)
-        if new.sole:
+        if new.exclusive_all:
             self._forget_arrivals(tr)
         # From now on producers record arrivals; for a sole subscription they stop that.
-        tr.set(layout.subscribed_key, name.encode() if new.sole else b"")
+        tr.set(layout.subscribed_key, name.encode() if new.exclusive_all else b"")
 
     def _forget_arrivals(self, tr: Transaction) -> None:
         """Clear the arrivals, and the pointer of the first waiter, which relies on them."""

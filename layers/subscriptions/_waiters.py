@@ -18,7 +18,7 @@ from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, count, kept_
 
 from ..staged._requests import REQUEST_SECONDS, Request, Requests, Wish
 from ._credit import NO_LIMIT, Credit, credit_left
-from ._cursor import Accepts, Habit, Pointing
+from ._cursor import Accepts, Cursor, Habit
 from ._records import read_registration
 from ._selectors import ItemTest, Selector
 
@@ -125,7 +125,7 @@ class WaitingLine(Requests):
 
         The waiters and their selectors are read only if an item arrived: this read grows with the number of waiters.
         """
-        head = Pointing(self._layout, DISPATCHER, now_us=now_us, habit=habit)
+        head = Cursor(self._layout, DISPATCHER, now_us=now_us, habit=habit)
         yield from head.look(tr, alone=True)
         if not (yield from head.first(tr, limit=1)):
             return (yield from head.finish(tr)), head.more

@@ -1,4 +1,4 @@
-"""The embedded engine against bare LMDB, alone and in company, and how fast a watch in another process fires."""
+"""The embedded engine against bare LMDB, by one thread and by many, and how fast a watch in another process fires."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def one_and_one(folder: pathlib.Path) -> None:
             ],
         )
         compare(
-            "the same, in company, against one thread alone",
+            "the same, by several threads or processes, against one thread",
             [
                 Contestant("one thread", partial(transactions, db, TRANSACTIONS)),
                 *(
@@ -85,7 +85,7 @@ def group_commit(folder: pathlib.Path) -> None:
         count = 16 * DURABLE_TRANSACTIONS
         sixteen = partial(in_threads, db, 16, count, work=write_one)
         compare(
-            "durable commits of one item, against one thread alone",
+            "durable commits of one item, against one thread",
             [
                 Contestant("one thread", partial(in_threads, db, 1, DURABLE_TRANSACTIONS, work=write_one)),
                 Contestant("4 threads", partial(in_threads, db, 4, 4 * DURABLE_TRANSACTIONS, work=write_one)),
@@ -93,13 +93,13 @@ def group_commit(folder: pathlib.Path) -> None:
                 Contestant("16 threads, of a process that is kept on one core", partial(on_one_core, sixteen)),
                 Contestant("16 threads that read an item first", partial(in_threads, db, 16, count)),
                 Contestant(
-                    "bound: 16 threads that only hand over and wait for the disk, one page for all",
+                    "bound: 16 threads that only wait for the disk, one page for all",
                     partial(hand_over, folder, 16, count),
                 ),
             ],
         )
         compare(
-            "durable commits of one item each, side by side as the items of a queue stand, against one thread alone",
+            "durable commits of one item each, side by side as in a queue, against one thread",
             [
                 Contestant("one thread", partial(in_threads, db, 1, DURABLE_TRANSACTIONS, work=append_one)),
                 Contestant("16 threads", partial(in_threads, db, 16, count, work=append_one), wanted=5.0),
@@ -114,7 +114,7 @@ def enqueues(folder: pathlib.Path) -> None:
         staged = StagedQueue(queue)
         count = 16 * DURABLE_TRANSACTIONS
         compare(
-            "durable enqueues of one item, against one thread alone",
+            "durable enqueues of one item, against one thread",
             [
                 Contestant("one thread", partial(in_threads, db, 1, DURABLE_TRANSACTIONS, work=partial(put, queue))),
                 Contestant("16 threads", partial(in_threads, db, 16, count, work=partial(put, queue))),

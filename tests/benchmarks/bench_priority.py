@@ -21,7 +21,7 @@ from fdbqueue.engine.steps import run
 from fdbqueue.layers.common._levels import Levels
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
-from fdbqueue.layers.staged._dequeueing import Dequeueing
+from fdbqueue.layers.staged._delivery import Delivery
 from tests.benchmarks.harness import (
     ROUNDS,
     SIZE,
@@ -118,8 +118,8 @@ def taking(
 def taken_by(db: Any, verb: str, leases: Leases) -> Callable[[], object]:
     """Return what takes an item, by the same layers whatever the order."""
     if verb == "dequeue":
-        dequeueing = Dequeueing(leases)
-        return lambda: there(run(dequeueing.take_out(db, limit=1)))
+        delivery = Delivery(leases)
+        return lambda: there(run(delivery.dequeue(db, limit=1)))
     return lambda: leases.ack(db, there(leases.lease(db)))
 
 

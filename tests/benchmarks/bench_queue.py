@@ -133,7 +133,7 @@ def bulk(name: Subspace, db: Any) -> Sample:
 
 def memory() -> None:
     """The peak memory of a bulk load and of a browse, each in a process of its own, by the number of items."""
-    say("\n### Peak memory of a process, embedded: its own (anonymous), and all resident with the mapped file\n")
+    say("\n### Peak memory of a process, embedded: own (anonymous) memory, and resident memory with the mapped file\n")
     say("| items | bulk load, own | resident | browse, own | resident |\n|---:|---:|---:|---:|---:|")
     for items in (10_000, 1_000_000):
         with tempfile.TemporaryDirectory() as folder:

@@ -28,11 +28,12 @@ class Fill:
 def main() -> None:
     heading("More consumers")
     say(
-        "Each consumer takes one item of 100 B after another, and a call returns when that is committed to disk. All"
-        " queues of a table are driven in the same way, have the same durability, and begin each round with as many"
-        f" items: {AHEAD} times what any of them gave out in a round so far. N consumers over {PROCESSES} processes are"
-        f" N / {PROCESSES} threads in each; fewer than {PROCESSES} are a process each. persist-queue takes part only"
-        " where all queues are driven by the threads of one process: two processes get the same item from it."
+        "Each consumer takes one item of 100 B after another. A call returns when its commit is on disk. All queues of"
+        " a table have the same callers, the same durability, and the same length at the start of a round. That length"
+        f" is {AHEAD} times the largest number of items that any queue gave out in a round so far. N consumers over"
+        f" {PROCESSES} processes are N / {PROCESSES} threads per process, or one thread per process if N is smaller"
+        f" than {PROCESSES}. persist-queue takes part only with the threads of one process, because two processes get"
+        " the same item from it."
     )
     with groups(staged=True) as found:
         for group in found:

@@ -17,8 +17,8 @@ WAITING = 10
 def main() -> None:
     heading("Larger items")
     say(
-        "One thread puts an item in at the end and takes one out at the head, in turn, each in a transaction of its"
-        f" own that is committed to disk, with {WAITING} others in the queue. A call is both together."
+        "One thread enqueues an item and then dequeues one, repeatedly. Each of the two is a transaction that is"
+        f" committed to disk. There are {WAITING} other items in the queue. A call is both together."
     )
     with groups(staged=False) as found:
         for group in found:

@@ -16,8 +16,9 @@ SECONDS = {"quick": 0.1, "full": 2.0}.get(SIZE, 0.5)
 def main() -> None:
     heading("Longer queues")
     say(
-        "One thread puts an item of 100 B in at the end and takes one out at the head, in turn, each in a transaction"
-        " of its own that is committed to disk; so many others wait in the queue meanwhile. A call is both together."
+        "One thread enqueues an item of 100 B and then dequeues one, repeatedly. Each of the two is a transaction that"
+        " is committed to disk. The axis is the number of other items in the queue. A call is an enqueue and a dequeue"
+        " together."
     )
     with groups(staged=False) as found:
         for group in found:

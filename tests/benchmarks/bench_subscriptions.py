@@ -77,12 +77,12 @@ def exclusively(db: Any, engine: str) -> None:
         rounds=min(ROUNDS, 3),
     )
     compare(
-        f"{SINGLY:,} items are enqueued one by one, and nobody waits, {engine}",
+        f"{SINGLY:,} items are enqueued one by one, without waiting consumers, {engine}",
         [Contestant(name, partial(enqueued, db, consumer)) for name, consumer in ways[:2]],
         rounds=min(ROUNDS, 3),
     )
     compare(
-        f"{PUSHED:,} items are enqueued straight to one who waits, {engine}",
+        f"{PUSHED:,} items are enqueued and delivered to a waiting consumer, {engine}",
         [Contestant(name, partial(pushed, db, consumer)) for name, consumer in ways[:2]],
         rounds=min(ROUNDS, 3),
     )
@@ -106,13 +106,13 @@ def enqueued(db: Any, consumer: Callable[[Leases], Any]) -> Sample:
 def pushed(db: Any, consumer: Callable[[Leases], Any]) -> Sample:
     """Enqueue by an enqueue that tries delivery, with as many waiting as there are items."""
     leases = new(db)
-    subscriptions, name = Subscriptions(leases), consumer(leases).name
+    subscriptions, one = Subscriptions(leases), consumer(leases)
     leases.queue.enqueue(db, ITEM)
-    leases.queue.dequeue(db)
+    leases.ack(db, one.lease(db))
     line = WaitingLine(leases.layout)
     tr = db.create_transaction()
     for stand in range(PUSHED):
-        wish = line.wish(os.urandom(8), name, leases.now_us() + int(1e9))
+        wish = line.wish(os.urandom(8), one.name, leases.now_us() + int(1e9))
         line.put(tr, line.key(stand.to_bytes(10, "big")), wish)
     tr.commit().wait()
 
@@ -215,13 +215,13 @@ def looked_at(db: Any, url: str, engine: str) -> None:
         f"one consumer takes {CONSUMED:,} of {ITEMS:,} items by {BATCH} and acks them, {engine}",
         [
             Contestant("alone", partial(beside, db, url)),
-            Contestant("beside a process that only counts, for its share of the cores", partial(beside, db, url, spin)),
+            Contestant("beside a process that only uses a core", partial(beside, db, url, spin)),
             Contestant(
-                "beside a browser that looks at all of them, again and again, at full speed",
+                "beside a browser that reads all items repeatedly, at full speed",
                 partial(beside, db, url, browse, 1.0, seconds[1.0]),
             ),
             Contestant(
-                f"the same, as browsers do by default: for {DUTY_CYCLE:.0%} of the time",
+                f"the same, with the default duty cycle: {DUTY_CYCLE:.0%} of the time",
                 partial(beside, db, url, browse, DUTY_CYCLE, seconds[DUTY_CYCLE]),
                 wanted=0.9,
             ),
@@ -229,7 +229,7 @@ def looked_at(db: Any, url: str, engine: str) -> None:
         rounds=min(ROUNDS, 3),
     )
     fast, slow = (statistics.median(taken) for taken in seconds.values())
-    say(f"\nBeside the consumer a browser looks at {ITEMS:,} items in {fast:.1f} s, by default in {slow:.1f} s.")
+    say(f"\nBeside the consumer, a browser reads {ITEMS:,} items in {fast:.1f} s, by default in {slow:.1f} s.")
 
 
 def beside(

@@ -68,11 +68,11 @@ def idle(
     say(f"\n### {question}\n")
     say("| what | measured | wanted |\n|---|---:|---:|")
     say(f"| share of a core while idle | {shares[0]:.2%} | {wanted[0]} |")
-    say(f"| one enqueue reaches one, median | {statistics.median(reached) * 1e3:.2f} ms | |")
+    say(f"| one enqueue reaches a waiting consumer, median | {statistics.median(reached) * 1e3:.2f} ms | |")
     say(f"| the same, P99 | {(quantile(reached, 0.99) or 0) * 1e3:.2f} ms | |")
     say(f"| a bare watch and read, median | {statistics.median(bare) * 1e3:.2f} ms | |")
     say(f"| ratio | {statistics.median(reached) / statistics.median(bare):.2f} | {'<= 4' if wanted[0] else ''} |")
-    say(f"| who wakes for an enqueue, median | {statistics.median(woken)} | {wanted[1]} |")
+    say(f"| processes that wake for an enqueue, median | {statistics.median(woken)} | {wanted[1]} |")
 
 
 def watch_and_read(db: Any, key: bytes) -> float:

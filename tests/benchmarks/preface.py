@@ -1,4 +1,4 @@
-"""What stands on top of the document: what it does not show, and where its figures come from."""
+"""The top of the page: its limits, and the machine of its figures."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ Written by `make bench`; not edited by hand.
 
 ## What this does not show
 
-- **A real cluster.** Everything runs on one small machine: clients, servers and Spark share its cores and its disk. No
-  network is in between, and no replica. Read the ratios between those that ran in the same minutes, not the rates.
-- **Latency under a load that does not wait.** Every caller asks again when it has been answered, so a slow call keeps
-  the others from coming, and P99 is better than users of a busy system would see.
-- **Hours.** Rounds last a second or so. Checkpoints, vacuums, compactions, full disks and caches that no longer hold
-  everything are not seen.
-- **What the peers were made for.** They have other guarantees: Redis' LPOP and a deleted row of PostgreSQL are gone
-  with a consumer that dies; SQLite's queues have no order across calls in one transaction with other data; Huey and
-  litequeue keep more about an item than we do. Each was driven by its own public calls, with its defaults.
+- **No real cluster.** Everything runs on one small machine: clients, servers and Spark share its cores and its
+  disk. There is no network in between, and no replica. Compare the figures of one table with each other.
+- **Closed loops.** Every caller waits for its answer before the next call. A slow call delays the calls after it. So
+  P99 is better here than for users of a busy system.
+- **Short rounds.** A round lasts about a second. It shows no checkpoints, vacuums, compactions, full disks or caches
+  that are too small.
+- **Other guarantees.** If a consumer dies, an item from Redis' LPOP or a deleted row of PostgreSQL is lost. SQLite's
+  queues have no order across calls in one transaction with other data. Huey and litequeue store more about an item than
+  we do. Each peer was driven by its own public calls, with its defaults.
+- **No failures.** No process is killed, except in the Spark load that says so.
+- **Conflicts.** The column counts transactions that failed with 1020 and were repeated. SQLite waits for its one writer
+  and PostgreSQL skips locked rows, so they have none by design.
 
-  Three things are the same for all contestants of a table. Durability: when a call returns, its commit is on disk (an
-  fsync per commit in SQLite, `synchronous_commit=on` in PostgreSQL, `appendfsync always` in Redis; FoundationDB knows
-  nothing else). The callers: as many threads in as many processes. The queue's length when a round begins.
-- **Failures.** Nothing is killed here, but in the Spark load that says so.
-- **Conflicts where there are none by design.** SQLite's waits for its one writer and PostgreSQL's skipped rows are no
-  conflicts; the column counts transactions that failed with 1020 and were repeated.
+Three things are the same for all contestants of a table:
 
-CPU per item is that of the calling processes; the server's, next to it, is that of all its processes on this machine.
-Medians and P99 of calls are over all rounds; the rate is the median of the rounds', with the lowest beside it."""
+- the durability: when a call returns, its commit is on disk. That is one fsync per commit in SQLite,
+  `synchronous_commit=on` in PostgreSQL, `appendfsync always` in Redis, and the only mode of FoundationDB.
+- the callers: the number of threads and of processes.
+- the length of the queue at the start of a round.
+
+"CPU per item" is the CPU of the calling processes. "Server" is the CPU of all the server's processes on this machine.
+Medians and P99 of calls are over all rounds. The rate is the median of the rounds, and the lowest is beside it."""
 
 
 def preface() -> None:
-    """Print it."""
+    """Print the preface."""
     say(NOT_SHOWN)
     say("\n## Where it ran\n\n| | |\n|---|---|")
     url = cluster_url_if_any()

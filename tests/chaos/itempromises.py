@@ -105,8 +105,10 @@ class Order(Invariant):
                 self._seen.add(position)
                 self._came(step, position)
                 self.tally["items delivered as they came"] += after.state == "leased"
-            if after is not None and after.state in ("leased", "delayed") and replay.tail < position.index:
-                self.broken(f"{position} is {after.state}, and the tail is at {replay.tail}", step.record)
+            if after is not None and after.state in ("leased", "delayed") and replay.high_water_mark < position.index:
+                self.broken(
+                    f"{position} is {after.state}, and the high-water mark is {replay.high_water_mark}", step.record
+                )
         self._versions.append(step.record.version)
         self._live.append(replay.live_index())
 

@@ -49,9 +49,9 @@ MUTANTS = (
         (("            tr.add_read_conflict_key(self._layout.leased.key(one.packed))\n", ""),),
     ),
     Mutant(
-        "the tail is not raised",
-        "fdbqueue/tail.py",
-        (('    tr.byte_max(layout.tail_key, index.to_bytes(8, "big"))\n', "    return\n"),),
+        "the high-water mark is not raised",
+        "fdbqueue/high_water_mark.py",
+        (('    tr.byte_max(layout.high_water_mark_key, index.to_bytes(8, "big"))\n', "    return\n"),),
     ),
     Mutant(
         "the index is that of the last item, not one more",
@@ -64,7 +64,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "the mark is not looked at after an unknown outcome",
+        "the marker is not read after an unknown outcome",
         "fdbqueue/once.py",
         (("if value.present() and bytes(value) == doubt[0]:", "if value is None:"),),
     ),

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import msgspec
 
 from fdbqueue import Position
+from fdbqueue.high_water_mark import HighWaterMark
 from fdbqueue.items import Notes
 from fdbqueue.layers.oplog._records import Change, Record, digest, place_of
 from fdbqueue.layers.staged._requests import Wish
 from fdbqueue.layout import Layout
-from fdbqueue.tail import Tail
 
 
 class Standing(NamedTuple):
@@ -62,15 +62,15 @@ class Replay:
         """How many available items each rank has."""
         self.held: Counter[str] = Counter()
         """How many items the consumers of a subscription are noted to have."""
-        self.tail = 0
+        self.high_water_mark = 0
         self.ordered = False
-        """Whether the queue has an order of its own, in which every enqueue raises the tail."""
+        """Whether the queue has an order of its own, in which every enqueue raises the high-water mark."""
         self._request_prefix = layout.requests.key()[len(layout.prefix) :]
         self._timer_prefix = layout.timers.key()[len(layout.prefix) :]
         self._count_prefix = layout.counts.key()[len(layout.prefix) :]
         self._level_prefix = layout.level_counts.key()[len(layout.prefix) :]
         self._held_prefix = layout.held.key()[len(layout.prefix) :]
-        self._tail_key = layout.tail_key[len(layout.prefix) :]
+        self._mark_key = layout.high_water_mark_key[len(layout.prefix) :]
 
     def step(self, record: Record) -> Step:
         """Apply a record."""
@@ -91,7 +91,7 @@ class Replay:
 
     def live_index(self) -> int:
         """Return the highest index of an item that is available or away for a while."""
-        return max(self.tail, self.available[-1].index if self.available and not self.ordered else 0)
+        return max(self.high_water_mark, self.available[-1].index if self.available and not self.ordered else 0)
 
     def _apply(self, change: Change, before: dict[Position, Standing | None], counts: Counter[str]) -> None:
         match change.operation:
@@ -117,9 +117,9 @@ class Replay:
                     self.levels[rank] += by
             case "byte_max":
                 self._put(change.key, max(self.values.get(change.key, b""), change.param))
-                if change.key == self._tail_key:
-                    tail = Tail.stored(self.values[change.key])
-                    self.tail, self.ordered = tail.index, tail.order is not None
+                if change.key == self._mark_key:
+                    mark = HighWaterMark.stored(self.values[change.key])
+                    self.high_water_mark, self.ordered = mark.index, mark.order is not None
             case "byte_min":
                 self._put(change.key, min(self.values.get(change.key, change.param), change.param))
             case other:

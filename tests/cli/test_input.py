@@ -77,7 +77,7 @@ def test_what_is_in_is_told_when_a_later_line_is_bad(file_url: str, queue: fdbqu
         wait_until(lambda: queue.stats(db).available == 2)
         process.stdin.write(b"oops\n")
         assert process.wait(60) == errors.VALUE
-        assert b"Error: Line 4: 'oops' is no JSON" in (told := process.stderr.read())
+        assert b"Error: Line 4: 'oops' is not JSON" in (told := process.stderr.read())
         assert told.endswith(b"2 items were enqueued.\n")
 
 
@@ -189,7 +189,7 @@ class TestOddLines:
         refused = run("enqueue", name, "--codec", "str", "--raw", stdin=b"fine\nnot \xff\n")
 
         assert refused.exit_code == errors.VALUE
-        assert "Line 2: 'not \\udcff' is no text" in refused.stderr
+        assert "Line 2: 'not \\udcff' is not valid text" in refused.stderr
 
     @pytest.mark.parametrize("line", [b"\xff\xfe\n", b"[" * 5_000 + b"\n"])
     @pytest.mark.parametrize("command", ["ack", "nack"])
@@ -206,7 +206,7 @@ class TestOddLines:
 
         refused = run("ack", name, "1:00:00", "nonsense")
 
-        assert refused.stderr == "Error: 'nonsense' is no handle of a lease, which looks like 7:72616e64:746f6b65.\n"
+        assert refused.stderr == "Error: 'nonsense' is not a lease's handle. A handle looks like 7:72616e64:746f6b65.\n"
         assert run("ack", name, stdin=b"nonsense\n").stderr.endswith(" 0 items were acked.\n")
 
     def test_leases_before_a_line_that_is_no_handle_are_acked(self, run: Run, name: str) -> None:
@@ -216,7 +216,7 @@ class TestOddLines:
         refused = run("ack", name, stdin=leased + "nonsense\n" + run("lease", name).stdout)
 
         assert refused.exit_code == errors.VALUE
-        assert refused.stderr.startswith("Error: Line 3: 'nonsense' is no handle")
+        assert refused.stderr.startswith("Error: Line 3: 'nonsense' is not a lease's handle")
         assert refused.stderr.endswith(" 2 items were acked.\n")
         [stats] = lines(run("stats", name).stdout)
         assert (stats["dequeued"], stats["leased"]) == (2, 1)
@@ -240,7 +240,7 @@ class TestOddLines:
         refused = run("enqueue", name, '"\udcff"')
 
         assert refused.exit_code == errors.VALUE
-        assert "is no JSON" in refused.stderr
+        assert "is not JSON" in refused.stderr
 
     @pytest.mark.parametrize("odd", ["", "\udcff", "[" * 5_000])
     def test_a_name_that_is_none_is_a_usage_error(self, run: Run, odd: str) -> None:

@@ -67,7 +67,7 @@ def test_items_after_a_position_are_browsed_over_the_levels(run: Run, name: str)
     [
         (("--priority", "10"), "integer from 0 to 9"),
         (("--priority", "-1"), "integer from 0 to 9"),
-        (("--levels", "many"), "neither a number of levels"),
+        (("--levels", "many"), "not a number of levels"),
         (("--levels", "amqp/11"), "1 to 10 priorities"),
         (("--levels", "0"), "1 to 256 levels"),
     ],

@@ -259,15 +259,15 @@ def test_options_that_can_not_be_are_refused_before_anything_is_made(
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("7", "no record of an item: Expected `object`"),
-        ("oops", "no record of an item"),
+        ("7", "not an item's record: Expected `object`"),
+        ("oops", "not an item's record"),
         ('{"headers": {}}', "missing required field `value`"),
         ('{"value": 1, "dealy": 7}', "unknown field `dealy`"),
         ('{"value": 1, "delay": "7"}', "Expected `float | null`"),
         ('{"value": 1, "delay": -1}', "delay is a number of seconds"),
         ('{"value": 1, "delay": 1, "at": 1}', "not both"),
         ('{"value": 1, "ttl": 0}', "ttl is a number of seconds, more than 0"),
-        ('{"value": 1, "ttl": 1, "ttl_at": 1}', "after its ttl, or at ttl_at; not both"),
+        ('{"value": 1, "ttl": 1, "ttl_at": 1}', "Give ttl or ttl_at, not both"),
         ('{"value": 1, "ttl_at": -1}', "ttl_at is a number of seconds, 0 or more"),
         ('{"value": 1, "rank": "0"}', "Expected `int | null`"),
         ('{"value": 1, "headers": {"long": "%s"}}' % ("x" * 9_000), "over the limit"),

@@ -126,7 +126,7 @@ def test_what_was_handed_in_before_a_fork_is_the_parents_and_of_unknown_outcome_
 
 def test_a_parents_commit_that_a_child_awaits_is_of_unknown_outcome_there(tmp_path: Path) -> None:
     with fdbqueue.open(f"file:{tmp_path}") as db:
-        store_of(db)._sweeper.armed = True  # so that nobody makes the commit before the fork
+        store_of(db)._background_committer.armed = True  # so that nobody makes the commit before the fork
         tr = db.create_transaction()
         tr[b"a"] = b"1"
         theirs = tr.commit()

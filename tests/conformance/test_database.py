@@ -174,7 +174,7 @@ def test_what_would_run_after_the_commit_is_refused(db: Any, space: Subspace) ->
     async def sell(tr: Any) -> AsyncIterator[bytes]:
         yield await aio(tr.get(space["bought"]))
 
-    with pytest.raises(ValueError, match="returned a coroutine, of which nothing has run"):
+    with pytest.raises(ValueError, match="returned a coroutine, and none of it has run"):
         transactional(lambda tr: buy(tr))(db)  # type: ignore[unused-coroutine]
     with pytest.raises(ValueError, match="Generators"):
         transactional(sell)

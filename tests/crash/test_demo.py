@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import fdbqueue
-from fdbqueue.cli.demo.java import why_no_spark
+from examples.demo.java import why_no_spark
 
 ROWS = 5_000
 WAIT_SECONDS = 120.0
@@ -40,7 +40,7 @@ class Demo:
     """One run of the demo, as a process whose lines are read as they come."""
 
     def __init__(self, where: Where, *options: str) -> None:
-        command = [sys.executable, "-m", "fdbqueue", "demo", "--folder", str(where.folder)]
+        command = [sys.executable, "-m", "examples.demo", "--folder", str(where.folder)]
         command += ["--url", where.url, "--queue", where.queue]
         command += ["--rows", str(ROWS), "--batch", "10", "--consumers", "3", *options]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

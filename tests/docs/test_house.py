@@ -103,7 +103,9 @@ def importers(repository: Path, package: str) -> set[str]:
 
 
 def test_no_file_imports_the_layers_by_their_folder(repository: Path) -> None:
-    files = [file for part in ("fdbqueue", "layers", "tests") for file in (repository / part).glob("**/*.py")]
+    files = [
+        file for part in ("fdbqueue", "layers", "examples", "tests") for file in (repository / part).glob("**/*.py")
+    ]
 
     assert [file for file in files if any(name.split(".")[0] == "layers" for name in imports(file))] == []
 
@@ -130,9 +132,8 @@ def test_lmdb_is_imported_by_the_embedded_engine_only(repository: Path) -> None:
     assert all(file.startswith("fdbqueue/engine/embedded/") for file in importers(repository, "lmdb"))
 
 
-def test_spark_is_imported_by_fdbqueue_spark_and_the_demo_only(repository: Path) -> None:
-    allowed = ("fdbqueue/spark/", "fdbqueue/cli/demo/load_spark.py")
-    assert all(file.startswith(allowed) for file in importers(repository, "pyspark"))
+def test_spark_is_imported_by_fdbqueue_spark_only(repository: Path) -> None:
+    assert all(file.startswith("fdbqueue/spark/") for file in importers(repository, "pyspark"))
 
 
 def draws_in_callbacks(source: str) -> list[int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
-from fdbqueue.cli.demo.java import why_no_spark
+from examples.demo.java import why_no_spark
 
 ROOT = Path(fdbqueue.__file__).parents[1]
 DOCUMENTS = [
@@ -43,6 +43,17 @@ def needs_cluster(block: str) -> bool:
 
 def needs_spark(block: str) -> bool:
     return "pyspark" in block
+
+
+def test_no_picture_has_a_semicolon_which_ends_a_statement_in_mermaid() -> None:
+    pictures = [
+        picture
+        for name in DOCUMENTS
+        for picture in re.findall(r"^```mermaid\n(.*?)^```", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
+    ]
+
+    assert pictures
+    assert not [picture for picture in pictures if ";" in picture]
 
 
 @pytest.mark.parametrize(

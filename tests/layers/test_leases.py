@@ -26,7 +26,7 @@ def values(leases: Leases, db: Any) -> list[Any]:
 
 
 def keys(db: Any, leases: Leases) -> list[tuple[Any, ...]]:
-    """What is left under the queue, apart from counters, marks and the tail."""
+    """What is left under the queue, apart from counters, markers and the high-water mark."""
     space = leases.layout.space
     found = [space.unpack(row.key) for row in db.get_range_startswith(space.key())]
     return [key for key in found if key[0] is not True and key[0] not in ("count", "once")]
@@ -101,7 +101,7 @@ def test_a_stale_token_can_do_nothing(db: Any, leases: Leases, clock: Clock) -> 
         lambda: leases.snooze(db, stale, delay=1),
         lambda: leases.extend(db, stale),
     ):
-        with pytest.raises(LeaseLost, match="somebody else took the item") as lost:
+        with pytest.raises(LeaseLost, match="another consumer took the item") as lost:
             attempt()
         assert lost.value.lost == [stale.position]
     leases.ack(db, fresh)
@@ -170,7 +170,7 @@ def test_a_handle_that_was_written_down_acks(db: Any, leases: Leases) -> None:
     text = str(lease_of(leases, db).handle)
     leases.ack(db, LeaseHandle.parse(text))
     assert keys(db, leases) == []
-    with pytest.raises(ValueError, match="no handle"):
+    with pytest.raises(ValueError, match="not a lease's handle"):
         LeaseHandle.parse("7:xy")
 
 

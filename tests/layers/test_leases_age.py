@@ -122,7 +122,7 @@ def test_an_item_is_never_said_to_be_older_than_it_is(moves: list[tuple[int, int
         taken += len(came[:dequeued])
         del came[:dequeued]
         now_us += seconds * 1_000_000
-        counted = Stats(len(came), 0, 0, 0, total, taken, 0, 0, 0)
+        counted = Stats(len(came), 0, 0, 0, total, taken, 0, 0, 0, 0)
         first = b"\x15\x01\x01%d\x00" % came[0][0] if came else b""
         looks.remember(counted, first, now_us)
         if came:
@@ -135,10 +135,10 @@ def test_very_many_looks_are_thinned_out_and_tell_about_the_same(amount: int) ->
     looks = Looks()
     first = b"\x15\x01\x01x\x00"
     for second in range(amount):
-        counted = Stats(second + 1, 0, 0, 0, second + 1, 0, 0, 0, 0)
+        counted = Stats(second + 1, 0, 0, 0, second + 1, 0, 0, 0, 0, 0)
         looks.remember(counted, first, second * 1_000_000)
     half = amount // 2
-    taken = Stats(half, 0, 0, 0, amount, amount - half, 0, 0, 0)
+    taken = Stats(half, 0, 0, 0, amount, amount - half, 0, 0, 0, 0)
     at_least_s = looks.age_us(taken, b"\x15\x01\x01y\x00", amount * 1_000_000) / 1e6
     assert half * (1 - 1 / PRECISION) <= at_least_s <= half
     assert len(looks._looks) <= MAX_LOOKS

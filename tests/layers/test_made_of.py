@@ -26,6 +26,8 @@ from fdbqueue.layers import (
     PriorityQueue,
     RelaxedQueue,
     Resend,
+    Results,
+    Sessions,
     SmartQueue,
     StagedQueue,
     Subscription,
@@ -68,6 +70,8 @@ THINGS: dict[str, Callable[[Queue], Any]] = {
     "PriorityQueue": lambda queue: PriorityQueue(queue, levels=2, max_attempts=1),
     "PriorityQueue by turns": lambda queue: PriorityQueue(queue, levels=2, weights=[1, 1], max_attempts=1),
     "RelaxedQueue": lambda queue: RelaxedQueue(_leases(queue)),
+    "Results": lambda queue: Results(_leases(queue)),
+    "Sessions": lambda queue: Sessions(Queue(queue.layout.space, codec="str")),
     "SmartQueue": _smart,
     "StagedQueue": lambda queue: StagedQueue(_leases(queue)),
     "Subscriptions": lambda queue: Subscriptions(_leases(queue)),
@@ -92,6 +96,8 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
     "PriorityQueue": lambda given: PriorityQueue(given, levels=2),
     "RelaxedQueue": RelaxedQueue,
     "Resend": Resend,
+    "Results": Results,
+    "Sessions": Sessions,
     "SmartQueue": SmartQueue,
     "StagedQueue": StagedQueue,
     "Subscriptions": Subscriptions,
@@ -99,11 +105,11 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
 }
 
 QUEUES = {"a Queue", "a Queue of texts"}
-STRICT = {"Leases", "PriorityQueue", "SmartQueue"}
+STRICT = {"Leases", "PriorityQueue", "Results", "SmartQueue"}
 ANY_HEAD = {*STRICT, "Leases by turns", "Leases in relaxed order", "PriorityQueue by turns", "RelaxedQueue"}
 WORKS = {
     "Blobs": {*QUEUES, *ANY_HEAD, "StagedQueue", "Subscriptions"},
-    "Consumer": {*ANY_HEAD, "Subscription"},
+    "Consumer": {*ANY_HEAD, "Sessions", "Subscription"},
     "DeadLetters": QUEUES,
     "Deadlines": {"SmartQueue"},
     "Leases": QUEUES,
@@ -112,6 +118,8 @@ WORKS = {
     "PriorityQueue": QUEUES,
     "RelaxedQueue": {*QUEUES, *STRICT},
     "Resend": {"Leases", "Leases by turns", "Leases in relaxed order"},
+    "Results": {*ANY_HEAD, "Subscriptions"} - {"RelaxedQueue"},
+    "Sessions": {"a Queue of texts"},
     "SmartQueue": {"a Queue", *ANY_HEAD} - {"SmartQueue"},
     "StagedQueue": {*QUEUES, *ANY_HEAD},
     "Subscriptions": {*QUEUES, *STRICT},
@@ -121,7 +129,7 @@ WORKS = {
 
 REFUSED = {
     "Blobs": r"takes a Queue, or a layer that enqueues, as in Blobs\(Leases\(Queue\('films'\)\)\)",
-    "Consumer": r"takes Leases, as in Consumer\(Leases\(Queue\('orders'\)\)\), or a Subscription, not ",
+    "Consumer": r"takes Leases, as in Consumer\(Leases\(Queue\('orders'\)\)\), or a Subscription, or Sessions, not ",
     "DeadLetters": r"Use Leases\(queue\)\.dead",
     "Deadlines": r"as in Deadlines\(SmartQueue\(queue\)\)",
     "Leases": r"as in Leases\(Queue\('orders'\)\), not of .* A layer over a queue has leases already: use those",
@@ -130,6 +138,8 @@ REFUSED = {
     "PriorityQueue": r"as in PriorityQueue\(Queue\('jobs'\)\), .* other layers are made of the priority queue",
     "RelaxedQueue": r"takes a Queue or its Leases|A queue has one head: give Leases\(queue\)",
     "Resend": r"Use the `resend` of a SmartQueue",
+    "Results": r"Results takes Leases, as in Results\(Leases\(Queue\('orders'\)\)\), or a layer that enqueues in a tr",
+    "Sessions": r"as in Sessions\(Queue\('orders'\)\), not of |make no smart checks",
     "SmartQueue": r"takes a Queue or its Leases|codec is a Messages, not 'str'|is a SmartQueue already.*: use it",
     "StagedQueue": r"takes a Queue or its Leases",
     "Subscriptions": r"takes a Queue or its Leases|go by the queue's order: give Leases\(queue\) without a head",
@@ -168,6 +178,8 @@ def test_what_a_layer_can_not_follow_is_refused_with_the_remedy(queue: Queue, ma
         MAKERS[maker](given)
 
     assert re.search(REFUSED[maker], str(refused.value))
+    if thing == "Sessions" and "takes" in REFUSED[maker]:
+        assert "Sessions are taken by their own verbs" in str(refused.value)
     if thing in ("StagedQueue", "Subscriptions") and "takes" in REFUSED[maker]:
         assert f"give the `leases` of this {thing}" in str(refused.value)
 
@@ -191,6 +203,7 @@ def test_a_layer_follows_the_policy_the_clock_and_the_head_of_what_it_is_made_of
 
 TAKE: dict[str, Callable[[Any, Any], Any]] = {
     "RelaxedQueue": lambda made, db: made.leases.lease(db),
+    "Results": lambda made, db: made.leases.lease(db),
     "SmartQueue": lambda made, db: made.leases.lease(db),
     "StagedQueue": lambda made, db: made.lease(db),
     "Subscriptions": lambda made, db: made.subscribe(db, "all").lease(db),

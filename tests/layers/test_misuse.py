@@ -59,7 +59,7 @@ def test_what_is_no_lease_is_named(db: Any, space: Subspace) -> None:
     ]
     for call in calls:
         for it in nothing, item, "1:ab:cd":
-            with pytest.raises(TypeError, match="A lease was expected, as `lease` returns it, or its handle, not"):
+            with pytest.raises(TypeError, match="Give a lease, or its handle, not"):
                 call(it)
 
 

@@ -279,7 +279,7 @@ def test_a_handler_that_nobody_would_await_is_refused_or_called_again(
     with caplog.at_level(logging.ERROR):
         report = Monitor(Deadlines(smart), lambda deadline: hang_up(deadline), claim_seconds=10).sweep(db)
     assert (report.missed, report.errors) == (0, 1)
-    assert "a coroutine, which nobody awaits" in caplog.text
+    assert "a coroutine, which is not awaited" in caplog.text
     told: list[Deadline] = []
     clock.now += 11
     Monitor(Deadlines(smart), told.append).sweep(db)

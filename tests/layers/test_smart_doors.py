@@ -11,13 +11,13 @@ import pytest
 from fdbqueue import BulkInterrupted, ChecksBypassed, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
+from fdbqueue.high_water_mark import refuse_smart
 from fdbqueue.layers.common._levels import Levels
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.smart import OWN_KEY, OWN_TYPE, Messages, MessageType, SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.tail import refuse_smart
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import contents, enqueue_unchecked, rows_of, smart_queue
@@ -164,7 +164,7 @@ def test_an_older_versions_smart_queue_is_marked_by_its_next_smart_enqueue(db: A
     smart = smart_queue(space, MessageType("x"))
     smart.enqueue(db, X)
     del db[smart.queue.layout.type_key]
-    smart.queue.layout.has_tail = False
+    smart.queue.layout.has_high_water_mark = False
     other = new_queue(space)
     other.enqueue(db, X)  # nothing says yet that it is smart
     smart.enqueue(db, X)
@@ -227,7 +227,7 @@ def test_the_mark_is_found_without_a_read_more(db: Any, space: Subspace) -> None
     counting = FaultyDatabase(db, lambda: None)
     queue.enqueue(counting, X)
     assert counting.commits == 1
-    assert not queue.layout.has_tail, "one read of the last key has told all"
+    assert not queue.layout.has_high_water_mark, "one read of the last key has told all"
 
 
 def test_whoever_asks_early_is_told_the_same(db: Any, space: Subspace) -> None:

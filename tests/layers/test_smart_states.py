@@ -14,7 +14,8 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import Messages, MessageType, SmartQueue
 from fdbqueue.layers.smart._decisions import Answer, Decision, Replace
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staged._delivery import Allotment, Delivery
+from fdbqueue.layers.staged._allotments import Allotment
+from fdbqueue.layers.staged._delivery import Delivery
 from tests.helpers.clock import Clock
 from tests.helpers.smart import (
     ORDER,
@@ -86,16 +87,16 @@ def test_the_index_follows_whatever_way_an_item_takes_out(db: Any, smart: SmartQ
 
 def test_an_item_that_was_taken_out_for_somebody_who_had_gone_is_back_in_the_index(db: Any, smart: SmartQueue) -> None:
     smart.enqueue(db, Progress("a", 1))
-    serving = Delivery(smart.leases)
-    duty_cycle = Allotment(1, 0, "", own=True)
+    delivery = Delivery(smart.leases)
+    allotment = Allotment(1, 0, "", own=True)
 
     @transactional
     def take(tr: Any) -> None:
-        run(serving.take(tr, serving.look(tr, limit=1), [duty_cycle]))
+        run(delivery.take(tr, delivery.look(tr, limit=1), [allotment]))
 
     @transactional
     def put_back(tr: Any) -> None:
-        run(serving.put_back(tr, duty_cycle.got))
+        run(delivery.put_back(tr, allotment.got))
 
     take(db)
     assert contents(smart, db) == []

@@ -297,7 +297,7 @@ def test_old_grants_that_nobody_collected_are_swept_by_newcomers(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
-    monkeypatch.setattr("fdbqueue.layers.staged._head_coordinator.os.urandom", lambda size: b"\x00" * size)
+    monkeypatch.setattr("fdbqueue.layers.staged._registrar.os.urandom", lambda size: b"\x00" * size)
     granted = register(db, queue, clock)
     put(queue, db, "a", "b")
     assert value(StagedQueue(leases).dequeue(db, timeout=20)) == "b"

@@ -94,7 +94,7 @@ def test_an_attempt_after_an_unknown_outcome_has_its_own_version_though_another_
     assert lease.value == "a"
     staged.ack(faulty, lease)
     [crew] = staged._state()._turns[faulty].values()
-    crew._swept = True
+    crew._registrar.swept = True
     monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))  # it registers
     failing.append(("before", 1021))
     assert value(staged.lease(faulty, timeout=20)) == "b"

@@ -13,10 +13,11 @@ from fdbqueue import CodecError, Position, Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.items import NO_NOTES
 from fdbqueue.layers.leases import LeaseHandle, Leases
-from fdbqueue.layers.leases._transitions import Moves
+from fdbqueue.layers.leases._transitions import Transitions
 from fdbqueue.layers.priority import WeightedHead
 from fdbqueue.layers.staged import RelaxedQueue, StagedQueue, _head_coordinator
-from fdbqueue.layers.staged._delivery import Allotment, Delivery
+from fdbqueue.layers.staged._allotments import Allotment
+from fdbqueue.layers.staged._delivery import Delivery
 from fdbqueue.layers.staged._requests import REQUEST_SECONDS, Request, Requests
 from fdbqueue.layers.staged._versions import PAUSE_CALLS, OwnVersion
 from fdbqueue.layers.subscriptions import Subscriptions
@@ -106,7 +107,7 @@ def take_a_levels(db: Any, queue: Queue, leases: Leases) -> None:
 def expire(db: Any, queue: Queue, leases: Leases) -> None:
     [first] = queue.browse(db, limit=1)
     tr = db.create_transaction()
-    moves = Moves(tr, queue.layout)
+    moves = Transitions(tr, queue.layout)
     moves.leave_available(pack(first.position), NO_NOTES)
     moves.vanish(pack(first.position), b"", "expired")
     moves.finish()

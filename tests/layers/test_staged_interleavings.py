@@ -14,7 +14,8 @@ from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.leases._timers import FIRE_LIMIT
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator
-from fdbqueue.layers.staged._delivery import Allotment, Delivery
+from fdbqueue.layers.staged._allotments import Allotment
+from fdbqueue.layers.staged._delivery import Delivery
 from fdbqueue.layers.staged._requests import REQUEST_SECONDS, Request, Requests, Wish
 from fdbqueue.layout import pack
 from tests.helpers.clock import Clock
@@ -107,10 +108,10 @@ def test_a_grant_whose_lease_was_lost_is_not_collected(db: Any, queue: Queue, le
     queue.enqueue(db, "a")
     lease = leases.lease(db, duration=60)
     assert lease is not None
-    serving = Delivery(leases)
+    delivery = Delivery(leases)
     stale = LeaseHandle(lease.position, b"an older token")
     tr = db.create_transaction()
-    assert run(serving.collect(tr, [stale], Allotment(1, 0, "", own=True))) == []
+    assert run(delivery.collect(tr, [stale], Allotment(1, 0, "", own=True))) == []
     tr.commit().wait()
     leases.ack(db, lease)
 

@@ -118,10 +118,10 @@ def test_a_granted_lease_that_was_reclaimed_before_its_holder_looked_is_not_deli
 ) -> None:
     queue.enqueue(db, "a")
     lease = take(StagedQueue(leases), db, duration=5.0)
-    serving = Delivery(leases)
+    delivery = Delivery(leases)
     stale = LeaseHandle(lease.position, b"an older token")
-    assert run(serving.accept(db.create_transaction(), [stale], 5_000_000)) == []
-    [good] = run(serving.accept(db.create_transaction(), [lease.handle], 5_000_000)) or []
+    assert run(delivery.accept(db.create_transaction(), [stale], 5_000_000)) == []
+    [good] = run(delivery.accept(db.create_transaction(), [lease.handle], 5_000_000)) or []
     assert good.given == lease
 
 
@@ -254,10 +254,10 @@ def test_leases_that_were_live_at_different_versions_are_read_before_they_are_ac
     db: Any, queue: Queue, leases: Leases
 ) -> None:
     queue.enqueue_many(db, ["a", "b"])
-    serving = Delivery(leases)
+    delivery = Delivery(leases)
     first, second = leases.lease_many(db, limit=2)
-    [got_first] = run(serving.accept(db.create_transaction(), [first.handle], 1)) or []
-    [got_second] = run(serving.accept(db.create_transaction(), [second.handle], 1)) or []
+    [got_first] = run(delivery.accept(db.create_transaction(), [first.handle], 1)) or []
+    [got_second] = run(delivery.accept(db.create_transaction(), [second.handle], 1)) or []
     known = RecentLeases()
     known.add(7, [got_first])
     known.add(8, [got_second])

@@ -471,7 +471,7 @@ def test_an_owner_that_waits_keeps_its_subscription(
             subscriptions.leases.enqueue(db, "x", headers={"n": 1})
         yield from ()
 
-    monkeypatch.setattr("fdbqueue.layers.subscriptions._awaiting.alarmed", rest)
+    monkeypatch.setattr("fdbqueue.layers.common._batcher.alarmed", rest)
     lease = own.lease(db, timeout=100)
     assert lease is not None
     assert lease.value == "x"

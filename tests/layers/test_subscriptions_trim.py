@@ -13,7 +13,7 @@ from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.leases._timers import FIRE_LIMIT
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layers.subscriptions._cursor import LAG_SECONDS, TRIM_SECONDS, Habit, Pointing
+from fdbqueue.layers.subscriptions._cursor import LAG_SECONDS, TRIM_SECONDS, Cursor, Habit
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import fill, of_color, values
@@ -26,7 +26,7 @@ def test_a_transaction_that_records_arrivals_does_not_trim(db: Any, space: Subsp
     subscriptions.subscribe(db, "blue")
     tr = db.create_transaction()
     later_us = subscriptions.leases.now_us() + int(2 * LAG_SECONDS * 1e6)
-    head = Pointing(queue.layout, "blue", now_us=later_us, habit=Habit())
+    head = Cursor(queue.layout, "blue", now_us=later_us, habit=Habit())
     run(head.prepare(tr, alone=True))
     if records:
         announce(tr, queue.layout, [(b"a packed position", b"a packed position")])
@@ -79,7 +79,7 @@ def test_who_forgets_notes_conflicts_with_no_other_subscription_that_takes(
     of_color(subscriptions, db, "red")
     fill(leases, db, "red", "blue")
     tr = db.create_transaction()
-    head = Pointing(leases.layout, "red", now_us=leases.now_us(), habit=Habit())
+    head = Cursor(leases.layout, "red", now_us=leases.now_us(), habit=Habit())
     run(head.prepare(tr, alone=True))
     assert run(head.finish(tr))
     assert tr.snapshot.get(leases.layout.trimmed_key).wait().present()

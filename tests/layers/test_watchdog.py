@@ -140,7 +140,7 @@ def test_a_hook_that_nobody_would_await_is_refused_or_told_to_have_failed(
     with caplog.at_level(logging.ERROR):
         report = Watchdog(leases, hook=lambda found: restart(found)).sweep(db)
     assert (report.leases, report.hook_errors) == (1, 1)
-    assert "a coroutine, which nobody awaits" in caplog.text
+    assert "a coroutine, which is not awaited" in caplog.text
 
 
 def test_a_rest_that_is_over_is_held_by_nobody() -> None:

@@ -19,14 +19,19 @@ from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import only_database
 from fdbqueue.layers import (
     Blobs,
+    Completion,
     Consumer,
     Deadlines,
+    FollowUp,
     Lease,
     Leases,
     Monitor,
     OperationLog,
     PriorityQueue,
     RelaxedQueue,
+    Results,
+    SessionLease,
+    Sessions,
     SmartQueue,
     StagedQueue,
     Subscription,
@@ -65,6 +70,14 @@ class Scene:
         lease = self.leases.lease(self.db, duration=600)
         assert lease is not None
         return lease
+
+    @cached_property
+    def results(self) -> Results[Any]:
+        return Results(Leases(Queue(self.space["results"], codec="str")))
+
+    @cached_property
+    def completion(self) -> Completion[Any]:
+        return self.results.enqueue(self.db, "x", then=FollowUp(self.leases, "y"))
 
     @cached_property
     def staged(self) -> StagedQueue:
@@ -107,6 +120,22 @@ class Scene:
             smart.enqueue(self.db, {"type": "call", "n": number})
         smart.resend.fetch(self.db, "B")
         return smart
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        sessions = Sessions(Queue(self.space["sessions"], codec="str"), max_attempts=1)
+        sessions.enqueue_many(self.db, ["x", "y", "z"], session="ann")
+        failed = sessions.lease(self.db)
+        assert failed is not None
+        sessions.nack(self.db, failed)
+        sessions.enqueue(self.db, "x", session="bob")
+        return sessions
+
+    @cached_property
+    def session_lease(self) -> SessionLease:
+        lease = self.sessions.lease(self.db, duration=600)
+        assert lease is not None
+        return lease
 
     @cached_property
     def deadlines(self) -> Deadlines:
@@ -195,12 +224,14 @@ def _claim(scene: Scene) -> Claim:
 ITEM = {"type": "call", "n": 9}
 
 DATABASE_ONLY: dict[str, Callable[[Scene], Call]] = {
+    "Completion.at": lambda s: Call(s.completion.at),
     "Blobs.write": lambda s: Call(s.blobs.write, "new"),
     "Consumer.drain": lambda s: Call(_consumer(s).drain),
     "Consumer.run": lambda s: Call(_consumer(s).run),
     "Consumer.running": _running,
     "Monitor.run": lambda s: Call(_monitor(s).run),
     "Monitor.sweep": lambda s: Call(_monitor(s).sweep),
+    "Results.completion": lambda s: Call(s.results.completion, str(s.completion)),
     "StagedQueue.ack": lambda s: Call(s.staged.ack, s.lease),
     "StagedQueue.dequeue": lambda s: Call(s.staged.dequeue, timeout=None),
     "StagedQueue.dequeue_many": lambda s: Call(s.staged.dequeue_many),
@@ -216,6 +247,7 @@ DATABASE_ONLY: dict[str, Callable[[Scene], Call]] = {
 """Those that make their own transactions; their first parameter is called `db`."""
 
 EITHER: dict[str, Callable[[Scene], Call]] = {
+    "Completion.outcome": lambda s: Call(s.completion.outcome),
     "Blobs.check": lambda s: Call(s.blobs.check),
     "Blobs.read": lambda s: Call(s.blobs.read, s.lease),
     "Blobs.stats": lambda s: Call(s.blobs.stats),
@@ -273,6 +305,31 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "Resend.register": lambda s: Call(s.smart.resend.register, "C"),
     "Resend.reset": lambda s: Call(s.smart.resend.reset, "B"),
     "Resend.unregister": lambda s: Call(s.smart.resend.unregister, "B"),
+    "Results.enqueue": lambda s: Call(s.results.enqueue, "new", delay=60, then=FollowUp(s.leases, "newer")),
+    "Sessions.ack": lambda s: Call(s.sessions.ack, s.session_lease),
+    "Sessions.ack_and_next": lambda s: Call(s.sessions.ack_and_next, s.session_lease),
+    "Sessions.check": lambda s: Call(s.sessions.check),
+    "Sessions.clear": lambda s: Call(s.sessions.clear),
+    "Sessions.dead": lambda s: Call(s.sessions.dead, "ann"),
+    "Sessions.enqueue": lambda s: Call(s.sessions.enqueue, "new", session="ann"),
+    "Sessions.enqueue_many": lambda s: Call(s.sessions.enqueue_many, ["new"], session="ann"),
+    "Sessions.extend": lambda s: Call(s.sessions.extend, s.session_lease),
+    "Sessions.info": lambda s: Call(s.sessions.info, "ann"),
+    "Sessions.lease": lambda s: Call(s.sessions.lease),
+    "Sessions.list": lambda s: Call(s.sessions.list),
+    "Sessions.nack": lambda s: Call(s.sessions.nack, s.session_lease),
+    "Sessions.pause": lambda s: Call(s.sessions.pause, "ann"),
+    "Sessions.purge": lambda s: Call(s.sessions.purge, "ann"),
+    "Sessions.reclaim": lambda s: Call(s.sessions.reclaim),
+    "Sessions.redrive": lambda s: Call(s.sessions.redrive, "ann"),
+    "Sessions.remove": lambda s: Call(s.sessions.remove, "ann"),
+    "Sessions.resume": lambda s: Call(s.sessions.resume, "ann"),
+    "Sessions.scheduled": lambda s: Call(s.sessions.scheduled, "ann"),
+    "Sessions.set_state": lambda s: Call(s.sessions.set_state, s.session_lease, b"x"),
+    "Sessions.skip": lambda s: Call(s.sessions.skip, "ann"),
+    "Sessions.snooze": lambda s: Call(s.sessions.snooze, s.session_lease, delay=60),
+    "Sessions.state": lambda s: Call(s.sessions.state, "ann"),
+    "Sessions.stats": lambda s: Call(s.sessions.stats),
     "SmartQueue.check": lambda s: Call(s.smart.check),
     "SmartQueue.dequeue": lambda s: Call(s.smart.dequeue),
     "SmartQueue.dequeue_many": lambda s: Call(s.smart.dequeue_many),
@@ -307,6 +364,8 @@ PARTS: dict[str, Callable[[Scene], Call]] = {
     "Deadlines.claim_next": lambda s: driven(s.deadlines.claim_next, until_us=1, lapsed_us=0, ended=None),
     "Deadlines.end": lambda s: driven(s.deadlines.end, _claim(s)),
     "Deadlines.next_us": lambda s: driven(s.deadlines.next_us, lead_us=None),
+    "FollowUp.enqueue": lambda s: driven(FollowUp(s.leases, "new").enqueue),
+    "FollowUp.hold": lambda s: driven(FollowUp(s.leases, "new").hold),
     "Leases.ack_unchanged": lambda s: Call(s.leases.ack_unchanged, list[Live]()),
     "Queue.next_index": lambda s: driven(s.queue.next_index, 1),
     "Queue.take_rows": lambda s: driven(s.queue.take_rows, [_row(s)]),

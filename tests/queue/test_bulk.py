@@ -306,7 +306,7 @@ def test_batches_that_were_repeated_give_their_marks_back(db: Any, queue: Queue)
     for _ in range(3):
         failing = FaultyDatabase.failing_at(db, set(range(5)), ("before", 1020))
         assert queue.enqueue_many(failing, numbered(50)).conflicts == 5
-    assert len(list(db.get_range_startswith(queue.layout.marks.key()))) == 5
+    assert len(list(db.get_range_startswith(queue.layout.markers.key()))) == 5
 
 
 class UnreadTransaction(FaultyTransaction):

@@ -115,11 +115,11 @@ def test_a_client_leaves_as_many_marks_as_it_had_calls_at_once(db: Any, queue: Q
 def test_a_mark_that_a_timed_out_commit_may_yet_overwrite_is_nobody_elses(db: Any, queue: Queue) -> None:
     with pytest.raises(FDBError, match="1031"):
         queue.enqueue(FaultyDatabase.failing_at(db, {0}, ("after", 1031)), b"x")
-    [(key, mark)] = [(row.key, row.value) for row in db.get_range_startswith(queue.layout.marks.key())]
+    [(key, mark)] = [(row.key, row.value) for row in db.get_range_startswith(queue.layout.markers.key())]
     for _ in range(3):
         queue.enqueue(db, b"y")
     assert bytes(db[key]) == mark
-    assert len(list(db.get_range_startswith(queue.layout.marks.key()))) == 2
+    assert len(list(db.get_range_startswith(queue.layout.markers.key()))) == 2
 
 
 def test_marks_of_clients_that_are_long_gone_are_swept_and_fresh_ones_are_not(
@@ -128,20 +128,20 @@ def test_marks_of_clients_that_are_long_gone_are_swept_and_fresh_ones_are_not(
     for _ in range(3):
         Queue(queue.layout.space).enqueue(db, b"x")
     Queue(queue.layout.space).enqueue(db, b"x")
-    assert len(list(db.get_range_startswith(queue.layout.marks.key()))) == 4
+    assert len(list(db.get_range_startswith(queue.layout.markers.key()))) == 4
     later = time.time_ns() + int((STALE_AFTER_S + 60) * 1e9)
     monkeypatch.setattr(time, "time_ns", lambda: later)
     monkeypatch.setattr("fdbqueue.once.os.urandom", lambda n: b"\x00" * n)
-    assert _Client(queue.layout).begin < db.get_range_startswith(queue.layout.marks.key())[0].key
+    assert _Client(queue.layout).begin < db.get_range_startswith(queue.layout.markers.key())[0].key
     Queue(queue.layout.space).enqueue(db, b"x")
-    assert len(list(db.get_range_startswith(queue.layout.marks.key()))) == 1
+    assert len(list(db.get_range_startswith(queue.layout.markers.key()))) == 1
 
 
 def test_a_mark_whose_client_is_back_while_it_is_swept_stays(
     db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.enqueue(db, b"x")
-    [key] = [row.key for row in db.get_range_startswith(queue.layout.marks.key())]
+    [key] = [row.key for row in db.get_range_startswith(queue.layout.markers.key())]
     later = time.time_ns() + int((STALE_AFTER_S + 60) * 1e9)
     monkeypatch.setattr(time, "time_ns", lambda: later)
     monkeypatch.setattr("fdbqueue.once.os.urandom", lambda n: b"\x00" * n)
@@ -175,7 +175,7 @@ def test_who_was_stopped_until_its_mark_was_swept_does_not_take_its_call_for_fai
     db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop() -> None:
-        db.clear_range_startswith(queue.layout.marks.key())
+        db.clear_range_startswith(queue.layout.markers.key())
         later = time.time_ns() + int(STALE_AFTER_S * 1e9)
         monkeypatch.setattr(time, "time_ns", lambda: later)
 
@@ -251,7 +251,7 @@ def test_a_disk_that_fails_under_a_commit_and_at_the_look_leaves_its_outcome_unk
 
 
 def marks(queue: Queue, db: Any) -> int:
-    return len(list(db.get_range_startswith(queue.layout.marks.key())))
+    return len(list(db.get_range_startswith(queue.layout.markers.key())))
 
 
 @pytest.fixture

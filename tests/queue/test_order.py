@@ -11,9 +11,9 @@ from fdbqueue import Order, OrderError, Position, Queue
 from fdbqueue.engine import Subspace, predicates
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import run
+from fdbqueue.high_water_mark import LastIndex, read_high_water_mark
 from fdbqueue.layout import pack
 from fdbqueue.stats import read_level_counts
-from fdbqueue.tail import LastIndex, read_tail
 
 
 class Tens:
@@ -207,7 +207,7 @@ def test_a_queue_that_is_first_in_first_out_refuses_an_order(way: str, left: str
     plain.enqueue(db, 10)
     if left == "lent items":
         db.clear_range(plain.layout.begin, plain.layout.end)
-        db[plain.layout.tail_key] = (1).to_bytes(8, "big")
+        db[plain.layout.high_water_mark_key] = (1).to_bytes(8, "big")
     before = stored(plain, db)
 
     with pytest.raises(OrderError, match=r"stand first in, first out.*there in the order 'tens'"):
@@ -270,7 +270,7 @@ def test_an_order_whose_name_can_just_be_kept_is_taken(name: str, db: Any, space
     assert queue.check(db).ok
 
 
-def test_check_finds_items_of_another_order_and_a_tail_that_is_too_low(db: Any, space: Subspace) -> None:
+def test_check_finds_items_of_another_order_and_a_mark_that_is_too_low(db: Any, space: Subspace) -> None:
     queue = queue_of(space)
     queue.enqueue_many(db, [10, 20])
     envelope = bytes(db[queue.layout.item_key(next(queue.browse(db)).position)])
@@ -279,20 +279,20 @@ def test_check_finds_items_of_another_order_and_a_tail_that_is_too_low(db: Any, 
 
     problems = " ".join(queue.check(db).problems)
     assert "has the order 'tens', but 1 items without a rank" in problems
-    assert "index 2 was the last to be given, but there is 9" in problems
-    db[queue.layout.tail_key] = (9).to_bytes(8, "big")
+    assert "The high-water mark is 2, but there is an item with index 9." in problems
+    db[queue.layout.high_water_mark_key] = (9).to_bytes(8, "big")
     db.add(queue.layout.level_count_key(2), (5).to_bytes(8, "little"))
     problems = " ".join(queue.check(db).problems)
     assert "first in, first out, but 3 items have a rank" in problems
     assert "6 items of rank 2 are available, not 1" in problems
 
 
-def test_the_tail_says_which_order_a_queue_has(db: Any, space: Subspace) -> None:
+def test_the_high_water_mark_names_the_order_a_queue_has(db: Any, space: Subspace) -> None:
     queue = queue_of(space)
     tr = db.create_transaction()
-    assert run(read_tail(tr, queue.layout)).order is None
+    assert run(read_high_water_mark(tr, queue.layout)).order is None
     queue.enqueue(tr, 10)
-    assert run(read_tail(tr, queue.layout)).order == "tens"
+    assert run(read_high_water_mark(tr, queue.layout)).order == "tens"
     assert run(LastIndex(tr, queue.layout, "tens").steps()) == 1
     assert "order='tens'" in repr(queue)
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from fdbqueue import FormatError, Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import FdbQueueError, OrderError
+from fdbqueue.high_water_mark import HighWaterMark
 from fdbqueue.items import (
     Chunked,
     Notes,
@@ -37,7 +38,6 @@ from fdbqueue.layout import Layout, Place, pack
 from fdbqueue.spark.record import Header, JobRecord, Outcome
 from fdbqueue.spark.record import decode as decode_job
 from fdbqueue.spark.record import encode as encode_job
-from fdbqueue.tail import Tail
 
 NOTED = with_notes(
     envelope(b"payload", {"a": "b"}),
@@ -77,7 +77,7 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     "a record of the operation log": (partial(unpack_record, bytes(10)), RECORD),
     "a request": (partial(REQUESTS._wish, b"key"), WISH),
     "a grant": (REQUESTS.granted, GRANT),
-    "the tail": (Tail.stored, b"\xff" + bytes(8) + b"priority"),
+    "the high-water mark": (HighWaterMark.stored, b"\xff" + bytes(8) + b"priority"),
 }
 decoders = pytest.mark.parametrize(("decode", "good"), DECODERS.values(), ids=DECODERS.keys())
 
@@ -166,7 +166,7 @@ def foreign_key(queue: Queue, where: str) -> bytes:
             grant: bytes = layout.grants.pack((b"somebody",))
             return grant
         case "once":
-            mark: bytes = layout.marks.pack((b"somebody", 1))
+            mark: bytes = layout.markers.pack((b"somebody", 1))
             return mark
         case place:
             return place_of(queue, place).key(FOREIGN_PLACE)

@@ -15,11 +15,11 @@ from fdbqueue.layout import Name
 from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.attempt import At, Attempt, PartitionReport
 from fdbqueue.spark.digests import digests_of
-from fdbqueue.spark.held import Counter, Holder, release
 from fdbqueue.spark.job import begin_job, commit_job
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.partition import PartitionLog
 from fdbqueue.spark.record import Header, JobReport
+from fdbqueue.spark.resubmitted import Counter, Holder, release
 from fdbqueue.spark.rows import Rows
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
 

@@ -36,7 +36,7 @@ def test_strings_of_either_size_are_utf8(kind: Any) -> None:
 def test_a_string_that_is_no_text_is_refused_by_its_column(name: str, options: dict[str, str]) -> None:
     text = pa.array([b"a", b"a\xffb"], pa.binary()).view(pa.string())
     batch = pa.record_batch({"value": [b"v", b"w"], "to": ["a", "b"]} | {name: text})
-    with pytest.raises(CodecError, match=f"'{name}', string, has a value that is no text"):
+    with pytest.raises(CodecError, match=f"'{name}', string, has a value that is not valid text"):
         rows_of(batch, ["value"], **options)
 
 

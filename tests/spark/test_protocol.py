@@ -242,7 +242,7 @@ def test_an_attempt_of_a_job_begun_anew_does_not_write_into_it(job: Job) -> None
     attempt.add(rows(VALUES[:10]))
     forget_job(job.db, job.queue.layout.space, "job")
     begin_job(job.db, job.keys, job.header, clock=lambda: 7)
-    with pytest.raises(JobError, match="begun anew"):
+    with pytest.raises(JobError, match="started again"):
         attempt.add(rows(VALUES[10:]))
 
 

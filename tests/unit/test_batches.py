@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from fdbqueue import batches
 from fdbqueue.batches import Batch, Batches, Encoding
 from fdbqueue.items import INLINE_BYTES, chunks_of, envelope
-from fdbqueue.layout import Position, pack
 
 MOST_ITEMS, MOST_BYTES, INLINE = 10, 200, 60
 
@@ -116,19 +115,6 @@ def test_halves_of_a_batch_have_its_values_at_the_same_places(order: str | None,
     ]
     assert [half.index for half in (first, second)] == ([7, 9] if index else [0, 0])
     assert first.size_bytes + second.size_bytes == whole.size_bytes
-
-
-def test_a_batch_spans_its_first_to_its_last_value_and_each_rank_its_own() -> None:
-    plain, ranked = Batch(0, index=5), Batch(0, index=5)
-    for rank in (2, 1, 2, 3, 2):
-        plain.add(b"x", None)
-        ranked.add(b"x", rank)
-
-    def at(index: int, rank: int | None = None) -> bytes:
-        return pack(Position(index, b"random", rank=rank))
-
-    assert plain.spans(b"random") == [(at(5), at(9))]
-    assert ranked.spans(b"random") == [(at(5, 2), at(9, 2)), (at(6, 1), at(6, 1)), (at(8, 3), at(8, 3))]
 
 
 def test_a_batch_of_none_is_none() -> None:

@@ -13,7 +13,7 @@ from fdbqueue import Queue
 from fdbqueue.arrivals import announce
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
-from fdbqueue.layers.smart._admitting import BESIDE_BYTES
+from fdbqueue.layers.smart._admitting import DEPENDENT_NAMES_BYTES
 from fdbqueue.layers.smart._index import deadline_parts
 from fdbqueue.layers.subscriptions._arguments import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
 from fdbqueue.layout import APPENDED_BYTES, DELAY, LEASE, MAX_KEY_BYTES, TTL, Layout, Name, Position, pack
@@ -81,7 +81,7 @@ def test_everything_stands_in_the_queues_range_and_only_items_in_the_items(posit
     layout = Layout(Subspace(("q",)))
     begin, end = layout.whole_range()
     item = layout.item_key(position)
-    others = [layout.chunk_key(position, 3), layout.count_key("enqueued"), layout.marks.key(), layout.jobs.key()]
+    others = [layout.chunk_key(position, 3), layout.count_key("enqueued"), layout.markers.key(), layout.jobs.key()]
     assert layout.begin <= item < layout.end
     assert all(begin <= key < end and not layout.begin <= key < layout.end for key in others)
     chunk_begin, chunk_end = layout.chunk_range(position)
@@ -139,7 +139,7 @@ LONGEST = "n" * (MAX_KEY_BYTES - APPENDED_BYTES - 2)  # with the two bytes aroun
     ],
 )
 def test_a_name_that_is_too_long_for_a_key_is_refused_with_the_sizes(name: Name, size: str) -> None:
-    with pytest.raises(ValueError, match=f"has {size} bytes as a key. It may have 7,900: a key has at most 10,000"):
+    with pytest.raises(ValueError, match=f"has {size} bytes as a key. The limit is 7,900"):
         Queue(name)
 
 
@@ -153,7 +153,7 @@ def test_the_longest_names_make_keys_that_a_database_takes() -> None:
         layout.timer_key(at_us, packed, DELAY),
         layout.chunk_key(last, 10_000),
         layout.held_key("\0" * SUBSCRIPTION_NAME_BYTES, packed),
-        *layout.beside_keys((bytes(BESIDE_BYTES), *deadline_parts(layout, at_us)), packed),
+        *layout.dependent_keys((bytes(DEPENDENT_NAMES_BYTES), *deadline_parts(layout, at_us)), packed),
         _arrival(layout, packed),
         job.owner(2**31),
         job.mark(2**31, 2**63 - 1),

@@ -70,13 +70,13 @@ def test_who_dies_while_bringing_a_folder_in_order_leaves_that_to_the_next(tmp_p
 
 def open_and_stay(path: str, opening: Any, go_on: Any, stop: bool) -> None:
     """Open `path`, alone, and stop on the way or wait there; then go on."""
-    guard = FolderLock(path, BOOT)
-    assert guard.alone
+    folder_lock = FolderLock(path, BOOT)
+    assert folder_lock.alone
     opening.set()
     if stop:
         os.kill(os.getpid(), signal.SIGSTOP)
     go_on.wait()
-    guard.close()
+    folder_lock.close()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_who_finds_the_folder_being_opened_for_too_long_is_told_by_whom(
             Store.open(str(tmp_path), {})
         assert f"{tmp_path}: waited 0 s for the lock on its file 'synced'" in str(caught.value)
         patched.setattr(guarding, "LONGEST_SECONDS", 0.0)
-        patched.setattr(guarding, "holders", lambda _: [])
+        patched.setattr(guarding, "pids_of_owners", lambda _: [])
         with pytest.raises(StorageError, match=f"another process has. `fuser -v {tmp_path}/synced` says which"):
             Store.open(str(tmp_path), {})
     assert os.listdir("/proc/self/fd") == fds

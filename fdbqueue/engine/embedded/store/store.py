@@ -92,18 +92,18 @@ class Store:
         self._pins: dict[int, Snapshot] = {}
         self._kept: deque[weakref.ref[Committed]] = deque()
         try:
-            self.bell = Notifier(self.path)
+            self.notifier = Notifier(self.path)
             try:
                 self._committer = Committer(self)
             except StorageError:
-                self.bell.close()
+                self.notifier.close()
                 raise
         except StorageError:
             self.files.close()
             raise
-        self._sweeper = BackgroundCommitter(self._committer)
-        self._changes = Changes(self, self.bell)
-        self._janitor = SnapshotReaper(self)
+        self._background_committer = BackgroundCommitter(self._committer)
+        self._changes = Changes(self, self.notifier)
+        self._snapshot_reaper = SnapshotReaper(self)
         self._readers_checked = self.clock.seconds()
         self._tidied_commits = 0
 
@@ -180,7 +180,7 @@ class Store:
             self._closer = threading.get_ident()
         try:
             self._committer.sweep()
-            for worker in (self._sweeper, self._changes, self._janitor):
+            for worker in (self._background_committer, self._changes, self._snapshot_reaper):
                 worker.close()
             self._committer.close(self._shut)
             self._changes.remind()
@@ -196,7 +196,7 @@ class Store:
         with self._gate:
             self._begin = self._refuse
             self._evict_all()
-            self.bell.close()
+            self.notifier.close()
             self.files.close()
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -223,8 +223,8 @@ class Store:
             else:
                 snapshot = Snapshot(txn, self._dbs, version, self._seconds(), self._forget)
                 self._open[snapshot] = None
-                if not self._janitor.awake:
-                    self._janitor.wake()
+                if not self._snapshot_reaper.awake:
+                    self._snapshot_reaper.wake()
                 return snapshot
         return self._snapshot_in_spite_of(trouble)
 
@@ -302,8 +302,8 @@ class Store:
     def submit(self, request: CommitRequest) -> None:
         """Submit a commit. A waiting thread commits it; if none waits, the background committer does so soon."""
         self._committer.submit(request)
-        if not self._sweeper.armed:
-            self._sweeper.arm()
+        if not self._background_committer.armed:
+            self._background_committer.arm()
 
     def wait(self, request: CommitRequest) -> None:
         """Block until `request` is done.
@@ -314,7 +314,7 @@ class Store:
         try:
             self._committer.wait(request)
         except BaseException:
-            self._sweeper.kick()  # the interrupted thread may have had work to do for others
+            self._background_committer.kick()  # the interrupted thread may have had work to do for others
             raise
         if request.failure is not None:
             raise request.failure
@@ -326,7 +326,7 @@ class Store:
         if self._forked and not self._committer.has(request):
             self._committer.wait(request)  # the request is the parent's: this does not wait
         else:
-            self._sweeper.kick()
+            self._background_committer.kick()
 
     @property
     def faults(self) -> Faults | None:
@@ -409,8 +409,8 @@ class Store:
         return READERS_EVERY_SECONDS if busy else None
 
     def working(self) -> None:
-        if not self._janitor.awake:
-            self._janitor.wake()
+        if not self._snapshot_reaper.awake:
+            self._snapshot_reaper.wake()
 
     def grow(self) -> None:
         """Double the map. This evicts the open snapshots, because they would prevent it."""
@@ -474,7 +474,7 @@ class Store:
 
 _WORK = (
     *("files", "_begin", "_dbs", "_data", "_gate", "_open", "_forget", "_seconds", "_pins", "_kept", "_last"),
-    *("_ensure", "bell", "_committer", "_sweeper", "_changes", "_janitor"),
+    *("_ensure", "notifier", "_committer", "_background_committer", "_changes", "_snapshot_reaper"),
 )  # fmt: skip
 
 

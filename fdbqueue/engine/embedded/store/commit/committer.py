@@ -51,7 +51,7 @@ class Host(Protocol):
     @property
     def clock(self) -> Clock: ...
     @property
-    def bell(self) -> Notifier: ...
+    def notifier(self) -> Notifier: ...
 
     def grow(self) -> None:
         """Make the map larger. This evicts the open snapshots of this process."""
@@ -97,11 +97,11 @@ class Committer:
         self._pending: list[CommitRequest] = []
         self._batch: list[CommitRequest] = []
         self._durable = durable = host.files.options.durable
-        self._company: CommitScheduler = Gathering() if durable else TimeSlices()
+        self._commit_scheduler: CommitScheduler = Gathering() if durable else TimeSlices()
         # With a wait for the disk, the wait for another process hardly matters.
-        self._neighbours = None if durable else ProcessScheduler(host.path)
-        self._bell = host.bell
-        self._asleep: Any = host.bell.asleep
+        self._process_scheduler = None if durable else ProcessScheduler(host.path)
+        self._notifier = host.notifier
+        self._asleep: Any = host.notifier.asleep
         self._lead = threading.Lock()
         self._news: list[LogCommit] = []
         self._called: deque[CommitRequest] = deque()
@@ -151,7 +151,7 @@ class Committer:
     def wait(self, request: CommitRequest) -> None:
         """Wait until the submitted `request` is done; lead unless another thread should."""
         while not request.done:
-            if not self._company.sleep(request, self._pending, self._lead):
+            if not self._commit_scheduler.sleep(request, self._pending, self._lead):
                 self._serve(request)
 
     def close(self, shut: Callable[[], None]) -> None:
@@ -160,9 +160,9 @@ class Committer:
             self._begin = self._closed
             self._asleep = b"\0"
             shut()
-            if self._neighbours is not None:
-                self._neighbours.close()
-                self._neighbours = None
+            if self._process_scheduler is not None:
+                self._process_scheduler.close()
+                self._process_scheduler = None
         self.sweep()
 
     def _closed(self, *_: Any) -> Any:
@@ -202,13 +202,13 @@ class Committer:
                     news, self._news = self._news, news
         finally:
             if pending:
-                self._company.left(pending)
+                self._commit_scheduler.left(pending)
             # After the lead is released: a callback may itself commit.
             if news:
                 self._host.published(news)
             # After `published`, so that the listener of this process knows which commits it was already told of.
             if self._asleep[0]:
-                self._bell.ring()
+                self._notifier.ring()
             if self._called:
                 self._call_back()
 
@@ -254,7 +254,7 @@ class Committer:
             if request.has_callbacks:
                 self._called.append(request)
         self._batch = []
-        self._company.finished(batch)
+        self._commit_scheduler.finished(batch)
         self.commits += 1
 
     def _fitting(self) -> int:
@@ -312,8 +312,8 @@ class Committer:
         """Commit the requests of `batch` that do not conflict or fail, in one LMDB transaction."""
         if self._last and (len(self._last) > 1 or self._last[0]() is not None):
             self._keep_last()
-        if self._neighbours is not None:
-            self._neighbours.wait()
+        if self._process_scheduler is not None:
+            self._process_scheduler.wait()
         txn = self._begin(self._dbs.data, None, True)
         try:
             recent = self._recent

@@ -55,18 +55,18 @@ class Disk(Protocol):
 class Durable:
     """Commits are on the disk before they are acknowledged, and before they are read."""
 
-    def __init__(self, path: str, env: Any, guard: FolderLock) -> None:
+    def __init__(self, path: str, env: Any, folder_lock: FolderLock) -> None:
         self._path = path
         self._env = env
-        self._guard = guard
+        self._folder_lock = folder_lock
         self._fd = os.open(os.path.join(path, "data.mdb"), os.O_RDWR | os.O_CLOEXEC)
         self._labels = redo.Labels(self._fd, env.stat()["psize"])
         self._waiting = threading.Lock()
 
     def begun(self, txn: int) -> None:
-        if self._guard.synced < txn - 1:
+        if self._folder_lock.synced < txn - 1:
             self._settle(txn - 1)
-        elif self._guard.failed:
+        elif self._folder_lock.failed:
             raise self._failure()
 
     def label(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> None:
@@ -80,11 +80,11 @@ class Durable:
             raise self._broken(error) from error
 
     def ensure(self, txn: int) -> None:
-        guard = self._guard
-        if guard.synced >= txn:
+        folder_lock = self._folder_lock
+        if folder_lock.synced >= txn:
             return
         with self._waiting:  # one wait is enough for all threads
-            if guard.synced >= txn:
+            if folder_lock.synced >= txn:
                 return
             whose, has_redo = self._label_at(txn)
             if whose == txn and not has_redo:
@@ -111,7 +111,7 @@ class Durable:
 
     def _settle(self, last: int) -> None:
         """Make sure that `last` is on the disk, and that it is trusted or made again after a power cut."""
-        if self._guard.synced >= last:
+        if self._folder_lock.synced >= last:
             return
         self._sync()
         if self._label_at(last) == (last, False):
@@ -142,17 +142,17 @@ class Durable:
         return StorageError(f"{self._path}: the disk failed ({error.strerror}).")
 
     def _note(self, txn: int) -> None:
-        if self._guard.synced < txn:  # another process may overwrite it with less: that only costs a wait
-            self._guard.synced = txn
+        if self._folder_lock.synced < txn:  # another process may overwrite it with less: that only costs a wait
+            self._folder_lock.synced = txn
 
     def _sync(self) -> None:
-        if self._guard.failed:
+        if self._folder_lock.failed:
             raise self._failure()
         try:
             self._env.sync(True)
         except lmdb.Error as error:
             # The system drops data that it could not write, and reports success at the next sync.
-            self._guard.fail()
+            self._folder_lock.fail()
             raise self._failure() from error
 
     def _failure(self) -> StorageError:
@@ -165,8 +165,8 @@ class Durable:
 class Relaxed(Durable):
     """The system decides when it writes to the disk. Other processes may still wait for the disk."""
 
-    def __init__(self, path: str, env: Any, guard: FolderLock) -> None:
-        super().__init__(path, env, guard)
+    def __init__(self, path: str, env: Any, folder_lock: FolderLock) -> None:
+        super().__init__(path, env, folder_lock)
         page_size = env.stat()["psize"]
         self._pages = mmap.mmap(self._fd, 2 * page_size, prot=mmap.PROT_READ)
         self._numbers = memoryview(self._pages).cast("Q")

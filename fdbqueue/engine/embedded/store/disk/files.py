@@ -54,7 +54,19 @@ def explain(path: str, error: lmdb.Error) -> StorageError:
 class Files:
     """An open environment and its databases; `map_size` is the size of its address space."""
 
-    __slots__ = ("_closed", "_guard", "_redo", "dbs", "disk", "env", "identity", "lost", "map_size", "options", "path")
+    __slots__ = (
+        "_closed",
+        "_folder_lock",
+        "_redo",
+        "dbs",
+        "disk",
+        "env",
+        "identity",
+        "lost",
+        "map_size",
+        "options",
+        "path",
+    )
 
     def __init__(self, path: str, options: StoreOptions, clock: Clock) -> None:
         self.path = path
@@ -64,19 +76,19 @@ class Files:
         """Whether LMDB is closed, on purpose or after an error. Then the files must be opened again."""
         _check_folder(path)
         _check_data_file(path)
-        self._guard = FolderLock(path, clock.boot())
+        self._folder_lock = FolderLock(path, clock.boot())
         try:
             self._redo: bytes | None = None
-            if self._guard.alone and not self._guard.in_order:
-                self._guard.begin_anew()
+            if self._folder_lock.alone and not self._folder_lock.in_order:
+                self._folder_lock.begin_anew()
                 self._redo = redo.roll_back(path)
-            if self._guard.alone:
+            if self._folder_lock.alone:
                 data_file.check(path)
             self._open(clock)
         except BaseException:
-            self._guard.close()
+            self._folder_lock.close()
             raise
-        self._guard.opened()
+        self._folder_lock.opened()
 
     def _open(self, clock: Clock) -> None:
         path = self.path
@@ -97,14 +109,14 @@ class Files:
         except lmdb.Error as error:
             raise explain(path, error) from error
         try:
-            self._guard.found(self.env.info()["last_txnid"])
-            disk = Durable(path, self.env, self._guard)
+            self._folder_lock.found(self.env.info()["last_txnid"])
+            disk = Durable(path, self.env, self._folder_lock)
             self.disk: Disk = disk
             try:
                 self.env.reader_check()
                 self.dbs = self._prepared(disk, clock)
                 if not self.options.durable:
-                    self.disk = Relaxed(path, self.env, self._guard)
+                    self.disk = Relaxed(path, self.env, self._folder_lock)
                     disk.close()
             except BaseException:
                 disk.close()
@@ -155,17 +167,17 @@ class Files:
             return
         self._closed = self.lost = True
         try:
-            if self._guard.last_one():
+            if self._folder_lock.last_one():
                 self.disk.release()
         except (StorageError, lmdb.Error) as error:
             log.warning("%s: will be brought in order when it is opened again: %s", self.path, error)
         self.disk.close()
         self.env.close()
-        self._guard.close()
+        self._folder_lock.close()
 
     def _prepared(self, disk: Durable, clock: Clock) -> Databases:
         """Run `_prepare`; repeat it if another process has made the map larger, or if the map is full."""
-        if not self._guard.alone:
+        if not self._folder_lock.alone:
             wait_for_stopped(self.path)
         while True:
             try:
@@ -202,7 +214,7 @@ class Files:
     def _format(self, txn: Any) -> tuple[bytes | None, Any]:
         """Return the format of our environment, None for a new one; never write into another program's environment."""
         found, meta = _mark(self.path, self.env, txn, create=not txn.stat()["entries"])
-        if found == layout.FORMER_FORMAT and not self._guard.alone:
+        if found == layout.FORMER_FORMAT and not self._folder_lock.alone:
             raise StorageError(
                 f"{self.path}: its format is {found.decode()!r}, which this version of fdbqueue brings up to date when"
                 " no other process has it open. Close it in the others first."
@@ -253,7 +265,7 @@ def _check_folder(path: str) -> None:
         raise StorageError(f"{path}: can't be made or read as a folder ({error.strerror}).") from error
     if names and "data.mdb" not in names and not names <= _OURS:
         raise StorageError(
-            f"{path}: is a folder with other files, such as {min(names - _OURS)!r}. Give one of its own."
+            f"{path}: the folder has other files, such as {min(names - _OURS)!r}. Give the database its own folder."
         )
     if not os.access(path, os.W_OK | os.X_OK):
         raise StorageError(f"{path}: no right to write there. The folder and its files must be writable.")

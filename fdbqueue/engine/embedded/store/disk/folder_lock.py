@@ -13,7 +13,7 @@ import os
 import time
 from typing import Final
 
-from fdbqueue.engine.embedded.store.disk.lock_owners import blame, holders, is_stopped
+from fdbqueue.engine.embedded.store.disk.lock_owners import blame, is_stopped, pids_of_owners
 from fdbqueue.errors import StorageError
 
 NAME: Final = "synced"
@@ -136,7 +136,7 @@ class FolderLock:
         """Raise if further waiting is useless: the lock's holder is stopped, or has held the lock too long."""
         if waited < PATIENCE_SECONDS:
             return
-        pids = holders(self._fd)
+        pids = pids_of_owners(self._fd)
         stopped = [pid for pid in pids if is_stopped(pid)]
         if not stopped and waited < LONGEST_SECONDS:
             return

@@ -10,7 +10,7 @@ _LOCKS: Final = Path("/proc/locks")
 _STOPPED: Final = (b"T", b"t")
 
 
-def holders(fd: int) -> list[int]:
+def pids_of_owners(fd: int) -> list[int]:
     """Return the other processes that hold a lock (flock) on an open file; none if the system does not report them."""
     found = os.fstat(fd)
     file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"

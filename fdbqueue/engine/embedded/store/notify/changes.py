@@ -51,9 +51,9 @@ class Changes:
     20 times a second while no process commits, and at most 250 times a second while others commit.
     """
 
-    def __init__(self, source: Source, bell: Notifier) -> None:
+    def __init__(self, source: Source, notifier: Notifier) -> None:
         self._source = source
-        self._bell = bell
+        self._notifier = notifier
         # Reentrant: a garbage collection under this lock may end a watch.
         self._lock = threading.RLock()
         self._watched: dict[bytes, dict[Callback, None]] = {}
@@ -150,7 +150,7 @@ class Changes:
         self._stop.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            self._bell.ring()
+            self._notifier.ring()
             thread.join(LONGEST_JOIN)
 
     def _tell(self, entries: list[Commit]) -> None:
@@ -190,19 +190,19 @@ class Changes:
         self._thread = thread
 
     def _follow(self) -> None:
-        ear = self._bell.ear()
+        listener = self._notifier.listener()
         try:
             while not self._stop.is_set():
-                ear.lie_down()
+                listener.lie_down()
                 if self._looked():
                     self._stop.wait(REST_SECONDS)
                 elif self._nobody_watches():
                     return
                 else:
                     self.remind()
-                    ear.sleep()
+                    listener.sleep()
         finally:
-            ear.close()
+            listener.close()
 
     def _looked(self) -> bool:
         try:

@@ -55,9 +55,13 @@ class Notifier:
             try:
                 os.pwrite(self._fd, b"\0", 0)
             except OSError as error:
-                log.warning("%s: who waits there will notice later, as its bell failed (%s).", self._path, error)
+                log.warning(
+                    "%s: the notification failed (%s), so waiting processes notice the change later.",
+                    self._path,
+                    error,
+                )
 
-    def ear(self) -> Listener:
+    def listener(self) -> Listener:
         """Return a listener that receives all notifications from now on."""
         return Listener(os.path.join(self._path, _NAME), self.asleep)
 

@@ -1,0 +1,225 @@
+"""One run of a consumer of sessions: several sessions side by side, and the items of each one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from fdbqueue import CodecError, FormatError
+from fdbqueue.lowlevel import Database, KeyValue, pack, run, run_async
+
+from ..common._handlers import ACKED, Handler
+from ..leases._lease import Lease
+from ..sessions._lease import Behind, SessionLease
+from ..sessions._line import Where
+from ..sessions._sessions import Sessions
+from ..sessions._turns import Done, NewState, Settled, Settlement
+from ..sessions._working import UNCHANGED, Unchanged
+from ._holds import BATCH_ITEMS, Hold
+from ._run import Run
+from ._terms import ConsumerReport, Terms
+
+_log = logging.getLogger("fdbqueue.layers.consumer")
+
+
+@dataclass(slots=True, eq=False)
+class TurnHold(Hold):
+    """A session that a consumer holds."""
+
+    done: list[Done] = field(default_factory=list)
+    """Items whose handlers have returned, in order, and that are not known to be acked."""
+    acked: Done | None = None
+    """The last item that is known to be acked."""
+    current: bytes = b""
+    """The packed position of the item that is in progress."""
+    leaving: Where | None = None
+    """Where the session goes when its items are acked."""
+    urgent: bool = False
+    """Whether an item has come that goes in front of those read ahead."""
+    over: bool = False
+    """Whether the consumer has ended the lease, with all that was done."""
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when items were acked."""
+
+    def behind(self) -> Behind | None:
+        """Return what a verb of the next item's lease has to ack first."""
+        done = [*([] if self.acked is None else [self.acked]), *self.done]
+        states = [one.state for one in self.done if not isinstance(one.state, Unchanged)]
+        return Behind(tuple(one.position for one in done), states[-1] if states else UNCHANGED) if done else None
+
+    def note_acked(self, last: Done) -> int:
+        """Note that all items up to `last` are acked. Return how many that were."""
+        count = 0
+        while self.done and self.acked is not last:
+            self.acked = self.done.pop(0)
+            count += 1
+        self.room.set()
+        return count
+
+
+class SessionRun(Run):
+    """One run of a consumer of sessions. What it holds are pointers: leases of whole sessions."""
+
+    def __init__(self, db: Database, source: Sessions, handler: Handler, terms: Terms, report: ConsumerReport) -> None:
+        super().__init__(db, source.line.leases, handler, terms, report)
+        self._sessions = source
+        self._turns = source.turns
+        self._verbs = source
+
+    @property
+    def _name(self) -> object:
+        return self._sessions
+
+    def _hold(self, lease: Lease) -> Hold:
+        return TurnHold(lease)
+
+    async def _handle(self, hold: Hold) -> None:
+        if not isinstance(hold, TurnHold) or hold.missing:
+            self._report.lost += 1
+            self._let_go(hold)
+            return
+        hold.begun = True
+        try:
+            lease = await run_async(self._turns.begin(self._db, hold.lease))
+            while lease is not None:
+                lease = await self._next(hold, lease)
+        except (FormatError, CodecError):
+            _log.exception("An item of a session of %r can't be read: the session is blocked.", self._name)
+        if hold.leaving is None:
+            self._let_go(hold)
+
+    async def _next(self, hold: TurnHold, lease: SessionLease) -> SessionLease | None:
+        """Work through the session's turn from this item on, as long as items were read ahead. Return the item after
+        them; None if the turn is over."""
+        quota = self._turns.quota(lease)
+        used = hold.lease.value.pointer.used
+        ahead: deque[KeyValue] = deque()
+        state = self._turns.encoded(NewState(lease.state))
+        fresh = True  # whether `state` is the newest, though it may not be written yet
+        while True:
+            hold.current = pack(lease.position)
+            hold.ends_at, hold.settling = math.inf, False
+            returned, result = await self._attempt(hold, lease)
+            if not returned:
+                self._ended(hold)
+                return None
+            used += 1
+            fresh = fresh and not lease.used
+            if result is ACKED:
+                hold.done.append(Done(lease.position, UNCHANGED))
+                self._count_acked(hold)
+                fresh = False
+            else:
+                done = await self._done_with(hold, lease, result)
+                if done is None:
+                    return None
+                hold.done.append(done)
+                if not isinstance(done.state, Unchanged):
+                    state, fresh = done.state, True
+                self._settle_soon(hold)
+            if hold.urgent or not fresh:
+                hold.urgent = False
+                ahead.clear()
+            if result is not ACKED and (self._stopping.done() or hold.missing):
+                self._leave(hold, "place")
+                return None
+            while len(hold.done) >= BATCH_ITEMS:
+                hold.room.clear()
+                await hold.room.wait()
+                if hold.over:
+                    return None
+            if not ahead or used >= quota:
+                look = partial(self._turns.look, pointer=hold.lease, done=list(hold.done), limit=quota)
+                found = await run_async(self._sessions.queue.read(self._db, look))
+                if found is None:  # the lease is lost, or the handler has ended it
+                    hold.over = True
+                    if result is not ACKED:
+                        self._lost(hold)
+                    return None
+                hold.missing = False
+                over = used >= quota and found.others
+                if over or found.leaves or not found.rows or self._stopping.done():
+                    self._leave(hold, "tail" if over else "place")
+                    return None
+                used %= quota
+                ahead = deque(found.rows)
+                if not fresh:
+                    state, fresh = found.state, True
+            row = ahead.popleft()
+            try:
+                lease = await run_async(
+                    self._turns.item(self._db, hold.lease, row, state, hold.behind() or Behind((), UNCHANGED))
+                )
+            except (FormatError, CodecError):
+                # The next lease of this session begins with the item, and blocks the session.
+                self._leave(hold, "place")
+                return None
+
+    async def _done_with(self, hold: TurnHold, lease: SessionLease, result: Any) -> Done | None:
+        """Return what was done. A state that can't be stored fails the attempt."""
+        try:
+            return Done(lease.position, self._turns.encoded(result))
+        except (CodecError, ValueError) as error:
+            told = "A handler's state can't be stored, for the item %s of %r."
+            _log.warning(told, lease.position.text, self._name, exc_info=error)
+            hold.settling = False
+            await self._settle(hold, self._sessions.nack.aio(self._db, lease, error=str(error)), "failed")
+            self._ended(hold)
+            return None
+
+    def _leave(self, hold: TurnHold, where: Where) -> None:
+        hold.current = b""
+        hold.leaving = where
+        hold.settling = True
+        self._settle_soon(hold)
+
+    def _settle_soon(self, hold: TurnHold) -> None:
+        self._done.append(hold)
+        self._acking.wake()
+
+    def _ended(self, hold: TurnHold) -> None:
+        """Note that the item was given back, together with an ack of those before it."""
+        hold.over = True
+        if not hold.told:
+            self._count_acked(hold)
+
+    def _count_acked(self, hold: TurnHold) -> None:
+        """Count what a verb of a later item acked too."""
+        if hold.done:
+            self._report.acked += hold.note_acked(hold.done[-1])
+
+    def _ack_what_is_done(self) -> None:
+        while self._done:
+            holds: dict[TurnHold, Settlement] = {}
+            items = 0
+            while self._done and items < BATCH_ITEMS:
+                hold = self._done.popleft()
+                if isinstance(hold, TurnHold) and hold not in holds and not hold.over:
+                    leaving = hold.leaving  # read before `done`: nothing is done after it is set
+                    holds[hold] = Settlement(hold.lease, list(hold.done), hold.current, leaving)
+                    items += len(hold.done) + 1
+            settlements = list(holds.values())
+            settled = run(self._sessions.queue.transact(self._db, partial(self._turns.settle, settlements=settlements)))
+            self.loop.call_soon_threadsafe(self._settled, list(holds), settlements, settled)
+
+    def _settled(self, holds: list[TurnHold], settlements: list[Settlement], settled: list[Settled]) -> None:
+        for hold, settlement, outcome in zip(holds, settlements, settled, strict=True):
+            if hold.over:
+                continue
+            hold.urgent = hold.urgent or outcome.urgent
+            if outcome.live and settlement.done:
+                self._report.acked += hold.note_acked(settlement.done[-1])
+            if settlement.leaving is not None:
+                hold.over = True
+                if not outcome.live:
+                    self._lost(hold)
+                self._let_go(hold)
+            elif not outcome.live:
+                # The running handler may have ended the lease itself. If it has not, its own ack will find this out.
+                hold.missing = True
+                hold.room.set()

@@ -1,0 +1,144 @@
+"""What an ack stores and enqueues beside the removal of its item: a result, and follow-ups."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue import Position, Queue
+from fdbqueue.lowlevel import HELD_US, Steps, Transaction, encode_result, only_transaction, pack
+
+from ._marking import mark
+from ._times import not_negative
+
+FOLLOW_UPS_BYTES = 400
+"""The size of all follow-ups in the notes of an item or a group: the names of their queues and their positions."""
+
+
+class FollowUp:
+    """An item to enqueue when another item, or a group, is done.
+
+    Args:
+        target: where to enqueue it: a `Queue`, its `Leases`, or a layer whose `enqueue` takes a transaction.
+        value: its value.
+        terms: other arguments of the target's `enqueue`. A delay begins when the other item is done.
+
+    Raises:
+        TypeError: the target can't enqueue in a transaction, or its `enqueue` has no such argument.
+        CodecError: the codec of the target's queue does not take the value.
+
+    >>> FollowUp(Queue("receipts", codec="str"), "for Ann")
+    FollowUp(Queue(('receipts',), codec='str'), 'for Ann')
+    """
+
+    __slots__ = ("_terms", "target", "value")
+
+    def __init__(self, target: Any, value: Any, **terms: Any) -> None:
+        if not takes_transactions(target):
+            remedy = " Give its leases." if hasattr(target, "leases") else ""
+            raise TypeError(
+                f"A follow-up is enqueued in a transaction, by a Queue, its Leases or a layer of them, not by"
+                f" {target!r}.{remedy}"
+            )
+        inspect.signature(target.enqueue).bind(None, value, **terms)
+        queue_of(target).encode(value)
+        self.target = target
+        self.value = value
+        self._terms = terms
+
+    def __repr__(self) -> str:
+        terms = "".join(f", {name}={value!r}" for name, value in self._terms.items())
+        return f"FollowUp({self.target!r}, {self.value!r}{terms})"
+
+    def enqueue(self, tr: Transaction) -> Steps[Any]:
+        """Enqueue it now. Return what the target's `enqueue` returns."""
+        only_transaction(tr, "FollowUp.enqueue")
+        return (yield from self.target.enqueue.steps(tr, self.value, **self._terms))
+
+    def hold(self, tr: Transaction) -> Steps[list[tuple[bytes, bytes]]]:
+        """Enqueue it now, delayed until another item releases it. Return the prefix of its queue, and its packed
+        position; nothing if a smart queue did not take it.
+
+        Raises:
+            ValueError: it has a time at which it becomes available.
+        """
+        from ._leases import Leases  # `Leases` imports this module
+
+        only_transaction(tr, "FollowUp.hold")
+        terms = dict(self._terms)
+        if terms.get("at") is not None:
+            raise ValueError(f"{self!r} can't have a time `at`: it becomes available after another item. Give a delay.")
+        delay_us = not_negative(terms.pop("delay", None) or 0.0, "delay")
+        target = Leases(self.target) if isinstance(self.target, Queue) else self.target
+        entered = yield from target.enqueue.steps(tr, self.value, at=(HELD_US + delay_us) / 1e6, **terms)
+        position = position_in(entered)
+        if position is None:
+            return []
+        layout = queue_of(target).layout
+        yield from mark(tr, layout, pack(position), delayed=True, held=True)
+        return [(layout.prefix, pack(position))]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What the handler of an item returns, or an ack is given, to store a result and enqueue follow-ups.
+
+    The handler of a `Consumer` returns it in place of a plain result if it also has follow-ups.
+    """
+
+    result: object = None
+    """The result for the item's completion: anything that MessagePack can hold, up to 90,000 bytes."""
+    then: FollowUp | Sequence[FollowUp] = ()
+    """Items to enqueue in the transaction of the ack."""
+
+    @property
+    def follow_ups(self) -> Sequence[FollowUp]:
+        """Return the follow-ups as a sequence."""
+        return follow_ups_of(self.then)
+
+    @classmethod
+    def of(cls, result: object) -> Done:
+        """Return the result of a handler as a `Done`."""
+        return result if isinstance(result, Done) else cls(result)
+
+    def check(self) -> None:
+        """Raise if the result can't be stored.
+
+        Raises:
+            CodecError: MessagePack can't hold it. ItemTooLarge: it is too large.
+        """
+        encode_result(self.result)
+
+
+def follow_ups_of(then: object) -> Sequence[FollowUp]:
+    """Return follow-ups as a sequence.
+
+    Raises:
+        TypeError: they are something else.
+    """
+    found = (then,) if isinstance(then, FollowUp) else then
+    if not isinstance(found, Sequence) or not all(isinstance(one, FollowUp) for one in found):
+        raise TypeError(f"`then` is a FollowUp, as in FollowUp(mails, 'receipt'), or a list of them, not {then!r}.")
+    return found
+
+
+def takes_transactions(target: object) -> bool:
+    """Return whether an object has an `enqueue` that takes a transaction, and commits nothing."""
+    enqueue = getattr(target, "enqueue", None)
+    return enqueue is not None and next(iter(inspect.signature(enqueue).parameters), "") == "tr"
+
+
+def queue_of(target: Any) -> Queue:
+    """Return the queue that a layer enqueues into."""
+    if isinstance(target, Queue):
+        return target
+    queue: Queue = (target if hasattr(target, "queue") else target.leases).queue
+    return queue
+
+
+def position_in(entered: Any) -> Position | None:
+    """Return the position in what a layer's `enqueue` returned; None if the item was not enqueued."""
+    position = entered if isinstance(entered, Position) else getattr(entered, "position", None)
+    return position if isinstance(position, Position) else None

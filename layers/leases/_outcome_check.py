@@ -1,0 +1,75 @@
+"""Check that every item with a completion has its record, and every record its item or its timer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fdbqueue.lowlevel import (
+    RESULT,
+    Database,
+    FormatError,
+    Layout,
+    Transaction,
+    has_notes,
+    items_of_all_places,
+    notes_of,
+    pages,
+    read_record,
+)
+
+
+class OutcomeCheck:
+    """What the check of one queue's outcomes finds.
+
+    *Cost:* reads all items and records; memory for the positions of those with completions.
+    """
+
+    def __init__(self, tr: Transaction | Database, layout: Layout) -> None:
+        self._layout = layout
+        self.timers: set[bytes] = set()
+        """The timers that remove outcomes."""
+        self._problems: list[str] = []
+        self._pending: set[bytes] = set()
+        span = layout.completions
+        for page in pages(tr, span.begin, span.end):
+            for row in page:
+                self._see(span.packed(row.key), row.value)
+        self._waited_for = set(_waited_for(tr, layout))
+
+    def _see(self, packed: bytes, stored: bytes) -> None:
+        try:
+            record = read_record(stored)
+        except FormatError as error:
+            self._problems.append(f"The outcome of {self._told(packed)} can't be read. {error}")
+            return
+        if record.how == "pending":
+            self._pending.add(packed)
+        else:
+            self.timers.add(self._layout.timer_key(record.until_us, packed, RESULT))
+
+    def problems(self, counted: int) -> list[str]:
+        """Return the problems, a sentence each.
+
+        Args:
+            counted: how many outcomes are kept, by the queue's counter.
+        """
+        found = list(self._problems)
+        if counted != len(self.timers):
+            found.append(f"The counters say that {counted:,} outcomes are kept, but there are {len(self.timers):,}.")
+        lost = [self._told(packed) for packed in sorted(self._pending - self._waited_for)]
+        bare = [self._told(packed) for packed in sorted(self._waited_for - self._pending)]
+        found += [f"The completion of {item} is pending, but the item is not in the queue." for item in lost]
+        found += [f"The item {item} has a completion, but no pending record." for item in bare]
+        return found
+
+    def _told(self, packed: bytes) -> str:
+        return str(self._layout.available.position(self._layout.prefix + packed))
+
+
+def _waited_for(tr: Transaction | Database, layout: Layout) -> Iterator[bytes]:
+    for packed, state, row in items_of_all_places(tr, layout):
+        try:
+            if state != "dead" and row.value and has_notes(row.value) and notes_of(row.value).keep_s:
+                yield packed
+        except FormatError:
+            continue  # the queue's own check reports it

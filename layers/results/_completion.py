@@ -1,0 +1,159 @@
+"""`Completion`: the end of one item, to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from fdbqueue import CodecError, CompletionError, Position
+from fdbqueue.lowlevel import (
+    Database,
+    ReadTransaction,
+    Steps,
+    Transaction,
+    only_database,
+    pack,
+    read_record,
+    verb,
+)
+
+from ..common._ending import NotEnded, until_ended
+from ..leases._leases import Leases
+
+R = TypeVar("R")
+
+_TOLD = {
+    "dead": "became a dead letter after its last attempt",
+    "expired": "was removed: its time to live was over",
+    "deleted": "was removed by a smart queue's decision, or since the item or group that it follows did not end well",
+    "cancelled": "was removed: its group was cancelled",
+    "ignored": "was not enqueued: a smart queue ignored it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[R]):
+    """How an item ended."""
+
+    state: str
+    """"done", "dead", "expired", "deleted", "cancelled" or "ignored"."""
+    result: R | None
+    """The result of its handler, if it is done."""
+    error: str
+    """The error of its last attempt, if it is not; "" if there was none."""
+    ended_at: float
+    """When it ended, in seconds by the clock of the process that ended it."""
+
+
+class Completion(Generic[R]):
+    """The end of one item: wait for it, or await it. `Results.enqueue` and `Results.completion` return it.
+
+    It can be pickled, and ``str(completion)`` is a text from which `Results.completion` makes it again in any process.
+
+    Args:
+        queue_leases: the leases of the item's queue.
+        position: the item.
+        type: the type of the result; Any for what MessagePack holds.
+        db: the database to wait in; None: `at` says it later.
+    """
+
+    __slots__ = ("_db", "_leases", "_type", "position")
+
+    def __init__(
+        self, queue_leases: Leases, position: Position, *, type: Any = Any, db: Database | None = None
+    ) -> None:
+        self._leases = queue_leases
+        self._type = type
+        self._db = db
+        self.position = position
+        """The item."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Completion, type=self._type), (self._leases, self.position)
+
+    def __repr__(self) -> str:
+        return f"Completion({self._leases.layout.describe()}, {self.position.text!r})"
+
+    def __str__(self) -> str:
+        return self.position.text
+
+    def at(self, db: Database) -> Completion[R]:
+        """Return this completion with the database to wait in; after it was unpickled, for instance."""
+        only_database(db, "Completion.at", "To look in a transaction use Completion.outcome(tr).")
+        return Completion(self._leases, self.position, type=self._type, db=db)
+
+    @verb
+    def wait(self, timeout: float | None = None) -> Steps[R]:
+        """Wait until the item has ended, and return its result. ``await completion`` does the same.
+
+        If the item was enqueued in your own transaction, commit that first.
+
+        Args:
+            timeout: seconds to wait; None: no limit.
+
+        Raises:
+            CompletionError: the item ended without a result, or there is no record of it.
+            TimeoutError: the time is over. The item is not affected.
+            CodecError: the result is not of the completion's type.
+            ValueError: the completion has no database; `at` gives it one.
+
+        *Conflicts:* none. *Cost:* one read and a watch, each time that the record changes: once, in general.
+        """
+        if self._db is None:
+            raise ValueError(f"{self!r} has no database to wait in. Give it one: completion.at(db).wait().")
+        name = f"The item {self} of {self._leases.queue!r}"
+        return self._result_of((yield from until_ended(self._db, self._leases, self._look, timeout, name)))
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self.wait.aio().__await__()
+
+    @verb
+    def outcome(self, tr: Transaction | Database) -> Steps[Outcome[R] | None]:
+        """Return how the item ended; None if it has not ended yet.
+
+        Raises:
+            CompletionError: there is no record of it; its `outcome` is "gone".
+            CodecError: the result is not of the completion's type.
+
+        *Conflicts:* in a transaction, with the end of the item. *Cost:* one read.
+        """
+        found = yield from self._leases.queue.read(tr, lambda tr: self._read(tr))
+        return None if isinstance(found, NotEnded) else found
+
+    def _look(self, tr: Transaction) -> Steps[Outcome[R] | NotEnded]:
+        return self._read(tr.snapshot)
+
+    def _read(self, tr: ReadTransaction) -> Steps[Outcome[R] | NotEnded]:
+        key = self._leases.layout.completions.key(pack(self.position))
+        value = yield tr.get(key)
+        if not value.present():
+            raise CompletionError(
+                f"Nothing is known of the item {self} of {self._leases.queue!r}: its enqueue was not committed, its"
+                " outcome was kept for its time and then removed, or the queue was cleared.",
+                outcome="gone",
+            )
+        record = read_record(bytes(value))
+        if record.how == "pending":
+            return NotEnded(key, record.until_us)
+        result = None
+        if record.how == "done" and record.result:
+            try:
+                result = msgspec.msgpack.decode(record.result, type=self._type)
+            except msgspec.DecodeError as error:
+                raise CodecError(
+                    f"The result of the item {self} is not of the type {self._type!r}: {error}."
+                ) from error
+        return Outcome(record.how, result, record.error, record.ended_at_us / 1e6)
+
+    def _result_of(self, outcome: Outcome[R]) -> R:
+        if outcome.state == "done":
+            return cast(R, outcome.result)
+        told = _TOLD.get(outcome.state, f"ended as {outcome.state!r}")
+        error = f" Its last error: {outcome.error}" if outcome.error else ""
+        raise CompletionError(
+            f"The item {self} of {self._leases.queue!r} {told}.{error}", outcome=outcome.state, error=outcome.error
+        )

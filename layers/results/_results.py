@@ -1,0 +1,167 @@
+"""`Results`: enqueue items whose end can be waited for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar, cast, overload
+
+from fdbqueue import ItemTooLarge, Position
+from fdbqueue.lowlevel import (
+    Database,
+    Notes,
+    Steps,
+    Transaction,
+    begin_outcome,
+    end_outcome,
+    is_database,
+    new_random,
+    pack,
+    verb,
+)
+
+from ..common._composing import Enqueues, QueueWithLeases, enqueues_in_transactions
+from ..leases._done import FOLLOW_UPS_BYTES, FollowUp, follow_ups_of, position_in, queue_of
+from ..leases._leases import Leases
+from ..leases._marking import mark
+from ..leases._times import positive
+from ._completion import Completion
+
+R = TypeVar("R")
+
+KEEP_SECONDS = 3_600.0
+POSITION_BYTES = 40
+"""About how many bytes a packed position has at most."""
+
+
+class Results(QueueWithLeases[Any], Generic[R]):
+    """Enqueues items whose results can be waited for.
+
+    The results are those of a `Consumer`'s handlers: it stores what a handler returns. Without a consumer, give the
+    result to `Leases.ack`. `Results` can be given wherever its leases can.
+
+    Args:
+        source: the `Leases` of the queue, or a layer of them whose `enqueue` takes a transaction: a `PriorityQueue`, a
+            `SmartQueue`, `Subscriptions`.
+        type: the type of the results, if it is not what MessagePack gives: a dataclass, a Struct, ``list[int]``.
+        keep: how many seconds an outcome is kept after the item's end.
+
+    >>> import fdbqueue
+    >>> from fdbqueue.layers import Consumer
+    >>> db = fdbqueue.open("memory:")
+    >>> squares = Results(Leases(fdbqueue.Queue("squares", codec="json")), type=int)
+    >>> completion = squares.enqueue(db, 7)
+    >>> report = Consumer(squares, lambda lease: lease.value ** 2).drain(db)
+    >>> completion.wait()
+    49
+    >>> squares.completion(db, str(completion)).wait(timeout=5)
+    49
+    >>> db.close()
+    """
+
+    @overload
+    def __init__(
+        self: Results[Any], source: Leases | Enqueues, *, type: None = None, keep: float = KEEP_SECONDS
+    ) -> None: ...
+    @overload
+    def __init__(self, source: Leases | Enqueues, *, type: type[R], keep: float = KEEP_SECONDS) -> None: ...
+    def __init__(self, source: Leases | Enqueues, *, type: type[R] | None = None, keep: float = KEEP_SECONDS) -> None:
+        self.leases = enqueues_in_transactions(source, "Results")
+        self.queue = self.leases.queue
+        self._source: Any = source
+        self._type: Any = Any if type is None else type
+        self._keep = keep
+        self._keep_s = _whole_seconds(keep)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Results, type=None if self._type is Any else self._type, keep=self._keep), (self._source,)
+
+    def __repr__(self) -> str:
+        return f"Results({self._source!r})"
+
+    @verb
+    def enqueue(
+        self,
+        /,
+        tr: Transaction | Database,
+        value: Any,
+        *,
+        then: FollowUp | Sequence[FollowUp] = (),
+        keep: float | None = None,
+        **terms: Any,
+    ) -> Steps[Completion[R]]:
+        """Append an item, and return its completion.
+
+        If a smart queue decides that a queued item replaces it, the completion is that item's.
+
+        Args:
+            tr: a transaction to enqueue in, or a database.
+            value: a value that the queue's codec encodes.
+            then: items that become available when this one is acked. They are in their queues from now on, delayed.
+            keep: how many seconds its outcome is kept; None: as this object says.
+            terms: the other arguments of the source's `enqueue`: delay, ttl, headers, priority ...
+
+        Raises:
+            CodecError, ItemTooLarge: as the source's `enqueue`, and if the follow-ups are too many; no key was touched.
+            TypeError: the source's `enqueue` has no such argument.
+
+        *Conflicts:* as the source's `enqueue`. *Cost:* as the source's, and one write more; that of an enqueue for each
+        follow-up.
+        """
+        keep_s = self._keep_s if keep is None else _whole_seconds(keep)
+        follow_ups = follow_ups_of(then)
+        _check_size(follow_ups)
+        layout = self.queue.layout
+        db = cast(Database, tr) if is_database(tr) else getattr(tr, "db", None)
+
+        def body(tr: Transaction) -> Steps[Position]:
+            entered = yield from self._source.enqueue.steps(tr, value, **terms)
+            position = position_in(entered) or getattr(entered, "by", None)
+            delayed = bool(terms.get("delay") or terms.get("at"))
+            notes = None
+            if position is not None:
+                notes = yield from mark(tr, layout, pack(position), delayed=delayed, keep_s=keep_s)
+            if position is None or notes is None:
+                position = Position(1, new_random())
+                ignored = Notes(keep_s=keep_s)
+                end_outcome(tr, layout, pack(position), ignored, "ignored", now_us=self.leases.now_us())
+                return position
+            begin_outcome(tr, layout, pack(position), notes)
+            held = []
+            for follow_up in follow_ups:
+                held += yield from follow_up.hold(tr)
+            if held:
+                yield from mark(tr, layout, pack(position), delayed=delayed, then=(*notes.then, *held))
+            return position
+
+        position = yield from self.queue.transact(tr, body)
+        return Completion(self.leases, position, type=self._type, db=db)
+
+    def completion(self, db: Database, item: str | Position) -> Completion[R]:
+        """Return the completion of an item that was enqueued before, here or in another process. It reads nothing.
+
+        Args:
+            db: a database.
+            item: the text of the completion, ``str(completion)``, or the item's position.
+
+        Raises:
+            ValueError: the text is no position.
+        """
+        if not isinstance(item, str | Position):
+            raise TypeError(f"An item is named by the text of its completion, or its Position, not by {item!r}.")
+        position = Position.parse(item) if isinstance(item, str) else item
+        return Completion[R](self.leases, position, type=self._type).at(db)
+
+
+def _whole_seconds(keep: float) -> int:
+    return math.ceil(positive(keep, "keep") / 1e6)
+
+
+def _check_size(follow_ups: Sequence[FollowUp]) -> None:
+    size_bytes = sum(len(queue_of(one.target).layout.prefix) + POSITION_BYTES for one in follow_ups)
+    if size_bytes > FOLLOW_UPS_BYTES:
+        raise ItemTooLarge(
+            f"{len(follow_ups)} follow-ups take about {size_bytes:,} bytes of the item's notes, over the limit of"
+            f" {FOLLOW_UPS_BYTES}. Let one follow-up enqueue the others, or name their queues by shorter keys."
+        )

@@ -1,0 +1,70 @@
+"""Sessions: items of one session run one at a time, in order, and every session gets a fair turn.
+
+Challenge
+    Order per customer, account or document, without one customer that blocks the others. A queue for each would need a
+    worker for each; one queue for all loses the order, or the concurrency.
+
+Keys
+    A session's items are a queue of their own. The line is one more queue, and its items are pointers: one for each
+    session that has something to do. To lease a session is to lease its pointer (behind the queue's own tuple):
+
+    ==================================================  ==========================================================
+    ``("session", name)``                               the record: where its pointer is, paused, blocked, closing
+    ``("items", name, generation, level, index, rnd)``  an item that waits, or is in progress
+    ``("items", name, generation, …)``                  its timers, delayed items, dead letters, chunks, counters
+    ``("line", index, rnd)``                            the pointer of a ready session
+    ``("line", "lease", index, rnd)``                   the pointer of a busy one: token, worker, item in progress
+    ``("line", "delay", index, rnd)``                   the pointer of one that waits for a time
+    ``("state", name)``                                 its state, if a worker has written one
+    ``("summed", counter, shard)``                      totals of all sessions, each spread over 16 keys
+    ==================================================  ==========================================================
+
+    A session without items has no pointer, no record and no item key. Only a state, dead letters or a pause remain.
+
+Ordering
+    Within a session: by level, and in a level by enqueue. A nack, an expiry or the end of a delay leaves an item in its
+    place. An urgent item goes in front of all that waits, and never interrupts the item in progress.
+
+    Sessions take turns. A turn ends after `quantum` items if another session is ready, and the session goes to the end
+    of the line. Between two items of my session that wait, one worker does at most quantum x (other ready sessions)
+    items of others, with weights the sum of their quotas. So a session of a million items delays another one's single
+    item by one quantum. A session that comes back from a nack or an expiry keeps its place in the line.
+
+Guarantees
+    At most one live lease per session, so at most one item of it in progress. All that a worker does under a lease
+    reads the leased pointer: the token and the item in progress. A late ack, nack, extension or state write fails, and
+    writes nothing. The ack, the state and the session's next place in the line are one transaction.
+
+    These interleavings are decided by conflicts:
+
+    - *Enqueue against the end of a session.* The ack of a last item reads the ranges of items, and writes the record's
+      guard. An enqueue writes into these ranges, and reads the guard. So one of them runs again.
+    - *Enqueue against an enqueue or a lease.* A session that has a pointer keeps it. The enqueue reads the record by
+      snapshot, and its guard, which a moving pointer does not write. There is no conflict.
+    - *Removal and pause against work.* Both write the record, which every ack, nack and expiry reads.
+    - *Lease against expiry, and two leases.* As for the items of any queue: the pointer's key decides.
+    - *Another quantum.* It is this object's own and takes effect at the next ack; no stored key depends on it.
+
+    Expiries are judged by clocks as leases document it. Waiting workers sleep on watches, as in `staged`.
+
+Limits
+    A handler may run twice, as under any lease. A session's state has at most 90,000 bytes. A dead letter stays in its
+    session. Items of sessions are not the queue's plain items: layers over the queue do not see them.
+
+    Hot keys on a cluster: the counters of the line change with each turn of a session, and with each new session. An
+    enqueue into a session that has items adds to one of 16 totals.
+
+Source
+    K. Henidak's sequential levelled task scheduler (turns, quantum, levels, removal); QuiCK (Lev-Ari et al., SIGMOD
+    2021) for pointers to queues that are not empty.
+"""
+
+from __future__ import annotations
+
+from ._lease import SessionHandle, SessionLease
+from ._listing import SessionInfo, SessionStats
+from ._sessions import Sessions
+from ._turns import NewState
+from ._working import UNCHANGED
+
+__all__ = ["UNCHANGED", "NewState", "SessionHandle", "SessionInfo", "SessionLease", "SessionStats", "Sessions"]

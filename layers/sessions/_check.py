@@ -1,0 +1,98 @@
+"""Check that sessions, their items and the line fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from fdbqueue import CheckReport, FormatError
+from fdbqueue.lowlevel import (
+    Database,
+    NoOrderCheck,
+    Steps,
+    Transaction,
+    check_queue,
+    fdb_tuple,
+    items_of_all_places,
+    pages,
+    rows,
+    run,
+    strinc,
+)
+
+from ..leases._timer_check import check_timers
+from ._line import Line
+from ._records import Record, name_of, pointer_of, unpack_record
+
+
+def check_sessions(tr: Transaction | Database, line: Line) -> CheckReport:
+    """Read all that the sessions own, and compare."""
+    report = line.leases.check(tr)
+    problems = [f"In the line of sessions: {problem}" for problem in report.problems]
+    items, counted = 0, report.counted
+    pointers: dict[tuple[bytes, int], list[bytes]] = {}
+    for packed, _, row in items_of_all_places(tr, line.layout):
+        try:
+            pointer = pointer_of(row.value)
+        except FormatError as error:
+            problems.append(str(error))
+            continue
+        pointers.setdefault((pointer.name, pointer.generation), []).append(packed)
+    records = dict(_records(tr, line, problems))
+    for name, generation in _with_items(tr, line):
+        session = line.session(name, generation)
+        told = f"The session {name_of(name)!r}"
+        found = check_queue(tr, session.layout, order=NoOrderCheck())
+        items += found.items
+        counted = counted and found.counted
+        wrong = [*found.problems, *check_timers(tr, session.layout, counted=0)]
+        problems += [f"{told}: {problem}" for problem in wrong]
+        record = records.get(name)
+        if record is None or not 0 <= generation - record.generation <= 1:
+            problems.append(f"{told} has items, and no record.")
+    for name, record in records.items():
+        there = pointers.pop((name, record.generation), [])
+        if there != ([record.pointer] if record.pointer else []):
+            problems.append(f"The session {name_of(name)!r} has {len(there)} pointers, and its record says another.")
+        if not record.pointer and not record.paused and not record.blocked and _has_work(tr, line, name, record):
+            problems.append(f"The session {name_of(name)!r} has items, and no pointer in the line.")
+    problems += [f"A pointer of the session {name_of(name)!r} belongs to no record." for name, _ in pointers]
+    return CheckReport(items, tuple(problems), counted=counted)
+
+
+def _records(tr: Transaction | Database, line: Line, problems: list[str]) -> Iterator[tuple[bytes, Record]]:
+    span = line.keys.records.range()
+    for page in pages(tr, span.start, span.stop):
+        for row in page:
+            try:
+                yield row.key[len(line.keys.record(b"")) :], unpack_record(row.value)
+            except FormatError as error:
+                problems.append(str(error))
+
+
+def _with_items(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, int]]:
+    """Yield the sessions and generations that have keys of items."""
+    begin, end = line.keys.items, strinc(line.keys.items)
+    while True:
+        found = run(line.items.read(tr, partial(_first_key, begin=begin, end=end)))
+        if not found:
+            return
+        name, generation = fdb_tuple.unpack(found[0][len(line.keys.items) :])[:2]
+        packed = fdb_tuple.pack((name,))
+        yield packed, generation
+        begin = strinc(line.session(packed, generation).layout.prefix)
+
+
+def _first_key(tr: Transaction, begin: bytes, end: bytes) -> Steps[list[bytes]]:
+    found = yield from rows(tr.snapshot, begin, end, limit=1)
+    return [row.key for row in found]
+
+
+def _has_work(tr: Transaction | Database, line: Line, name: bytes, record: Record) -> bool:
+    session = line.session(name, record.generation)
+
+    def body(tr: Transaction) -> Steps[list[bytes]]:
+        head = yield from session.look(tr, limit=1)
+        return [row.key for row in head.rows] or ([b""] if head.wake_at_us is not None else [])
+
+    return bool(run(line.items.read(tr, body)))

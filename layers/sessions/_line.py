@@ -1,0 +1,429 @@
+"""The line of ready sessions: a queue of pointers. Create, move, and remove them, and fail the item in progress.
+
+This module is the only one that writes records and pointers. Each function is part of a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from fdbqueue import FormatError, Position, Queue
+from fdbqueue.lowlevel import (
+    NO_NOTES,
+    Notes,
+    Steps,
+    Transaction,
+    new_random,
+    notes_of,
+    pack,
+    read_counts,
+    rows,
+    started,
+    with_notes,
+)
+
+from ..leases._lease import Disposition
+from ..leases._leases import Leases
+from ..leases._timers import due_timers
+from ..leases._transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut, is_over
+from ._records import (
+    OPEN,
+    RENEWING,
+    Held,
+    HeldCodec,
+    Keys,
+    Pointer,
+    Record,
+    new_pointer,
+    pack_record,
+    pointer_of,
+    record_of,
+    stored_pointer,
+)
+from ._session import Head, Session, SessionMoves
+
+Where = Literal["place", "tail"]
+MAX_KNOWN = 4_096
+"""For how many sessions a process keeps what it has computed of their keys."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """A leased pointer, as a transaction that ends its lease has read it."""
+
+    packed: bytes
+    """The pointer's packed position in the line."""
+    notes: Notes
+    pointer: Pointer
+    record: Record
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules by which sessions take turns and items fail."""
+
+    quantum: int
+    weight: Callable[[Any], int] | None
+    retry: Retry
+    blocks: bool
+    """Whether a dead letter blocks its session."""
+    holds: bool
+    """Whether a delayed item holds up those behind it."""
+
+
+class Line:
+    """The line of one queue's sessions.
+
+    Args:
+        queue: the queue.
+        rules: the rules of its sessions.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, queue: Queue, rules: Rules, clock: Callable[[], float]) -> None:
+        self.keys = Keys(queue.layout)
+        self.layout = self.keys.line
+        self.queue: Queue[Held] = Queue(self.layout.space, codec=HeldCodec())
+        self.queue.layout = self.layout
+        self.rules = rules
+        self.leases: Leases[Held] = Leases(self.queue, clock=clock).in_custody(self)
+        """Leases of the pointers: of whole sessions."""
+        self.items = queue
+        """The queue whose codec the items have, and whose transactions the sessions share."""
+        self._known: dict[tuple[bytes, int], Session] = {}
+
+    def session(self, name: bytes, generation: int = 0) -> Session:
+        """Return a session's keys, from its packed name."""
+        known = self._known.get((name, generation))
+        if known is None:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            known = Session(self.keys, self.items, name, generation, holds=self.rules.holds)
+            self._known[name, generation] = known
+        return known
+
+    # --- what takes part in the leases of pointers
+
+    def lend(self, tr: Transaction, stored: bytes, now_us: int) -> Steps[tuple[bytes, Any]]:
+        """Read the first item of a session whose pointer is being leased, and note it as the one in progress.
+
+        *Conflicts:* none: an urgent item that is enqueued at this moment comes next. *Cost:* three reads in parallel.
+        """
+        pointer = pointer_of(stored)
+        session = self.session(pointer.name, pointer.generation)
+        recorded, stated = tr.snapshot.get(session.record_key), tr.snapshot.get(session.state_key)
+        head = yield from session.first(tr, now_us=now_us)
+        record, state = record_of((yield recorded)), (yield stated)
+        # A pointer that was put back unused may stand in the line though its session was paused meanwhile.
+        runs = record is not None and not record.paused and not record.blocked
+        row = head.rows[0] if head.rows and runs else None
+        current = session.layout.available.packed(row.key) if row else b""
+        lent = replace(pointer, current=current, since_us=now_us)
+        return stored_pointer(lent), Held(lent, row, bytes(state) if state.present() else None)
+
+    def expire(
+        self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int
+    ) -> Steps[Disposition]:
+        """Count a failed attempt of the item in progress, and give the session back to its place."""
+        notes, pointer = notes_of(stored), pointer_of(stored)
+        session = self.session(pointer.name, pointer.generation)
+        reading = tr.get(session.record_key)
+        item = tr.get(session.layout.available.key(pointer.current)) if pointer.current else None
+        looking = started(session.look(tr, limit=2))
+        turn = Turn(packed, notes, pointer, record_of((yield reading)) or Record(), session)
+        value = None if item is None else (yield item)
+        head = yield from looking
+        if value is None or not value.present():
+            return (yield from self.pass_on(tr, moves, turn, head, now_us=now_us))
+        error = f"The lease of {notes.consumer or 'a consumer'} expired."
+        return (yield from self.fail(tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=None, error=error))
+
+    # --- the item in progress
+
+    def fail(
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        turn: Turn,
+        stored: bytes,
+        head: Head,
+        *,
+        now_us: int,
+        delay_us: int | None,
+        error: str,
+    ) -> Steps[Disposition]:
+        """Count a failed attempt of the item in progress: it stays in its place, or becomes a dead letter.
+
+        Its session waits as long as the item has to. No other session does.
+        """
+        retry, session, packed = self.rules.retry, turn.session, turn.pointer.current
+        notes = notes_of(stored)
+        failed = replace(
+            notes,
+            attempt=notes.attempt + 1,
+            consumer=turn.notes.consumer,
+            error=cut(error, ERROR_BYTES - sum(map(len, notes.beside))),
+        )
+        if delay_us is None:
+            delay_us = retry.delay_us(failed.attempt)  # before the first write: a policy may raise
+        own = SessionMoves(tr, session)
+        gone = head.without({session.layout.available.key(packed)})
+        used = turn.pointer.used + 1
+        if is_over(notes, now_us):
+            own.leave_available(packed, notes)
+            own.vanish(packed, stored, "expired")
+            fate = Disposition.expired
+        elif retry.is_last(failed.attempt):
+            own.leave_available(packed, notes)
+            own.enter_dead(packed, stored, at_rest(failed, died_at_us=now_us))
+            fate, gone.dead = Disposition.dead, True
+            if self.rules.blocks:
+                turn.record = replace(turn.record, blocked=failed.error or "Its item failed for the last time.")
+        else:
+            own.rewrite(session.layout.available, packed, stored, notes, failed)
+            own.finish()
+            yield from self.pass_on(tr, moves, turn, head, now_us=now_us, delay_us=delay_us)
+            return Disposition.delayed if delay_us else Disposition.available
+        own.finish()
+        yield from self.pass_on(tr, moves, turn, gone, now_us=now_us, used=used)
+        return fate
+
+    # --- pointers and records
+
+    def pass_on(
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        turn: Turn,
+        head: Head,
+        *,
+        now_us: int,
+        used: int | None = None,
+        to: Where = "place",
+        delay_us: int = 0,
+    ) -> Steps[Disposition]:
+        """End the lease of a session: its pointer goes back into the line, to sleep, or away.
+
+        Args:
+            moves: the moves of the line, to be finished by the caller.
+            head: the session's first items, without those that are gone.
+            used: how many items of the present turn are done; None: as before.
+            to: where in the line an unfinished session goes.
+            delay_us: how long the session waits, whatever it holds.
+        """
+        pointer, record, session = turn.pointer, turn.record, turn.session
+        moves.leave_leased(turn.packed, turn.notes)
+        rest = replace(pointer, current=b"", since_us=0, used=pointer.used if used is None else used)
+        if record.paused or record.blocked:
+            moves.tally("dequeued", 1)
+            self._write(tr, session, replace(record, pointer=b"", asleep_until_us=0))
+            return Disposition.available
+        if delay_us:
+            if record.asleep_until_us:
+                self._write(tr, session, replace(record, asleep_until_us=0))
+            moves.enter_delayed(turn.packed, stored_pointer(rest), _until(now_us + delay_us))
+            return Disposition.delayed
+        if head.is_ready(now_us):
+            if to == "tail":
+                moves.tally("dequeued", 1)
+                yield from self._enter(tr, moves, session, record, moved=not record.asleep_until_us)
+            else:
+                if record.asleep_until_us:
+                    self._write(tr, session, replace(record, asleep_until_us=0))
+                moves.enter_available(turn.packed, stored_pointer(rest), NO_NOTES)
+            return Disposition.available
+        session.add_conflicts_with_arrivals(tr)
+        if head.wake_at_us is not None:
+            self._write(tr, session, replace(record, pointer=turn.packed, asleep_until_us=head.wake_at_us))
+            moves.enter_delayed(turn.packed, stored_pointer(replace(rest, used=0)), _until(head.wake_at_us))
+            return Disposition.delayed
+        moves.tally("dequeued", 1)
+        yield from self._end(tr, moves, session, record, dead=head.dead)
+        return Disposition.available
+
+    def keep(
+        self, tr: Transaction, moves: Transitions, turn: Turn, current: bytes, used: int, expires_at_us: int
+    ) -> Notes:
+        """Keep a session for its next item. Return the notes of its lease."""
+        now_us = self.leases.now_us()
+        notes = replace(turn.notes, expires_at_us=expires_at_us)
+        moves.leave_leased(turn.packed, turn.notes)
+        kept = replace(turn.pointer, current=current, used=used, since_us=now_us)
+        moves.enter_leased(turn.packed, stored_pointer(kept), notes)
+        return notes
+
+    def note(self, tr: Transaction, turn: Turn, pointer: Pointer) -> None:
+        """Store a leased pointer with other contents."""
+        tr.set(self.layout.leased.key(turn.packed), with_notes(stored_pointer(pointer), turn.notes))
+
+    def others_wait(self, tr: Transaction, now_us: int) -> Steps[bool]:
+        """Return whether another session is ready. By snapshot: one that comes at this moment waits for a quantum."""
+        due = started(due_timers(tr, self.layout, now_us, limit=1))
+        ready = yield from rows(tr.snapshot, self.layout.begin, self.layout.end, limit=1)
+        return bool((yield from due)) or bool(ready)
+
+    def quota(self, name: Any) -> int:
+        """Return how many items of a session are done in one turn while others wait.
+
+        Raises:
+            ValueError: its weight is not a whole number from 1 on.
+        """
+        if self.rules.weight is None:
+            return self.rules.quantum
+        weight = self.rules.weight(name)
+        if type(weight) is not int or weight < 1:
+            raise ValueError(f"The weight of a session is a whole number, at least 1, and that of {name!r} {weight!r}.")
+        return weight * self.rules.quantum
+
+    def arrived(
+        self, tr: Transaction, session: Session, record: Record | None, *, visible_at_us: int, moves: Transitions
+    ) -> Steps[None]:
+        """See to the pointer of a session that got an item, which is available at a time; 0: now."""
+        if record is None:
+            record = Record(generation=session.generation)
+        elif record.paused or record.blocked or record.generation != session.generation:
+            return
+        elif record.pointer:
+            if not record.asleep_until_us or 0 < record.asleep_until_us <= visible_at_us:
+                return
+            sleeping = yield tr.get(self.layout.delayed.key(record.pointer))
+            if not sleeping.present():
+                return  # its timer has fired
+            moves.leave_delayed(record.pointer, notes_of(bytes(sleeping)))
+            moves.tally("dequeued", 1)
+        yield from self._enter(tr, moves, session, record, visible_at_us=visible_at_us)
+
+    def withdraw(self, tr: Transaction, moves: Transitions, record: Record) -> Steps[bool]:
+        """Take a session's pointer out of the line. Return False if it is leased: its worker will see the record."""
+        ready = tr.get(self.layout.available.key(record.pointer))
+        sleeping = yield tr.get(self.layout.delayed.key(record.pointer))
+        value = yield ready
+        if value.present():
+            moves.leave_available(record.pointer, notes_of(bytes(value)))
+        elif sleeping.present():
+            moves.leave_delayed(record.pointer, notes_of(bytes(sleeping)))
+        else:
+            return False
+        moves.tally("dequeued", 1)
+        return True
+
+    def enter_if_ready(
+        self, tr: Transaction, moves: Transitions, session: Session, record: Record, *, now_us: int
+    ) -> Steps[None]:
+        """Give a session without a pointer one, to sleep if all its items are delayed, or end it if it has none."""
+        head = yield from session.look(tr, limit=1)
+        if head.is_ready(now_us):
+            yield from self._enter(tr, moves, session, record)
+            return
+        session.add_conflicts_with_arrivals(tr)
+        if head.wake_at_us is not None:
+            yield from self._enter(tr, moves, session, record, visible_at_us=head.wake_at_us)
+        else:
+            yield from self._end(tr, moves, session, record, dead=head.dead)
+
+    def write(self, tr: Transaction, session: Session, record: Record) -> None:
+        """Write a record. It conflicts with enqueues into the session."""
+        self._write(tr, session, record)
+
+    def _enter(
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        session: Session,
+        record: Record,
+        *,
+        visible_at_us: int = 0,
+        moved: bool = False,
+    ) -> Steps[None]:
+        """Append a pointer to the line, and write where it is.
+
+        Args:
+            visible_at_us: until when it sleeps; 0: it is ready.
+            moved: whether the session had a pointer that was not asleep. Enqueues need not know that it moved.
+        """
+        index = yield from self.queue.next_index(tr, 1)
+        packed = pack(Position(index, new_random()))
+        stored = stored_pointer(new_pointer(session.name, session.generation))
+        if visible_at_us:
+            moves.enter_delayed(packed, stored, _until(visible_at_us))
+        else:
+            moves.enter_available(packed, stored, NO_NOTES)
+        moves.tally("enqueued", 1)  # waiting workers watch this counter
+        changed = replace(record, pointer=packed, asleep_until_us=visible_at_us)
+        if moved:
+            tr.set(session.record_key, pack_record(changed))
+        else:
+            self._write(tr, session, changed)
+
+    def _end(self, tr: Transaction, moves: Transitions, session: Session, record: Record, *, dead: bool) -> Steps[None]:
+        """End a session that has no items. It keeps dead letters and its state, and nothing else.
+
+        A session that is being removed loses these too. Then its next generation begins, if it has items.
+        """
+        if record.closing == OPEN:
+            if dead:
+                self._write(tr, session, Record(generation=session.generation))
+            else:
+                self._clear(tr, session)
+            return
+        if dead:
+            yield from self._purge(tr, session)
+        self._clear(tr, session)
+        tr.clear(session.state_key)
+        if record.closing == RENEWING:
+            following = self.session(session.name, session.generation + 1)
+            head = yield from following.look(tr, limit=1)
+            if head.rows or head.wake_at_us is not None:
+                renewed = Record(generation=following.generation)
+                wake_at_us = 0 if head.rows else head.wake_at_us or 0
+                yield from self._enter(tr, moves, following, renewed, visible_at_us=wake_at_us)
+                return
+            following.add_conflicts_with_arrivals(tr)
+
+    def _purge(self, tr: Transaction, session: Session) -> Steps[None]:
+        """Count the dead letters out that are cleared with their session."""
+        dead = session.layout.dead
+        tr.add_read_conflict_range(dead.begin, dead.end)
+        counts = yield from read_counts(tr, session.layout)
+        session.count_all(tr, dead=-counts.get("dead", 0), purged=counts.get("dead", 0))
+
+    def _clear(self, tr: Transaction, session: Session) -> None:
+        """Clear the record of an empty session and what its items left behind: counters and the high-water mark."""
+        tr.clear_range(*session.layout.whole_range())
+        tr.clear(session.record_key)
+        tr.add_write_conflict_key(session.guard_key)
+
+    def _write(self, tr: Transaction, session: Session, record: Record) -> None:
+        tr.set(session.record_key, pack_record(record))
+        tr.add_write_conflict_key(session.guard_key)
+
+
+def _until(visible_at_us: int) -> Notes:
+    """Return the notes of a pointer that sleeps."""
+    return replace(NO_NOTES, visible_at_us=visible_at_us)
+
+
+def read_turn(
+    tr: Transaction, line: Line, packed: bytes, session: Session, *, limit: int
+) -> Steps[tuple[Turn | None, Head]]:
+    """Read a leased pointer, its session's record and its first items, in parallel; None if it is not leased.
+
+    *Conflicts:* with a transaction that ends or extends this lease, and with what an operator does to the session.
+    """
+    leased, recorded = tr.get(line.layout.leased.key(packed)), tr.get(session.record_key)
+    looking = started(session.look(tr, limit=limit))
+    value = yield leased
+    record = record_of((yield recorded))
+    head = yield from looking
+    if not value.present() or record is None:
+        return None, head
+    stored = bytes(value)
+    try:
+        return Turn(packed, notes_of(stored), pointer_of(stored), record, session), head
+    except FormatError:
+        return None, head

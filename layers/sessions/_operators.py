@@ -1,0 +1,247 @@
+"""The verbs of operators: look at sessions, pause them, remove them, deal with their dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Generic
+
+from fdbqueue import CheckReport, Position, Queue
+from fdbqueue.lowlevel import Browser, Database, Place, Steps, Transaction, V, rows, verb
+
+from ..leases._browsing import State, StoredItem, opened
+from ..leases._reclaiming import ReclaimReport
+from ._check import check_sessions
+from ._line import Line
+from ._listing import STATUSES, Listing, SessionInfo, SessionStats, Status
+from ._operating import Later, Operating
+from ._records import SessionName, pack_name, pointer_of
+
+ITEMS_AT_ONCE = 100
+
+
+class Operators(Generic[V]):
+    """The verbs of `Sessions` for operators and monitoring."""
+
+    queue: Queue[V]
+    line: Line
+
+    @verb
+    def pause(self, tr: Transaction | Database, session: SessionName) -> Steps[None]:
+        """Do no more items of a session, until `resume`. The item in progress ends as usual.
+
+        *Conflicts:* with enqueues into this session, and with a transaction that leases, acks or gives it back. *Cost:*
+        a few reads and writes.
+        """
+        name = pack_name(session)
+        yield from self.queue.transact(tr, partial(Operating(self.line).pause, name=name))
+
+    @verb
+    def resume(self, tr: Transaction | Database, session: SessionName) -> Steps[None]:
+        """End a pause: the session goes to the end of the line. *Conflicts:* and *Cost:* as `pause`."""
+        name = pack_name(session)
+        yield from self.queue.transact(tr, partial(Operating(self.line).resume, name=name))
+
+    @verb
+    def remove(self, tr: Transaction | Database, session: SessionName, *, later: Later = "refuse") -> Steps[None]:
+        """Remove a session when all its present items are done, with its state and its dead letters.
+
+        `info` returns None when it is gone. A paused or blocked session has to be resumed or skipped first.
+
+        Args:
+            tr: a transaction, or a database.
+            session: its name.
+            later: what becomes of items that are enqueued until it is gone: "refuse" them with `SessionClosed`, or
+                "renew": they wait, and then begin the session again, without a state.
+
+        *Conflicts:* and *Cost:* as `pause`.
+        """
+        if later not in ("refuse", "renew"):
+            raise ValueError(f"later is 'refuse' or 'renew', not {later!r}.")
+        name = pack_name(session)
+        yield from self.queue.transact(tr, partial(Operating(self.line).remove, name=name, later=later))
+
+    @verb
+    def skip(self, tr: Transaction | Database, session: SessionName) -> Steps[bool]:
+        """Let a blocked session go on without the item that blocks it, which stays a dead letter.
+
+        Returns whether it was blocked. *Conflicts:* and *Cost:* as `pause`.
+        """
+        name = pack_name(session)
+        return (yield from self.queue.transact(tr, partial(Operating(self.line).skip, name=name)))
+
+    @verb
+    def redrive(
+        self,
+        tr: Transaction | Database,
+        session: SessionName,
+        position: Position | Iterable[Position] | None = None,
+        *,
+        limit: int = ITEMS_AT_ONCE,
+    ) -> Steps[int]:
+        """Put dead letters back into their places, with no attempts counted. Return how many.
+
+        A session that was blocked goes on with them.
+
+        Args:
+            tr: a transaction, or a database.
+            session: the session's name.
+            position: only this one, or these; None: the first ones.
+            limit: the maximum number, in one transaction.
+
+        *Conflicts:* as `pause`, and with a transaction that redrives or purges the same ones. *Cost:* one read and two
+        writes each.
+        """
+        name, wanted = pack_name(session), _wanted(position, limit)
+        body = partial(Operating(self.line).redrive, name=name, positions=wanted, limit=limit)
+        return (yield from self.queue.transact(tr, body))
+
+    @verb
+    def purge(
+        self,
+        tr: Transaction | Database,
+        session: SessionName,
+        position: Position | Iterable[Position] | None = None,
+        *,
+        limit: int = ITEMS_AT_ONCE,
+    ) -> Steps[int]:
+        """Remove dead letters for good. Return how many. Arguments, *Conflicts* and *Cost:* as `redrive`."""
+        name, wanted = pack_name(session), _wanted(position, limit)
+        body = partial(Operating(self.line).purge, name=name, positions=wanted, limit=limit)
+        return (yield from self.queue.transact(tr, body))
+
+    @verb
+    def scheduled(
+        self, tr: Transaction | Database, session: SessionName, *, limit: int = ITEMS_AT_ONCE
+    ) -> Steps[list[StoredItem[V]]]:
+        """Return the first items that wait in a session, in their order: urgent ones first.
+
+        The item in progress does not wait. Delayed items come behind the available ones, in the order of their places.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* three reads.
+        """
+        return (
+            yield from self.queue.read(tr, partial(_scheduled, line=self.line, name=pack_name(session), limit=limit))
+        )
+
+    @verb
+    def dead(
+        self, tr: Transaction | Database, session: SessionName, *, limit: int = ITEMS_AT_ONCE
+    ) -> Steps[list[StoredItem[V]]]:
+        """Return the first dead letters of a session, in the order of their places.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* two reads.
+        """
+
+        def body(tr: Transaction) -> Steps[list[StoredItem[V]]]:
+            own, _ = yield from Operating(self.line).read(tr.snapshot, pack_name(session))
+            place = own.layout.dead
+            found = yield from rows(tr.snapshot, place.begin, place.end, limit=limit)
+            dead = []
+            for row in found:
+                item = yield from opened(tr, own.queue, place, row, "dead")
+                dead.append(item)
+            return dead
+
+        return (yield from self.queue.read(tr, body))
+
+    def list(
+        self,
+        tr: Transaction | Database,
+        *,
+        status: Status | None = None,
+        after: SessionName | None = None,
+        limit: int | None = None,
+    ) -> Browser[SessionInfo]:
+        """Iterate over the sessions that have items, dead letters, or a pause, by their names, lazily.
+
+        Args:
+            tr: a transaction, or a database. A database reads each session in a transaction of its own.
+            status: only sessions of this status.
+            after: only sessions behind this name.
+            limit: the maximum number; None: all.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* four reads in parallel for each session.
+        """
+        if status is not None and status not in STATUSES:
+            raise ValueError(f"status is one of {', '.join(map(repr, STATUSES))}, not {status!r}.")
+        begin = b"" if after is None else self.line.keys.guard(pack_name(after))
+        return Listing(self.line).browse(tr, status=status, begin=begin, limit=limit)
+
+    @verb
+    def info(self, tr: Transaction | Database, session: SessionName) -> Steps[SessionInfo | None]:
+        """Describe one session; None if it has no item, no dead letter and no pause.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* five reads, four of them in parallel.
+        """
+        return (yield from self.queue.read(tr, partial(Listing(self.line).info, name=pack_name(session))))
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[SessionStats]:
+        """Return the numbers of sessions and items.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* two reads in parallel; it does not grow with the sessions.
+        """
+        return (yield from self.queue.read(tr, Listing(self.line).stats))
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Read everything that the sessions own and compare: items, timers, counters, records, the line.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* reads all of it, a page at a time; memory for the sessions.
+        """
+        return check_sessions(tr, self.line)
+
+    @verb
+    def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> Steps[ReclaimReport]:
+        """Give back sessions whose lease has expired, and wake those whose delay is over, up to `limit`.
+
+        Every lease does this first. Use it for monitoring. The report names pointers in the line, not items.
+
+        *Conflicts:* and *Cost:* as `Leases.reclaim`.
+        """
+        return (yield from self.line.leases.reclaim.steps(tr, limit=limit))
+
+    @verb
+    def clear(self, tr: Transaction | Database) -> Steps[None]:
+        """Remove all sessions with their items, dead letters and states. The queue's plain items stay.
+
+        *Conflicts:* with every transaction that reads a session. *Cost:* five writes.
+        """
+
+        def body(tr: Transaction) -> Steps[None]:
+            yield from self.line.queue.clear.steps(tr)
+            self.line.keys.clear(tr)
+
+        yield from self.queue.read(tr, body)
+
+
+def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int) -> Steps[list[StoredItem[Any]]]:
+    session, record = yield from Operating(line).read(tr.snapshot, name)
+    current = b""
+    if record is not None and record.pointer:
+        leased = yield tr.snapshot.get(line.layout.leased.key(record.pointer))
+        current = pointer_of(bytes(leased)).current if leased.present() else b""
+    places: list[tuple[State, Place]] = [
+        ("available", session.layout.available),
+        ("delayed", session.layout.delayed),
+    ]
+    waiting: list[StoredItem[Any]] = []
+    for state, place in places:
+        found = yield from rows(tr.snapshot, place.begin, place.end, limit=limit + 1)
+        for row in found:
+            if len(waiting) < limit and place.packed(row.key) != current:
+                item = yield from opened(tr, session.queue, place, row, state)
+                waiting.append(item)
+    return waiting
+
+
+def _wanted(position: Position | Iterable[Position] | None, limit: int) -> list[Position] | None:
+    if type(limit) is not int or limit < 1:
+        raise ValueError(f"limit is how many dead letters at most, at least 1, not {limit!r}.")
+    if position is None:
+        return None
+    wanted = [position] if isinstance(position, Position) else [*position]
+    for one in wanted:
+        if not isinstance(one, Position):
+            raise TypeError(f"A dead letter is named by its Position, not by {one!r}.")
+    return wanted

@@ -1,0 +1,210 @@
+"""What is stored about a session: its record, and the pointer that stands in the line of ready sessions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+
+from fdbqueue import FormatError
+from fdbqueue.lowlevel import UNREADABLE, KeyValue, Layout, Subspace, Transaction, envelope, fdb_tuple, parse, strinc
+
+SessionName: TypeAlias = str | bytes | tuple[Any, ...]
+"""A session's name."""
+
+NAME_BYTES = 1_000
+"""The most bytes of a session's name as a key."""
+OPEN, REFUSING, RENEWING = 0, 1, 2
+"""Whether a session takes items, refuses them until it is removed, or collects them for its next generation."""
+_FORMAT = 1
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The record of a session. It exists while the session has items, dead letters or something that an operator set.
+
+    An enqueue reads it. What an enqueue decides by is protected by a conflict range of its own (`Keys.guard`), so that
+    a pointer which moves in the line conflicts with no enqueue.
+    """
+
+    format: int = _FORMAT
+    pointer: bytes = b""
+    """The packed position of its pointer in the line; b"" if it has none."""
+    generation: int = 0
+    """The generation whose items are being done. Each has its own keys."""
+    asleep_until_us: int = 0
+    """If all its items are delayed: when its pointer wakes. An item that is available sooner has to wake it."""
+    paused: bool = False
+    blocked: str = ""
+    """Why it is blocked until an operator redrives or skips; "" if it is not."""
+    closing: int = OPEN
+
+
+class Pointer(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The value of a session's item in the line."""
+
+    format: int
+    name: bytes
+    """The session's packed name."""
+    generation: int = 0
+    used: int = 0
+    """How many items were done in the session's present turn."""
+    current: bytes = b""
+    """The packed position of the item in progress, while the session is leased."""
+    since_us: int = 0
+    """When its worker took the session, or its present item."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The value of a session's lease: its pointer and, if this process read it, the item in progress."""
+
+    pointer: Pointer
+    row: KeyValue | None = None
+    """The row of the item in progress; None: not read yet, or there is none."""
+    state: bytes | None = None
+    """The session's stored state, if `row` was read; None: it has none."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_record = msgspec.msgpack.Decoder(Record).decode
+_decode_pointer = msgspec.msgpack.Decoder(Pointer).decode
+
+
+class HeldCodec:
+    """The codec of the line. A value that was read of the database has no row."""
+
+    name = "session"
+
+    def encode(self, value: Held) -> bytes:
+        return _encode(value.pointer)
+
+    def decode(self, data: bytes) -> Held:
+        return Held(unpack_pointer(data))
+
+
+def stored_pointer(pointer: Pointer) -> bytes:
+    """Return the stored bytes of an item in the line."""
+    return envelope(_encode(pointer))
+
+
+def pointer_of(stored: bytes) -> Pointer:
+    """Return the pointer in the stored bytes of an item in the line.
+
+    Raises:
+        FormatError: it can't be read.
+    """
+    return unpack_pointer(parse(stored).payload)
+
+
+def unpack_pointer(payload: bytes) -> Pointer:
+    """Return an encoded pointer.
+
+    Raises:
+        FormatError: it can't be read.
+    """
+    try:
+        pointer = _decode_pointer(payload)
+    except UNREADABLE as error:
+        raise FormatError(f"The pointer of a session can't be read: {error}.") from error
+    _check_format(pointer.format)
+    return pointer
+
+
+def pack_record(record: Record) -> bytes:
+    """Return the stored bytes of a record."""
+    return _encode(record)
+
+
+def record_of(value: Any) -> Record | None:
+    """Return the record in a value that was read of its key; None if there is none.
+
+    Raises:
+        FormatError: it can't be read.
+    """
+    return unpack_record(bytes(value)) if value.present() else None
+
+
+def unpack_record(stored: bytes) -> Record:
+    """Return a stored record.
+
+    Raises:
+        FormatError: it can't be read.
+    """
+    try:
+        record = _decode_record(stored)
+    except UNREADABLE as error:
+        raise FormatError(f"The record of a session can't be read: {error}.") from error
+    _check_format(record.format)
+    return record
+
+
+def _check_format(written: int) -> None:
+    if written > _FORMAT:
+        raise FormatError(f"A session was written in format {written} by a newer version of fdbqueue: update it here.")
+
+
+def new_pointer(name: bytes, generation: int) -> Pointer:
+    """Return the pointer of a session whose turn has not begun."""
+    return Pointer(_FORMAT, name, generation)
+
+
+class Keys:
+    """The keys of all sessions of one queue, beside those of each session's items (`_session.py`).
+
+    Args:
+        layout: the queue's layout.
+    """
+
+    __slots__ = ("_spaces", "items", "line", "records", "states", "summed")
+
+    def __init__(self, layout: Layout) -> None:
+        self.records: Subspace = layout.space["session"]
+        self.items: bytes = layout.space["items"].key()
+        self.states: bytes = layout.space["state"].key()
+        self.summed: Subspace = layout.space["summed"]
+        self.line = Layout(layout.space["line"])
+        self._spaces = [layout.space[name] for name in ("session", "items", "state", "summed")]
+
+    def clear(self, tr: Transaction) -> None:
+        """Clear everything but the line."""
+        for space in self._spaces:
+            tr.clear_range(space.key(), strinc(space.key()))
+
+    def record(self, name: bytes) -> bytes:
+        """Return the key of a session's record, from its packed name."""
+        return self.records.key() + name
+
+    def guard(self, name: bytes) -> bytes:
+        """Return the key that stands for what enqueues read of a record. It is never written, only used for
+        conflicts."""
+        return self.record(name) + b"\x00"
+
+
+def pack_name(session: SessionName) -> bytes:
+    """Return a session's name as a part of keys.
+
+    Raises:
+        TypeError: it is no str, bytes or tuple.
+        ValueError: it is empty or too long.
+    """
+    if not isinstance(session, str | bytes | tuple):
+        raise TypeError(f"A session is named by a str, bytes or a tuple, not {session!r}.")
+    if not session:
+        raise ValueError(f"A session needs a name; {session!r} is empty.")
+    try:
+        packed: bytes = fdb_tuple.pack((session,))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"The session {session!r} can't be a key: {error}") from error
+    if len(packed) > NAME_BYTES:
+        raise ValueError(
+            f"The name of the session that begins with {packed[1:31]!r} has {len(packed):,} bytes as a key. It may have"
+            f" {NAME_BYTES:,}. Give a shorter one, such as a hash of it."
+        )
+    return packed
+
+
+def name_of(packed: bytes) -> SessionName:
+    """Return the session's name that was packed."""
+    name: SessionName = fdb_tuple.unpack(packed)[0]
+    return name

@@ -1,0 +1,208 @@
+"""One session's items: the keys of a queue of their own, in which an item's rank is its level."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, field
+
+from fdbqueue import Position, Queue
+from fdbqueue.lowlevel import (
+    DELAY,
+    KeyValue,
+    Layout,
+    Notes,
+    Steps,
+    Subspace,
+    Transaction,
+    fdb_tuple,
+    new_random,
+    notes_of,
+    pack,
+    read_high_water_mark,
+    rows,
+    started,
+)
+
+from ..leases._backoff import immediately
+from ..leases._timers import FIRE_LIMIT, NEXT_TIMERS, due_timers, fire_due, readable
+from ..leases._transitions import Retry, Transitions, is_over
+from ._records import Keys, name_of
+
+SHARDS = 16
+"""Over how many keys each total of all sessions is spread."""
+EXPIRED_LIMIT = 500
+"""Most expired items that one transaction removes in front of a session's first item."""
+_FAR_US = (1 << 62) - 1
+_DELAYS_ONLY = Retry(None, immediately)
+
+Stored = tuple[bytes, Sequence[bytes]]
+"""An item's envelope and chunks."""
+
+
+@dataclass(slots=True)
+class Head:
+    """The first items of a session."""
+
+    rows: list[KeyValue] = field(default_factory=list)
+    """The first available items, urgent ones first."""
+    wake_at_us: int | None = None
+    """If there are delayed items: when the first of them is available, or sooner."""
+    timers: bool = False
+    """Whether the session has timers."""
+    dead: bool = False
+    """Whether the session has dead letters."""
+
+    def is_ready(self, now_us: int) -> bool:
+        """Return whether an item can be done now."""
+        return bool(self.rows) or (self.wake_at_us is not None and self.wake_at_us <= now_us)
+
+    def without(self, done: set[bytes]) -> Head:
+        """Return the head behind items that this transaction takes away, by their keys."""
+        return Head([row for row in self.rows if row.key not in done], self.wake_at_us, self.timers, self.dead)
+
+
+class SessionMoves(Transitions):
+    """The moves of one session's items in a transaction. They also change the totals of all sessions."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, tr: Transaction, session: Session) -> None:
+        super().__init__(tr, session.layout)
+        self._session = session
+
+    def finish(self) -> None:
+        super().finish()
+        self._session.count_all(self._tr, **self._tally)
+
+    def _count_level(self, packed: bytes, change: int) -> None:
+        """Count nothing: a session's items are read in order of their levels, and no call asks for a number."""
+
+
+class Session:
+    """The keys and items of one generation of one session.
+
+    Args:
+        keys: the keys of all sessions.
+        queue: the queue, for its codec.
+        name: the session's packed name.
+        holds: whether a delayed item holds up those behind it.
+    """
+
+    __slots__ = ("_holds", "_summed", "generation", "guard_key", "layout", "name", "queue", "record_key", "state_key")
+
+    def __init__(self, keys: Keys, queue: Queue, name: bytes, generation: int, *, holds: bool) -> None:
+        self.name = name
+        self.generation = generation
+        self.layout = Layout(Subspace(rawPrefix=keys.items + name + fdb_tuple.pack((generation,))))
+        self.queue: Queue = copy(queue)
+        self.queue.layout = self.layout
+        self.record_key = keys.record(name)
+        self.guard_key = keys.guard(name)
+        self.state_key = keys.states + name
+        self._summed = keys.summed
+        self._holds = holds
+
+    def __repr__(self) -> str:
+        return f"Session({name_of(self.name)!r}, generation={self.generation})"
+
+    def _total_key(self, counter: str) -> bytes:
+        """Return the key to which this session adds for one of the totals of all sessions."""
+        key: bytes = self._summed.pack((counter, zlib.crc32(self.name) % SHARDS))
+        return key
+
+    def last_index(self, tr: Transaction, level: int) -> Steps[int]:
+        """Return the highest index that an item of a level has, or had before it was delayed.
+
+        By snapshot, as every enqueue: producers that see the same last item share an index, and the random parts of
+        their items decide. *Cost:* two reads in parallel.
+        """
+        begin, end = self.layout.level(level)
+        last = started(rows(tr.snapshot, begin, end, limit=1, reverse=True))
+        mark = yield from read_high_water_mark(tr, self.layout)
+        found = yield from last
+        return max([mark.index, *(self.layout.position_of(row.key).index for row in found)])
+
+    def append(self, tr: Transaction, index: int, items: Sequence[Stored], level: int, notes: Notes) -> list[Position]:
+        """Append items to a level, behind an index. The caller sees to the pointer."""
+        layout, random = self.layout, new_random()
+        moves = SessionMoves(tr, self)
+        enter = moves.enter_delayed if notes.visible_at_us else moves.enter_available
+        positions = [Position(index + at, random, rank=level) for at in range(1, len(items) + 1)]
+        for position, (stored, chunks) in zip(positions, items, strict=True):
+            enter(pack(position), stored, notes)
+            for number, chunk in enumerate(chunks):
+                tr.set(layout.chunk_key(position, number), chunk)
+        moves.tally("enqueued", len(positions))
+        moves.finish()
+        return positions
+
+    def look(self, tr: Transaction, *, limit: int) -> Steps[Head]:
+        """Read the first items, by snapshot.
+
+        A caller that acts on their absence adds `add_conflicts_with_arrivals`. *Cost:* one read; three more, in
+        parallel, if the session has timers or dead letters.
+        """
+        layout = self.layout
+        # These keys are adjacent: dead letters, delayed items, timers, available items. In most sessions there are only
+        # the last.
+        found = yield from rows(tr.snapshot, layout.dead.begin, layout.end, limit=limit)
+        if not found or found[0].key >= layout.begin:
+            return Head(found)
+        available = started(rows(tr.snapshot, layout.begin, layout.end, limit=limit))
+        span = layout.timers_until(_FAR_US)
+        timers = started(rows(tr.snapshot, *span, limit=NEXT_TIMERS))
+        dead = started(rows(tr.snapshot, layout.dead.begin, layout.dead.end, limit=1))
+        delayed = started(rows(tr.snapshot, layout.delayed.begin, layout.delayed.end, limit=1))
+        first_delayed = yield from delayed
+        head = Head((yield from available), dead=bool((yield from dead)))
+        next_timers = yield from timers
+        head.timers = bool(next_timers)
+        if first_delayed:
+            known = list(readable(layout, next_timers))
+            delays = [at_us for at_us, _, kind in known if kind == DELAY]
+            # If the first timers are all of another kind, the session looks again when the last of them is due.
+            head.wake_at_us = min(delays, default=max((at_us for at_us, _, _ in known), default=0))
+            if self._holds:
+                border = layout.available.key(layout.delayed.packed(first_delayed[0].key))
+                head.rows = [row for row in head.rows if row.key < border]
+                head.wake_at_us = notes_of(first_delayed[0].value).visible_at_us
+        return head
+
+    def first(self, tr: Transaction, *, now_us: int) -> Steps[Head]:
+        """Fire due timers, remove items in front whose life is over, and read the first item.
+
+        *Conflicts:* with a transaction that moves one of the items whose timers fire.
+        """
+        head = yield from self.look(tr, limit=1)
+        if not head.timers:
+            return head
+        moves = SessionMoves(tr, self)
+        try:
+            due = yield from due_timers(tr, self.layout, now_us, limit=FIRE_LIMIT)
+            if due:
+                yield from fire_due(tr, self.layout, moves, due, now_us=now_us, retry=_DELAYS_ONLY)
+                head = yield from self.look(tr, limit=1)
+            for _ in range(EXPIRED_LIMIT):
+                if not head.rows or not is_over(notes_of(head.rows[0].value), now_us):
+                    break
+                row = head.rows[0]
+                packed = self.layout.available.packed(row.key)
+                moves.leave_available(packed, notes_of(row.value))
+                moves.vanish(packed, row.value, "expired")
+                head = yield from self.look(tr, limit=1)
+        finally:
+            moves.finish()
+        return head
+
+    def add_conflicts_with_arrivals(self, tr: Transaction) -> None:
+        """Conflict with every item that is enqueued meanwhile."""
+        tr.add_read_conflict_range(self.layout.begin, self.layout.end)
+        tr.add_read_conflict_range(self.layout.delayed.begin, self.layout.delayed.end)
+
+    def count_all(self, tr: Transaction, **changes: int) -> None:
+        """Change totals of all sessions."""
+        for name, change in changes.items():
+            if change:
+                tr.add(self._total_key(name), change.to_bytes(8, "little", signed=True))

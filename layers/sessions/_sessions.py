@@ -1,0 +1,400 @@
+"""`Sessions`: the verbs of items that are done one at a time within their session."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Literal, cast
+
+from fdbqueue import BulkReport, Position, Queue
+from fdbqueue.lowlevel import Database, Notes, Steps, Transaction, V, is_database, verb
+
+from ..leases._backoff import Backoff, immediately
+from ..leases._enqueueing import enqueue_with_notes
+from ..leases._lease import Disposition
+from ..leases._times import check_timeout, check_waits, not_negative, positive, visible_at
+from ..leases._transitions import Retry
+from ..staged._staged import StagedQueue
+from ._lease import SessionLease, SessionRef
+from ._line import Line, Rules
+from ._operators import Operators
+from ._records import SessionName, pack_name
+from ._turns import Turns
+from ._working import UNCHANGED, Working
+
+QUANTUM = 10
+MAX_LEVELS = 256
+
+
+class Sessions(Operators[V]):
+    """Items in sessions: one worker a session, one item at a time, and a fair turn for each session.
+
+    A verb takes a transaction, composes and commits nothing. Or it takes a database, and then commits on its own,
+    exactly once. Every verb has an awaitable form, ``await sessions.lease.aio(db)``.
+
+    The rules belong to this object and are not stored. Give all processes the same.
+
+    Args:
+        queue: the queue, without an order. Its plain items are not touched.
+        levels: how many levels of urgency a session has, for items of level 0, the most urgent, on.
+        quantum: how many items of a session are done in one turn while other sessions wait; 10 to 50 are good values.
+        weights: returns how many quanta a session has in one turn, from its name; None: one each.
+        max_attempts: the number of failed attempts (nacks and expiries) after which an item becomes a dead letter;
+            None: no limit.
+        backoff: the wait of a failed item, and so of its session, before the next attempt.
+        on_dead: after a dead letter, "go on" with the session's next item, or "block" the session until an operator
+            calls `redrive` or `skip`.
+        delays: whether later items of the session "pass" a delayed item, or it does "hold" them up.
+        state_codec: the codec of the states of sessions, as the queue's.
+        consumer: the name under which it takes leases, for monitoring; host name and process id by default.
+        clock: seconds since 1970, as `time.time`.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> sessions = Sessions(Queue("mails", codec="str"))
+    >>> for value, name in (("first", "ann"), ("second", "ann"), ("other", "bob")):
+    ...     position = sessions.enqueue(db, value, session=name)
+    >>> ann, bob = sessions.lease(db), sessions.lease(db)
+    >>> ann.session, ann.value, bob.session, bob.value
+    ('ann', 'first', 'bob', 'other')
+    >>> sessions.lease(db) is None       # both sessions are at work
+    True
+    >>> sessions.ack(db, ann)
+    >>> sessions.lease(db).value
+    'second'
+    >>> db.close()
+    """
+
+    taken_by = "Sessions are taken by their own verbs, and by a Consumer: Consumer(sessions, handler)."
+    """The remedy in the message of a layer that can't be made of sessions."""
+
+    def __init__(
+        self,
+        queue: Queue[V],
+        *,
+        levels: int = 2,
+        quantum: int = QUANTUM,
+        weights: Callable[[Any], int] | None = None,
+        max_attempts: int | None = None,
+        backoff: Backoff = immediately,
+        on_dead: Literal["go on", "block"] = "go on",
+        delays: Literal["pass", "hold"] = "pass",
+        state_codec: Any = "bytes",
+        consumer: str | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not isinstance(queue, Queue):
+            raise TypeError(
+                f"Sessions are of a Queue, as in Sessions(Queue('orders')), not of {queue!r}. Sessions have leases and"
+                " levels of their own, and take max_attempts, backoff and clock themselves."
+            )
+        if hasattr(queue.codec, "is_over"):
+            raise TypeError(
+                f"{queue!r} has messages, and sessions make no smart checks and do not ask types whether a message has"
+                " expired. Give another Queue, as in Sessions(Queue('orders', codec='json'))."
+            )
+        if queue.order is not None:
+            raise ValueError(f"{queue!r} has an order, and sessions have levels: give the queue without an order.")
+        _check_count(levels, "levels is the number of levels of a session", most=MAX_LEVELS)
+        _check_count(quantum, "quantum is how many items a session does in one turn")
+        if max_attempts is not None:
+            _check_count(max_attempts, "max_attempts is the number of attempts, or None for no limit")
+        functions: list[tuple[str, object]] = [("backoff", backoff), ("clock", clock)]
+        if weights is not None:
+            functions.append(("weights", weights))
+        for told, function in functions:
+            if not callable(function):
+                raise TypeError(f"{told} is a function, not {function!r}.")
+        _check_choice(on_dead, "on_dead", ("go on", "block"))
+        _check_choice(delays, "delays", ("pass", "hold"))
+        self.queue = queue
+        self.layout = queue.layout
+        self.levels = levels
+        retry = Retry(max_attempts, backoff)
+        rules = Rules(quantum, weights, retry, blocks=on_dead == "block", holds=delays == "hold")
+        self.line = Line(queue, rules, clock)
+        """The line of ready sessions, for layers and tools."""
+        states: Queue[Any] = Queue(queue.layout.space["state"], codec=state_codec)
+        self._working: Working[V] = Working(queue, self.line, states, consumer)
+        self.turns: Turns[V] = Turns(self.line, self._working)
+        """How a consumer works through the turns of sessions."""
+        self.staged = StagedQueue(self.line.leases, consumer=consumer)
+        """The line, as waiting workers take from it."""
+        self._arguments = {
+            "levels": levels,
+            "quantum": quantum,
+            "weights": weights,
+            "max_attempts": max_attempts,
+            "backoff": backoff,
+            "on_dead": on_dead,
+            "delays": delays,
+            "state_codec": state_codec,
+            "consumer": consumer,
+            "clock": clock,
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Sessions, **self._arguments), (self.queue,)
+
+    def __repr__(self) -> str:
+        return f"Sessions({self.layout.describe()}, quantum={self.line.rules.quantum})"
+
+    @verb
+    def enqueue(
+        self,
+        tr: Transaction | Database,
+        value: V,
+        *,
+        session: SessionName,
+        level: int | None = None,
+        delay: float | None = None,
+        at: float | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Steps[Position]:
+        """Append an item to its session.
+
+        Args:
+            tr: a transaction to enqueue in, or a database.
+            value: a value that the queue's codec encodes.
+            session: the session's name. The session begins to exist with its first item.
+            level: 0 is the most urgent; None: the last level. An item comes behind the items of its level, and in front
+                of all less urgent ones. It never interrupts the item in progress.
+            delay, at, ttl, headers: as for `Leases.enqueue`.
+
+        Raises:
+            SessionClosed: the session is being removed.
+            CodecError, ItemTooLarge: as `Queue.enqueue`; no key was touched.
+            TypeError, ValueError: the session's name can't be a key, or there is no such level.
+
+        *Conflicts:* with the transaction that creates, ends, pauses or blocks this session, or lets it sleep. It
+        conflicts with no other enqueue into a session that has items, and with no lease. *Cost:* three reads in
+        parallel; a write for the item and two for counters; two more reads and four writes for the first item of a
+        session.
+        """
+        report = yield from self.enqueue_many.steps(
+            tr, [value], session=session, level=level, delay=delay, at=at, ttl=ttl, headers=headers
+        )
+        return cast(Position, report.first)
+
+    @verb
+    def enqueue_many(
+        self,
+        tr: Transaction | Database,
+        values: Iterable[V],
+        *,
+        session: SessionName | Callable[[V], SessionName],
+        level: int | None = None,
+        delay: float | None = None,
+        at: float | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Steps[BulkReport]:
+        """Append items in their order, each as `enqueue` does, and all with the same terms.
+
+        Given a database, it uses transactions of about 1 MB, one after the other, each exactly once.
+
+        Args:
+            session: the name of the session of all values, or a function that returns it from a value.
+
+        Raises:
+            SessionClosed, CodecError, ItemTooLarge: of a value; given a transaction, no key was touched.
+            BulkInterrupted: given a database, a batch failed after other items were enqueued.
+
+        *Conflicts:* and *Cost:* as `enqueue`, of each session.
+        """
+        rank = self.levels - 1 if level is None else level
+        if type(rank) is not int or not 0 <= rank < self.levels:
+            raise ValueError(f"A level of these sessions is an integer from 0 to {self.levels - 1}, not {level!r}.")
+        now_us = self.line.leases.now_us()
+        notes = Notes(
+            enqueued_at_us=now_us,
+            visible_at_us=visible_at(now_us, delay, at),
+            ttl_at_us=0 if ttl is None else now_us + positive(ttl, "ttl"),
+        )
+        if callable(session):
+            route = session
+
+            def label(value: V) -> bytes:
+                return pack_name(route(value))
+        else:
+            name = pack_name(session)
+
+            def label(value: V) -> bytes:
+                return name
+
+        append = partial(self._working.append, level=rank, notes=notes)
+        return (yield from enqueue_with_notes(tr, self.queue, values, notes, headers, append=append, label=label))
+
+    @verb
+    def lease(
+        self, tr: Transaction | Database, *, duration: float = 30.0, timeout: float | None = 0.0
+    ) -> Steps[SessionLease[V] | None]:
+        """Lease the first ready session, with its first item; None if no session is ready.
+
+        While the lease lives, no other worker gets an item of this session.
+
+        Args:
+            tr: a transaction, or a database.
+            duration: seconds after which the session is ready again, unless the lease is extended. The item in progress
+                then has failed an attempt.
+            timeout: seconds to wait for a session; None: no limit. It needs a database.
+
+        Raises:
+            FormatError, CodecError: the session's first item can't be read. Given a database, the session is blocked
+                until an operator calls `skip`; other sessions go on.
+
+        *Conflicts:* as `StagedQueue.lease`, over sessions; in a transaction as `Leases.lease`. *Cost:* as there, and
+        two reads in parallel for the item and the state.
+        """
+        duration_us = positive(duration, "duration")
+        check_timeout(timeout)
+        if not is_database(tr):
+            if timeout != 0:
+                check_waits(tr)
+            return (yield from self._working.lease(cast(Transaction, tr), duration_us / 1e6))
+        db = cast(Database, tr)
+        deadline = time.monotonic() + timeout if timeout else None
+        while True:
+            left = timeout if deadline is None else max(0.0, deadline - time.monotonic())
+            pointer = yield from self.staged.lease.steps(db, duration=duration, timeout=left)
+            if pointer is None:
+                return None
+            lease = yield from self._working.opened(db, pointer)
+            if lease is not None:
+                return lease
+
+    @verb
+    def ack(self, tr: Transaction | Database, lease: SessionRef, *, state: Any = UNCHANGED) -> Steps[None]:
+        """Remove the item: its work is done. The session goes to the end of the line if it has more.
+
+        In one transaction with the caller's own writes, both happen or neither.
+
+        Args:
+            tr: a transaction, or a database.
+            lease: the lease, or its handle.
+            state: the session's new state; None: remove it.
+
+        Raises:
+            LeaseLost: it is not the session's present lease; nothing was written. Roll your own writes back with it.
+            CodecError, ValueError: the state can't be stored; nothing was written.
+
+        *Conflicts:* with a transaction that extends or reclaims this lease. If it was the last item, with an enqueue
+        into this session. *Cost:* four reads in parallel, and about eight writes.
+        """
+        encoded = self._working.encoded_state(state)
+        yield from self.queue.transact(tr, partial(self._working.ack, ref=lease, state=encoded))
+
+    @verb
+    def ack_and_next(
+        self, tr: Transaction | Database, lease: SessionRef, *, state: Any = UNCHANGED, duration: float = 30.0
+    ) -> Steps[SessionLease[V] | None]:
+        """Remove the item as `ack`, and lease the session's next one; None if the session's turn is over.
+
+        A turn is over when the session has no item, or when its quantum is used up and another session is ready. The
+        session then goes to the end of the line. If no other is ready, the worker goes on with this one.
+
+        Args:
+            tr, lease, state: as for `ack`.
+            duration: seconds that the lease lasts from now on.
+
+        Raises:
+            LeaseLost, CodecError, ValueError: as `ack`.
+
+        *Conflicts:* as `ack`. *Cost:* as `ack`; one more read when the quantum is used up.
+        """
+        encoded = self._working.encoded_state(state)
+        duration_us = positive(duration, "duration")
+        body = partial(self._working.ack_and_next, ref=lease, state=encoded, duration_us=duration_us)
+        following = yield from self.queue.transact(tr, body)
+        return None if following is None else (yield from self._working.opened(tr, following))
+
+    @verb
+    def nack(
+        self, tr: Transaction | Database, lease: SessionRef, *, delay: float | None = None, error: str | None = None
+    ) -> Steps[Disposition]:
+        """Give the item back: this attempt has failed. The session waits with it, and no other session does.
+
+        Args:
+            tr: a transaction, or a database.
+            lease: the lease, or its handle.
+            delay: seconds until the next attempt; None: the back-off policy decides.
+            error: the reason, kept for the next attempt and, if this was the last one, with the dead letter.
+
+        Returns:
+            the item's disposition. Its session is in its old place in the line, or waits for the delay.
+
+        Raises:
+            LeaseLost: it is not the session's present lease; nothing was written.
+
+        *Conflicts:* as `ack`, and with leases of sessions behind it. *Cost:* four reads in parallel, about eight
+        writes.
+        """
+        delay_us = None if delay is None else not_negative(delay, "delay")
+        body = partial(self._working.nack, ref=lease, delay_us=delay_us, error=error or "It was given back.")
+        return (yield from self.queue.transact(tr, body))
+
+    @verb
+    def snooze(self, tr: Transaction | Database, lease: SessionRef, *, delay: float) -> Steps[None]:
+        """Give the session back for `delay` seconds without counting an attempt; otherwise as `nack`."""
+        delay_us = not_negative(delay, "delay")
+        yield from self.queue.transact(tr, partial(self._working.snooze, ref=lease, delay_us=delay_us))
+
+    @verb
+    def extend(
+        self, tr: Transaction | Database, lease: SessionLease[V], *, duration: float = 30.0
+    ) -> Steps[SessionLease[V]]:
+        """Extend the lease to `duration` seconds from now. Return it with its new end.
+
+        Raises:
+            LeaseLost: it is not the session's present lease; nothing was written.
+
+        *Conflicts:* as `ack`. *Cost:* three reads in parallel, three writes.
+        """
+        body = partial(self._working.extend, ref=lease, duration_us=positive(duration, "duration"))
+        expires_at_us = yield from self.queue.transact(tr, body)
+        return dataclasses.replace(lease, expires_at=expires_at_us / 1e6)
+
+    @verb
+    def state(self, tr: Transaction | Database, session: SessionName) -> Steps[Any]:
+        """Return a session's state; None if it has none.
+
+        *Conflicts:* in a transaction, with every write of the state. *Cost:* one read.
+        """
+        key = self.line.session(pack_name(session)).state_key
+
+        def body(tr: Transaction) -> Steps[Any]:
+            value = yield tr.get(key)
+            return self._working.decoded_state(bytes(value) if value.present() else None)
+
+        return (yield from self.queue.read(tr, body))
+
+    @verb
+    def set_state(self, tr: Transaction | Database, lease: SessionRef, state: Any) -> Steps[None]:
+        """Write the state of a session that the caller has leased; None removes it.
+
+        Raises:
+            LeaseLost: it is not the session's present lease; nothing was written.
+            CodecError, ValueError: the state can't be stored; nothing was written.
+
+        *Conflicts:* as `ack`. *Cost:* three reads in parallel, one write.
+        """
+        encoded = self._working.encoded_state(state)
+
+        yield from self.queue.transact(tr, partial(self._working.set_state, ref=lease, state=encoded))
+        if isinstance(lease, SessionLease):
+            lease.used.append("set_state")
+
+
+def _check_count(count: object, told: str, *, most: int | None = None) -> None:
+    if type(count) is not int:
+        raise TypeError(f"{told}, a whole number, not {count!r}.")
+    if count < 1 or (most is not None and count > most):
+        raise ValueError(f"{told}, at least 1{'' if most is None else f' and at most {most}'}, not {count}.")
+
+
+def _check_choice(given: object, name: str, choices: tuple[str, ...]) -> None:
+    if given not in choices:
+        raise ValueError(f"{name} is {' or '.join(map(repr, choices))}, not {given!r}.")

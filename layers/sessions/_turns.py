@@ -1,0 +1,169 @@
+"""How a consumer works through a session's turn: it reads items ahead, and acks them in batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from msgspec.structs import replace
+
+from fdbqueue import Position
+from fdbqueue.lowlevel import Database, KeyValue, Steps, Transaction, V, notes_of, pack, started
+
+from ..leases._lease import Lease
+from ..leases._transitions import Transitions, is_over
+from ._lease import Behind, SessionLease
+from ._line import Line, Where, read_turn
+from ._records import Held
+from ._working import UNCHANGED, Working, remove, rows_at
+
+
+@dataclass(frozen=True, slots=True)
+class NewState:
+    """Returned by a handler: the consumer writes this state of the session in the transaction of the ack."""
+
+    value: Any
+    """The new state; None removes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An item whose handler has returned."""
+
+    position: Position
+    state: Any
+    """The session's new state, encoded; `UNCHANGED`: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The next items of a session that a consumer has leased."""
+
+    rows: list[KeyValue]
+    state: bytes | None
+    """The session's stored state."""
+    others: bool
+    """Whether another session is ready."""
+    leaves: bool
+    """Whether the session was paused or blocked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What to write about a turn."""
+
+    pointer: Lease[Held]
+    done: list[Done]
+    current: bytes
+    """The packed position of the item that is in progress now; b"": none."""
+    leaving: Where | None
+    """Where the session goes; None: its turn goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of a settlement."""
+
+    live: bool
+    """Whether the lease was live. If not, nothing was written."""
+    urgent: bool = False
+    """Whether an item waits that goes in front of the one in progress."""
+
+
+class Turns(Generic[V]):
+    """Turns of the sessions of one queue.
+
+    Args:
+        line: the line of ready sessions.
+        working: the transactions of workers.
+    """
+
+    def __init__(self, line: Line, working: Working[V]) -> None:
+        self._line = line
+        self._working = working
+
+    def begin(self, db: Database, pointer: Lease[Held]) -> Steps[SessionLease[V] | None]:
+        """Return the lease of a session's first item; None if it has none.
+
+        Raises:
+            FormatError, CodecError: the item can't be read, and the session is blocked.
+        """
+        return (yield from self._working.opened(db, pointer))
+
+    def quota(self, lease: SessionLease[V]) -> int:
+        """Return how many items the session's turn has."""
+        return self._line.quota(lease.session)
+
+    def look(self, tr: Transaction, pointer: Lease[Held], *, done: list[Done], limit: int) -> Steps[Ahead | None]:
+        """Read the next items of a leased session; None if the lease is lost. It writes nothing."""
+        held = pointer.value.pointer
+        session = self._line.session(held.name, held.generation)
+        stated = tr.snapshot.get(session.state_key)
+        now_us = self._line.leases.now_us()
+        others = started(self._line.others_wait(tr, now_us))
+        turn, head = yield from read_turn(tr, self._line, pack(pointer.position), session, limit=limit + len(done))
+        wait = yield from others
+        state = yield stated
+        if turn is None or turn.notes.token != pointer.token:
+            return None
+        left = head.without({session.layout.available.key(pack(one.position)) for one in done}).rows[:limit]
+        # An item whose life is over is removed by the next lease of its session.
+        over = next((at for at, row in enumerate(left) if is_over(notes_of(row.value), now_us)), len(left))
+        leaves = turn.record.paused or bool(turn.record.blocked)
+        return Ahead(left[:over], bytes(state) if state.present() else None, wait, leaves)
+
+    def item(
+        self, db: Database, pointer: Lease[Held], row: KeyValue, state: bytes | None, behind: Behind
+    ) -> Steps[SessionLease[V]]:
+        """Return the lease of a further item.
+
+        Raises:
+            FormatError, CodecError: it can't be read.
+        """
+        held = Held(pointer.value.pointer, row, state)
+        return (yield from self._working.open(db, pointer, held, behind))
+
+    def encoded(self, result: Any) -> Any:
+        """Return the new state, encoded, in what a handler returned; `UNCHANGED` if there is none.
+
+        Raises:
+            CodecError, ValueError: the state can't be stored.
+        """
+        return self._working.encoded_state(result.value) if isinstance(result, NewState) else UNCHANGED
+
+    def settle(self, tr: Transaction, settlements: list[Settlement]) -> Steps[list[Settled]]:
+        """Ack what was done in several turns, and end those that leave."""
+        moves = Transitions(tr, self._line.layout)
+        under_way = [started(self._settle(tr, moves, one)) for one in settlements]
+        outcomes = []
+        for settling in under_way:
+            settled = yield from settling
+            outcomes.append(settled)
+        moves.finish()
+        return outcomes
+
+    def _settle(self, tr: Transaction, moves: Transitions, one: Settlement) -> Steps[Settled]:
+        held = one.pointer.value.pointer
+        session = self._line.session(held.name, held.generation)
+        places = [pack(done.position) for done in one.done]
+        packed = pack(one.pointer.position)
+        reading = started(read_turn(tr, self._line, packed, session, limit=len(places) + 1))
+        found = yield from rows_at(tr, session, places)
+        turn, head = yield from reading
+        if turn is None or turn.notes.token != one.pointer.token:
+            return Settled(live=False)
+        keys = {key for key, _ in found}
+        remove(tr, session, found)
+        # An item that is gone was acked by its handler, which also wrote the states of those before it.
+        for done, place in zip(one.done, places, strict=True):
+            if session.layout.available.key(place) in keys:
+                self._working.write_state(tr, session, done.state)
+        used = turn.pointer.used + len(found)
+        left = head.without(keys)
+        if one.leaving is not None:
+            now_us = self._line.leases.now_us()
+            yield from self._line.pass_on(tr, moves, turn, left, now_us=now_us, used=used, to=one.leaving)
+        elif one.current:
+            self._line.note(tr, turn, replace(turn.pointer, current=one.current, used=used))
+        current = session.layout.available.key(one.current)
+        return Settled(live=True, urgent=bool(one.current and left.rows and left.rows[0].key < current))

@@ -1,0 +1,373 @@
+"""The transactions of workers: append items, open leases, end items and leases."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final, Generic, Literal
+
+from msgspec.structs import replace
+
+from fdbqueue import CodecError, FormatError, LeaseLost, Position, Queue, SessionClosed
+from fdbqueue.lowlevel import Database, Notes, Steps, Transaction, V, is_database, notes_of, pack, rows, started
+
+from ..common._waiting import in_thread
+from ..leases._enqueueing import Encoded
+from ..leases._lease import Disposition, Lease
+from ..leases._leases import this_consumer
+from ..leases._times import seconds_or_none
+from ..leases._transitions import Transitions, is_over
+from ._lease import Behind, SessionHandle, SessionLease, SessionRef
+from ._line import Line, Turn, read_turn
+from ._records import REFUSING, RENEWING, Held, name_of, pack_name, record_of
+from ._session import Head, Session, SessionMoves, Stored
+
+STATE_BYTES = 90_000
+"""The most bytes of an encoded state."""
+
+
+class Unchanged:
+    """The type of `UNCHANGED`."""
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+    def __reduce__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Final = Unchanged()
+"""Given as a session's new state: keep the present one."""
+
+
+class Working(Generic[V]):
+    """What workers do to the sessions of one queue, in transactions.
+
+    Args:
+        queue: the queue of the items.
+        line: the line of ready sessions.
+        states: a queue whose codec is that of states.
+        consumer: the workers' name; None: host name and process id.
+    """
+
+    def __init__(self, queue: Queue[V], line: Line, states: Queue[Any], consumer: str | None) -> None:
+        self._queue = queue
+        self._line = line
+        self._states = states
+        self._consumer = consumer
+
+    def opened(self, tr: Transaction | Database, pointer: Lease[Held]) -> Steps[SessionLease[V] | None]:
+        """Return the lease of a session from the lease of its pointer.
+
+        Returns None if the session had no item that is available, and puts its pointer where it belongs.
+
+        Raises:
+            FormatError, CodecError: as `lease`.
+        """
+        try:
+            held = pointer.value
+            if held.row is None and held.pointer.current:
+                # Another process granted this lease, or it was read of the database.
+                held = yield from self._queue.read(tr, partial(self._read_held, held=held))
+            if held.row is not None:
+                return (yield from self.open(tr, pointer, held))
+            yield from self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=""))
+        except (FormatError, CodecError) as error:
+            yield from self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=str(error)))
+            raise
+        except BaseException:
+            # The caller was cancelled or interrupted, and will never know this lease.
+            if is_database(tr):
+                in_thread(self._line.leases.snooze.steps(tr, pointer, delay=0.0))
+            raise
+        return None
+
+    def open(
+        self, tr: Transaction | Database, pointer: Lease[Held], held: Held, behind: Behind | None = None
+    ) -> Steps[SessionLease[V]]:
+        """Return a session's lease with an item that was read."""
+        session = self._line.session(held.pointer.name, held.pointer.generation)
+        row = held.row
+        if row is None:
+            raise RuntimeError("a session's lease without an item can't be opened")
+        notes = notes_of(row.value)
+        position = session.layout.position_of(row.key)
+        item = yield from self._queue.read(tr, lambda tr: session.queue.item(tr, position, row.value))
+        return SessionLease(
+            position,
+            item.value,
+            item.headers,
+            pointer.token,
+            pointer.expires_at,
+            notes.attempt + 1,
+            pointer.consumer,
+            notes.error,
+            seconds_or_none(notes.ttl_at_us),
+            session=name_of(session.name),
+            state=self.decoded_state(held.state),
+            turn=pointer.position,
+            generation=session.generation,
+            behind=behind,
+        )
+
+    def _read_held(self, tr: Transaction, held: Held) -> Steps[Held]:
+        """Read the item in progress, and the state, of a session that this process has leased."""
+        session = self._line.session(held.pointer.name, held.pointer.generation)
+        key = session.layout.available.key(held.pointer.current)
+        stated = tr.snapshot.get(session.state_key)
+        found = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
+        state = yield stated
+        return Held(held.pointer, found[0] if found else None, bytes(state) if state.present() else None)
+
+    def lease(self, tr: Transaction, duration: float) -> Steps[SessionLease[V] | None]:
+        """Lease the first ready session in the caller's transaction."""
+        consumer = this_consumer(self._consumer)
+        while True:
+            pointer = yield from self._line.leases.lease.steps(tr, duration=duration, consumer=consumer)
+            if pointer is None:
+                return None
+            lease = yield from self.opened(tr, pointer)
+            if lease is not None:
+                return lease
+
+    def _part(self, tr: Transaction, pointer: Lease[Held], blocked: str) -> Steps[None]:
+        """End the lease of a session whose first item is missing or unreadable."""
+        held = pointer.value.pointer
+        session = self._line.session(held.name, held.generation)
+        turn, head = yield from read_turn(tr, self._line, pack(pointer.position), session, limit=1)
+        if turn is None or turn.notes.token != pointer.token:
+            return  # the lease has expired
+        if blocked:
+            turn.record = replace(turn.record, blocked=blocked)
+        moves = Transitions(tr, self._line.layout)
+        yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us())
+        moves.finish()
+
+    def append(self, tr: Transaction, /, *, items: list[Encoded], level: int, notes: Notes) -> Steps[list[Position]]:
+        """Append items to the sessions that label them."""
+        of_sessions: dict[bytes, list[int]] = {}
+        for at, item in enumerate(items):
+            of_sessions.setdefault(item.label, []).append(at)
+        moves = Transitions(tr, self._line.layout)
+        under_way = [
+            (places, started(self._append_to(tr, moves, name, [items[at][:2] for at in places], level, notes)))
+            for name, places in of_sessions.items()
+        ]
+        positions: dict[int, Position] = {}
+        for places, appending in under_way:
+            positions.update(zip(places, (yield from appending), strict=True))
+        moves.finish()
+        return [positions[at] for at in range(len(items))]
+
+    def _append_to(
+        self, tr: Transaction, moves: Transitions, name: bytes, items: list[Stored], level: int, notes: Notes
+    ) -> Steps[list[Position]]:
+        session = self._line.session(name)
+        # By snapshot: the record also says where the pointer is, which changes nothing for an enqueue. All other
+        # changes of the record also write the guard.
+        tr.add_read_conflict_key(session.guard_key)
+        recorded = tr.snapshot.get(session.record_key)
+        last = started(session.last_index(tr, level))
+        record = record_of((yield recorded))
+        if record is not None:
+            if record.closing == REFUSING:
+                raise SessionClosed(
+                    f"The session {name_of(name)!r} of {self._queue!r} is being removed and takes no more items."
+                    " Enqueue again when it is gone; or remove it with later='renew', which keeps later items for a new"
+                    " generation."
+                )
+            generation = record.generation + (record.closing == RENEWING)
+            if generation:
+                session = self._line.session(name, generation)
+                last = started(session.last_index(tr, level))
+        index = yield from last
+        positions = session.append(tr, index, items, level, notes)
+        yield from self._line.arrived(tr, session, record, visible_at_us=notes.visible_at_us, moves=moves)
+        return positions
+
+    def session_of(self, ref: SessionRef) -> Session:
+        """Return the session that a lease is about.
+
+        Raises:
+            TypeError: it is no lease of a session.
+        """
+        if not isinstance(ref, SessionLease | SessionHandle):
+            raise TypeError(
+                f"A session's lease was expected, as `lease` returns it, or its handle, not {ref!r}. (Where no session"
+                " is ready, `lease` returns None.)"
+            )
+        return self._line.session(pack_name(ref.session), ref.generation)
+
+    def turn(self, tr: Transaction, ref: SessionRef, *, limit: int = 1) -> Steps[tuple[Turn, Head]]:
+        """Read what a lease is about, and the session's first items. Ack what its consumer has done before.
+
+        Raises:
+            LeaseLost: it is not the session's present lease.
+            TypeError: it is no lease of a session.
+        """
+        session = self.session_of(ref)
+        behind = ref.behind if isinstance(ref, SessionLease) else None
+        if behind is None:
+            turn, head = yield from read_turn(tr, self._line, pack(ref.turn), session, limit=limit)
+            if turn is None or turn.notes.token != ref.token or turn.pointer.current != pack(ref.position):
+                raise self._lost(ref)
+            return turn, head
+        places = [pack(position) for position in behind.positions]
+        done = started(rows_at(tr, session, places))
+        turn, head = yield from read_turn(tr, self._line, pack(ref.turn), session, limit=limit + len(places))
+        current = pack(ref.position)
+        if turn is None or turn.notes.token != ref.token or turn.pointer.current not in (*places, current):
+            raise self._lost(ref)
+        found = yield from done
+        remove(tr, session, found)
+        if found:
+            self.write_state(tr, session, behind.state)
+        turn.pointer = replace(turn.pointer, current=current, used=turn.pointer.used + len(found))
+        return turn, head.without({key for key, _ in found})
+
+    def _lost(self, ref: SessionRef) -> LeaseLost:
+        return LeaseLost(
+            f"The lease of the session {ref.session!r} for its item {ref.position.text} in {self._queue!r} is lost: the"
+            " item was acked or given back already, or the lease expired and another worker has the session. Undo what"
+            " was done for the item, or let it be done again; extend leases whose work takes longer.",
+            lost=[ref.position],
+        )
+
+    def ack(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None) -> Steps[None]:
+        """Remove the item in progress, and give the session back to the end of the line."""
+        turn, head = yield from self._done(tr, ref, state)
+        moves = Transitions(tr, self._line.layout)
+        yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), to="tail")
+        moves.finish()
+
+    def ack_and_next(
+        self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, duration_us: int
+    ) -> Steps[Lease[Held] | None]:
+        """Remove the item in progress, and keep the session for its next one; None if its turn is over."""
+        stating = tr.snapshot.get(self.session_of(ref).state_key) if isinstance(state, Unchanged) else None
+        turn, head = yield from self._done(tr, ref, state)
+        now_us = self._line.leases.now_us()
+        used = turn.pointer.used + 1
+        row = head.rows[0] if head.rows else None
+        over = used >= self._line.quota(ref.session)
+        if over and row is not None and not (yield from self._line.others_wait(tr, now_us)):
+            over, used = False, 0
+        moves = Transitions(tr, self._line.layout)
+        if row is None or over or turn.record.paused or is_over(notes_of(row.value), now_us):
+            to: Literal["place", "tail"] = "tail" if over else "place"
+            yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us, used=used, to=to)
+            moves.finish()
+            return None
+        current = turn.session.layout.available.packed(row.key)
+        kept = self._line.keep(tr, moves, turn, current, used, now_us + duration_us)
+        moves.finish()
+        if stating is not None:
+            value = yield stating
+            state = bytes(value) if value.present() else None
+        held = Held(replace(turn.pointer, current=current), row, None if isinstance(state, Unchanged) else state)
+        return Lease(ref.turn, held, {}, kept.token, kept.expires_at_us / 1e6, 1, kept.consumer)
+
+    def _done(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None) -> Steps[tuple[Turn, Head]]:
+        """Remove the item in progress. Return the lease, and the session's next items."""
+        session = self.session_of(ref)
+        key = session.layout.available.key(pack(ref.position))
+        item = tr.get(key)
+        turn, head = yield from self.turn(tr, ref, limit=2)
+        value = yield item
+        if not value.present():
+            raise self._lost(ref)
+        remove(tr, session, [(key, bytes(value))])
+        self.write_state(tr, session, state)
+        return turn, head.without({key})
+
+    def nack(self, tr: Transaction, ref: SessionRef, delay_us: int | None, error: str) -> Steps[Disposition]:
+        """Count a failed attempt of the item in progress."""
+        turn, head = yield from self.turn(tr, ref, limit=2)
+        value = yield tr.get(turn.session.layout.available.key(turn.pointer.current))
+        if not value.present():
+            raise self._lost(ref)
+        moves = Transitions(tr, self._line.layout)
+        now_us = self._line.leases.now_us()
+        fate = yield from self._line.fail(
+            tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=delay_us, error=error
+        )
+        moves.finish()
+        return fate
+
+    def snooze(self, tr: Transaction, ref: SessionRef, delay_us: int) -> Steps[None]:
+        """Give the session back for some time."""
+        turn, head = yield from self.turn(tr, ref)
+        moves = Transitions(tr, self._line.layout)
+        yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), delay_us=delay_us)
+        moves.finish()
+
+    def set_state(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None) -> Steps[None]:
+        """Write the state of a leased session."""
+        turn, _ = yield from self.turn(tr, ref)
+        self.write_state(tr, turn.session, state)
+        if isinstance(ref, SessionLease) and ref.behind is not None:
+            moves = Transitions(tr, self._line.layout)
+            pointer = turn.pointer
+            self._line.keep(tr, moves, turn, pointer.current, pointer.used, turn.notes.expires_at_us)
+            moves.finish()
+
+    def extend(self, tr: Transaction, ref: SessionRef, duration_us: int) -> Steps[int]:
+        """Extend the lease. Return its new end."""
+        turn, _ = yield from self.turn(tr, ref)
+        expires_at_us = self._line.leases.now_us() + duration_us
+        moves = Transitions(tr, self._line.layout)
+        self._line.keep(tr, moves, turn, turn.pointer.current, turn.pointer.used, expires_at_us)
+        moves.finish()
+        return expires_at_us
+
+    def encoded_state(self, state: Any) -> bytes | Unchanged | None:
+        """Encode a state.
+
+        Raises:
+            CodecError: the codec does not take it. ValueError: it is too large.
+        """
+        if state is None or isinstance(state, Unchanged):
+            return state
+        encoded = self._states.encode(state)
+        if len(encoded) > STATE_BYTES:
+            raise ValueError(
+                f"The state of a session has at most {STATE_BYTES:,} bytes, not {len(encoded):,}. Keep the rest under"
+                " keys of your own, written in the ack's transaction."
+            )
+        return encoded
+
+    def decoded_state(self, stored: bytes | None) -> Any:
+        """Decode a stored state; None if there is none."""
+        return None if stored is None else self._states.codec.decode(stored)
+
+    def write_state(self, tr: Transaction, session: Session, state: bytes | Unchanged | None) -> None:
+        """Write an encoded state."""
+        if isinstance(state, Unchanged):
+            return
+        if state is None:
+            tr.clear(session.state_key)
+        else:
+            tr.set(session.state_key, state)
+
+
+def rows_at(tr: Transaction, session: Session, places: list[bytes]) -> Steps[list[tuple[bytes, bytes]]]:
+    """Read the items of a leased session that are still there, by their packed positions.
+
+    By snapshot: only the holder of the lease removes them, and then also writes the leased pointer, which the caller
+    reads.
+    """
+    keys = [session.layout.available.key(packed) for packed in places]
+    reads = [started(rows(tr.snapshot, key, key + b"\x00", limit=1)) for key in keys]
+    found: list[tuple[bytes, bytes]] = []
+    for read in reads:
+        found += [(row.key, row.value) for row in (yield from read)]
+    return found
+
+
+def remove(tr: Transaction, session: Session, done: list[tuple[bytes, bytes]]) -> None:
+    """Remove items that are done, given their keys and stored bytes."""
+    moves = SessionMoves(tr, session)
+    for key, stored in done:
+        packed = session.layout.available.packed(key)
+        moves.leave_available(packed, notes_of(stored))
+        moves.vanish(packed, stored, "dequeued")
+    moves.finish()

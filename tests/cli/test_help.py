@@ -1,0 +1,63 @@
+"""The help of the commands: it fits every width, and its examples can be run."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+from collections.abc import Callable
+from unittest.mock import patch
+
+import pytest
+import typer
+from rich.cells import cell_len
+from typer import rich_utils
+from typer.testing import CliRunner
+
+from fdbqueue.cli import app
+from fdbqueue.cli.app import COMMANDS
+
+WIDTHS = (40, 80, 120, 200)
+names = pytest.mark.parametrize("name", [command.__name__ for command in COMMANDS])
+
+
+def help_of(name: str, width: int) -> str:
+    """Return a command's help on a terminal of some width."""
+    with patch.object(rich_utils, "MAX_WIDTH", width):
+        return CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": str(width)}).stdout
+
+
+def text_of(name: str, width: int) -> list[str]:
+    """Return the lines between a command's usage and its table of options."""
+    before = re.split("╭|^Options:|^Arguments:", help_of(name, width), maxsplit=1, flags=re.MULTILINE)[0]
+    lines = [line.strip() for line in before.strip().splitlines()]
+    return lines[lines.index("") :]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@names
+def test_a_line_of_the_help_ends_only_where_the_next_word_does_not_fit(name: str, width: int) -> None:
+    lines = text_of(name, width)
+
+    assert all(cell_len(line) <= width for line in lines)
+    for line, following in itertools.pairwise(lines):
+        if line and following and not following.startswith("Example:"):
+            assert cell_len(f"{line} {following.split()[0]}") > width - 4, (line, following)
+
+
+@names
+def test_the_help_of_every_command_has_one_example_that_parses(name: str) -> None:
+    [example] = re.findall(r"Example: fdbqueue (.*)", " ".join(text_of(name, 200)).strip())
+    arguments = shlex.split(re.sub(r" [<>] \S+$", "", example))
+
+    assert arguments[0] == name
+    group = typer.main.get_command(app)
+    command: Callable[..., object] = group.commands[name].make_context  # type: ignore[attr-defined]
+    assert command(name, arguments[1:])
+
+
+@names
+def test_the_help_names_every_option_in_full_also_on_a_narrow_terminal(name: str) -> None:
+    wide, narrow = help_of(name, 200), help_of(name, 40)
+
+    assert set(re.findall(r"--[a-z-]+", wide)) == set(re.findall(r"--[a-z-]+", narrow))

@@ -1,0 +1,292 @@
+"""A consumer of sessions: sessions side by side, the items of each in order."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.layers import ACKED, Consumer, NewState, SessionLease, Sessions, Snooze, constant
+from tests.helpers.clock import Clock
+from tests.helpers.sessions import fill, keys_of
+
+
+@pytest.fixture
+def sessions(queue: Queue) -> Sessions:
+    return Sessions(queue, quantum=4)
+
+
+def load(sessions: Sessions, db: Any, items: int, number: int) -> dict[str, list[str]]:
+    values = [f"{n % number}:{n}" for n in range(items)]
+    sessions.enqueue_many(db, values, session=lambda value: f"s{value.partition(':')[0]}")
+    return {f"s{n}": [value for value in values if value.startswith(f"{n}:")] for n in range(number)}
+
+
+@pytest.mark.parametrize("form", ["plain function", "coroutine function"])
+def test_each_session_is_done_in_order_and_sessions_side_by_side(
+    db: Any, space: Subspace, sessions: Sessions, form: str
+) -> None:
+    expected = load(sessions, db, 300, 7)
+    done: dict[Any, list[str]] = {}
+    busy: set[Any] = set()
+    most = 0
+
+    def begin(lease: Any) -> None:
+        nonlocal most
+        assert lease.session not in busy
+        busy.add(lease.session)
+        most = max(most, len(busy))
+        done.setdefault(lease.session, []).append(lease.value)
+
+    async def handle(lease: Any) -> None:
+        begin(lease)
+        await asyncio.sleep(0)
+        busy.remove(lease.session)
+
+    def block(lease: Any) -> None:
+        begin(lease)
+        busy.remove(lease.session)
+
+    handler = handle if form == "coroutine function" else block
+    report = Consumer(sessions, handler, concurrency=4).drain(db)
+    assert done == expected
+    assert (report.acked, report.failed, report.lost) == (300, 0, 0)
+    assert most == 4 if form == "coroutine function" else most <= 4
+    assert keys_of(db, space) <= {"line", "summed", "once"}
+    assert sessions.check(db).problems == ()
+
+
+def test_sessions_take_turns_of_a_quantum(db: Any, sessions: Sessions) -> None:
+    load(sessions, db, 24, 2)
+    done: list[str] = []
+
+    def handle(lease: SessionLease) -> None:
+        done.append(str(lease.session))
+
+    Consumer(sessions, handle, concurrency=1, prefetch=0).drain(db)
+    assert done == (["s0"] * 4 + ["s1"] * 4) * 3
+
+
+def test_a_session_alone_is_drained_in_one_turn(db: Any, sessions: Sessions) -> None:
+    load(sessions, db, 50, 1)
+    tokens = set()
+    Consumer(sessions, lambda lease: tokens.add(lease.token), concurrency=1).drain(db)
+    assert len(tokens) == 1
+
+
+def test_a_failed_item_holds_up_its_session_only(db: Any, space: Subspace, clock: Clock) -> None:
+    sessions = Sessions(Queue(space, codec="str"), backoff=constant(10), clock=clock)
+    fill(sessions, db, "ann:1", "ann:2", "ann:3", "bob:1", "bob:2")
+    done: list[tuple[Any, str, int]] = []
+
+    def handle(lease: Any) -> None:
+        done.append((lease.session, lease.value, lease.attempt))
+        if lease.session == "ann" and lease.value == "2" and lease.attempt == 1:
+            raise RuntimeError("no paper")
+
+    report = Consumer(sessions, handler := handle, concurrency=1).drain(db)
+    assert (report.acked, report.failed) == (3, 1)
+    clock.now += 11
+    report = Consumer(sessions, handler, concurrency=1).drain(db)
+    assert report.acked == 2
+    assert [entry for entry in done if entry[0] == "ann"] == [
+        ("ann", "1", 1),
+        ("ann", "2", 1),
+        ("ann", "2", 2),
+        ("ann", "3", 1),
+    ]
+
+
+def test_a_snoozed_item_comes_first_again(db: Any, space: Subspace, clock: Clock) -> None:
+    sessions = Sessions(Queue(space, codec="str"), clock=clock)
+    fill(sessions, db, "ann:1", "ann:2", "ann:3")
+    done: list[str] = []
+
+    def handle(lease: Any) -> None:
+        done.append(lease.value)
+        if done == ["1", "2"]:
+            raise Snooze(5)
+
+    report = Consumer(sessions, handle).drain(db)
+    assert (report.acked, report.snoozed) == (1, 1)
+    clock.now += 6
+    Consumer(sessions, handle).drain(db)
+    assert done == ["1", "2", "2", "3"]
+
+
+def test_a_handler_returns_the_session_s_new_state(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="json"), state_codec="json", quantum=3)
+    for name in ("ann", "bob"):
+        sessions.enqueue_many(db, [-50, 100, -150, 7, 8, 9, 10], session=name)
+    seen: dict[Any, list[Any]] = {}
+
+    def handle(lease: SessionLease) -> NewState:
+        seen.setdefault(lease.session, []).append(lease.state)
+        return NewState((lease.state or 0) + lease.value)
+
+    Consumer(sessions, handle, concurrency=2).drain(db)
+    assert (sessions.state(db, "ann"), sessions.state(db, "bob")) == (-66, -66)
+    assert seen["ann"] == seen["bob"] == [None, -50, 50, -100, -93, -85, -76]
+
+
+@fdbqueue.transactional
+def ack_it(tr: Any, sessions: Sessions, how: str, lease: SessionLease, after: int) -> None:
+    if how == "ack":
+        sessions.ack(tr, lease, state=after)
+    else:
+        sessions.ack_and_next(tr, lease, state=after)
+
+
+@pytest.mark.parametrize("way", ["set_state", "ack", "ack_and_next", "in turns"])
+def test_a_handler_may_write_the_state_or_ack_by_itself(db: Any, space: Subspace, way: str) -> None:
+    sessions = Sessions(Queue(space, codec="json"), state_codec="json", quantum=3)
+    for name in ("ann", "bob"):
+        sessions.enqueue_many(db, list(range(1, 13)), session=name)
+    calls = 0
+    seen: dict[Any, list[int]] = {}
+
+    def handle(lease: SessionLease) -> Any:
+        nonlocal calls
+        calls += 1
+        seen.setdefault(lease.session, []).append(lease.value)
+        after = (lease.state or 0) + lease.value
+        how = way if way != "in turns" else ("set_state", "ack", "return", "ack_and_next", "return")[calls % 5]
+        if how == "return":
+            return NewState(after)
+        if how == "set_state":
+            sessions.set_state(db, lease, after)
+            return None
+        ack_it(db, sessions, how, lease, after)
+        return ACKED
+
+    report = Consumer(sessions, handle, concurrency=2).drain(db)
+    assert (sessions.state(db, "ann"), sessions.state(db, "bob")) == (78, 78)
+    assert seen == {"ann": list(range(1, 13)), "bob": list(range(1, 13))}
+    assert (report.acked, report.lost, report.failed) == (24, 0, 0)
+    assert sessions.check(db).problems == ()
+
+
+def test_a_state_that_can_t_be_stored_fails_the_attempt(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="str"), max_attempts=1)
+    fill(sessions, db, "ann:1", "ann:2")
+    report = Consumer(sessions, lambda lease: NewState("no bytes") if lease.value == "1" else None).drain(db)
+    assert (report.acked, report.failed) == (1, 1)
+    [dead] = sessions.dead(db, "ann")
+    assert "must be bytes" in dead.error
+
+
+def test_an_urgent_item_is_done_before_items_that_were_read_ahead(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="str"), quantum=50)
+    load(sessions, db, 40, 1)
+    done: list[str] = []
+
+    async def handle(lease: Any) -> None:
+        done.append(lease.value)
+        if len(done) == 3:
+            await sessions.enqueue.aio(db, "urgent", session="s0", level=0)
+        await asyncio.sleep(0.02)  # a handler that takes longer than an ack
+
+    Consumer(sessions, handle, concurrency=1).drain(db)
+    assert len(done) == 41
+    assert done.index("urgent") <= 6
+
+
+def test_a_paused_session_ends_its_turn(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="str"), quantum=2)
+    load(sessions, db, 20, 1)
+    done: list[str] = []
+
+    def handle(lease: Any) -> None:
+        done.append(lease.value)
+        if len(done) == 3:
+            sessions.pause(db, "s0")
+
+    Consumer(sessions, handle, concurrency=1).drain(db)
+    assert 3 <= len(done) <= 4
+    sessions.resume(db, "s0")
+    Consumer(sessions, handle, concurrency=1).drain(db)
+    assert done == [f"0:{n}" for n in range(20)]
+
+
+def test_an_item_that_can_t_be_read_blocks_its_session_and_the_consumer_goes_on(db: Any, space: Subspace) -> None:
+    raw = Sessions(Queue(space))
+    raw.enqueue_many(db, [b"1", b"\xff", b"3"], session="ann")
+    raw.enqueue_many(db, [b"1", b"2"], session="bob")
+    sessions = Sessions(Queue(space, codec="str"))
+    done: list[Any] = []
+
+    def handle(lease: SessionLease) -> None:
+        done.append((lease.session, lease.value))
+
+    Consumer(sessions, handle, concurrency=1).drain(db)
+    assert done == [("ann", "1"), ("bob", "1"), ("bob", "2")]
+    assert [info.status for info in sessions.list(db)] == ["blocked"]
+
+
+def test_a_stopped_consumer_gives_sessions_back_to_their_places(db: Any, sessions: Sessions) -> None:
+    load(sessions, db, 40, 4)
+    done: list[str] = []
+
+    def handle(lease: Any) -> None:
+        done.append(lease.value)
+        if len(done) == 5:
+            consumer.stop()
+
+    consumer = Consumer(sessions, handle, concurrency=2)
+    consumer.run(db)
+    stats = sessions.stats(db)
+    assert (stats.busy, stats.available) == (0, 40 - len(done))
+    assert sessions.check(db).problems == ()
+    Consumer(sessions, lambda lease: done.append(lease.value)).drain(db)
+    assert sorted(done) == sorted(f"{n % 4}:{n}" for n in range(40))
+
+
+def test_two_consumers_never_work_in_the_same_session(db: Any, space: Subspace) -> None:
+    busy: set[Any] = set()
+    lock = threading.Lock()
+    done: dict[Any, list[str]] = {}
+
+    def handle(lease: Any) -> None:
+        with lock:
+            assert lease.session not in busy
+            busy.add(lease.session)
+        done.setdefault(lease.session, []).append(lease.value)
+        with lock:
+            busy.remove(lease.session)
+
+    workers = [Sessions(Queue(space, codec="str"), quantum=3) for _ in range(3)]
+    expected = load(workers[0], db, 300, 9)
+    reports = []
+    threads = [
+        threading.Thread(target=lambda own=own: reports.append(Consumer(own, handle, concurrency=3).drain(db)))
+        for own in workers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    Consumer(workers[0], handle).drain(db)
+    assert done == expected
+    assert sum(report.failed + report.lost for report in reports) == 0
+
+
+def test_a_lease_that_expires_under_its_handler_is_reported_lost(db: Any, space: Subspace, clock: Clock) -> None:
+    sessions = Sessions(Queue(space, codec="str"), clock=clock)
+    other = Sessions(Queue(space, codec="str"), clock=clock)
+    fill(sessions, db, "ann:1", "ann:2")
+    taken: list[Any] = []
+
+    def handle(lease: Any) -> None:
+        if not taken:
+            clock.now += 1_000
+            taken.append(other.lease(db))
+
+    report = Consumer(sessions, handle, concurrency=1, prefetch=0, duration=100).drain(db)
+    assert (taken[0].value, taken[0].attempt) == ("1", 2)
+    assert (report.acked, report.lost) == (0, 1)
+    other.ack(db, taken[0])

@@ -1,0 +1,162 @@
+"""Outcomes and follow-ups take effect once, whatever becomes of the commits; and interleavings by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fdbqueue import CompletionError, LeaseLost, Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.engine.steps import Steps, run
+from fdbqueue.layers import Consumer, Done, FollowUp, Lease, Leases, Results
+from tests.helpers.clock import Clock
+from tests.helpers.conflicting import conflicts
+from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
+
+FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
+
+
+def taken(leases: Leases, db: Any) -> Lease:
+    lease = leases.lease(db)
+    assert lease is not None
+    return lease
+
+
+def program(leases: Leases, mails: Leases, db: Any, clock: Clock) -> list[Any]:
+    said: list[Any] = []
+    results = Results(leases, keep=60)
+    first = results.enqueue(db, "first", then=FollowUp(mails, "receipt"))
+    second = results.enqueue(db, "second", ttl=5, then=FollowUp(mails, "never"))
+    third = results.enqueue(db, "third")
+    leases.ack(db, taken(leases, db), result=1, then=[FollowUp(mails, "now"), FollowUp(mails, "and this")])
+    said.append(first.wait(timeout=5))
+    clock.now += 6
+    with pytest.raises(CompletionError) as told:
+        second.wait(timeout=5)
+    said.append(told.value.outcome)
+    leases.nack(db, taken(leases, db), error="broken")
+    said.append(leases.dead.redrive(db))
+    leases.ack(db, taken(leases, db), result=3)
+    said.append(third.wait(timeout=5))
+    said.append([lease.value for lease in mails.lease_many(db, duration=600)])
+    said.append(mails.lease(db))
+    clock.now += 120
+    leases.reclaim(db)
+    for queue in leases, mails:
+        assert queue.check(db).problems == ()
+        stats = queue.queue.stats(db)
+        said.append((stats.enqueued, stats.dequeued, stats.available, stats.delayed, stats.deleted, stats.outcomes))
+    return said
+
+
+def outcome(db: Any, space: Subspace, plan: Plan) -> tuple[list[Any], int]:
+    clock = Clock()
+    faulty = FaultyDatabase(db, plan)
+    leases = Leases(Queue(space["jobs"], codec="str"), max_attempts=1, clock=clock)
+    mails = Leases(Queue(space["mails"], codec="str"), clock=clock)
+    said = program(leases, mails, faulty, clock)
+    leases.queue.clear(db)
+    mails.queue.clear(db)
+    return said, faulty.commits
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_results_and_follow_ups_are_exactly_once_when_any_commit_fails(db: Any, space: Subspace, fault: Fault) -> None:
+    says_the_same_whichever_commit_fails(lambda plan: outcome(db, space, plan), fault, commits=8)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_consumers_follow_ups_are_enqueued_once_when_an_acks_outcome_is_unknown(
+    db: Any, leases: Leases, when: Any
+) -> None:
+    commits = FaultyDatabase(db, lambda: None)
+    completion = Results(leases).enqueue(commits, "3")
+
+    def handle(lease: Lease) -> object:
+        n = int(lease.value)
+        return Done(n, then=[FollowUp(leases, str(n - 1))] if n else [])
+
+    faulty = FaultyDatabase.failing_at(db, set(range(0, 100, 3)), (when, 1021))
+    while leases.stats(db).available:
+        Consumer(leases, handle, concurrency=1).drain(faulty)
+    assert faulty.faults
+    assert completion.wait(timeout=5) == 3
+    stats = leases.stats(db)
+    assert (stats.enqueued, stats.dequeued) == (4, 4)
+
+
+def test_of_an_ack_and_an_expiry_the_one_that_commits_first_decides_the_outcome(
+    db: Any, queue: Queue, clock: Clock
+) -> None:
+    leases = Leases(queue, max_attempts=1, clock=clock)
+    for ack_first in (True, False):
+        completion = Results(leases).enqueue(db, "x")
+        lease = leases.lease(db, duration=5)
+        assert lease is not None
+        clock.now += 6
+        acking, reclaiming = db.create_transaction(), db.create_transaction()
+        leases.ack(acking, lease, result="done")
+        assert len(leases.reclaim(reclaiming).reclaimed) == 1
+        first, second = (acking, reclaiming) if ack_first else (reclaiming, acking)
+        assert not conflicts(first)
+        assert conflicts(second)
+        if ack_first:
+            assert completion.wait(timeout=5) == "done"
+        else:
+            with pytest.raises(CompletionError, match="became a dead letter"):
+                completion.wait(timeout=5)
+            with pytest.raises(LeaseLost):
+                leases.ack(db, lease, result="late")
+    assert leases.check(db).problems == ()
+
+
+def test_a_transaction_that_saw_an_item_pending_conflicts_with_its_end(db: Any, leases: Leases) -> None:
+    completion = Results(leases).enqueue(db, "x")
+    tr = db.create_transaction()
+    assert completion.outcome(tr) is None
+    tr[leases.layout.space["mine"].key()] = b"x"
+    leases.ack(db, taken(leases, db))
+    assert conflicts(tr)
+
+
+def test_results_are_enqueued_and_acked_side_by_side_without_conflicts(db: Any, leases: Leases) -> None:
+    results = Results(leases)
+    mails = FollowUp(leases, "mail")
+    first, second = db.create_transaction(), db.create_transaction()
+    results.enqueue(first, "x", then=mails)
+    results.enqueue(second, "y", then=mails)
+    assert not conflicts(first)
+    assert not conflicts(second)
+    one, other = leases.lease_many(db, limit=2)
+    first, second = db.create_transaction(), db.create_transaction()
+    leases.ack(first, one, result=1, then=mails)
+    leases.ack(second, other, result=2, then=mails)
+    assert not conflicts(first)
+    assert not conflicts(second)
+
+
+def test_a_watch_set_before_the_ack_commits_sees_it(db: Any, leases: Leases) -> None:
+    completion = Results(leases).enqueue(db, "x")
+    tr = db.create_transaction()
+    leases.ack(tr, taken(leases, db), result=1)
+    with pytest.raises(TimeoutError):
+        completion.wait(timeout=0)
+    waiting = completion.wait.steps(5)
+    future = next(waiting)
+    while not _is_a_wait(future):
+        future = waiting.send(future.wait())
+    tr.commit().wait()
+    assert run(_rest(waiting, future)) == 1
+
+
+def _rest(steps: Steps[Any], future: Any) -> Steps[Any]:
+    while True:
+        try:
+            future = steps.send((yield future))
+        except StopIteration as stop:
+            return stop.value
+
+
+def _is_a_wait(future: Any) -> bool:
+    return type(future).__name__ == "_FirstOf"

@@ -1,0 +1,133 @@
+"""Guards of sessions, taken out of copies of the library one by one: the tests of sessions find each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.mutants import Mutant
+from tests.chaos.mutations import ROOT, mutated
+
+LINE, WORKING = "layers/sessions/_line.py", "layers/sessions/_working.py"
+TESTS = ("interleavings", "fairness", "operators", "failures", "")
+"""Which files of tests look for them; "" is test_sessions.py."""
+
+MUTANTS = (
+    Mutant(
+        "the token is not looked at",
+        WORKING,
+        (
+            (
+                "turn is None or turn.notes.token != ref.token or turn.pointer.current != pack(ref.position)",
+                "turn is None or turn.pointer.current != pack(ref.position)",
+            ),
+        ),
+    ),
+    Mutant(
+        "an item that is not in progress can be acked",
+        WORKING,
+        (
+            (
+                "turn.notes.token != ref.token or turn.pointer.current != pack(ref.position)",
+                "turn.notes.token != ref.token",
+            ),
+        ),
+    ),
+    Mutant(
+        "the end of a session does not conflict with an enqueue",
+        LINE,
+        (
+            (
+                "add_conflicts_with_arrivals(tr)\n        if head.wake_at_us is not None:\n            self._write",
+                "layout\n        if head.wake_at_us is not None:\n            self._write",
+            ),
+        ),
+    ),
+    Mutant(
+        "an enqueue does not conflict with the end of its session",
+        WORKING,
+        (("        tr.add_read_conflict_key(session.guard_key)\n", ""),),
+    ),
+    Mutant(
+        "a changed record does not conflict with enqueues",
+        LINE,
+        (
+            (
+                "pack_record(record))\n        tr.add_write_conflict_key(session.guard_key)\n",
+                "pack_record(record))\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "the quantum is not looked at",
+        WORKING,
+        (("        over = used >= self._line.quota(ref.session)\n", "        over = False\n"),),
+    ),
+    Mutant(
+        "a worker leaves its session though no other waits",
+        WORKING,
+        (("not (yield from self._line.others_wait(tr, now_us))", "False"),),
+    ),
+    Mutant(
+        "the pointer of a paused session stays in the line",
+        LINE,
+        (("            moves.leave_available(record.pointer, notes_of(bytes(value)))\n", "            pass\n"),),
+    ),
+    Mutant(
+        "the item in progress is not noted",
+        LINE,
+        (("lent = replace(pointer, current=current, since_us=now_us)", "lent = replace(pointer, since_us=now_us)"),),
+    ),
+    Mutant(
+        "an item that is available does not wake a session of delayed items",
+        LINE,
+        (("if not record.asleep_until_us or 0 < record.asleep_until_us <= visible_at_us:", "if record.pointer:"),),
+    ),
+    Mutant(
+        "an ack does not see a pause",
+        LINE,
+        (
+            (
+                "recorded = tr.get(line.layout.leased.key(packed)), tr.get(",
+                "recorded = tr.get(line.layout.leased.key(packed)), tr.snapshot.get(",
+            ),
+        ),
+    ),
+    Mutant(
+        "an ended session keeps its counters",
+        LINE,
+        (("        tr.clear_range(*session.layout.whole_range())\n", ""),),
+    ),
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_fits_its_source(mutant: Mutant) -> None:
+    source = (ROOT / mutant.file).read_text()
+    compile(mutated(source, mutant), mutant.file, "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_tests_of_sessions_find_a_mutant(mutant: Mutant, tmp_path: Path) -> None:
+    for part in ("fdbqueue", "layers", "tests"):
+        shutil.copytree(ROOT / part, tmp_path / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    file = tmp_path / mutant.file
+    file.write_text(mutated(file.read_text(), mutant))
+    names = [f"tests/layers/test_sessions{'_' * bool(name)}{name}.py" for name in TESTS]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-k", "memory", "-p", "no:cacheprovider", *names]
+    ended = subprocess.run(
+        [*command, "--basetemp", str(tmp_path / "temporary")],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 1, ended.stdout
+    assert " failed" in ended.stdout

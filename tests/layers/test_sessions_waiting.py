@@ -1,0 +1,156 @@
+"""Workers that wait for sessions sleep, and an enqueue wakes them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.layers import SessionLease, Sessions
+from tests.helpers.sessions import fill, lease_of
+
+
+def waiting_in_a_thread(sessions: Sessions, db: Any, timeout: float = 30.0) -> tuple[threading.Thread, list[Any]]:
+    got: list[Any] = []
+    thread = threading.Thread(target=lambda: got.append(sessions.lease(db, timeout=timeout)))
+    thread.start()
+    return thread, got
+
+
+def waiting(sessions: Sessions, db: Any) -> int:
+    """Return how many processes wait."""
+    return sessions.staged.stats(db).requests
+
+
+def looks(sessions: Sessions) -> int:
+    """Return how often a worker has looked for a session."""
+    return sessions.staged.contention_stats().looks
+
+
+def until_requested(sessions: Sessions, db: Any, requests: int) -> None:
+    """Wait until so many processes have registered that they wait."""
+    deadline = time.monotonic() + 30
+    while waiting(sessions, db) < requests:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)  # another thread's transaction can only be looked for
+
+
+def test_a_waiting_worker_gets_the_session_of_a_new_item(db: Any, queue: Queue) -> None:
+    sessions = Sessions(queue)
+    thread, got = waiting_in_a_thread(sessions, db)
+    until_requested(sessions, db, 1)
+    fill(sessions, db, "ann:1")
+    thread.join()
+    assert (got[0].session, got[0].value) == ("ann", "1")
+
+
+def test_a_waiting_worker_gets_a_session_that_another_gives_back(db: Any, queue: Queue) -> None:
+    sessions = Sessions(queue)
+    fill(sessions, db, "ann:1", "ann:2")
+    lease = lease_of(sessions, db)
+    thread, got = waiting_in_a_thread(sessions, db)
+    until_requested(sessions, db, 1)
+    sessions.ack(db, lease)
+    thread.join()
+    assert got[0].value == "2"
+
+
+def test_a_waiting_worker_wakes_when_a_delay_is_over(db: Any, queue: Queue) -> None:
+    sessions = Sessions(queue)
+    sessions.enqueue(db, "far", session="ann", delay=600)
+    thread, got = waiting_in_a_thread(sessions, db)
+    until_requested(sessions, db, 1)
+    sessions.enqueue(db, "soon", session="ann", delay=0.05)
+    thread.join()
+    assert got[0].value == "soon"
+
+
+def test_a_waiting_worker_wakes_for_an_item_that_wakes_a_session(db: Any, queue: Queue) -> None:
+    sessions = Sessions(queue)
+    sessions.enqueue(db, "far", session="ann", delay=600)
+    thread, got = waiting_in_a_thread(sessions, db)
+    until_requested(sessions, db, 1)
+    fill(sessions, db, "ann:now")
+    thread.join()
+    assert got[0].value == "now"
+
+
+def test_a_wait_ends_after_its_time_and_leaves_nothing(db: Any, queue: Queue) -> None:
+    sessions = Sessions(queue)
+    assert sessions.lease(db, timeout=0.05) is None
+    assert waiting(sessions, db) == 0
+
+
+def test_an_enqueue_wakes_at_most_two_waiting_workers(db: Any, space: Subspace) -> None:
+    async def wait(sessions: Sessions) -> SessionLease | None:
+        return await sessions.lease.aio(db, timeout=30)
+
+    async def work() -> None:
+        # Each object waits as a process of its own does.
+        workers = [Sessions(Queue(space, codec="str"), consumer=f"worker {n}") for n in range(6)]
+        tasks = [asyncio.create_task(wait(sessions)) for sessions in workers]
+        await asyncio.to_thread(until_requested, workers[0], db, 6)
+        before = [looks(sessions) for sessions in workers]
+        fill(workers[0], db, "ann:1")
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        woken = [now - then for now, then in zip(map(looks, workers), before, strict=True)]
+        assert len(done) == 1
+        assert sum(looks > 0 for looks in woken) <= 2, woken
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(work())
+
+
+def test_a_cancelled_wait_keeps_no_session(db: Any, queue: Queue) -> None:
+    sessions = Sessions(queue)
+
+    async def work() -> None:
+        for _ in range(5):
+            task = asyncio.create_task(sessions.lease.aio(db, timeout=30))
+            await asyncio.sleep(0)
+            fill(sessions, db, "ann:1")
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            if not task.cancelled():
+                lease = task.result()
+                assert lease is not None
+                await sessions.ack.aio(db, lease)
+
+    asyncio.run(work())
+    deadline = time.monotonic() + 30
+    while sessions.stats(db).available:
+        assert time.monotonic() < deadline
+        lease = sessions.lease(db)  # a thread may be giving it back right now
+        if lease is not None:
+            assert lease.attempt == 1
+            sessions.ack(db, lease)
+    assert sessions.check(db).problems == ()
+
+
+def test_a_worker_that_waits_costs_nothing(db: Any, queue: Queue) -> None:
+    sessions = Sessions(queue)
+    thread, got = waiting_in_a_thread(sessions, db, timeout=0.5)
+    until_requested(sessions, db, 1)
+    before = looks(sessions)
+    thread.join()
+    assert got == [None]
+    assert looks(sessions) - before <= 1
+
+
+@pytest.mark.parametrize("timeout", [-1, "soon", float("nan")])
+def test_a_timeout_that_is_none_is_refused(db: Any, queue: Queue, timeout: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="timeout is a number of seconds"):
+        Sessions(queue).lease(db, timeout=timeout)
+
+
+def test_a_transaction_does_not_wait(db: Any, queue: Queue) -> None:
+    with pytest.raises(ValueError, match="timeout needs a database"):
+        Sessions(queue).lease(db.create_transaction(), timeout=1)
