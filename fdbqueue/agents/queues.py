@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from fdbqueue.agents.locks import Locks
 from fdbqueue.layers.blobs import Blob, Blobs, BlobWriter
-from fdbqueue.layers.common._batcher import PendingCall, TransactionBatcher, result_of
+from fdbqueue.layers.common._batcher import PendingCall, TransactionBatcher
 from fdbqueue.layers.common._composing import QueueWithLeases
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.leases._commit_if_written import commit_if_written
@@ -78,7 +78,7 @@ class AgentQueue:
         """
         if self._waiting:
             return None
-        return result_of((yield from self._takes.call(PendingCall(self._db, None))))
+        return (yield from self._takes.call(PendingCall(self._db, None)))
 
     @verb
     def wait(self, seconds: float) -> Steps[Locked | None]:
