@@ -8,7 +8,7 @@ server, and any server process of the database can confirm it. IDs are random: n
 remembers them. An ID is given again only if its lease is over.
 
 The key of a lock that was never confirmed stays. Each lock reads the next few keys behind its own, and clears those
-whose leases are over.
+whose leases are over. (docs/adr/0092)
 """
 
 from __future__ import annotations

@@ -45,15 +45,24 @@ class AgentQueue:
         db: the database.
         target: the queue, or its leases.
         lock: for how many seconds received data is locked.
+
+    Raises:
+        TypeError: `target` is none of these, or its codec is not "bytes".
     """
 
     def __init__(self, db: Database, target: Target, *, lock: float) -> None:
         self._db = db
         self._staged: StagedQueue[bytes] = StagedQueue(target)
         self._leases: Leases[bytes] = self._staged.leases
+        if self._leases.queue.codec.name != "bytes":
+            raise TypeError(
+                f"The queue of an agent type has the codec 'bytes', as in Queue(('agents', 5)), and not that of"
+                f" {self._leases.queue!r}. Agents then get the encoded values."
+            )
         self._blobs: Blobs[bytes] = Blobs(target)
         self._locks = Locks(self._leases)
         self._seconds = lock
+        self._waiting = 0
         self._takes: TransactionBatcher[None, Locked | None] = TransactionBatcher(self._take_all, weight=BATCH_ITEMS)
 
     def upload(self) -> BlobWriter:
@@ -64,14 +73,21 @@ class AgentQueue:
     def take(self) -> Steps[Locked | None]:
         """Lease the first item and give it an ID; None if there is none now. Takes of one process share a transaction.
 
-        It must not be cancelled: the item would be leased until its lock is over.
+        None also if other clients of this process wait: they are first. It must not be cancelled: the item would be
+        leased until its lock is over.
         """
+        if self._waiting:
+            return None
         return (yield from self._takes.call(PendingCall(self._db, None)))
 
     @verb
     def wait(self, seconds: float) -> Steps[Locked | None]:
         """Wait for an item, and lease it as `take` does. If this is cancelled, no item is taken."""
-        lease = yield from self._staged.lease.steps(self._db, duration=self._seconds, timeout=seconds)
+        self._waiting += 1
+        try:
+            lease = yield from self._staged.lease.steps(self._db, duration=self._seconds, timeout=seconds)
+        finally:
+            self._waiting -= 1
         if lease is None:
             return None
         try:

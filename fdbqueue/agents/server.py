@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,11 +17,10 @@ from fdbqueue.agents.connection import Connection, House
 from fdbqueue.agents.limits import InFlight, Limits
 from fdbqueue.agents.listening import DEFAULT, UNIX, Tls, parse, start_listening
 from fdbqueue.agents.queues import AgentQueue, Target
-from fdbqueue.layers.common._composing import QueueWithLeases
-from fdbqueue.layers.leases import Leases
 from fdbqueue.lowlevel import Database, only_database
 from fdbqueue.queue import Queue
 
+log = logging.getLogger("fdbqueue.agents")
 TYPES_AT_HAND = 1_024
 """For how many agent types a server keeps its objects."""
 READ_AHEAD_BYTES = 65_536
@@ -190,9 +190,11 @@ class AgentServer:
         target = self._queues(type)
         if target is None:
             return None
-        if not isinstance(target, Queue | Leases | QueueWithLeases):
-            raise TypeError(f"The queue of an agent type is a Queue or its Leases, not {target!r}.")
-        found = self._at_hand[type] = AgentQueue(self._db, target, lock=self._lock)
+        try:
+            found = self._at_hand[type] = AgentQueue(self._db, target, lock=self._lock)
+        except TypeError as error:
+            log.error("Clients of agent type %d get Bye: %s", type, error)
+            return None
         if len(self._at_hand) > TYPES_AT_HAND:
             self._at_hand.popitem(last=False)
         return found

@@ -15,6 +15,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
+from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.agents import GREETING, confirming, receiving, sending
 from tests.helpers.agentservers import Agent, leases_of, left_alone, said_by, serving, until
 from tests.helpers.clock import Clock
@@ -271,6 +272,29 @@ def test_a_client_that_waits_gets_what_comes(db: Any, space: Subspace) -> None:
     assert leases.stats(db).leased == 2
 
 
+def test_the_client_that_waits_longest_gets_the_next_data(db: Any, space: Subspace) -> None:
+    async def body() -> None:
+        async with serving(db, space, wait=30.0) as server:
+            waiting: list[Agent] = []
+            queue = server._queue_of(5)
+            assert queue is not None
+            for _ in range(3):
+                waiting.append(await Agent.at(server))
+                await waiting[-1].greets()
+                await waiting[-1].says(b"I'm agent of type number 5.\nI want to receive.\n")
+                await waiting[-1].hears(b"OK.")
+                await until(lambda: queue._waiting == len(waiting))
+            for agent in waiting:
+                await said_by(server, sending(5, b"data"))
+                await agent.hears(b"OK.")
+                await agent.says(b"OK.\nOK.\n")
+                assert (await agent.rest()).endswith(b"Data is locked.\nBye.\n")
+                await agent.__aexit__()
+
+    asyncio.run(body())
+    assert leases_of(space).stats(db).leased == 3
+
+
 @pytest.mark.parametrize("leave", ["says Bye", "vanishes", "closes"])
 def test_a_client_that_leaves_while_it_waits_takes_nothing(db: Any, space: Subspace, leave: str) -> None:
     leases = leases_of(space)
@@ -419,16 +443,26 @@ def test_a_transaction_is_no_database(db: Any) -> None:
 
 
 @pytest.mark.engines("memory")
-def test_a_queue_that_is_none_ends_the_dialog_and_not_the_server(
+def test_a_queue_that_agents_can_not_use_ends_the_dialog_and_not_the_server(
     db: Any, space: Subspace, caplog: pytest.LogCaptureFixture
 ) -> None:
+    wrong: dict[int, Any] = {1: "orders", 2: Queue(space[2], codec="json"), 3: StagedQueue(Queue(space[3])), 4: db}
+
+    def queue_of(type: int) -> Any:
+        if type == 9:
+            raise KeyError("SECRET")
+        return wrong.get(type) or leases_of(space, type)
+
     async def body() -> None:
-        async with serving(db, space, queues=lambda type: "orders" if type == 5 else leases_of(space, type)) as server:
-            assert await said_by(server, sending(5, b"data")) == b"Hi.\nOK.\nBye.\n"
+        async with serving(db, space, queues=queue_of) as server:
+            for type in (*wrong, 9):
+                assert await said_by(server, sending(type, b"data")) == b"Hi.\nOK.\nBye.\n"
             assert await said_by(server, sending(6, b"data")) == SENT
 
     asyncio.run(body())
-    assert "TypeError" in caplog.text
+    for told in ("type 1 get Bye", "'orders'", "has the codec 'bytes'", "type 3", "type 4", "KeyError at "):
+        assert told in caplog.text
+    assert "SECRET" not in caplog.text
 
 
 @pytest.mark.engines("memory")
