@@ -29,6 +29,18 @@ from fdbqueue.engine.steps import Steps, finished, pause, rows, run, run_async, 
 from fdbqueue.engine.transactional import attempts, is_database, only_database, only_transaction
 from fdbqueue.errors import FormatError
 from fdbqueue.exclusive import keep_out, made_exclusive
+from fdbqueue.groups import (
+    GroupKeys,
+    GroupRecord,
+    begin_sweep,
+    count_members,
+    encode_group,
+    end_member,
+    group_record,
+    read_group,
+    read_member_counts,
+    settle,
+)
 from fdbqueue.items import (
     NO_NOTES,
     Envelope,
@@ -52,9 +64,12 @@ from fdbqueue.layout import (
     DELAY,
     DROP,
     GO,
+    GROUP,
+    HOLD,
     LEASE,
     RANDOM_BYTES,
     RESULT,
+    SWEEP,
     TAKEN,
     TTL,
     Layout,
@@ -66,7 +81,7 @@ from fdbqueue.layout import (
     rank_of,
 )
 from fdbqueue.order import MAX_RANK
-from fdbqueue.outcomes import HELD_US, MAX_RESULT_BYTES, encode_result, read_record
+from fdbqueue.outcomes import HELD_US, MAX_RESULT_BYTES, encode_result, pull, read_record
 from fdbqueue.outcomes import begin as begin_outcome
 from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.outcomes import forget as forget_outcome
@@ -82,7 +97,9 @@ __all__ = [
     "DELAY",
     "DROP",
     "GO",
+    "GROUP",
     "HELD_US",
+    "HOLD",
     "LEASE",
     "MAX_RANK",
     "MAX_RESULT_BYTES",
@@ -90,6 +107,7 @@ __all__ = [
     "NO_NOTES",
     "RANDOM_BYTES",
     "RESULT",
+    "SWEEP",
     "TAKEN",
     "TOO_MANY_WATCHES",
     "TRANSACTION_TIMED_OUT",
@@ -104,6 +122,8 @@ __all__ = [
     "FDBError",
     "FormatError",
     "Future",
+    "GroupKeys",
+    "GroupRecord",
     "Item",
     "KeyValue",
     "LastIndex",
@@ -125,11 +145,15 @@ __all__ = [
     "arrivals_until",
     "attempts",
     "begin_outcome",
+    "begin_sweep",
     "check_values",
     "chunks_of",
     "count",
     "count_levels",
+    "count_members",
+    "encode_group",
     "encode_result",
+    "end_member",
     "end_outcome",
     "envelope",
     "envelope_without_notes",
@@ -137,6 +161,7 @@ __all__ = [
     "finished",
     "forget_outcome",
     "give_up_to",
+    "group_record",
     "has_notes",
     "headers_of",
     "is_chunked",
@@ -157,10 +182,13 @@ __all__ = [
     "parse",
     "pause",
     "predicates",
+    "pull",
     "raise_tail",
     "rank_of",
     "read_counts",
+    "read_group",
     "read_level_counts",
+    "read_member_counts",
     "read_record",
     "read_stats",
     "read_tail",
@@ -168,6 +196,7 @@ __all__ = [
     "rows",
     "run",
     "run_async",
+    "settle",
     "size_of",
     "span_of",
     "started",

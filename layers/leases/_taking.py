@@ -8,7 +8,19 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from fdbqueue import CheckFailed, CodecError, FormatError, Position, Queue
-from fdbqueue.lowlevel import NO_NOTES, Item, KeyValue, Notes, Steps, Transaction, notes_of, size_of, started
+from fdbqueue.lowlevel import (
+    NO_NOTES,
+    Item,
+    KeyValue,
+    Layout,
+    Notes,
+    Steps,
+    Transaction,
+    group_record,
+    notes_of,
+    size_of,
+    started,
+)
 
 from ._head import Head
 from ._lease import Lease
@@ -30,7 +42,27 @@ UNTAKEABLE = (CodecError, FormatError, CheckFailed)
 
 
 class LifeOver(Exception):
-    """The life of the item to take is over; nothing was written."""
+    """The life of the item to take is over, or it has a group that must be asked first; nothing was written."""
+
+
+class CancelledGroups:
+    """The groups of the items that one transaction takes, and whether they were cancelled."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[str, bool] = {}
+
+    def is_cancelled(self, tr: Transaction, layout: Layout, name: str) -> Steps[bool]:
+        """Return whether a group was cancelled.
+
+        *Conflicts:* with a cancel at the same time: of the take and the cancel, one runs again. *Cost:* one read for
+        each group.
+        """
+        if name not in self._known:
+            record = yield from group_record(tr, layout, name)
+            self._known[name] = record is not None and record.state == "cancelled"
+        return self._known[name]
 
 
 class Predicate:
@@ -111,7 +143,12 @@ class Taking:
                 self._head.came_back(moves.arrived)
                 head = self._head.first(tr, limit=terms.limit)
             found = yield from head
-            return (yield from self._lend_first(tr, moves, found, terms, now_us)), moves.any
+            taken = yield from self._lend_first(tr, moves, found, terms, now_us)
+            yield from moves.settle()
+            return taken, moves.any
+        except UNTAKEABLE:
+            yield from moves.settle()  # a caller's transaction may go on, and commit what was removed
+            raise
         finally:
             moves.finish()
 
@@ -144,7 +181,10 @@ class Taking:
             notes = _notes_if_readable(row.value)
             packed = self._layout.available.packed(row.key)
             outdated = is_over(notes, now_us)
-            if not outdated:
+            cancelled = False
+            if notes.group and not outdated:
+                cancelled = yield from haul.groups.is_cancelled(tr, self._layout, notes.group)
+            if not outdated and not cancelled:
                 try:
                     haul.size_bytes += size_of(row.value) + ITEM_BYTES
                     if haul.leases and haul.size_bytes > TAKE_BYTES:
@@ -155,9 +195,12 @@ class Taking:
                 except UNTAKEABLE as error:
                     haul.error = error
                     return
-            if outdated:
+            if outdated or cancelled:
                 moves.leave_available(packed, notes, cleared=True)
-                moves.vanish(packed, row.value, "expired")
+                if cancelled:
+                    moves.vanish(packed, row.value, "deleted", how="cancelled")
+                else:
+                    moves.vanish(packed, row.value, "expired")
                 haul.expired += 1
                 haul.dealt += 1
                 continue
@@ -187,6 +230,8 @@ class _Haul:
     """Whether the rest does not fit into this transaction."""
     error: FormatError | CodecError | CheckFailed | None = None
     """Why the next item can't be read."""
+    groups: CancelledGroups = field(default_factory=CancelledGroups)
+    """What is known of the items' groups."""
 
 
 def _lend(moves: Moves, item: Item, packed: bytes, stored: bytes, notes: Notes, terms: Terms, now_us: int) -> Lease:

@@ -15,9 +15,12 @@ from fdbqueue.lowlevel import (
     DELAY,
     DROP,
     GO,
+    GROUP,
     HELD_US,
+    HOLD,
     LEASE,
     RESULT,
+    SWEEP,
     TTL,
     KeyValue,
     Layout,
@@ -32,6 +35,7 @@ from fdbqueue.lowlevel import (
 )
 
 from ._lease import Disposition
+from ._sweeping import fire_of_group
 from ._transitions import Moves, Retry
 
 FIRE_LIMIT = 64
@@ -108,7 +112,11 @@ def fire_due(
     for key, at_us, position, kind, futures in reads:
         packed = pack(position)
         if written > SETTLE_BYTES:
+            yield from moves.settle()
             return reclaimed, False
+        if kind in (GROUP, HOLD, SWEEP):
+            yield from fire_of_group(tr, layout, moves, key, at_us, position, kind, now_us)
+            continue
         found = []
         for state, future in futures:
             value = yield future
@@ -142,6 +150,7 @@ def fire_due(
         state, stored = found[0]
         written += len(stored)
         reclaimed.append(_fire_one(moves, position, packed, kind, state, stored, now_us, retry))
+    yield from moves.settle()
     return reclaimed, True
 
 
@@ -153,7 +162,10 @@ def _reads(tr: Transaction, layout: Layout, key: bytes) -> tuple[int, Position, 
     packed = pack(position)
     # Plain reads. Each adds a conflict on the one item. Of an ack and a reclaim, or two reclaims, at the same time,
     # only one commits.
-    if kind == RESULT:
+    futures: list[tuple[str, Any]]
+    if kind in (GROUP, HOLD, SWEEP):
+        futures = []
+    elif kind == RESULT:
         futures = [("outcome", tr.get(layout.completions.key(packed)))]
     elif kind == LEASE:
         futures = [("leased", tr.get(layout.leased.key(packed)))]

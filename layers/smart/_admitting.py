@@ -14,6 +14,7 @@ from fdbqueue.lowlevel import (
     Notes,
     Steps,
     Transaction,
+    begin_outcome,
     chunks_of,
     envelope,
     is_chunked,
@@ -130,7 +131,7 @@ class Admitting:
                 entering = _Entering(heir, terms.headers, rank, stored, self._notes(heir, terms, now_us, numbers))
             else:
                 rewritten = self._rewritten(by, heir, terms if answers.terms == "incoming" else None, now_us, numbers)
-        # From here on it writes, and no step can fail.
+        # From here on it writes. Only a read of the database can fail.
         position = None
         if entering is not None:
             position = Position((yield from next_index), new_random(), rank=entering.rank)
@@ -140,6 +141,7 @@ class Admitting:
             self._rewrite(tr, moves, rewritten)
         if position is not None and entering is not None:
             self._append(tr, moves, position, entering)
+        yield from moves.settle()
         moves.finish()
         return Outcome(
             decision=Decision.queue if decision is Decision.dont_care else decision,
@@ -257,6 +259,7 @@ class Admitting:
         if any(part.startswith(copies) for part in new.told):
             tr.add(self._layout.resent_key, _ONE)
         self._write_chunks(tr, position_of(self._layout, packed), new.payload)
+        begin_outcome(tr, self._layout, packed, new.notes)
         self._ring(tr, new.notes)
 
     def _write_chunks(self, tr: Transaction, position: Position, payload: bytes) -> None:

@@ -30,13 +30,14 @@ from fdbqueue.lowlevel import (
     reopen_outcome,
     rows,
     started,
+    with_notes,
 )
 
 from ..leases._head import Head
 from ..leases._holding import read_leased
 from ..leases._lease import Disposition, Lease, LeaseHandle
 from ..leases._leases import Leases
-from ..leases._taking import UNTAKEABLE, LifeOver, Predicate
+from ..leases._taking import UNTAKEABLE, CancelledGroups, LifeOver, Predicate
 from ..leases._timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
 from ..leases._times import seconds_or_none
 from ..leases._transitions import Moves, at_rest, is_over
@@ -232,6 +233,7 @@ class Delivery:
                     found += yield from self._leases.head.first(tr, limit=limit - seen, after=found[-1].key)
                 dealt = yield from self._give(tr, moves, found, allotments, served, now_us)
                 served.drained = len(found) < limit and dealt == len(found)
+            yield from moves.settle()
         finally:
             moves.finish()
         served.wrote = moves.any
@@ -294,8 +296,10 @@ class Delivery:
             size += len(row.value)
             if is_chunked(row.value):
                 size += _CHUNKED_BYTES
-            elif has_notes(row.value) and 0 < notes_of(row.value).ttl_at_us <= now_us:
-                return False
+            elif has_notes(row.value):
+                notes = notes_of(row.value)
+                if notes.group or is_over(notes, now_us):
+                    return False
         self.large = size > LARGE_BYTES * len(found)
         return size < BYTES_AT_ONCE
 
@@ -304,8 +308,10 @@ class Delivery:
 
         Raises:
             FormatError, CodecError, CheckFailed: the item can't be read, or its type's predicate fails.
-            LifeOver: the item's life is over; nothing was written.
+            LifeOver: the item's life is over, or it has a group; nothing was written.
         """
+        if has_notes(row.value) and notes_of(row.value).group:
+            raise LifeOver
         if self._predicate:
             item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
             if self._predicate.says_over(item, notes_of(row.value), self._leases.now_us()):
@@ -358,6 +364,7 @@ class Delivery:
                 asked = True
                 yield from moves.ask()
             moves.put_back(packed, stored, before, now_us=now_us, delay_us=0)
+        yield from moves.settle()
         moves.finish()
         return got
 
@@ -404,7 +411,10 @@ class Delivery:
             else:
                 yield from reopen_outcome(tr, self._layout, got.packed, got.notes)
                 stored = self._write_chunks(tr, got) if is_chunked(got.stored) else got.stored
-                fate = moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
+                # Its follow-ups are released, and its group counts it as done. It comes back without them.
+                alone = replace(got.notes, then=(), group="")
+                stored = with_notes(stored, alone)
+                fate = moves.put_back(got.packed, stored, alone, now_us=now_us, delay_us=0)
                 if fate is not Disposition.expired:
                     moves.set_beside(got.packed, got.notes)
                 moves.tally("dequeued", -1)
@@ -415,6 +425,7 @@ class Delivery:
             if notes is not None and isinstance(got.given, Lease) and notes.token == got.given.token:
                 moves.leave_leased(got.packed, notes)
                 moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
+        yield from moves.settle()
         moves.finish()
 
     def next_due_us(self, tr: Transaction) -> Steps[int | None]:
@@ -433,6 +444,7 @@ class Delivery:
         """Give items to allotments. Return how many rows it handled."""
         dealt = size = 0
         following = iter(found)
+        groups = CancelledGroups()
         for allotment in allotments:
             token = os.urandom(TOKEN_BYTES) if allotment.duration_us else b""
             for row in islice(following, allotment.wanted):
@@ -440,7 +452,7 @@ class Delivery:
                 if dealt and size > BYTES_AT_ONCE:
                     break
                 try:
-                    alive = yield from self._give_one(tr, moves, row, allotment, token, now_us)
+                    alive = yield from self._give_one(tr, moves, row, allotment, token, now_us, groups)
                 except UNTAKEABLE as error:
                     served.error = None if dealt else error
                     break
@@ -456,12 +468,23 @@ class Delivery:
         return dealt
 
     def _give_one(
-        self, tr: Transaction, moves: Moves, row: KeyValue, allotment: Allotment, token: bytes, now_us: int
+        self,
+        tr: Transaction,
+        moves: Moves,
+        row: KeyValue,
+        allotment: Allotment,
+        token: bytes,
+        now_us: int,
+        groups: CancelledGroups,
     ) -> Steps[bool]:
-        """Give an item to an allotment. Return False if the item's life was over."""
+        """Give an item to an allotment. Return False if the item's life was over, or its group cancelled."""
         notes, packed = notes_of(row.value), self._layout.available.packed(row.key)
         position = self._layout.position_of(row.key)
         item, outdated = None, is_over(notes, now_us)
+        if notes.group and not outdated and (yield from groups.is_cancelled(tr, self._layout, notes.group)):
+            moves.leave_available(packed, notes, cleared=True)
+            moves.vanish(packed, row.value, "deleted", how="cancelled")
+            return False
         try:
             if not outdated and (allotment.own or self._predicate):
                 item = yield from self._queue.item(tr, position, row.value)

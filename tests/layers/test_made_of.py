@@ -17,6 +17,7 @@ from fdbqueue.layers import (
     DeadLetters,
     Deadlines,
     Disposition,
+    Groups,
     Leases,
     Messages,
     MessageType,
@@ -68,6 +69,7 @@ THINGS: dict[str, Callable[[Queue], Any]] = {
     "PriorityQueue": lambda queue: PriorityQueue(queue, levels=2, max_attempts=1),
     "PriorityQueue by turns": lambda queue: PriorityQueue(queue, levels=2, weights=[1, 1], max_attempts=1),
     "RelaxedQueue": lambda queue: RelaxedQueue(_leases(queue)),
+    "Groups": lambda queue: Groups(_leases(queue)),
     "Results": lambda queue: Results(_leases(queue)),
     "SmartQueue": _smart,
     "StagedQueue": lambda queue: StagedQueue(_leases(queue)),
@@ -86,6 +88,7 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
     "Consumer": lambda given: Consumer(given, _handler),
     "DeadLetters": lambda given: DeadLetters(given, lambda: 0),
     "Deadlines": Deadlines,
+    "Groups": Groups,
     "Leases": Leases,
     "Monitor": lambda given: Monitor(given, _handler),
     "OperationLog": lambda given: OperationLog("log", given),
@@ -100,12 +103,13 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
 }
 
 QUEUES = {"a Queue", "a Queue of texts"}
-STRICT = {"Leases", "PriorityQueue", "Results", "SmartQueue"}
+STRICT = {"Groups", "Leases", "PriorityQueue", "Results", "SmartQueue"}
 ANY_HEAD = {*STRICT, "Leases by turns", "Leases in relaxed order", "PriorityQueue by turns", "RelaxedQueue"}
 WORKS = {
     "Consumer": {*ANY_HEAD, "Subscription"},
     "DeadLetters": QUEUES,
     "Deadlines": {"SmartQueue"},
+    "Groups": {*ANY_HEAD, "Subscriptions"} - {"RelaxedQueue"},
     "Leases": QUEUES,
     "Monitor": {"Deadlines"},
     "OperationLog": QUEUES,
@@ -124,6 +128,7 @@ REFUSED = {
     "Consumer": r"takes Leases, as in Consumer\(Leases\(Queue\('orders'\)\)\), or a Subscription, not ",
     "DeadLetters": r"Use Leases\(queue\)\.dead",
     "Deadlines": r"as in Deadlines\(SmartQueue\(queue\)\)",
+    "Groups": r"Groups takes Leases, as in Groups\(Leases\(Queue\('orders'\)\)\), or a layer that enqueues in a tran",
     "Leases": r"as in Leases\(Queue\('orders'\)\), not of .* A layer over a queue has leases already: use those",
     "Monitor": r"as in Monitor\(Deadlines\(smart\), handler\)",
     "OperationLog": r"as in OperationLog\('log', leases\.queue\)",
@@ -191,6 +196,7 @@ def test_a_layer_follows_the_policy_the_clock_and_the_head_of_what_it_is_made_of
 
 
 TAKE: dict[str, Callable[[Any, Any], Any]] = {
+    "Groups": lambda made, db: made.leases.lease(db),
     "RelaxedQueue": lambda made, db: made.leases.lease(db),
     "Results": lambda made, db: made.leases.lease(db),
     "SmartQueue": lambda made, db: made.leases.lease(db),

@@ -150,6 +150,19 @@ def test_a_watch_set_before_the_ack_commits_sees_it(db: Any, leases: Leases) -> 
     assert run(_rest(waiting, future)) == 1
 
 
+@pytest.mark.parametrize("futures", range(6))
+def test_a_wait_misses_no_end_whenever_the_ack_commits(db: Any, leases: Leases, futures: int) -> None:
+    completion = Results(leases).enqueue(db, "x")
+    lease = taken(leases, db)
+    waiting = completion.wait.steps(5)
+    future = next(waiting)
+    for _ in range(futures):
+        if not _is_a_wait(future):
+            future = waiting.send(future.wait())
+    leases.ack(db, lease, result=1)
+    assert run(_rest(waiting, future)) == 1
+
+
 def _rest(steps: Steps[Any], future: Any) -> Steps[Any]:
     while True:
         try:
