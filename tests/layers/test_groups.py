@@ -88,6 +88,18 @@ def test_the_last_ack_ends_a_group_that_is_closed(db: Any, leases: Leases, group
     assert group.wait(timeout=5).done == 2
 
 
+def test_the_last_ack_of_a_staged_queue_ends_the_group(db: Any, leases: Leases, groups: Groups) -> None:
+    staged = StagedQueue(leases)
+    group = groups.open(db, "import")
+    group.enqueue_many(db, ["a", "b"])
+    group.close(db)
+    for _ in range(2):
+        lease = staged.lease(db)
+        assert lease is not None
+        staged.ack(db, lease)
+    assert group.wait(timeout=5).done == 2
+
+
 def test_members_count_by_state_through_every_way_out(db: Any, leases: Leases, groups: Groups, clock: Clock) -> None:
     group = groups.open(db, "import")
     for value, terms in [

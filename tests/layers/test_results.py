@@ -27,6 +27,8 @@ from fdbqueue.layers import (
 )
 from fdbqueue.layers.smart import Decision, Messages, MessageType, SmartQueue
 from tests.helpers.clock import Clock
+from tests.helpers.staging import has_requests, wait_until
+from tests.helpers.subscribing import standing
 
 
 @dataclass
@@ -449,16 +451,18 @@ def test_the_follow_up_of_a_dead_letter_waits_for_its_redrive(db: Any, queue: Qu
 def test_a_follow_up_wakes_a_consumer_that_waits(db: Any, leases: Leases, space: Subspace) -> None:
     mails = Leases(Queue(space["mails"], codec="str"))
     Results(leases).enqueue(db, "x", then=FollowUp(mails, "receipt"))
-    subscription = Subscriptions(Leases(Queue(space["parcels"], codec="str"))).subscribe(db, "all")
+    parcels = Subscriptions(Leases(Queue(space["parcels"], codec="str")))
+    subscription = parcels.subscribe(db, "all")
     Results(leases).enqueue(db, "y", then=FollowUp(subscription.leases, "parcel"))
     found: list[Any] = []
     calls = [
-        lambda: found.append(StagedQueue(mails).lease(db, timeout=60)),
-        lambda: found.append(subscription.lease(db, timeout=60)),
+        lambda: found.append(StagedQueue(mails).lease(db, timeout=10)),
+        lambda: found.append(subscription.lease(db, timeout=10)),
     ]
     threads = [threading.Thread(target=call) for call in calls]
     for thread in threads:
         thread.start()
+    wait_until(lambda: has_requests(StagedQueue(mails), db, 1) and len(standing(parcels, db)) == 1)
     for _ in range(2):
         leases.ack(db, taken(leases, db))
     for thread in threads:
@@ -489,6 +493,7 @@ def test_an_item_that_is_delivered_straight_to_a_waiting_consumer_has_its_comple
     found: list[Any] = []
     waiting = threading.Thread(target=lambda: found.append(subscription.lease(db, timeout=60)))
     waiting.start()
+    wait_until(lambda: len(standing(parcels, db)) == 1)
     completion = Results(parcels).enqueue(db, "x")
     waiting.join(30)
     assert found[0].wants_result
