@@ -1,10 +1,10 @@
 """Groups: which items belong together, what became of them, and which transaction ends the last one.
 
-A group's keys stand under ``("group", name)``. Each member that has not ended has a key of its own there, so the group
+A group's keys are under ``("group", name)``. Each member that has not ended has a key of its own there, so the group
 is done when no such key is left. No counter decides anything: the counters are for people.
 
 The transaction that ends a member must find out whether it was the last one. It reads some of the open members by
-snapshot, and adds a read conflict on one of them, its *witness*: as long as the witness is open, this transaction was
+snapshot, and adds a read conflict on one of them, its *witness*. As long as the witness is open, this transaction was
 not the last. If the witness ends first, this transaction conflicts, runs again and looks for another one. Of two
 transactions that end the last two members at the same time, one therefore sees that it is the last. Witnesses are taken
 at random from the last members by position, which are far from the items at work, unless the group is nearly done. So a
@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import random
 import struct
+from functools import lru_cache
 
 import msgspec
 
 from fdbqueue.codecs import UNREADABLE
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import Subspace
-from fdbqueue.engine.steps import Steps, rows, started
+from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.errors import FormatError
 from fdbqueue.items import Notes
 from fdbqueue.layout import DROP, GO, GROUP, SWEEP, Layout, Position, pack
@@ -57,18 +58,36 @@ _decoder = msgspec.msgpack.Decoder(GroupRecord)
 class GroupKeys:
     """The keys of one group."""
 
-    __slots__ = ("begin", "counts", "cursor", "end", "holds", "members", "record", "timer_place")
+    __slots__ = ("_count_keys", "begin", "counts", "cursor", "end", "holds", "members", "open", "record", "timer_place")
 
-    def __init__(self, layout: Layout, name: str) -> None:
-        space: Subspace = layout.groups[name]
+    def __init__(self, prefix: bytes, name: str) -> None:
+        space = Subspace(rawPrefix=prefix)[name]
         self.begin, self.end = space.key(), space.key() + b"\xff"
         self.record: bytes = space.pack(("record",))
         self.cursor: bytes = space.pack(("cursor",))
         self.members: bytes = space["member"].key()
         self.holds: Subspace = space["hold"]
         self.counts: Subspace = space["count"]
+        self._count_keys: dict[str, bytes] = {}
+        self.open = (self.holds.key(), self.members + b"\xff")
+        """The begin and end of the holds and, behind them, the members. Nothing else stands between them."""
         self.timer_place = pack(Position(0, name.encode()))
         """Stands for the group in timers, where items have their positions."""
+
+    def count_key(self, state: str) -> bytes:
+        """Return the key of the counter of the members in a state."""
+        key = self._count_keys.get(state)
+        if key is None:
+            key = self._count_keys[state] = self.counts.pack((state,))
+        return key
+
+
+def group_keys(layout: Layout, name: str) -> GroupKeys:
+    """Return the keys of a group of a queue."""
+    return _keys_of(layout.groups.key(), name)
+
+
+_keys_of = lru_cache(maxsize=256)(GroupKeys)
 
 
 def encode_group(group: GroupRecord) -> bytes:
@@ -91,24 +110,24 @@ def read_group(stored: bytes) -> GroupRecord:
 def group_record(tr: Transaction, layout: Layout, name: str) -> Steps[GroupRecord | None]:
     """Return a group's record, or None.
 
-    A plain read. The record changes only when the group is made, cancelled, done or removed, so it is no hot key: of a
-    take and a cancel at the same time, one runs again.
+    A plain read: of a take and a cancel at the same time, one runs again. It is no hot key: the record changes when
+    the group is made, cancelled, done or removed.
     """
-    value = yield tr.get(GroupKeys(layout, name).record)
+    value = yield tr.get(group_keys(layout, name).record)
     return read_group(bytes(value)) if value.present() else None
 
 
 def count_members(tr: Transaction, layout: Layout, name: str, **changes: int) -> None:
     """Add to the counters of a group's members, by state. Atomic adds never conflict."""
-    counts = GroupKeys(layout, name).counts
+    keys = group_keys(layout, name)
     for state, change in changes.items():
         if change:
-            tr.add(counts.pack((state,)), _COUNT.pack(change))
+            tr.add(keys.count_key(state), _COUNT.pack(change))
 
 
 def read_member_counts(tr: Transaction, layout: Layout, name: str) -> Steps[dict[str, int]]:
     """Return the counters of a group's members, by snapshot."""
-    counts = GroupKeys(layout, name).counts
+    counts = group_keys(layout, name).counts
     span = counts.range()
     found = yield from rows(tr.snapshot, span.start, span.stop)
     return {counts.unpack(row.key)[0]: _COUNT.unpack(row.value)[0] for row in found}
@@ -116,7 +135,7 @@ def read_member_counts(tr: Transaction, layout: Layout, name: str) -> Steps[dict
 
 def end_member(tr: Transaction, layout: Layout, packed: bytes, notes: Notes, was: str, how: str) -> None:
     """Note that a member has ended. The caller calls `settle` afterwards, in the same transaction."""
-    tr.clear(GroupKeys(layout, notes.group).members + packed)
+    tr.clear(group_keys(layout, notes.group).members + packed)
     count_members(tr, layout, notes.group, **({was: -1} if was else {}), **{how: 1})
 
 
@@ -126,7 +145,7 @@ def begin_sweep(tr: Transaction, layout: Layout, name: str, now_us: int, begin: 
     Args:
         begin: the key of the member to go on with; b"": the first one.
     """
-    keys = GroupKeys(layout, name)
+    keys = group_keys(layout, name)
     at_us = now_us + SWEEP_AGAIN_US
     tr.set(keys.cursor, at_us.to_bytes(8, "big") + (begin or keys.members))
     tr.set(layout.timer_key(at_us, keys.timer_place, SWEEP), b"")
@@ -135,22 +154,19 @@ def begin_sweep(tr: Transaction, layout: Layout, name: str, now_us: int, begin: 
 def settle(tr: Transaction, layout: Layout, name: str, now_us: int) -> Steps[None]:
     """End a group if this transaction ended its last member, or released its last hold.
 
-    *Conflicts:* with the end of one other open member. *Cost:* two reads in parallel; one more read and a few writes if
-    the group is done.
+    *Conflicts:* with the end of one other open member. *Cost:* one read; one more read and a few writes if the group is
+    done.
     """
-    keys = GroupKeys(layout, name)
-    span = keys.holds.range()
-    held = started(rows(tr.snapshot, span.start, span.stop, limit=1))
-    # By snapshot, which includes this transaction's own writes. The conflict is on one witness only.
-    members = yield from rows(tr.snapshot, keys.members, keys.members + b"\xff", limit=WITNESSES, reverse=True)
-    holds = yield from held
-    witnesses = members or holds
-    if witnesses:
-        tr.add_read_conflict_key(random.choice(witnesses).key)
+    keys = group_keys(layout, name)
+    # By snapshot, which includes this transaction's own writes. The conflict is on one witness only, on a
+    # member if there is one: a producer may extend its hold often.
+    found = yield from rows(tr.snapshot, *keys.open, limit=WITNESSES, reverse=True)
+    if found:
+        members = [row.key for row in found if row.key >= keys.members]
+        tr.add_read_conflict_key(random.choice(members) if members else found[0].key)
         return
     # Nothing is open. Of this and a transaction that adds a member or a hold at the same time, one runs again.
-    tr.add_read_conflict_range(keys.members, keys.members + b"\xff")
-    tr.add_read_conflict_range(span.start, span.stop)
+    tr.add_read_conflict_range(*keys.open)
     group = yield from group_record(tr, layout, name)
     if group is None or group.ended_at_us:
         return

@@ -30,12 +30,12 @@ from fdbqueue.engine.transactional import attempts, is_database, only_database, 
 from fdbqueue.errors import FormatError
 from fdbqueue.exclusive import keep_out, made_exclusive
 from fdbqueue.groups import (
-    GroupKeys,
     GroupRecord,
     begin_sweep,
     count_members,
     encode_group,
     end_member,
+    group_keys,
     group_record,
     read_group,
     read_member_counts,
@@ -84,7 +84,7 @@ from fdbqueue.order import MAX_RANK
 from fdbqueue.outcomes import HELD_US, MAX_RESULT_BYTES, encode_result, pull, read_record
 from fdbqueue.outcomes import begin as begin_outcome
 from fdbqueue.outcomes import end as end_outcome
-from fdbqueue.outcomes import forget as forget_outcome
+from fdbqueue.outcomes import remove as remove_outcome
 from fdbqueue.outcomes import reopen as reopen_outcome
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
 from fdbqueue.tail import LastIndex, give_up_to, raise_tail, read_tail
@@ -122,7 +122,6 @@ __all__ = [
     "FDBError",
     "FormatError",
     "Future",
-    "GroupKeys",
     "GroupRecord",
     "Item",
     "KeyValue",
@@ -159,8 +158,8 @@ __all__ = [
     "envelope_without_notes",
     "fdb_tuple",
     "finished",
-    "forget_outcome",
     "give_up_to",
+    "group_keys",
     "group_record",
     "has_notes",
     "headers_of",
@@ -192,6 +191,7 @@ __all__ = [
     "read_record",
     "read_stats",
     "read_tail",
+    "remove_outcome",
     "reopen_outcome",
     "rows",
     "run",

@@ -130,16 +130,17 @@ def reopen(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -> Step
     if notes.keep_s:
         stored = yield tr.get(layout.completions.key(packed))
         if stored.present():
-            forget(tr, layout, packed, read_record(bytes(stored)))
+            record = read_record(bytes(stored))
+            if record.how != PENDING:
+                remove(tr, layout, packed, record.until_us)
         begin(tr, layout, packed, notes)
 
 
-def forget(tr: Transaction, layout: Layout, packed: bytes, record: Record) -> None:
-    """Remove an item's outcome and its timer. A pending record stays."""
-    if record.how != PENDING:
-        tr.clear(layout.completions.key(packed))
-        tr.clear(layout.timer_key(record.until_us, packed, RESULT))
-        count(tr, layout, outcomes=-1)
+def remove(tr: Transaction, layout: Layout, packed: bytes, until_us: int) -> None:
+    """Remove an item's outcome and its timer. Blind writes."""
+    tr.clear(layout.completions.key(packed))
+    tr.clear(layout.timer_key(until_us, packed, RESULT))
+    count(tr, layout, outcomes=-1)
 
 
 def pull(tr: Transaction, follow_ups: tuple[tuple[bytes, bytes], ...], kind: str) -> None:

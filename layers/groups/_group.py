@@ -15,7 +15,6 @@ from fdbqueue.lowlevel import (
     DROP,
     HOLD,
     Database,
-    GroupKeys,
     GroupRecord,
     Layout,
     Steps,
@@ -23,6 +22,7 @@ from fdbqueue.lowlevel import (
     begin_sweep,
     check_values,
     encode_group,
+    group_keys,
     is_database,
     new_random,
     only_database,
@@ -89,7 +89,7 @@ class Group:
         self._groups = groups
         self._leases = groups.leases
         self._layout = groups.leases.layout
-        self._keys = GroupKeys(self._layout, name)
+        self._keys = group_keys(self._layout, name)
         self._db = db
         self.name = name
         """The group's name."""
@@ -144,7 +144,7 @@ class Group:
 
         Args:
             tr: a transaction, or a database.
-            duration: seconds until the hold ends by itself.
+            duration: seconds until the hold ends without `close`.
             token: a hold to extend; b"": this group's hold if it has one, else a new one.
 
         Raises:
@@ -298,6 +298,6 @@ class Group:
 
 def set_hold(tr: Transaction, layout: Layout, name: str, token: bytes, until_us: int) -> None:
     """Write a hold of a group, and the timer of its end."""
-    keys = GroupKeys(layout, name)
+    keys = group_keys(layout, name)
     tr.set(keys.holds.pack((token,)), until_us.to_bytes(8, "big"))
     tr.set(layout.timer_key(until_us, keys.timer_place, HOLD), b"")

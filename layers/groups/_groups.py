@@ -10,12 +10,12 @@ from typing import Any
 from fdbqueue import GroupError
 from fdbqueue.lowlevel import (
     Database,
-    GroupKeys,
     GroupRecord,
     Steps,
     Transaction,
     count_members,
     encode_group,
+    group_keys,
     group_record,
     is_database,
     new_random,
@@ -36,7 +36,7 @@ KEEP_SECONDS = 86_400.0
 
 
 class Groups(QueueWithLeases[Any]):
-    """The groups of one queue's items. They can be given wherever its leases can.
+    """The groups of one queue's items. Other layers take them in place of its leases.
 
     Args:
         source: the `Leases` of the queue, or a layer of them whose `enqueue` takes a transaction: a `PriorityQueue`, a
@@ -87,7 +87,7 @@ class Groups(QueueWithLeases[Any]):
             name: its name, of at most 100 bytes, which no other group of the queue has.
             then: items that become available when all members have ended, dead ones included. They are in their queues
                 from now on, delayed.
-            hold: seconds until the hold of this producer ends by itself. Enqueues of many items extend it.
+            hold: seconds until the hold of this producer ends without `Group.close`. Enqueues of many items extend it.
             keep: how many seconds the group is kept after its end.
 
         Raises:
@@ -112,7 +112,7 @@ class Groups(QueueWithLeases[Any]):
                 held += yield from follow_up.hold(tr)
             now_us = self.leases.now_us()
             record = GroupRecord(then=tuple(held), keep_s=keep_s, began_at_us=now_us)
-            tr.set(GroupKeys(self.leases.layout, name).record, encode_group(record))
+            tr.set(group_keys(self.leases.layout, name).record, encode_group(record))
             set_hold(tr, self.leases.layout, name, group.token, now_us + hold_us)
 
         yield from self.queue.transact(tr, body)
@@ -175,7 +175,7 @@ class Groups(QueueWithLeases[Any]):
             delayed = bool(terms.get("delay") or terms.get("at"))
             marked = yield from mark(tr, layout, packed, delayed=delayed, group=name)
             if marked is not None:
-                tr.set(GroupKeys(layout, name).members + packed, b"")
+                tr.set(group_keys(layout, name).members + packed, b"")
                 count_members(tr, layout, name, **{marked.state: 1})
         return entered
 

@@ -143,7 +143,7 @@ def check_follow_ups(follow_ups: Sequence[FollowUp]) -> None:
     if size_bytes > FOLLOW_UPS_BYTES:
         raise ItemTooLarge(
             f"{len(follow_ups)} follow-ups take about {size_bytes:,} bytes of notes, over the limit of"
-            f" {FOLLOW_UPS_BYTES}. Let one follow-up enqueue the others, or name their queues by shorter keys."
+            f" {FOLLOW_UPS_BYTES}. Enqueue the others in the handler of one follow-up, or use shorter names of queues."
         )
 
 

@@ -7,9 +7,9 @@ from collections import Counter
 from fdbqueue.lowlevel import (
     Database,
     FormatError,
-    GroupKeys,
     Layout,
     Transaction,
+    group_keys,
     has_notes,
     items_of_all_places,
     notes_of,
@@ -32,7 +32,7 @@ def check_groups(tr: Transaction | Database, layout: Layout) -> list[str]:
         except FormatError:
             continue  # the queue's own check reports it
         if group and state in _OPEN:
-            wanted.add(GroupKeys(layout, group).members + packed)
+            wanted.add(group_keys(layout, group).members + packed)
             there[group, state] += 1
     surplus = []
     counted: Counter[tuple[str, str]] = Counter()

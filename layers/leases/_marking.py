@@ -21,7 +21,7 @@ class Marked(NamedTuple):
 def mark(
     tr: Transaction, layout: Layout, packed: bytes, *, delayed: bool = False, **changes: Any
 ) -> Steps[Marked | None]:
-    """Change the notes of an item, wherever it is in its queue. Return None if it is not there.
+    """Change the notes of an item in any place of its queue. Return None if it is not there.
 
     An item that this transaction enqueued is read from the transaction itself, without a round trip. An item that was
     there before is read with a conflict: of this transaction and one that moves the item, one commits.

@@ -7,11 +7,11 @@ from fdbqueue.lowlevel import (
     GROUP,
     HOLD,
     SWEEP,
-    GroupKeys,
     Layout,
     Steps,
     Transaction,
     begin_sweep,
+    group_keys,
     group_record,
     notes_of,
     rows,
@@ -31,7 +31,7 @@ def fire_of_group(
     Args:
         key: the timer's key.
         at_us: its time.
-        place: stands for the group, in place of an item's position.
+        place: its place, which has the group's name.
         kind: its kind.
     """
     name = place.random.decode()
@@ -43,7 +43,7 @@ def fire_of_group(
         yield from _end_holds(tr, layout, moves, name, now_us)
     elif kind == GROUP:
         group = yield from group_record(tr, layout, name)
-        keys = GroupKeys(layout, name)
+        keys = group_keys(layout, name)
         if group is not None and group.ended_at_us and group.ended_at_us + group.keep_s * 1_000_000 <= at_us:
             tr.clear_range(keys.begin, keys.end)
 
@@ -57,7 +57,7 @@ def sweep(tr: Transaction, layout: Layout, moves: Moves, name: str, now_us: int)
     *Conflicts:* with a transaction that takes or moves one of these members. *Cost:* three reads, and two reads in
     parallel and a few writes for each member.
     """
-    keys = GroupKeys(layout, name)
+    keys = group_keys(layout, name)
     cursor = yield tr.get(keys.cursor)
     if not cursor.present():
         return False  # it came to its end
@@ -87,7 +87,7 @@ def sweep(tr: Transaction, layout: Layout, moves: Moves, name: str, now_us: int)
 
 
 def _end_holds(tr: Transaction, layout: Layout, moves: Moves, name: str, now_us: int) -> Steps[None]:
-    holds = GroupKeys(layout, name).holds.range()
+    holds = group_keys(layout, name).holds.range()
     # By snapshot, with a conflict for each that has expired: a producer may extend it at the same time.
     for row in (yield from rows(tr.snapshot, holds.start, holds.stop)):
         if int.from_bytes(row.value, "big") <= now_us:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from fdbqueue import CheckFailed, CodecError, FormatError, Position, Queue
 from fdbqueue.lowlevel import (
     NO_NOTES,
+    GroupRecord,
     Item,
     KeyValue,
     Layout,
@@ -17,6 +18,7 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     group_record,
+    has_notes,
     notes_of,
     size_of,
     started,
@@ -24,7 +26,7 @@ from fdbqueue.lowlevel import (
 
 from ._head import Head
 from ._lease import Lease
-from ._timers import FIRE_LIMIT, due_timers, fire_due
+from ._timers import FIRE_LIMIT, all_outcomes, due_timers, fire_due
 from ._times import seconds_or_none
 from ._transitions import Moves, Retry, is_over
 
@@ -48,10 +50,18 @@ class LifeOver(Exception):
 class CancelledGroups:
     """The groups of the items that one transaction takes, and whether they were cancelled."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_asked", "_known")
 
     def __init__(self) -> None:
         self._known: dict[str, bool] = {}
+        self._asked: dict[str, Steps[GroupRecord | None]] = {}
+
+    def ask(self, tr: Transaction, layout: Layout, found: list[KeyValue]) -> None:
+        """Begin to read the groups of items, all at once."""
+        for row in found:
+            name = _notes_if_readable(row.value).group if has_notes(row.value) else ""
+            if name and name not in self._known and name not in self._asked:
+                self._asked[name] = started(group_record(tr, layout, name))
 
     def is_cancelled(self, tr: Transaction, layout: Layout, name: str) -> Steps[bool]:
         """Return whether a group was cancelled.
@@ -60,7 +70,8 @@ class CancelledGroups:
         each group.
         """
         if name not in self._known:
-            record = yield from group_record(tr, layout, name)
+            asked = self._asked.pop(name, None)
+            record = yield from asked or group_record(tr, layout, name)
             self._known[name] = record is not None and record.state == "cancelled"
         return self._known[name]
 
@@ -133,6 +144,8 @@ class Taking:
         due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
         head = started(self._head.first(tr, limit=terms.limit))
         overdue = yield from due
+        if terms.strict:
+            overdue = yield from all_outcomes(tr, self._layout, overdue, now_us)
         moves = Moves(tr, self._layout, now_us)
         try:
             if overdue:
@@ -177,6 +190,7 @@ class Taking:
     ) -> Steps[None]:
         """Lease the items that were read, until one can't be read or they are too large for one transaction."""
         haul.dealt = 0
+        haul.groups.ask(tr, self._layout, found)
         for row in found:
             notes = _notes_if_readable(row.value)
             packed = self._layout.available.packed(row.key)

@@ -20,7 +20,6 @@ from fdbqueue.lowlevel import (
     LEASE,
     TAKEN,
     TTL,
-    GroupKeys,
     Layout,
     Notes,
     Place,
@@ -32,6 +31,7 @@ from fdbqueue.lowlevel import (
     count_levels,
     count_members,
     end_outcome,
+    group_keys,
     group_record,
     has_notes,
     is_chunked,
@@ -40,6 +40,7 @@ from fdbqueue.lowlevel import (
     raise_tail,
     rank_of,
     settle,
+    started,
     wants_arrivals,
     with_notes,
 )
@@ -132,8 +133,10 @@ class Moves:
         """End the groups whose last members ended. Call it before `finish` if an item may have ended or come back."""
         changed, self.changed_groups = self.changed_groups, set()
         returned, self.returned_groups = self.returned_groups, set()
-        for name in sorted(changed):
-            yield from settle(self._tr, self._layout, name, self.now_us())
+        # Each begins with a read: all of them are under way at once.
+        settling = [started(settle(self._tr, self._layout, name, self.now_us())) for name in sorted(changed)]
+        for steps in settling:
+            yield from steps
         for name in sorted(returned):
             # A member at work when the group was cancelled. Nobody may take it again, and so find that out.
             record = yield from group_record(self._tr, self._layout, name)
@@ -181,7 +184,7 @@ class Moves:
         end_outcome(self._tr, self._layout, packed, notes, counter, how=how, now_us=self._now_us, **told)
         if notes.group and counter != "purged":  # a purged member ended when it died
             self._count_member(notes, how or ("done" if counter == "dequeued" else counter), 1)
-            self._tr.clear(GroupKeys(self._layout, notes.group).members + packed)
+            self._tr.clear(group_keys(self._layout, notes.group).members + packed)
             self.changed_groups.add(notes.group)
 
     def leave_available(self, packed: bytes, notes: Notes, *, cleared: bool = False) -> None:

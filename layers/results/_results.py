@@ -37,7 +37,7 @@ class Results(QueueWithLeases[Any], Generic[R]):
     """Enqueues items whose results can be waited for.
 
     The results are those of a `Consumer`'s handlers: it stores what a handler returns. Without a consumer, give the
-    result to `Leases.ack`. `Results` can be given wherever its leases can.
+    result to `Leases.ack`. Other layers take `Results` in place of its leases.
 
     Args:
         source: the `Leases` of the queue, or a layer of them whose `enqueue` takes a transaction: a `PriorityQueue`, a

@@ -38,7 +38,7 @@ from ..leases._holding import read_leased
 from ..leases._lease import Disposition, Lease, LeaseHandle
 from ..leases._leases import Leases
 from ..leases._taking import UNTAKEABLE, CancelledGroups, LifeOver, Predicate
-from ..leases._timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
+from ..leases._timers import FIRE_LIMIT, all_outcomes, due_timers, fire_due, next_due_us
 from ..leases._times import seconds_or_none
 from ..leases._transitions import Moves, at_rest, is_over
 
@@ -218,13 +218,14 @@ class Delivery:
         served = Served()
         try:
             overdue, found = yield from self.see(tr, look)
+            overdue = yield from all_outcomes(tr, self._layout, overdue, now_us)
             if overdue:
                 _, all_fired = yield from fire_due(
                     tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry
                 )
                 # Timers of unreadable items stay. If nothing was moved, another attempt would find the same timers,
                 # without end.
-                served.again = moves.any and (not all_fired or len(overdue) == FIRE_LIMIT)
+                served.again = moves.any and (not all_fired or len(overdue) >= FIRE_LIMIT)
                 if not served.again:
                     # The head was read before the timers returned items.
                     seen, found = limit, (yield from self._leases.head.first(tr, limit=limit))
@@ -445,6 +446,7 @@ class Delivery:
         dealt = size = 0
         following = iter(found)
         groups = CancelledGroups()
+        groups.ask(tr, self._layout, found)
         for allotment in allotments:
             token = os.urandom(TOKEN_BYTES) if allotment.duration_us else b""
             for row in islice(following, allotment.wanted):

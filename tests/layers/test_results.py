@@ -27,6 +27,8 @@ from fdbqueue.layers import (
 )
 from fdbqueue.layers.smart import Decision, Messages, MessageType, SmartQueue
 from tests.helpers.clock import Clock
+from tests.helpers.conflicting import conflicts
+from tests.helpers.faults import FaultyDatabase
 from tests.helpers.staging import has_requests, wait_until
 from tests.helpers.subscribing import standing
 
@@ -304,6 +306,46 @@ def test_an_outcome_is_removed_after_its_time(db: Any, leases: Leases, results: 
     leases.queue.stats(db)
     assert list(db.get_range(leases.layout.completions.begin, leases.layout.completions.end)) == []
     assert consistent(leases, db)
+
+
+def test_many_old_outcomes_do_not_delay_the_next_item(
+    db: Any, leases: Leases, results: Results[Any], clock: Clock
+) -> None:
+    for batch in range(3):
+        tr = db.create_transaction()
+        for n in range(100):
+            results.enqueue(tr, f"{batch} {n}")
+        tr.commit().wait()
+    leases.ack_many(db, leases.lease_many(db, limit=300, duration=600))
+    leases.enqueue(db, "next", delay=100)
+    clock.now += 200
+    counted = FaultyDatabase(db, lambda: None)
+    assert taken(leases, counted).value == "next"
+    assert counted.commits <= 3
+    assert leases.stats(db).outcomes == 0
+    assert consistent(leases, db)
+
+
+def test_of_a_redrive_and_the_removal_of_the_outcome_at_once_one_runs_again(
+    db: Any, queue: Queue, clock: Clock
+) -> None:
+    leases = Leases(queue, max_attempts=1, clock=clock)
+    for redrive_first in (True, False):
+        completion = Results(leases, keep=10).enqueue(db, "x")
+        leases.nack(db, taken(leases, db))
+        clock.now += 20
+        redriving, removing = db.create_transaction(), db.create_transaction()
+        assert leases.dead.redrive(redriving) == 1
+        leases.reclaim(removing)
+        first, second = (redriving, removing) if redrive_first else (removing, redriving)
+        assert not conflicts(first)
+        assert conflicts(second)
+        if not redrive_first:
+            leases.dead.redrive(db)
+        assert completion.outcome(db) is None
+        leases.ack(db, taken(leases, db), result=1)
+        assert completion.wait(timeout=5) == 1
+        assert consistent(leases, db)
 
 
 def test_the_timer_of_an_outcome_spares_a_redriven_item(db: Any, queue: Queue, clock: Clock) -> None:
