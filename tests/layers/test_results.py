@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import fdbqueue
 from fdbqueue import CodecError, CompletionError, ItemTooLarge, LeaseLost, Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
@@ -29,6 +30,8 @@ from fdbqueue.layers.smart import Decision, Messages, MessageType, SmartQueue
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase
+from tests.helpers.processes import Processes
+from tests.helpers.reading import Reading
 from tests.helpers.staging import has_requests, wait_until
 from tests.helpers.subscribing import standing
 
@@ -192,6 +195,36 @@ def test_an_item_without_a_completion_ignores_the_result_and_costs_nothing(db: A
     leases.ack(db, taken(leases, db), result=object())
     assert leases.stats(db).outcomes == 0
     assert list(db.get_range_startswith(leases.layout.completions.prefix)) == []
+
+
+def test_items_without_completions_cost_no_read(db: Any, leases: Leases, results: Results[Any]) -> None:
+    reads: list[int] = []
+    for enqueue in leases.enqueue, leases.enqueue, results.enqueue:
+        enqueue(db, "x")
+        reading = Reading(db)
+        leases.ack(reading, taken(leases, reading), result=1)
+        reads.append(reading.reads)
+    # Not even the item with a completion does: the outcome is a blind write. The first call of a process reads more.
+    assert reads[1] == reads[2] == 3
+
+
+def waits_elsewhere(url: str, space: Subspace, text: str, said: Any) -> None:
+    with fdbqueue.open(url) as db:
+        results = Results(Leases(Queue(space, codec="str")), type=int)
+        said.put("waits")
+        said.put(results.completion(db, text).wait(timeout=60))
+
+
+@pytest.mark.engines("file", "cluster")
+def test_another_process_wakes_at_the_ack(db: Any, url: str, queue: Queue, processes: Processes) -> None:
+    leases = Leases(queue)
+    completion = Results(leases).enqueue(db, "x")
+    said = processes.queue()
+    other = processes.start(waits_elsewhere, url, queue.layout.space, str(completion), said)
+    assert said.get(timeout=60) == "waits"
+    leases.ack(db, taken(leases, db), result=7)
+    assert said.get(timeout=60) == 7
+    other.join(60)
 
 
 def test_a_dead_letter_ends_the_wait_with_its_last_error(db: Any, queue: Queue, clock: Clock) -> None:
