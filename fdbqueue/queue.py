@@ -12,6 +12,7 @@ Source: FoundationDB's queue recipe (documentation, "Queues").
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -31,6 +32,7 @@ from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, is_database, only_transaction
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.exclusive import keep_out
+from fdbqueue.groups import end_member, settle
 from fdbqueue.high_water_mark import Door, LastIndex
 from fdbqueue.indices import forget, reserve
 from fdbqueue.items import (
@@ -401,8 +403,9 @@ class Queue(Generic[V]):
             item = yield from self._item(tr, row)
             self.check_dequeue(item.position, row.value)
             items.append(item)
-        for row in found:
-            self._clear_dependent(tr, row)
+        groups = {group for row in found if (group := self._clear_dependent(tr, row))}
+        for group in sorted(groups):
+            yield from settle(tr, self.layout, group, time.time_ns() // 1_000)
         tr.clear_range(found[0].key, found[-1].key + TAKEN)
         count(tr, self.layout, dequeued=len(items))
         if items[-1].position.rank is not None:
@@ -469,18 +472,22 @@ class Queue(Generic[V]):
             tr.add_read_conflict_range(begin, found[-1].key + b"\x00" if found else end)
         return (yield from self.take_rows(tr, found)) if found else []
 
-    def _clear_dependent(self, tr: Transaction, row: KeyValue) -> None:
-        """Clear the dependent keys of an item that is taken out."""
+    def _clear_dependent(self, tr: Transaction, row: KeyValue) -> str:
+        """Clear the dependent keys of an item that is taken out. Return its group, "" for none."""
         if has_parts(row.value):
             clear_parts(tr, self.layout, self.layout.available.packed(row.key), row.value)
         if has_notes(row.value):
             notes, packed = notes_of(row.value), self.layout.available.packed(row.key)
             if notes.is_tracked:
                 end_outcome(tr, self.layout, packed, notes, "dequeued")
+                if notes.group:
+                    end_member(tr, self.layout, packed, notes, "available", "done")
             if notes.ttl_at_us:
                 tr.clear(self.layout.timer_key(notes.ttl_at_us, packed, TTL))
             for key in self.layout.dependent_keys(notes.beside, packed):
                 tr.clear(key)
+            return notes.group
+        return ""
 
     def _first(self, tr: Transaction) -> Steps[Item[V] | None]:
         found = yield from rows(tr, self.layout.begin, self.layout.end, limit=1)

@@ -211,6 +211,7 @@ class DeadLetters(Generic[V]):
             written = yield from deal(tr, moves, row, notes)
             dealt += bool(written)
             size += written
+        yield from moves.settle()
         moves.finish()
         return dealt, looked_at
 
@@ -261,4 +262,4 @@ def _most(limit: int | None, done: int) -> int:
 
 def as_new(notes: Notes) -> Notes:
     """Return the notes of an item that was redriven."""
-    return at_rest(structs.replace(notes, attempt=0, ttl_at_us=0))
+    return at_rest(structs.replace(notes, attempt=0, ttl_at_us=0, group=""))  # its group counts it as dead

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue import Position, Queue
+from fdbqueue import ItemTooLarge, Position, Queue
 from fdbqueue.lowlevel import HELD_US, Steps, Transaction, encode_result, only_transaction, pack
 
 from ._marking import mark
@@ -15,6 +15,9 @@ from ._times import not_negative
 
 FOLLOW_UPS_BYTES = 400
 """The size of all follow-ups in the notes of an item or a group: the names of their queues and their positions."""
+
+POSITION_BYTES = 40
+"""About how many bytes a packed position has at most."""
 
 
 class FollowUp:
@@ -130,6 +133,20 @@ def takes_transactions(target: object) -> bool:
     """Return whether an object has an `enqueue` that takes a transaction, and commits nothing."""
     enqueue = getattr(target, "enqueue", None)
     return enqueue is not None and next(iter(inspect.signature(enqueue).parameters), "") == "tr"
+
+
+def check_follow_ups(follow_ups: Sequence[FollowUp]) -> None:
+    """Raise if follow-ups are too many for the notes of an item.
+
+    Raises:
+        ItemTooLarge: they are.
+    """
+    size_bytes = sum(len(queue_of(one.target).layout.prefix) + POSITION_BYTES for one in follow_ups)
+    if size_bytes > FOLLOW_UPS_BYTES:
+        raise ItemTooLarge(
+            f"{len(follow_ups)} follow-ups take about {size_bytes:,} bytes of notes, over the limit of"
+            f" {FOLLOW_UPS_BYTES}. Enqueue the others in the handler of one follow-up, or use shorter names of queues."
+        )
 
 
 def queue_of(target: Any) -> Queue:

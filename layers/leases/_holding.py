@@ -77,6 +77,7 @@ class Holding:
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)
             moves.vanish(packed, stored, "dequeued", result=results.get(packed, b""))
+        yield from moves.settle()
         moves.finish()
 
     def ack_unchanged(self, tr: Transaction, live: Iterable[Live], *, now_us: int) -> None:
@@ -105,6 +106,7 @@ class Holding:
         fates = {}
         for (packed, stored, notes), wait_us in zip(held, waits, strict=True):
             fates[packed] = moves.fail(packed, stored, notes, self._retry, now_us=now_us, delay_us=wait_us, error=error)
+        yield from moves.settle()
         moves.finish()
         return [fates[pack(lease.position)] for lease in leases]
 
@@ -121,6 +123,7 @@ class Holding:
             moves.leave_leased(packed, notes)
             uncounted = structs.replace(notes, attempt=notes.attempt - 1)
             fates[packed] = moves.put_back(packed, stored, uncounted, now_us=now_us, delay_us=delay_us)
+        yield from moves.settle()
         moves.finish()
         return [fates[pack(lease.position)] for lease in leases]
 

@@ -33,6 +33,7 @@ DEFAULTS: dict[str, object] = {
 """Parameters that have one default in all verbs."""
 
 EXCEPTIONS = {
+    ("Group.hold", "duration"): "the life of a producer's hold, not of a lease",
     ("Sessions.purge", "limit"): "one transaction does it, so that nothing of a session is left half done",
     ("Sessions.redrive", "limit"): "as purge",
     ("SmartQueue.enqueue", "timeout"): "a limit that says wait waits, unless the call says how long",

@@ -23,6 +23,8 @@ from fdbqueue.layers import (
     Consumer,
     Deadlines,
     FollowUp,
+    Group,
+    Groups,
     Lease,
     Leases,
     Monitor,
@@ -78,6 +80,16 @@ class Scene:
     @cached_property
     def completion(self) -> Completion[Any]:
         return self.results.enqueue(self.db, "x", then=FollowUp(self.leases, "y"))
+
+    @cached_property
+    def groups(self) -> Groups:
+        return Groups(Leases(Queue(self.space["groups"], codec="str")))
+
+    @cached_property
+    def group(self) -> Group:
+        group = self.groups.open(self.db, "import", then=FollowUp(self.leases, "z"))
+        group.enqueue(self.db, "x")
+        return group
 
     @cached_property
     def staged(self) -> StagedQueue:
@@ -229,6 +241,8 @@ DATABASE_ONLY: dict[str, Callable[[Scene], Call]] = {
     "Consumer.drain": lambda s: Call(_consumer(s).drain),
     "Consumer.run": lambda s: Call(_consumer(s).run),
     "Consumer.running": _running,
+    "Group.at": lambda s: Call(s.group.at),
+    "Groups.group": lambda s: Call(s.groups.group, s.group.name),
     "Monitor.run": lambda s: Call(_monitor(s).run),
     "Monitor.sweep": lambda s: Call(_monitor(s).sweep),
     "Results.completion": lambda s: Call(s.results.completion, str(s.completion)),
@@ -256,6 +270,18 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "DeadLetters.purge": lambda s: Call(s.leases.dead.purge),
     "DeadLetters.redrive": lambda s: Call(s.leases.dead.redrive),
     "Deadlines.claim": lambda s: Call(s.deadlines.claim),
+    "Group.cancel": lambda s: Call(s.group.cancel),
+    "Group.close": lambda s: Call(s.group.close),
+    "Group.enqueue": lambda s: Call(s.group.enqueue, "new"),
+    "Group.enqueue_many": lambda s: Call(s.group.enqueue_many, ["new", "newer"], ttl=60),
+    "Group.hold": lambda s: Call(s.group.hold),
+    "Group.stats": lambda s: Call(s.group.stats),
+    "Groups.browse": lambda s: Call(s.groups.browse),
+    "Groups.clear": lambda s: Call(s.groups.clear),
+    "Groups.is_empty": lambda s: Call(s.groups.is_empty),
+    "Groups.peek": lambda s: Call(s.groups.peek),
+    "Groups.enqueue": lambda s: Call(s.groups.enqueue, "new", group=s.group),
+    "Groups.open": lambda s: Call(s.groups.open, "other", then=FollowUp(s.leases, "new")),
     "Leases.ack": lambda s: Call(s.leases.ack, s.lease),
     "Leases.ack_many": lambda s: Call(s.leases.ack_many, [s.lease]),
     "Leases.browse": lambda s: Call(s.leases.browse, state="leased"),
@@ -380,6 +406,7 @@ PARTS: dict[str, Callable[[Scene], Call]] = {
     "Deadlines.next_us": lambda s: driven(s.deadlines.next_us, lead_us=None),
     "FollowUp.carry_out": lambda s: driven(FollowUp(s.leases, "new").carry_out),
     "FollowUp.hold": lambda s: driven(FollowUp(s.leases, "new").hold),
+    "Groups.check_open": lambda s: driven(s.groups.check_open, s.group.name),
     "Leases.ack_unchanged": lambda s: Call(s.leases.ack_unchanged, list[Live]()),
     "Queue.next_index": lambda s: driven(s.queue.next_index, 1),
     "Queue.take_rows": lambda s: driven(s.queue.take_rows, [_row(s)]),
