@@ -161,7 +161,7 @@ class SessionRun(Run):
                 return None
 
     async def _done_with(self, hold: TurnHold, lease: SessionLease, result: Any) -> Done | None:
-        """Return what was done. A state that can't be stored fails the attempt."""
+        """Return the finished item with its new state. A state that can't be stored fails the attempt."""
         try:
             return Done(lease.position, self._turns.encoded(result))
         except (CodecError, ValueError) as error:

@@ -54,7 +54,7 @@ class Operating:
             yield from self._go_on(tr, session, replace(record, paused=False))
 
     def remove(self, tr: Transaction, name: bytes, later: Later) -> Steps[None]:
-        """Let a session end when its present items are done."""
+        """Mark a session, so that it ends when its present items are done."""
         session, record = yield from self.read(tr, name)
         closing = RENEWING if later == "renew" else REFUSING
         if record is not None and record.closing > closing:
@@ -62,7 +62,7 @@ class Operating:
         yield from self._go_on(tr, session, replace(record or Record(), closing=closing))
 
     def skip(self, tr: Transaction, name: bytes) -> Steps[bool]:
-        """Let a blocked session go on. If its first item can't be read, that becomes a dead letter."""
+        """Unblock a session. If its first item can't be read, that becomes a dead letter."""
         session, record = yield from self.read(tr, name)
         if record is None or not record.blocked:
             return False

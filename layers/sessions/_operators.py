@@ -63,7 +63,7 @@ class Operators(Generic[V]):
 
     @verb
     def skip(self, tr: Transaction | Database, session: SessionName) -> Steps[bool]:
-        """Let a blocked session go on without the item that blocks it, which stays a dead letter.
+        """Unblock a session. The item that blocked it stays a dead letter.
 
         Returns whether it was blocked. *Conflicts:* and *Cost:* as `pause`.
         """

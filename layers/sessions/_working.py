@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final, Generic, Literal
+from typing import Any, Final, Generic, Literal, cast
 
 from msgspec.structs import replace
 
 from fdbqueue import CodecError, FormatError, LeaseLost, Position, Queue, SessionClosed
-from fdbqueue.lowlevel import Database, Notes, Steps, Transaction, V, is_database, notes_of, pack, rows, started
+from fdbqueue.lowlevel import (
+    Database,
+    Notes,
+    Steps,
+    Transaction,
+    V,
+    is_chunked,
+    is_database,
+    notes_of,
+    pack,
+    rows,
+    started,
+)
 
 from ..common._waiting import in_thread
 from ..leases._enqueueing import Encoded
@@ -91,7 +103,10 @@ class Working(Generic[V]):
             raise RuntimeError("a session's lease without an item can't be opened")
         notes = notes_of(row.value)
         position = session.layout.position_of(row.key)
-        item = yield from self._queue.read(tr, lambda tr: session.queue.item(tr, position, row.value))
+        if is_chunked(row.value):
+            item = yield from self._queue.read(tr, lambda tr: session.queue.item(tr, position, row.value))
+        else:
+            item = yield from session.queue.item(cast(Transaction, tr), position, row.value)  # it reads nothing
         return SessionLease(
             position,
             item.value,
@@ -270,12 +285,14 @@ class Working(Generic[V]):
         """Remove the item in progress. Return the lease, and the session's next items."""
         session = self.session_of(ref)
         key = session.layout.available.key(pack(ref.position))
-        item = tr.get(key)
         turn, head = yield from self.turn(tr, ref, limit=2)
-        value = yield item
-        if not value.present():
-            raise self._lost(ref)
-        remove(tr, session, [(key, bytes(value))])
+        stored = next((row.value for row in head.rows if row.key == key), b"")
+        if not stored:  # urgent items are in front of it
+            value = yield tr.get(key)
+            if not value.present():
+                raise self._lost(ref)
+            stored = bytes(value)
+        remove(tr, session, [(key, stored)])
         self.write_state(tr, session, state)
         return turn, head.without({key})
 
