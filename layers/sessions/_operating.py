@@ -86,6 +86,12 @@ class Operating:
             moves.enter_available(packed, row.value, as_new(notes))
             moves.set_beside(packed, notes)
         moves.finish()
+        if record is not None and record.asleep_until_us and found:
+            # It sleeps until its delayed items are due, and has others now.
+            waking = Moves(tr, self._line.layout)
+            if (yield from self._line.withdraw(tr, waking, record)):
+                record = replace(record, pointer=b"", asleep_until_us=0)
+            waking.finish()
         if record is not None and (found or record.blocked):
             yield from self._go_on(tr, session, replace(record, blocked=""))
         return len(found)

@@ -26,6 +26,8 @@ from ._working import UNCHANGED, Working
 
 QUANTUM = 10
 MAX_LEVELS = 256
+QUEUE_BYTES = 6_500
+"""The most bytes of the name of a queue with sessions, as a key."""
 
 
 class Sessions(Operators[V]):
@@ -67,7 +69,10 @@ class Sessions(Operators[V]):
     >>> db.close()
     """
 
-    taken_by = "Sessions are taken by their own verbs, and by a Consumer: Consumer(sessions, handler)."
+    taken_by = (
+        "Sessions are taken by their own verbs, and by a Consumer: Consumer(sessions, handler). Their verb `reclaim`"
+        " gives back what dead workers held."
+    )
     """The remedy in the message of a layer that can't be made of sessions."""
 
     def __init__(
@@ -107,6 +112,13 @@ class Sessions(Operators[V]):
         for told, function in functions:
             if not callable(function):
                 raise TypeError(f"{told} is a function, not {function!r}.")
+        if consumer is not None and not isinstance(consumer, str):
+            raise TypeError(f"consumer is a text, not {consumer!r}.")
+        if len(queue.layout.prefix) > QUEUE_BYTES:
+            raise ValueError(
+                f"The queue's name has {len(queue.layout.prefix):,} bytes as a key. That of a queue with sessions may"
+                f" have {QUEUE_BYTES:,}, since names of sessions follow. Give a shorter one, such as a hash of it."
+            )
         _check_choice(on_dead, "on_dead", ("go on", "block"))
         _check_choice(delays, "delays", ("pass", "hold"))
         self.queue = queue

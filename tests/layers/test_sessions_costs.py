@@ -68,8 +68,8 @@ def test_the_cost_of_a_verb_grows_neither_with_the_sessions_nor_with_their_items
     for size in (3, 300):
         sessions = Sessions(Queue(space[size], codec="str"))
         sessions.enqueue_many(db, ["x"] * size, session="long")
-        numbers = iter(range(size))
-        sessions.enqueue_many(db, ["x"] * size, session=lambda value, numbers=numbers: f"s{next(numbers)}")
+        for number in range(size):
+            sessions.enqueue(db, "x", session=f"s{number}")
         sessions.enqueue(db, "x", session="other")
         leases: list[SessionLease] = []
 
