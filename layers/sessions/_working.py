@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final, Generic, Literal, cast
+from typing import Any, Final, Generic, Literal, TypeAlias, cast
 
 from msgspec.structs import replace
 
@@ -35,6 +35,10 @@ from ._session import Head, Session, SessionMoves, Stored
 
 STATE_BYTES = 90_000
 """The most bytes of an encoded state."""
+
+
+Ack: TypeAlias = "tuple[SessionRef, bytes | Unchanged | None]"
+"""A lease, and the session's new encoded state."""
 
 
 class Unchanged:
@@ -253,6 +257,25 @@ class Working(Generic[V]):
         moves = Moves(tr, self._line.layout)
         yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), to="tail")
         moves.finish()
+
+    def ack_all(self, db: Database, acks: list[Ack]) -> Steps[list[LeaseLost | None]]:
+        """Ack as `ack`, in one transaction for several calls. Each has its own error if its lease is lost."""
+
+        def body(tr: Transaction) -> Steps[list[LeaseLost | None]]:
+            # Two acks of one session must see each other: the first of each is done together with the others.
+            first = {ref.turn: at for at, (ref, _) in reversed(list(enumerate(acks)))}
+            under_way = {at: started(self.ack(tr, *acks[at])) for at in sorted(first.values())}
+            results: list[LeaseLost | None] = []
+            for at, (ref, state) in enumerate(acks):
+                try:
+                    yield from under_way.get(at) or self.ack(tr, ref, state)
+                except LeaseLost as error:
+                    results.append(error)
+                else:
+                    results.append(None)
+            return results
+
+        return (yield from self._queue.transact(db, body))
 
     def ack_and_next(
         self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, duration_us: int
