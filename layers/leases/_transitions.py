@@ -95,7 +95,9 @@ class Retry:
 
 
 class Transitions:
-    """The state transitions of a transaction. Call `enter` or `vanish` after each `leave`; `settle`, `finish` at the end.
+    """The state transitions of one transaction.
+
+    Call `enter` or `vanish` after each `leave`, and `settle` and `finish` at the end.
 
     Args:
         now_us: the time, in microseconds, at which outcomes are stored; None: that of the wall clock.
