@@ -208,7 +208,7 @@ def test_a_server_that_has_no_data_answers_bye_and_hears_bye() -> None:
     assert b"".join(heard).endswith(b"I want to receive.\nBye.\n")
 
 
-def test_a_success_is_one_whatever_follows_it() -> None:
+def test_a_success_stays_a_success_whatever_the_server_says_next() -> None:
     heard: list[bytes] = []
     with playing(saying(GREETED + b"ok.\r\nOK.\nOK.\nNonsense", heard)) as client:
         client.send(5, b"data")

@@ -202,7 +202,7 @@ def test_nothing_is_said_in_the_middle_of_data_when_the_server_leaves() -> None:
     assert dialog.next() == Ended(End.refused)
 
 
-def test_nothing_is_said_of_an_outcome_that_is_unknown() -> None:
+def test_an_unknown_outcome_gets_no_answer() -> None:
     dialog = Dialog()
     dialog.feed(sending(5, b"data"))
     while not isinstance(event := dialog.next(), said.DataComplete):

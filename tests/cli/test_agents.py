@@ -88,7 +88,7 @@ def test_the_address_may_come_from_the_environment_and_be_a_path(tmp_path: Path)
     assert not (tmp_path / "agents").exists()
 
 
-def test_what_was_locked_before_a_kill_is_confirmed_after_it(tmp_path: Path) -> None:
+def test_a_lock_from_before_a_kill_is_confirmed_after_it(tmp_path: Path) -> None:
     command = [*COMMAND, "serve", "--url", f"file:{tmp_path / 'db'}", "--listen", f"unix:{tmp_path / 'agents'}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as killed:
         assert killed.stderr is not None

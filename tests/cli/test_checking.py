@@ -51,7 +51,7 @@ def problems(run: Run, name: str) -> str:
     return "\n".join(told["problems"])
 
 
-def test_who_waits_and_who_is_granted_is_nothing_wrong(run: Run, db: Any, name: str, queue: fdbqueue.Queue) -> None:
+def test_waiting_calls_and_grants_are_no_problem(run: Run, db: Any, name: str, queue: fdbqueue.Queue) -> None:
     staged = StagedQueue(queue)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(staged.dequeue, db, timeout=60)
@@ -134,9 +134,7 @@ def test_a_terminal_is_told_it_too(url: str, db: Any, name: str, smart: SmartQue
         assert told in " ".join(shown.split())
 
 
-def test_what_only_moved_while_the_check_read_is_nothing_wrong(
-    run: Run, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_items_that_moved_during_the_check_are_no_problem(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = [["It moved.", "It is a stray."], ["It is a stray.", "It has come."]]
     monkeypatch.setattr(_orphans, "_problems", lambda tr, layout: looks.pop(0))
 

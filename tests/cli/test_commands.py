@@ -48,7 +48,7 @@ def test_lines_of_standard_input_go_in_and_empty_ones_are_passed_over(run: Run, 
     assert lines(run("browse", name).stdout) == [1, 2]
 
 
-def test_what_one_queue_gives_another_takes(run: Run, name: str, space: Subspace) -> None:
+def test_enqueue_reads_the_output_of_dequeue(run: Run, name: str, space: Subspace) -> None:
     other = json.dumps([*json.loads(name), "other"])
     run("enqueue", name, stdin="".join(f'{{"n": {n}}}\n' for n in range(250)))
 
@@ -258,7 +258,7 @@ def test_check_exits_with_1_and_says_what_is_wrong(run: Run, name: str, db: Any,
     assert len(lines(found.stdout)[0]["problems"]) == 2, "the stray key, and the counters that don't know it"
 
 
-def test_clear_refuses_when_nobody_can_be_asked(run: Run, name: str) -> None:
+def test_clear_refuses_without_a_terminal_to_ask(run: Run, name: str) -> None:
     run("enqueue", name, "1")
 
     assert run("clear", name).exit_code == errors.USAGE

@@ -71,7 +71,7 @@ def test_a_lease_is_acked_when_no_more_come_for_a_while(file_url: str, queue: fd
         assert process.poll() is None
 
 
-def test_what_is_in_is_told_when_a_later_line_is_bad(file_url: str, queue: fdbqueue.Queue) -> None:
+def test_a_bad_line_tells_how_many_items_are_in(file_url: str, queue: fdbqueue.Queue) -> None:
     with fdbqueue.open(file_url) as db, fed("enqueue", "orders", url=file_url) as process:
         process.stdin.write(b"1\n\n2\n")
         wait_until(lambda: queue.stats(db).available == 2)
@@ -81,7 +81,7 @@ def test_what_is_in_is_told_when_a_later_line_is_bad(file_url: str, queue: fdbqu
         assert told.endswith(b"2 items were enqueued.\n")
 
 
-def test_what_is_in_is_told_to_who_interrupts(file_url: str, queue: fdbqueue.Queue) -> None:
+def test_an_interrupted_enqueue_tells_how_many_items_are_in(file_url: str, queue: fdbqueue.Queue) -> None:
     with fdbqueue.open(file_url) as db, fed("enqueue", "orders", url=file_url) as process:
         for there, lines in enumerate([b"1\n", b"2\n"], 1):
             process.stdin.write(lines)
@@ -91,7 +91,7 @@ def test_what_is_in_is_told_to_who_interrupts(file_url: str, queue: fdbqueue.Que
         assert re.search(rb"[12] items were enqueued before.", process.stderr.read())
 
 
-def test_who_interrupts_an_input_without_end_is_told_what_is_surely_in(file_url: str, queue: fdbqueue.Queue) -> None:
+def test_an_interrupted_endless_input_tells_how_many_items_are_surely_in(file_url: str, queue: fdbqueue.Queue) -> None:
     command = [*COMMAND, "enqueue", "orders", "--url", file_url]
     with (
         fdbqueue.open(file_url) as db,
@@ -243,7 +243,7 @@ class TestOddLines:
         assert "is not JSON" in refused.stderr
 
     @pytest.mark.parametrize("odd", ["", "\udcff", "[" * 5_000])
-    def test_a_name_that_is_none_is_a_usage_error(self, run: Run, odd: str) -> None:
+    def test_a_bad_name_is_a_usage_error(self, run: Run, odd: str) -> None:
         assert run("stats", odd).exit_code == errors.USAGE
 
     def test_a_leased_item_that_json_can_not_hold_is_named(self, run: Run, name: str, db: Any, space: Any) -> None:

@@ -215,7 +215,7 @@ def test_dead_letters_are_redriven_and_purged_by_their_names_together(
 
 
 @pytest.mark.parametrize("line", ["nonsense", '{"no": "lease"}', '"7:zz"'])
-def test_what_is_no_handle_is_refused_by_its_line(run: Run, name: str, line: str) -> None:
+def test_a_bad_lease_handle_is_refused_with_its_line(run: Run, name: str, line: str) -> None:
     refused = run("ack", name, stdin=line + "\n")
 
     assert refused.exit_code == errors.VALUE
@@ -258,7 +258,7 @@ def test_top_shows_each_queue_at_each_look(run: Run, name: str, db: Any, leases:
     assert looks[1]["oldest_age_s"] > 0
 
 
-def test_those_who_wait_are_counted_by_stats_and_top(run: Run, name: str, db: Any, leases: Leases) -> None:
+def test_stats_and_top_count_waiting_calls(run: Run, name: str, db: Any, leases: Leases) -> None:
     staged = StagedQueue(leases)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(staged.dequeue_many, db, limit=3, timeout=60)
@@ -379,7 +379,7 @@ def test_a_watchdog_outlives_a_database_that_does_not_answer(
     assert capsys.readouterr().err == "The database did not answer in time.\n" * 2
 
 
-def test_what_went_wrong_is_text_whoever_says_it() -> None:
+def test_an_error_is_told_as_text_whatever_raised_it() -> None:
     class Theirs(FDBError):
         description = b"Invalid API call"  # type: ignore[assignment]
 

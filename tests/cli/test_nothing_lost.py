@@ -171,7 +171,7 @@ def test_items_that_another_took_from_a_command_that_stood_still_are_told_and_le
     assert f"{drain.lost} items were printed when their leases were over" in told.decode()
 
 
-def test_what_a_database_that_does_not_answer_leaves_unknown_is_told(
+def test_a_silent_database_is_reported_with_the_unknown_items(
     db: Any, queue: fdbqueue.Queue, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dequeue, "BATCH_ITEMS", 10)

@@ -91,9 +91,7 @@ def test_a_record_says_of_itself_what_others_leave_to_the_options(run: Run, db: 
 @pytest.mark.parametrize(
     ("taken", "codec"), [("dequeue", "json"), ("browse", "json"), ("lease", "str"), ("dead", "bytes")]
 )
-def test_what_one_queue_gives_with_headers_another_takes(
-    run: Run, name: str, other: str, taken: str, codec: str
-) -> None:
+def test_enqueue_reads_records_with_headers(run: Run, name: str, other: str, taken: str, codec: str) -> None:
     enqueue = ("enqueue", "--records", "--codec", codec)
     given = '{"value": "a", "headers": {"color": "red"}}\n{"value": "b"}\n'
     assert run(*enqueue, name, stdin=given).exit_code == 0
@@ -302,9 +300,7 @@ def test_a_bad_record_far_down_says_how_many_are_in(run: Run, name: str) -> None
     assert lines(run("stats", name).stdout)[0]["enqueued"] == 1_000
 
 
-def test_what_has_become_available_meanwhile_is_dequeued_and_what_has_lived_too_long_is_not(
-    run: Run, db: Any, name: str, leases: Leases
-) -> None:
+def test_dequeue_takes_due_items_and_no_expired_ones(run: Run, db: Any, name: str, leases: Leases) -> None:
     past = Leases(leases.queue, clock=lambda: 1_000.0)
     past.enqueue(db, "late", delay=60)
     past.enqueue(db, "short-lived", ttl=60)

@@ -87,7 +87,7 @@ def waited_for(future: Any) -> Steps[Any]:
     return (yield future)
 
 
-def test_a_forked_child_does_not_wait_for_what_its_parent_waits_for(db: Any, space: Subspace) -> None:
+def test_a_forked_child_does_not_wait_for_its_parents_commits(db: Any, space: Subspace) -> None:
     watching, stamping = db.create_transaction(), db.create_transaction()
     watch = watching.watch(space["a"])
     watching.commit().wait()

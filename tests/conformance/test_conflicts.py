@@ -110,7 +110,7 @@ def test_every_kind_of_read_conflicts_with_every_kind_of_write(db: Any, keys: Ke
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_writes_that_own_reads_do_not_see_conflict_as_others_do(db: Any, keys: Keys, write: str) -> None:
+def test_writes_hidden_from_own_reads_still_conflict(db: Any, keys: Keys, write: str) -> None:
     def unseen(tr: Any, k: Keys) -> None:
         tr.options.set_read_your_writes_disable()
         WRITES[write](tr, k)

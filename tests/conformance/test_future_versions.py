@@ -138,7 +138,7 @@ def test_a_commit_waits_for_the_reads_that_wait_for_their_version(db: Any, space
     assert (db[space["b"]], int.from_bytes(stamp[:8], "big")) == (b"1", tr.get_committed_version())
 
 
-def test_a_read_that_nobody_waited_for_conflicts_all_the_same(db: Any, space: Subspace) -> None:
+def test_a_read_without_a_wait_still_conflicts(db: Any, space: Subspace) -> None:
     tr = at_future_version(db, SOON)
     value = tr.get(space["a"])
     commit_until(value.is_ready, db, space["c"])

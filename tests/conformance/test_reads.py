@@ -220,7 +220,7 @@ def test_a_row_equals_itself_only(view: Any, filled: bytes) -> None:
         rows[0][0]
 
 
-def test_a_row_can_be_changed_by_who_has_it(view: Any, filled: bytes) -> None:
+def test_a_row_can_be_changed_by_its_caller(view: Any, filled: bytes) -> None:
     row = view[filled : filled + b"\xff"].to_list()[0]
     row.value = b"another"
     assert (row.key, row.value) == tuple(row)
@@ -241,7 +241,7 @@ def test_a_limit_below_none_is_refused_with_2012(view: Any, filled: bytes, limit
 
 
 @pytest.mark.parametrize("arguments", [{"limit": None}, {"limit": 1.0}, {"reverse": None}, {"streaming_mode": "small"}])
-def test_what_is_no_whole_number_is_refused(view: Any, filled: bytes, arguments: dict[str, Any]) -> None:
+def test_a_limit_must_be_a_whole_number(view: Any, filled: bytes, arguments: dict[str, Any]) -> None:
     with pytest.raises(ctypes.ArgumentError):
         view.get_range(filled, filled + b"\xff", **arguments)
 

@@ -288,7 +288,7 @@ def test_a_reader_loses_its_lease(db: Any, leases: Leases, blobs: Blobs, clock: 
     assert blobs.read(db, again).read() == data_of(300)
 
 
-def test_what_removes_the_item_removes_its_data(db: Any, space: Subspace, clock: Clock) -> None:
+def test_removing_an_item_removes_its_data(db: Any, space: Subspace, clock: Clock) -> None:
     leases = Leases(Queue(space), max_attempts=1, clock=clock)
     blobs = Blobs(leases, clock=clock)
     with pytest.MonkeyPatch.context() as patch:

@@ -17,7 +17,7 @@ from fdbqueue.layout import APPENDED_BYTES, MAX_KEY_BYTES
 from tests.helpers.smart import ORDER, Confirmation, Note, Order, Progress, contents, smart_queue
 
 
-def test_what_a_subscription_holds_is_asked_and_deleted_by_a_newcomer(db: Any, space: Subspace) -> None:
+def test_a_smart_check_sees_and_deletes_an_item_of_a_subscription(db: Any, space: Subspace) -> None:
     smart = smart_queue(space)
     subscriptions = Subscriptions(smart.leases)
     big = subscriptions.subscribe(db, "big", selector="size > 5")

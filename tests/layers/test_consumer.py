@@ -65,7 +65,7 @@ def test_blocking_handlers_run_side_by_side_in_threads(db: Any, leases: Leases) 
     assert Consumer(leases, lambda lease: together.wait(), concurrency=6).drain(db).acked == 12
 
 
-def test_what_a_handler_raises_fails_the_attempt_and_at_last_the_item(db: Any, leases: Leases) -> None:
+def test_a_failing_handler_fails_the_attempt_and_at_last_the_item(db: Any, leases: Leases) -> None:
     leases.enqueue_many(db, [b"good", b"bad"])
 
     def handle(lease: Lease) -> None:
@@ -135,7 +135,7 @@ def test_a_coroutine_that_ends_in_any_way_but_well_fails_its_attempt_and_not_the
     assert letter.error.startswith(told)
 
 
-def test_what_a_handler_returns_to_be_awaited_is_awaited_before_the_ack(db: Any, leases: Leases) -> None:
+def test_an_awaitable_result_of_a_handler_is_awaited_before_the_ack(db: Any, leases: Leases) -> None:
     leases.enqueue_many(db, [b"a", b"b"])
     handled: list[bytes] = []
 
@@ -264,7 +264,7 @@ def test_a_handler_that_does_not_end_in_time_is_cancelled_and_its_item_returned(
     assert leases.stats(db).available == 1
 
 
-def test_what_a_handler_raises_is_logged(db: Any, leases: Leases, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_in_a_handler_is_logged(db: Any, leases: Leases, caplog: pytest.LogCaptureFixture) -> None:
     position = leases.enqueue(db, b"x")
     dying = Leases(Queue(leases.layout.space), max_attempts=1)
 

@@ -310,7 +310,7 @@ def test_a_cancelled_body_stops_its_consumer_gracefully_and_another_cancellation
     assert leases.stats(db).available == 1
 
 
-def test_what_a_body_raises_is_raised_when_its_consumer_has_ended(db: Any, leases: Leases) -> None:
+def test_an_exception_of_the_body_is_raised_after_its_consumer_ended(db: Any, leases: Leases) -> None:
     leases.enqueue(db, "a")
 
     async def main() -> None:

@@ -105,7 +105,7 @@ class LateTransaction:
         return self._gate
 
 
-def test_what_it_leased_at_the_moment_that_it_was_stopped_goes_back(db: Any, subscriptions: Subscriptions) -> None:
+def test_an_item_leased_while_the_consumer_stops_is_given_back(db: Any, subscriptions: Subscriptions) -> None:
     red = of_color(subscriptions, db, "red")
     fill(subscriptions.leases, db, *["red"] * 3)
     gate = Promise()

@@ -89,7 +89,7 @@ def test_an_items_priority_is_its_headers_or_its_values_or_the_default(
 
 @pytest.mark.parametrize("priority", [-1, 10, 4.0, "4", None, True])
 @pytest.mark.parametrize("levels", [Levels(10), AmqpLevels(3)])
-def test_what_is_no_priority_is_refused(levels: Levels, priority: Any) -> None:
+def test_a_bad_priority_is_refused(levels: Levels, priority: Any) -> None:
     with pytest.raises(ValueError, match="integer from 0 to 9, not"):
         levels.rank_of(priority)
 

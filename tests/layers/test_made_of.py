@@ -176,7 +176,7 @@ def test_no_layer_is_left_out_of_the_matrix() -> None:
 
 
 @pytest.mark.parametrize(("maker", "thing"), matrix(works=False))
-def test_what_a_layer_can_not_follow_is_refused_with_the_remedy(queue: Queue, maker: str, thing: str) -> None:
+def test_every_layer_refuses_an_unsuitable_argument_with_the_remedy(queue: Queue, maker: str, thing: str) -> None:
     given = THINGS[thing](queue)
 
     with pytest.raises(TypeError) as refused:
@@ -310,7 +310,7 @@ def test_the_queue_of_a_priority_queue_with_a_policy_is_refused_in_its_place() -
         lambda smart: Consumer(smart, "handle"),  # type: ignore[arg-type]
     ],
 )
-def test_what_can_not_be_called_is_no_callback(queue: Queue, make: Callable[[SmartQueue], Any]) -> None:
+def test_a_callback_must_be_callable(queue: Queue, make: Callable[[SmartQueue], Any]) -> None:
     with pytest.raises(TypeError, match=r"and .* can't be"):
         make(_smart(queue))
 

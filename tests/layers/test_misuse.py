@@ -22,7 +22,7 @@ from tests.helpers.smart import ORDER, PROGRESS, Progress
 
 
 @pytest.mark.parametrize("none", [None, "memory:", {"sku": 7}])
-def test_what_is_neither_a_database_nor_a_transaction_is_named(none: Any) -> None:
+def test_a_value_that_is_no_database_and_no_transaction_is_named(none: Any) -> None:
     queue = Queue("orders", codec="json")
     calls: list[Callable[[], Any]] = [
         lambda: queue.enqueue(none, 1),
@@ -46,7 +46,7 @@ def test_a_snapshot_is_no_transaction(db: Any, space: Subspace) -> None:
             call(db.create_transaction().snapshot)
 
 
-def test_what_is_no_lease_is_named(db: Any, space: Subspace) -> None:
+def test_a_value_that_is_no_lease_is_named(db: Any, space: Subspace) -> None:
     leases = Leases(Queue(space))
     nothing: Any = leases.lease(db)
     leases.enqueue(db, b"x")
@@ -125,7 +125,7 @@ def test_a_consumer_of_a_queue_without_leases_is_refused_before_it_takes_an_item
     assert queue.stats(db).available == 1
 
 
-def test_what_can_not_be_called_is_no_handler() -> None:
+def test_a_handler_must_be_callable() -> None:
     with pytest.raises(TypeError, match="None can't be"):
         Consumer(Leases(Queue("mails")), None)  # type: ignore[arg-type]
 

@@ -226,9 +226,7 @@ def test_handlers_that_take_long_together_are_called_once_for_each_though_anothe
     assert sorted(numbers(told)) == list(range(6))
 
 
-def test_what_a_handler_was_told_that_stops_its_monitor_is_told_to_nobody_again(
-    db: Any, smart: SmartQueue, clock: Clock
-) -> None:
+def test_a_handler_that_stops_its_monitor_is_not_told_again(db: Any, smart: SmartQueue, clock: Clock) -> None:
     smart.enqueue_many(db, [call(n) for n in range(3)])
     clock.now += 31
     told: list[Deadline] = []
@@ -267,7 +265,7 @@ async def hang_up(deadline: Deadline) -> None:
     """End the call, some time."""
 
 
-def test_a_handler_that_nobody_would_await_is_refused_or_called_again(
+def test_an_async_handler_is_refused_or_called_again(
     db: Any, smart: SmartQueue, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(TypeError, match="A monitor's handler is called and not awaited"):
@@ -332,7 +330,7 @@ def test_a_monitor_is_stopped_from_outside_and_runs_in_an_event_loop(db: Any, sp
     asyncio.run(main())
 
 
-def test_what_was_told_leaves_nothing_behind(db: Any, smart: SmartQueue, clock: Clock) -> None:
+def test_a_reported_deadline_leaves_no_key_behind(db: Any, smart: SmartQueue, clock: Clock) -> None:
     smart.enqueue(db, call(1))
     clock.now += 31
     Monitor(Deadlines(smart), lambda deadline: None).sweep(db)

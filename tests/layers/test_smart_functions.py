@@ -81,7 +81,7 @@ def test_a_function_that_fails_is_named_and_nothing_is_written(
 
 @pytest.mark.parametrize("given", NO_TIMES)
 @pytest.mark.parametrize("function", ["expires", "deadline"])
-def test_what_is_no_time_is_refused(db: Any, space: Subspace, function: str, given: str) -> None:
+def test_a_bad_time_is_refused(db: Any, space: Subspace, function: str, given: str) -> None:
     rule: dict[str, Any] = {function: lambda message: NO_TIMES[given]}
     smart = smart_queue(space, dataclasses.replace(MessageType("x"), **rule))
     with pytest.raises(CheckFailed, match=f"'{function}' .* and not a time of the clock in seconds"):
@@ -259,7 +259,7 @@ TAKERS: dict[str, Callable[[SmartQueue, Any], Any]] = {
 
 
 @pytest.mark.parametrize("taker", TAKERS)
-def test_whatever_takes_an_item_asks_the_predicate_first(db: Any, mortal: SmartQueue, taker: str) -> None:
+def test_every_take_asks_the_predicate_first(db: Any, mortal: SmartQueue, taker: str) -> None:
     fill(mortal, db)
     OUTDATED.update({0, 1, 3})
     item = TAKERS[taker](mortal, db)
@@ -313,7 +313,7 @@ def test_staged_calls_that_foresee_or_meet_others_give_nothing_outdated(db: Any,
     assert mortal.check(db).problems == ()
 
 
-def test_an_item_that_was_foreseen_is_not_taken_when_it_is_outdated(db: Any, mortal: SmartQueue) -> None:
+def test_a_prefetched_item_is_not_taken_when_it_is_outdated(db: Any, mortal: SmartQueue) -> None:
     fill(mortal, db, 20)
     staged = StagedQueue(mortal.leases)
     taken = [-1]
@@ -417,7 +417,7 @@ def test_a_predicate_that_fails_at_a_take_is_named_and_the_item_stays(db: Any, s
     assert [message["n"] for message in contents(fine, db)] == [1]
 
 
-def test_what_stands_in_front_of_a_failing_predicate_can_be_taken(db: Any, space: Subspace) -> None:
+def test_items_before_a_failing_predicate_can_be_taken(db: Any, space: Subspace) -> None:
     def some(message: Data) -> bool:
         return bool(1 / message["n"] < 0)
 

@@ -49,7 +49,7 @@ def test_of_two_that_take_over_the_same_item_one_conflicts(db: Any, smart: Smart
     assert both(db, lambda tr: smart.enqueue(tr, Progress("a", 1)), lambda tr: smart.enqueue(tr, Progress("a", 2)))
 
 
-def test_newcomers_whose_relations_are_disjoint_do_not_conflict(db: Any, smart: SmartQueue) -> None:
+def test_messages_with_disjoint_relations_do_not_conflict(db: Any, smart: SmartQueue) -> None:
     for message in (Progress("a", 0), Progress("b", 0), Order(1)):
         smart.enqueue(db, message)
     transactions = [db.create_transaction() for _ in range(5)]
@@ -126,9 +126,7 @@ def test_an_enqueue_behind_the_item_that_decided_does_not_conflict(db: Any, smar
 
 
 @pytest.mark.parametrize("amount", [2, RANGE_READ_ITEMS])
-def test_what_comes_or_goes_behind_the_related_item_that_decided_is_no_conflict(
-    db: Any, space: Subspace, amount: int
-) -> None:
+def test_changes_behind_the_deciding_item_do_not_conflict(db: Any, space: Subspace, amount: int) -> None:
     smart = smart_queue(space, MessageType("note", Note, key=lambda message: 0, sees=OWN_KEY))
     first = position_of(smart, db, note("first", new="ignore"))
     smart.enqueue_many(db, [note(f"{n}") for n in range(amount - 2)])
@@ -144,7 +142,7 @@ def test_what_comes_or_goes_behind_the_related_item_that_decided_is_no_conflict(
     assert both(db, lambda tr: smart.dequeue(tr), left_out)
 
 
-def test_an_item_that_comes_to_stand_in_front_of_the_one_that_decided_conflicts(db: Any, smart: SmartQueue) -> None:
+def test_an_arrival_ahead_of_the_deciding_item_conflicts(db: Any, smart: SmartQueue) -> None:
     slow = db.create_transaction()
     smart.enqueue(slow, Progress("a", 1))
     for n in range(3):
@@ -157,7 +155,7 @@ def test_an_item_that_comes_to_stand_in_front_of_the_one_that_decided_conflicts(
     assert conflicts(tr)
 
 
-def test_who_sees_everything_conflicts_with_every_enqueue_that_it_did_not_see(db: Any, smart: SmartQueue) -> None:
+def test_a_check_of_everything_conflicts_with_every_unseen_enqueue(db: Any, smart: SmartQueue) -> None:
     assert both(db, lambda tr: smart.enqueue(tr, Progress("a", 1)), lambda tr: smart.enqueue(tr, Note("new", {})))
 
 
@@ -204,7 +202,7 @@ def test_an_oldest_item_that_is_leased_while_a_newcomer_drops_it_conflicts(db: A
     assert smart.check(db).ok
 
 
-def test_an_item_whose_life_begins_anew_while_it_makes_room_conflicts(db: Any, space: Subspace) -> None:
+def test_renewing_an_item_conflicts_with_expiring_it(db: Any, space: Subspace) -> None:
     clock = Clock()
     mortal = MessageType("x", check=lambda queued, new: Replace(new), expires=100.0)
     given = mortal, MessageType("y", sees=NOTHING)

@@ -237,7 +237,7 @@ def test_terms_are_the_items_own_or_the_newcomers(db: Any, space: Subspace) -> N
         smart.enqueue(db, {"type": "x"})
 
 
-def test_an_enqueue_that_no_item_takes_over_says_nobodys_terms(db: Any, space: Subspace) -> None:
+def test_an_enqueue_that_replaces_no_item_reports_no_terms(db: Any, space: Subspace) -> None:
     outcome = smart_queue(space, X).enqueue(db, {"type": "x"})
     assert outcome.terms is None
     assert isinstance(outcome, Outcome)
@@ -276,7 +276,7 @@ def test_an_event_merges_with_the_last_one_and_with_no_other(db: Any, events: Sm
     assert contents(events, db) == [Event("a", 2), Event("b"), Event("a"), Event("b", 2)]
 
 
-def test_what_is_delayed_or_leased_or_of_another_type_stands_behind_too(db: Any, events: SmartQueue) -> None:
+def test_delayed_leased_and_other_items_count_as_the_last_too(db: Any, events: SmartQueue) -> None:
     events.enqueue(db, Event("a"))
     events.enqueue(db, {"type": "x"}, delay=5)
     assert events.enqueue(db, Event("a")).position is not None
@@ -298,9 +298,7 @@ def test_many_events_of_one_transaction_merge_with_each_other(db: Any, events: S
 
 
 @pytest.mark.parametrize("state", ["available", "delayed"])
-def test_who_merged_with_the_last_conflicts_with_what_comes_to_stand_behind(
-    db: Any, events: SmartQueue, state: str
-) -> None:
+def test_a_merge_with_the_last_item_conflicts_with_a_later_append(db: Any, events: SmartQueue, state: str) -> None:
     events.enqueue(db, Event("a"))
     tr, slow = db.create_transaction(), db.create_transaction()
     assert events.enqueue(tr, Event("a")).rewritten is not None
@@ -309,7 +307,7 @@ def test_who_merged_with_the_last_conflicts_with_what_comes_to_stand_behind(
     assert conflicts(tr)
 
 
-def test_who_is_not_the_last_depends_on_the_last_one_only(db: Any, space: Subspace) -> None:
+def test_a_merge_check_depends_on_the_last_item_only(db: Any, space: Subspace) -> None:
     events = smart_queue(space, BY_KIND, X)
     events.enqueue(db, Event("a"))
     events.enqueue(db, {"type": "x"})

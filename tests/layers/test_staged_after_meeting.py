@@ -24,7 +24,7 @@ def met(db: Any, queue: Queue, leases: Leases, clock: Clock) -> StagedQueue:
     return staged
 
 
-def test_one_stands_behind_who_registered_after_its_last_commit(
+def test_a_take_respects_a_request_registered_after_its_last_commit(
     db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     staged = met(db, queue, leases, clock)
@@ -44,7 +44,7 @@ def test_one_sees_what_was_enqueued_since_its_last_commit(db: Any, queue: Queue,
     assert staged.dequeue(db) is None
 
 
-def test_one_takes_what_came_back_in_front_since_its_last_commit_first(
+def test_an_item_returned_since_the_last_commit_is_taken_first(
     db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     queue.enqueue(db, "back")
@@ -57,7 +57,7 @@ def test_one_takes_what_came_back_in_front_since_its_last_commit_first(
     assert leases.check(db).ok
 
 
-def test_one_who_leases_begins_at_the_version_of_its_last_ack_and_sees_what_came_since(
+def test_a_lease_starts_at_the_version_of_the_last_ack_and_sees_later_items(
     db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     register(db, queue, clock)

@@ -194,7 +194,7 @@ def test_a_call_that_is_cancelled_while_it_collects_a_delivery_gives_it_back(
 
 
 @pytest.mark.parametrize("immediate", [False, True])
-def test_an_enqueue_whose_consumer_is_cancelled_before_it_commits_delivers_to_nobody(
+def test_an_enqueue_whose_consumer_is_cancelled_delivers_to_no_consumer(
     db: Any, subscriptions: Subscriptions, everything: Subscription, immediate: bool
 ) -> None:
     held = HeldDatabase(db)
@@ -239,7 +239,7 @@ def test_calls_that_are_cancelled_at_random_keep_nothing(
 
 @pytest.mark.engines("memory")
 @pytest.mark.parametrize("what", ["an item", "a delivery", "nothing"])
-def test_ctrl_c_at_any_line_leaves_nothing_taken_and_nobody_in_the_line(
+def test_ctrl_c_at_any_line_leaves_no_lease_and_no_waiter(
     db: Any, subscriptions: Subscriptions, everything: Subscription, what: str
 ) -> None:
     queue = subscriptions.leases.queue

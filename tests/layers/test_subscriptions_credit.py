@@ -79,7 +79,7 @@ def test_an_item_that_came_back_and_is_too_much_is_not_passed_by(
     assert [len(lease.value) for lease in subscription.lease_many(db)] == [100, 10]
 
 
-def test_who_has_no_credit_keeps_nobody_from_items(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
+def test_a_subscription_without_credit_blocks_no_other(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
     poor, other = subscriptions.subscribe(db, "poor"), subscriptions.subscribe(db, "other")
     poor.grant(db, items=0)
     fill(leases, db, "red")

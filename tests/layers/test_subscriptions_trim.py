@@ -72,7 +72,7 @@ def test_which_notes_may_go_is_looked_for_once_a_second_at_most_by_every_clock(
     assert not notes_left()
 
 
-def test_who_forgets_notes_conflicts_with_no_other_subscription_that_takes(
+def test_trimming_notes_conflicts_with_no_other_subscription(
     db: Any, subscriptions: Subscriptions, leases: Leases
 ) -> None:
     blue = of_color(subscriptions, db, "blue")

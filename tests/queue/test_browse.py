@@ -85,7 +85,7 @@ def test_reading_takes_no_more_than_its_share_of_the_time(db: Any, queue: Queue,
     assert days.rests == pytest.approx([max(0.0, 1 / duty_cycle - 2)] * (read - 1 if duty_cycle < 0.5 else 0))
 
 
-def test_who_is_slow_anyway_does_not_rest_on_top_of_it(db: Any, queue: Queue) -> None:
+def test_a_slow_browse_does_not_pause_longer_than_needed(db: Any, queue: Queue) -> None:
     days = Days()
     pages = Pages(db, queue.layout.begin, queue.layout.end, pace=Pace(0.1, clock=days, rest=days.rest))
     run(pages.next())
@@ -106,7 +106,7 @@ def test_a_transaction_is_read_without_rests(db: Any, queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("duty_cycle", [0, -1, 1.1, float("nan")])
-def test_a_share_that_is_none_is_refused(db: Any, queue: Queue, duty_cycle: float) -> None:
+def test_a_bad_duty_cycle_is_refused(db: Any, queue: Queue, duty_cycle: float) -> None:
     for browse in (queue.browse, Subscriptions(queue).browse):
         with pytest.raises(ValueError, match="duty_cycle"):
             browse(db, duty_cycle=duty_cycle)

@@ -94,7 +94,7 @@ def test_batches_are_cut_by_bytes(db: Any, queue: Queue) -> None:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_bulk_call_keeps_its_order_between_what_was_there_before_and_what_comes_after(db: Any, queue: Queue) -> None:
+def test_a_bulk_call_keeps_its_order_between_earlier_and_later_items(db: Any, queue: Queue) -> None:
     def values() -> Iterator[bytes]:
         for n in range(95):
             if n == 15:
@@ -191,7 +191,7 @@ def test_an_input_that_breaks_tells_what_is_in_and_what_is_missing(db: Any, queu
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_who_interrupts_a_load_without_end_is_told_what_is_surely_in(db: Any, queue: Queue) -> None:
+def test_an_interrupted_endless_load_tells_which_values_are_in(db: Any, queue: Queue) -> None:
     def values() -> Iterator[bytes]:
         for n in count():
             if n == 235:
@@ -302,7 +302,7 @@ def test_all_that_an_interrupted_load_says_is_true_under_faults(
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_batches_that_were_repeated_give_their_marks_back(db: Any, queue: Queue) -> None:
+def test_repeated_batches_give_their_markers_back(db: Any, queue: Queue) -> None:
     for _ in range(3):
         failing = FaultyDatabase.failing_at(db, set(range(5)), ("before", 1020))
         assert queue.enqueue_many(failing, numbered(50)).conflicts == 5
@@ -385,7 +385,7 @@ def test_the_first_and_the_last_that_are_told_of_an_interrupted_load_are_in(
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_who_interrupts_the_end_of_a_load_that_failed_is_told_what_is_in(db: Any, queue: Queue) -> None:
+def test_an_interrupt_at_the_end_of_a_failed_load_tells_which_values_are_in(db: Any, queue: Queue) -> None:
     def values() -> Iterator[bytes]:
         yield from numbered(30)
         raise LookupError("the file ended early")
@@ -404,7 +404,7 @@ def test_who_interrupts_the_end_of_a_load_that_failed_is_told_what_is_in(db: Any
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_doubt_whose_mark_could_not_be_read_in_time_stays_one(db: Any, queue: Queue) -> None:
+def test_an_outcome_whose_marker_could_not_be_read_stays_unknown(db: Any, queue: Queue) -> None:
     dropping = DroppingDatabase.failing_at(db, {0}, ("after", 1021))
     dropping.reads = iter([1031])
     with pytest.raises(BulkInterrupted) as stopped:

@@ -128,7 +128,7 @@ def test_rows_without_the_option_are_refused_by_a_smart_queue(db: Any, space: Su
     assert prices(space).check(db).ok
 
 
-def test_what_the_option_names_has_to_be_there() -> None:
+def test_the_smart_option_must_name_an_existing_function() -> None:
     base = {"url": "file:x", "queue": "q", "jobId": "j"}
     with pytest.raises(ValueError, match="codec=json"):
         parse({**base, "smart": SMART})

@@ -89,7 +89,7 @@ def test_rows_go_to_the_queues_that_they_name_and_large_ones_with_their_chunks(j
         named.clear(job.db)
 
 
-def test_rows_are_noted_for_those_who_want_to_know_of_arrivals(job: Job) -> None:
+def test_rows_are_noted_as_arrivals_for_subscriptions(job: Job) -> None:
     job.db[job.queue.layout.subscribed_key] = b""
     job.run(VALUES[:25])
     positions = [pack(item.position) for item in job.queue.browse(job.db)]
@@ -237,7 +237,7 @@ def test_an_attempt_stops_with_an_error_when_its_job_is_forgotten(job: Job) -> N
         attempt.add(rows(VALUES[30:]))
 
 
-def test_an_attempt_of_a_job_begun_anew_does_not_write_into_it(job: Job) -> None:
+def test_an_attempt_of_a_restarted_job_does_not_write_into_it(job: Job) -> None:
     attempt = job.attempt()
     attempt.add(rows(VALUES[:10]))
     forget_job(job.db, job.queue.layout.space, "job")
@@ -368,7 +368,7 @@ def test_a_job_that_was_never_begun_has_no_report_and_can_not_be_forgotten(db: A
     assert not forget_job(db, space, "none")
 
 
-def test_who_forgets_a_job_by_a_commit_of_unknown_outcome_is_told_that_it_was_there(job: Job) -> None:
+def test_forgetting_a_job_with_an_unknown_outcome_reports_that_it_existed(job: Job) -> None:
     assert forget_job(FaultyDatabase.failing_at(job.db, {0}, ("after", 1021)), job.queue.layout.space, "job")
     assert not forget_job(job.db, job.queue.layout.space, "job")
 
@@ -440,7 +440,7 @@ def test_a_single_row_that_is_too_large_fails(job: Job) -> None:
     assert failed.value.code == 2101
 
 
-def test_what_no_retry_helps_is_raised(job: Job) -> None:
+def test_an_error_that_is_not_retryable_is_raised(job: Job) -> None:
     with pytest.raises(FDBError) as failed:
         job.run(VALUES, db=FaultyDatabase.failing_at(job.db, {2}, ("before", 2000)))
     assert failed.value.code == 2000

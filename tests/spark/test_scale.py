@@ -27,7 +27,7 @@ def test_a_digest_knows_no_order_but_every_row() -> None:
     assert digest([*VALUES[1:], b"other"]) != expected
 
 
-def test_rates_are_those_of_equal_parts_whenever_somebody_looked() -> None:
+def test_rates_of_a_steady_count_are_equal_at_any_sample_times() -> None:
     steady = [(float(second), 10 * second) for second in (0, 1, 3, 7, 10)]
     assert rates(steady, 100, 4) == pytest.approx([10.0] * 4)
 

@@ -151,7 +151,7 @@ def test_at_least_once_needs_no_job_and_leaves_no_trace(numbers: DataFrame, db: 
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
-def test_what_can_not_be_is_refused_before_any_task(
+def test_impossible_options_are_refused_before_any_task(
     spark: SparkSession,
     numbers: DataFrame,
     db: Any,
@@ -170,7 +170,7 @@ def test_what_can_not_be_is_refused_before_any_task(
     assert not list(jobs(db, queue_name))
 
 
-def test_what_only_other_formats_do_is_refused(spark: SparkSession, url: str, queue_name: str, tmp_path: Path) -> None:
+def test_options_of_other_formats_are_refused(spark: SparkSession, url: str, queue_name: str, tmp_path: Path) -> None:
     options = {"url": url, "queue": queue_name, "jobId": "job", "codec": "json", "checkpointLocation": str(tmp_path)}
     with pytest.raises(PySparkException, match="can't read a queue"):
         spark.read.format("fdbqueue").options(**options).load()
@@ -286,7 +286,7 @@ def test_enqueue_dataframe_returns_its_report_and_runs_a_job_once(
         enqueue_dataframe(numbers, url=url, queue=queue_name, job_id="job", codec="msgpack", value_column="value")
 
 
-def test_marks_that_a_driver_left_when_it_died_go_when_its_job_is_submitted_again(
+def test_resubmitting_a_job_removes_the_records_of_its_dead_driver(
     numbers: DataFrame, db: Any, url: str, queue_name: str
 ) -> None:
     enqueue_dataframe(numbers, url=url, queue=queue_name, job_id="job", partitions=1)
@@ -367,7 +367,7 @@ def test_enqueue_dataframe_refuses_arguments_of_a_wrong_type(
 
 
 @pytest.mark.parametrize("wrong", [None, "rows", [b"row"]], ids=str)
-def test_what_is_no_dataframe_is_refused(wrong: Any, url: str) -> None:
+def test_a_value_that_is_no_dataframe_is_refused(wrong: Any, url: str) -> None:
     with pytest.raises(TypeError, match=r"takes a DataFrame of Spark, not builtins\..*createDataFrame"):
         enqueue_dataframe(wrong, url=url, queue="q", job_id="job")
     with pytest.raises(TypeError, match="takes a SparkSession"):

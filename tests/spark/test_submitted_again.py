@@ -139,7 +139,7 @@ def test_a_failed_job_in_fewer_partitions_is_refused_before_one_row_is_enqueued(
     assert submit(db, space, [], VALUES).values() == sorted(VALUES)
 
 
-def test_a_job_of_which_nothing_is_in_begins_as_a_new_one(db: Any, space: Subspace) -> None:
+def test_a_job_without_rows_starts_as_a_new_one(db: Any, space: Subspace) -> None:
     fail_in_the_middle(db, space, [])
     job = Job(db, space)
     job.task(VALUES)
@@ -198,7 +198,7 @@ def test_a_task_of_a_submission_ends_well_when_another_commits_the_job(db: Any, 
     assert first.values() == sorted(VALUES)
 
 
-def test_what_a_submission_kept_aside_goes_with_its_job(db: Any, space: Subspace) -> None:
+def test_forgetting_a_job_removes_all_its_keys(db: Any, space: Subspace) -> None:
     fail_in_the_middle(db, space, VALUES[:30])
     job = Job(db, space)
     job.task(VALUES)
@@ -220,7 +220,7 @@ def cut(chance: Random, values: list[bytes], partitions: int) -> list[list[bytes
 
 
 @given(chance=CHANCES, values=FEW, others=FEW, partitions=st.integers(1, 3), same=st.booleans())
-def test_whatever_a_job_has_done_other_rows_change_nothing_and_its_own_complete_it(
+def test_other_rows_change_nothing_and_a_jobs_own_rows_complete_it(
     db: Any, space: Subspace, chance: Random, values: list[bytes], others: list[bytes], partitions: int, same: bool
 ) -> None:
     space = space[secrets.token_hex(4)]

@@ -57,7 +57,7 @@ def test_a_plain_item_costs_one_byte_more_than_its_payload() -> None:
 
 
 @given(payload=payloads, headers=headers)
-def test_what_was_put_in_an_envelope_comes_out(payload: bytes, headers: dict[str, Any]) -> None:
+def test_an_envelope_returns_its_parts(payload: bytes, headers: dict[str, Any]) -> None:
     chunks = chunks_of(payload)
     opened = parse(envelope(payload, headers))
     assert dict(opened.headers) == headers

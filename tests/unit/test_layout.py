@@ -70,7 +70,7 @@ def test_a_level_is_a_standard_queue_in_a_subspace_of_its_own(position: Position
 
 
 @given(key=st.binary(max_size=20))
-def test_whatever_stands_among_the_items_has_some_position(key: bytes) -> None:
+def test_every_key_among_the_items_has_a_position(key: bytes) -> None:
     layout = Layout("q")
     assert layout.position_of(layout.begin + key).index >= 0
     layout.index_of(layout.begin + key)
@@ -119,7 +119,7 @@ def test_timers_sort_by_their_time_and_are_due_when_it_has_come(
     assert (begin <= key < end) == (at_us <= now_us)
 
 
-def test_a_name_that_is_none_is_refused() -> None:
+def test_a_bad_name_is_refused() -> None:
     with pytest.raises(TypeError, match="named by a str"):
         Layout(7)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="empty prefix"):

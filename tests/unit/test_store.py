@@ -159,7 +159,7 @@ def test_later_requests_of_a_batch_see_what_earlier_ones_did(store: Store) -> No
     assert contents(store) == [(b"n", b"\x05")]
 
 
-def test_a_request_that_nobody_waits_for_is_committed_all_the_same(store: Store) -> None:
+def test_a_request_without_a_wait_is_committed(store: Store) -> None:
     done = threading.Event()
     request = sets((b"a", b"1"))
     store.submit(request)
@@ -317,7 +317,7 @@ def large_rows() -> list[tuple[bytes, bytes]]:
 # -- folders ---------------------------------------------------------------------------------------------------------
 
 
-def test_all_who_open_a_folder_in_a_process_share_one_store(tmp_path: Path) -> None:
+def test_one_process_has_one_store_per_folder(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "folder")
     with opened(tmp_path / "folder") as one, opened(tmp_path / "link") as other:
         assert one is other
@@ -339,7 +339,7 @@ def test_a_durable_database_is_not_shared_with_one_that_is_open_as_relaxed(tmp_p
         assert durable is same
 
 
-def test_a_folder_that_was_removed_and_made_anew_is_another_database(tmp_path: Path) -> None:
+def test_a_recreated_folder_is_another_database(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     with opened(path) as old:
         put(old, (b"a", b""))

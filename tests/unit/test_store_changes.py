@@ -72,7 +72,7 @@ def test_a_commit_that_is_counted_but_not_shown_when_the_watch_begins_is_told_of
     assert told == ["once"]
 
 
-def test_who_begins_to_watch_asks_the_store_without_the_lock_that_a_watch_needs_to_end(tmp_path: Path) -> None:
+def test_a_new_watch_reads_the_store_without_the_lock_that_ends_watches(tmp_path: Path) -> None:
     class Collecting(Log):
         """Whose view is taken beside a garbage collection, in another thread, that ends a watch."""
 
@@ -123,7 +123,7 @@ def test_a_watch_whose_view_is_taken_away_looks_again() -> None:
             assert store.current(b"a") == b"1"
 
 
-def test_a_watch_over_the_limit_lets_watches_end_meanwhile() -> None:
+def test_a_watch_over_the_limit_lets_other_watches_end() -> None:
     outstanding = Outstanding(limit=0)
     with outstanding.lock:  # as while its error is made, when a garbage collection may end another watch
         outstanding.give()

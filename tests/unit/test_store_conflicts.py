@@ -62,7 +62,7 @@ def _meet(reads: list[Range], writes: list[Range]) -> bool:
     tail=st.sampled_from(_TAILS),
     few=st.sampled_from([0, commit_log.FEW]),
 )
-def test_a_commit_fails_if_and_only_if_somebody_wrote_what_it_read(
+def test_a_commit_fails_if_and_only_if_its_reads_were_overwritten(
     batches: list[tuple[bool, list[Plan]]],
     block: tuple[int, int],
     tail: int,
@@ -105,7 +105,7 @@ def _request(plan: Plan, version: int) -> CommitRequest:
     written=st.lists(st.tuples(st.lists(_key, max_size=3), st.lists(_range, max_size=3)), min_size=1, max_size=4),
     reads=st.tuples(st.lists(_key, max_size=3), st.lists(_range, max_size=3)),
 )
-def test_what_conflicts_is_reported_range_by_range(
+def test_conflicting_ranges_are_reported_one_by_one(
     written: list[tuple[list[bytes], list[Range]]], reads: tuple[list[bytes], list[Range]]
 ) -> None:
     with opened() as store:
@@ -135,7 +135,7 @@ def test_a_record_of_the_log_holds_what_was_written(keys: list[bytes], ranges: l
 
 
 @given(parts=st.lists(st.tuples(st.lists(_key), st.lists(_range)), max_size=4), reads=st.lists(_range, max_size=3))
-def test_what_was_written_can_be_looked_at_and_added_to_in_turns(
+def test_a_write_set_can_be_read_and_extended_in_turns(
     parts: list[tuple[list[bytes], list[Range]]], reads: list[Range]
 ) -> None:
     written = WriteSet([], [])
@@ -206,7 +206,7 @@ def test_a_snapshot_older_than_five_seconds_is_too_old_to_commit(clock: MovableC
             assert commit(store, writing_of(snapshot, read_keys)).error == 1007
 
 
-def test_what_is_too_old_is_told_so_though_it_conflicts_too(clock: MovableClock, store: Store) -> None:
+def test_a_conflicting_old_request_is_reported_as_too_old(clock: MovableClock, store: Store) -> None:
     put(store, (b"x", b""))
     with view(store) as snapshot:
         put(store, (b"x", b"1"))

@@ -203,7 +203,7 @@ def fill_the_disk(path: str, durability: str) -> None:
         put(store, (b"zzz", b"2"))
 
 
-def test_a_commit_whose_outcome_the_disk_hides_is_unknown_and_the_files_are_opened_anew(
+def test_a_commit_that_fails_on_disk_is_unknown_and_the_files_are_reopened(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(folder) as store:

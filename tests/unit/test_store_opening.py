@@ -26,7 +26,7 @@ from tests.helpers.stores import MovableClock, contents, opened, put, sets
 BOOT = b"a boot"
 
 
-def test_two_who_make_a_folder_at_once_both_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_that_create_a_folder_at_once_both_open_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fstat, first = os.fstat, threading.Event()
 
     def the_other_is_faster(fd: int) -> Any:
@@ -55,7 +55,7 @@ def test_two_who_make_a_folder_at_once_both_have_it(tmp_path: Path, monkeypatch:
         each.close()
 
 
-def test_who_dies_while_bringing_a_folder_in_order_leaves_that_to_the_next(tmp_path: Path) -> None:
+def test_a_process_that_dies_during_recovery_leaves_it_to_the_next(tmp_path: Path) -> None:
     brought_in_order = FolderLock(str(tmp_path), BOOT)
     brought_in_order.opened()
     brought_in_order.fail()
@@ -86,7 +86,7 @@ def open_and_stay(path: str, opening: Any, go_on: Any, stop: bool) -> None:
         (False, "LONGEST_SECONDS", r"process {pid} has. Wait for it, or end it"),
     ],
 )
-def test_who_finds_the_folder_being_opened_for_too_long_is_told_by_whom(
+def test_a_folder_that_stays_locked_is_an_error_that_names_the_process(
     tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch, stop: bool, limit: str, message: str
 ) -> None:
     opening, go_on = processes.event(), processes.event()
@@ -113,7 +113,7 @@ def test_who_finds_the_folder_being_opened_for_too_long_is_told_by_whom(
         put(store, (b"a", b""))
 
 
-def test_who_takes_long_to_bring_a_folder_in_order_is_waited_for(
+def test_opening_waits_for_a_slow_recovery(
     tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opening, go_on = processes.event(), processes.event()
@@ -330,7 +330,7 @@ class Visited:
         return None
 
 
-def test_who_comes_right_before_the_janitor_goes_to_sleep_is_tidied_up_after() -> None:
+def test_a_snapshot_added_right_before_the_reaper_sleeps_is_reaped() -> None:
     visited = Visited()
     janitor = SnapshotReaper(visited)
     janitor.wake()
@@ -339,7 +339,7 @@ def test_who_comes_right_before_the_janitor_goes_to_sleep_is_tidied_up_after() -
     janitor.close()
 
 
-def test_where_no_thread_can_be_started_commits_are_made_by_whoever_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_background_thread_callers_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     class Refused(threading.Thread):
         def start(self) -> None:
             raise RuntimeError("can't start new thread")
