@@ -23,7 +23,7 @@ from fdbqueue.appending import append_items
 from fdbqueue.arguments import check_borders, check_limit
 from fdbqueue.batches import Encoding
 from fdbqueue.browse import Browser, Pace, Pages
-from fdbqueue.bulk import BulkReport, enqueue_in_batches, enqueue_in_transaction
+from fdbqueue.bulk import enqueue_in_batches, enqueue_in_transaction
 from fdbqueue.check import CheckReport, check_queue
 from fdbqueue.codecs import CODEC_ERRORS, BytesCodec, Codec, V, codec_named
 from fdbqueue.engine.api import Database, KeyValue, Transaction
@@ -48,11 +48,13 @@ from fdbqueue.items import (
     notes_of,
     parse,
 )
-from fdbqueue.layout import TAKEN, TTL, Layout, Name, Position, new_random
+from fdbqueue.layout import TAKEN, TTL, Layout, Name, new_random
 from fdbqueue.once import Once
 from fdbqueue.order import Order, check_order, rank_in
 from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.payloads import clear_parts
+from fdbqueue.position import Position
+from fdbqueue.report import BulkReport
 from fdbqueue.stats import Stats, count, count_levels, read_stats
 from fdbqueue.verbs import verb
 

@@ -31,9 +31,9 @@ from ._capacity import Capacity, Going
 from ._check_runner import Answers, CheckRunner, Incoming
 from ._decisions import Decision, Outcome
 from ._index import SmartIndex, deadline_parts, is_deadline
-from ._messages import MessageType
 from ._recipients import Recipients, recipient_parts
 from ._scanning import Bounds, Found, Scan, Standing, depend_on_last, last_of, place_of, position_of
+from ._types import MessageType
 
 _DELETING = (Decision.queue_and_delete, Decision.ignore_and_delete)
 _LEAVING_OUT = (Decision.ignore, Decision.ignore_and_delete)

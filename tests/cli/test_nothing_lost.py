@@ -1,4 +1,4 @@
-"""What a command takes out of a queue is printed or goes back, wherever it is interrupted."""
+"""Commands print the items they take, or give them back, wherever they are interrupted."""
 
 from __future__ import annotations
 

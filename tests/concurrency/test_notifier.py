@@ -1,4 +1,4 @@
-"""Who is woken by whose commit, and by what if nobody rings."""
+"""Commits wake watchers in other processes, by notification or by polling."""
 
 from __future__ import annotations
 

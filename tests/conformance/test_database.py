@@ -1,4 +1,4 @@
-"""What a database does by itself, each call a transaction of its own, and the decorator that makes such calls."""
+"""Methods of a database, each call in a transaction of its own, and the decorator that makes such functions."""
 
 from __future__ import annotations
 

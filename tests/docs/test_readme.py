@@ -1,4 +1,4 @@
-"""What the README and its neighbours show works as it stands."""
+"""The examples in the README and the documents beside it run as they are."""
 
 from __future__ import annotations
 

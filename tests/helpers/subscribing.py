@@ -1,4 +1,4 @@
-"""What tests of subscriptions share: short forms, and those who wait."""
+"""Shared helpers for tests of subscriptions: short forms, and waiting consumers."""
 
 from __future__ import annotations
 

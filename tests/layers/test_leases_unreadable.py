@@ -9,7 +9,8 @@ import pytest
 from fdbqueue import CodecError, FormatError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layout import Position, pack
+from fdbqueue.layout import pack
+from fdbqueue.position import Position
 from tests.helpers.clock import Clock
 
 

@@ -1,4 +1,4 @@
-"""What priorities mean: AMQP's and JMS's, turned at the boundary, and plain levels."""
+"""Levels from priorities: those of AMQP and JMS, reversed at the boundary, and plain levels."""
 
 from __future__ import annotations
 

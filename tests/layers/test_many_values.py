@@ -1,4 +1,4 @@
-"""What is no iterable of values is refused by every verb that takes many, with the remedy, and no key is touched."""
+"""Every verb that takes many values refuses a value that is no iterable, with the remedy, and touches no key."""
 
 from __future__ import annotations
 

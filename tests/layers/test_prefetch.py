@@ -1,4 +1,4 @@
-"""Who takes items out alone knows what comes next, and what becomes of that when it is not so."""
+"""An uncontended process prefetches the next items. If the prediction is wrong, no item is lost or taken twice."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ from fdbqueue.items import INLINE_BYTES
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import Limit, SmartQueue, _batches, _scanning
 from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Replace
-from fdbqueue.layers.smart._messages import (
+from fdbqueue.layers.smart._messages import Messages
+from fdbqueue.layers.smart._types import (
     EVERYTHING,
     NOTHING,
     OWN_KEY,
     OWN_TYPE,
-    Messages,
     MessageType,
     Sees,
     keyed,

@@ -1,4 +1,4 @@
-"""What a limit drops: the item that was enqueued first among those that are least urgent, whichever limit it is."""
+"""A limit drops the oldest of the least urgent items, whichever limit it is."""
 
 from __future__ import annotations
 

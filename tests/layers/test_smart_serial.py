@@ -21,7 +21,7 @@ from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Lease
 from fdbqueue.layers.smart import Limit, SmartQueue
 from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Outcome, Replace
-from fdbqueue.layers.smart._messages import EVERYTHING, OWN_KEY, OWN_TYPE, MessageType, Sees, keyed
+from fdbqueue.layers.smart._types import EVERYTHING, OWN_KEY, OWN_TYPE, MessageType, Sees, keyed
 from tests.helpers.clock import Clock
 from tests.helpers.smart import smart_queue
 

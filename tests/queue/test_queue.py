@@ -12,7 +12,7 @@ from fdbqueue.engine import FDBError, Subspace, transactional
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.items import INLINE_BYTES, MAX_ITEM_BYTES
-from fdbqueue.layout import Position
+from fdbqueue.position import Position
 from tests.helpers.faults import FaultyDatabase
 
 

@@ -1,4 +1,4 @@
-"""What a job is made of: digests, the backlog, the record, the options."""
+"""The parts of a job: digests, the backlog, the record, the options."""
 
 from __future__ import annotations
 

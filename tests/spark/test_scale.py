@@ -1,4 +1,4 @@
-"""What the load of ten million rows is judged by."""
+"""The functions that judge the load of ten million rows."""
 
 from __future__ import annotations
 

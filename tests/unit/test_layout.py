@@ -16,7 +16,8 @@ from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers.smart._admitting import DEPENDENT_NAMES_BYTES
 from fdbqueue.layers.smart._index import deadline_parts
 from fdbqueue.layers.subscriptions._arguments import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
-from fdbqueue.layout import APPENDED_BYTES, DELAY, LEASE, MAX_KEY_BYTES, TTL, Layout, Name, Position, pack
+from fdbqueue.layout import APPENDED_BYTES, DELAY, LEASE, MAX_KEY_BYTES, TTL, Layout, Name, pack
+from fdbqueue.position import Position
 from fdbqueue.spark.keys import MAX_JOB_ID_BYTES, JobKeys
 
 indices = st.one_of(st.integers(0, 300), st.integers(0, 2**62))

@@ -1,4 +1,4 @@
-"""Who is told of which commits, however early the look at them comes."""
+"""Watches are told of the commits after their read, however early they begin."""
 
 from __future__ import annotations
 

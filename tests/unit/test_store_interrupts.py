@@ -1,4 +1,4 @@
-"""What an interrupt leaves behind, wherever it strikes the thread that commits for all: nothing lost, nobody stuck."""
+"""An interrupt at any line of the committing thread loses no commit and leaves no thread waiting."""
 
 from __future__ import annotations
 

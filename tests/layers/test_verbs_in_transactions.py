@@ -1,4 +1,4 @@
-"""Every public verb: given a transaction it composes, or it refuses it before any key is touched."""
+"""Every public verb takes part in a transaction that it is given, or refuses it before any key is touched."""
 
 from __future__ import annotations
 

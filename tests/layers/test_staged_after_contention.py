@@ -1,4 +1,4 @@
-"""Who has just met others: where it stands, what it sees, and at which version it begins."""
+"""A staged queue after contention: its place among requests, what it sees, and its read versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every layer given everything that a layer may be made of: it follows it, or names the remedy."""
+"""Every layer works on every object that a layer may be made of, or refuses it with the remedy."""
 
 from __future__ import annotations
 

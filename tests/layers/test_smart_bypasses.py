@@ -1,4 +1,4 @@
-"""A smart queue is entered by smart enqueues only; taking items out, and moving them, is as ever."""
+"""Only smart enqueues add items to a smart queue. Every layer can still take and move its items."""
 
 from __future__ import annotations
 

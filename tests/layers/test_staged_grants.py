@@ -1,4 +1,4 @@
-"""Who serves whom, what that costs, and what a lease that was granted or just taken needs no transaction for."""
+"""Calls that serve other requests: their order, their cost, and leases that need no further transaction."""
 
 from __future__ import annotations
 
