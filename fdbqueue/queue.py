@@ -33,7 +33,7 @@ from fdbqueue.engine.transactional import attempts, is_database, only_transactio
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.exclusive import keep_out
 from fdbqueue.groups import end_member, settle
-from fdbqueue.high_water_mark import Door, LastIndex
+from fdbqueue.high_water_mark import Entry, LastIndex
 from fdbqueue.indices import forget, reserve
 from fdbqueue.items import (
     Envelope,
@@ -234,8 +234,8 @@ class Queue(Generic[V]):
         more read and write per chunked payload.
         """
         check_limit(limit, "items to take")
-        portion = AdaptiveLimit(limit)
-        return (yield from self.transact(tr, lambda tr: self._dequeue(tr, portion.limit), on_retry=portion.note))
+        adaptive = AdaptiveLimit(limit)
+        return (yield from self.transact(tr, lambda tr: self._dequeue(tr, adaptive.limit), on_retry=adaptive.note))
 
     @verb
     def peek(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
@@ -357,19 +357,21 @@ class Queue(Generic[V]):
         """Run an idempotent `body` in the caller's transaction or, given a database, in a new one."""
         return attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
 
-    def next_index(self, tr: Transaction, wanted: int, *, order: str | None = None, door: Door = "plain") -> Steps[int]:
+    def next_index(
+        self, tr: Transaction, wanted: int, *, order: str | None = None, entry: Entry = "plain"
+    ) -> Steps[int]:
         """Reserve `wanted` indices in a caller's transaction. It reads the last index only once in a transaction.
 
         Args:
             order: the name of the order of the items that need the indices; None: this queue's own.
-            door: how the items enter the queue.
+            entry: how the items enter the queue.
 
         Raises:
             OrderError: the queue's items have another order.
             ChecksBypassed: the queue is smart, and the items do not pass through its checks.
         """
         only_transaction(tr, "Queue.next_index")
-        return reserve(tr, self.layout, wanted, order or self.order_name, door=door)
+        return reserve(tr, self.layout, wanted, order or self.order_name, entry=entry)
 
     def item(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item[V]]:
         """Decode an item's stored bytes, from any place. It reads the chunks of a large item.

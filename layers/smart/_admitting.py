@@ -110,7 +110,7 @@ class Admitting:
         """
         rank = self._queue.rank(new.message, terms.headers)
         stored = envelope(new.payload, terms.headers)
-        next_index = started(self._queue.next_index(tr, 1, door="smart"))
+        next_index = started(self._queue.next_index(tr, 1, entry="smart"))
         scan = Scan(tr, self._queue, self._index.spans(new.type, new.key), self._bounds, _remedy(new.type))
         asked_for_last = started(last_of(tr, self._layout)) if self._check_runner.wants_last else None
         asked_for_numbers = started(self._recipients.numbers(tr))

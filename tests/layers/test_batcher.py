@@ -281,5 +281,5 @@ def test_a_leader_that_is_cancelled_while_it_looks_leaves_no_watch() -> None:
 
     asyncio.run(session())
     calls.gate.keep()
-    wait_until(lambda: not calls.line.is_led())
+    wait_until(lambda: not calls.calls.is_led())
     assert calls.watch.cancelled

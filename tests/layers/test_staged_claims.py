@@ -360,7 +360,7 @@ def test_a_call_after_the_registration_joins_the_next_request(db: Any, queue: Qu
 
     def come() -> None:
         late.append(pool.submit(staged.dequeue, acting))
-        line = staged._state().turns(acting, 0).line
+        line = staged._state().coordinator(acting, 0).calls
         wait_until(lambda: len(line.waiting()) == 2)
 
     with ThreadPoolExecutor(1) as pool:

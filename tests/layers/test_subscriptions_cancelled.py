@@ -148,7 +148,7 @@ def test_a_call_that_is_cancelled_while_it_leaves_the_line_leaves_it(
     db: Any, subscriptions: Subscriptions, everything: Subscription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = HeldDatabase(db)
-    leave = Awaiting._leave_line
+    leave = Awaiting._leave_waiters
     leaving: list[Awaiting] = []
 
     def held_leave(self: Awaiting, tr: Any) -> Any:
@@ -156,7 +156,7 @@ def test_a_call_that_is_cancelled_while_it_leaves_the_line_leaves_it(
         leaving.append(self)
         return leave(self, tr)
 
-    monkeypatch.setattr(Awaiting, "_leave_line", held_leave)
+    monkeypatch.setattr(Awaiting, "_leave_waiters", held_leave)
     # Its time is over as soon as it stands in the line.
     monkeypatch.setattr(Awaiting, "_seconds_left", lambda self: 0.0 if self._request is not None else 100.0)
 

@@ -15,7 +15,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions._awaiting import Awaiting
 from fdbqueue.layers.subscriptions._cursor import Habit
-from fdbqueue.layers.subscriptions._waiters import WaitingLine
+from fdbqueue.layers.subscriptions._waiters import Waiters
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import of_color, stand_in_line, standing, started, waiting
 
@@ -73,7 +73,7 @@ def test_an_enqueue_skips_waiters_that_do_not_want_it_or_have_no_credit(db: Any,
 def dispatched(subscriptions: Subscriptions, db: Any) -> Any:
     """Look at what arrived for all in the line; return the transaction."""
     tr = db.create_transaction()
-    run(WaitingLine(subscriptions.leases.layout).dispatch(tr, subscriptions.leases.now_us(), Habit()))
+    run(Waiters(subscriptions.leases.layout).dispatch(tr, subscriptions.leases.now_us(), Habit()))
     return tr
 
 
@@ -185,7 +185,7 @@ def test_an_uncollected_delivery_returns_to_its_place(db: Any, space: Subspace) 
     leases = Leases(Queue(space, codec="str"), clock=lambda: now)
     subscriptions = Subscriptions(leases)
     everything = subscriptions.subscribe(db, "all")
-    line = WaitingLine(leases.layout)
+    line = Waiters(leases.layout)
     tr = db.create_transaction()
     line.register(tr, line.wish(b"dead", "all", leases.now_us()))
     tr.commit().wait()
@@ -243,7 +243,7 @@ def test_an_immediate_item_conflicts_with_its_consumer_that_leaves_the_line(
 ) -> None:
     subscriptions.subscribe(db, "all")
     stand_in_line(subscriptions, db, b"client", "all")
-    line = WaitingLine(subscriptions.leases.layout)
+    line = Waiters(subscriptions.leases.layout)
     pushing, leaving = db.create_transaction(), db.create_transaction()
     assert subscriptions.enqueue(pushing, "x", immediate=True) is not None
     [request] = run(line.first(leaving, limit=0))

@@ -27,7 +27,7 @@ def test_a_transaction_that_records_arrivals_does_not_trim(db: Any, space: Subsp
     tr = db.create_transaction()
     later_us = subscriptions.leases.now_us() + int(2 * LAG_SECONDS * 1e6)
     head = Cursor(queue.layout, "blue", now_us=later_us, habit=Habit())
-    run(head.prepare(tr, alone=True))
+    run(head.prepare(tr, fresh=True))
     if records:
         announce(tr, queue.layout, [(b"a packed position", b"a packed position")])
 
@@ -80,7 +80,7 @@ def test_trimming_notes_conflicts_with_no_other_subscription(
     fill(leases, db, "red", "blue")
     tr = db.create_transaction()
     head = Cursor(leases.layout, "red", now_us=leases.now_us(), habit=Habit())
-    run(head.prepare(tr, alone=True))
+    run(head.prepare(tr, fresh=True))
     assert run(head.finish(tr))
     assert tr.snapshot.get(leases.layout.trimmed_key).wait().present()
     assert blue.lease(db) is not None

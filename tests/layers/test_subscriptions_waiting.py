@@ -18,7 +18,7 @@ from fdbqueue.layers.common._waiting import Promise
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layers.subscriptions._waiters import WaitingLine
+from fdbqueue.layers.subscriptions._waiters import Waiters
 from fdbqueue.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
@@ -151,7 +151,7 @@ def test_one_enqueue_wakes_the_first_waiter_and_one_that_wants_it(db: Any, subsc
 def test_a_renewed_registration_does_not_make_later_waiters_look(db: Any, subscriptions: Subscriptions) -> None:
     async def session() -> None:
         everything, leases = subscriptions.subscribe(db, "all"), subscriptions.leases
-        line = WaitingLine(leases.layout)
+        line = Waiters(leases.layout)
         looks = 0
         take = everything._take
 
@@ -218,7 +218,7 @@ def test_a_long_waiting_call_renews_its_registration(db: Any, space: Subspace) -
     async def session() -> None:
         now = time.time()
         subscriptions = Subscriptions(Leases(Queue(space, codec="str"), clock=lambda: now))
-        line = WaitingLine(subscriptions.leases.layout)
+        line = Waiters(subscriptions.leases.layout)
 
         def expires_at_us() -> int:
             [own] = run(line.first(db.create_transaction(), limit=0))
