@@ -317,18 +317,22 @@ class Connection:
     async def _close(self) -> None:
         """Send the last lines, and wait for the client to close: a reset would overtake the last answer."""
         self._dialog.leave()
+        transport = self._writer.transport
+        too_slow = asyncio.get_running_loop().call_later(LINGER_SECONDS, transport.abort)
         try:
-            async with asyncio.timeout(LINGER_SECONDS):
-                await self._flush()
-                if self._writer.can_write_eof():
-                    self._writer.write_eof()
-                left = LINGER_BYTES
-                while left > 0 and (data := await self._reader.read(PIECE_BYTES)):
-                    left -= len(data)
-                self._writer.close()
+            await self._flush()
+            if self._writer.can_write_eof():
+                self._writer.write_eof()
+            left = LINGER_BYTES
+            while left > 0 and (data := await self._reader.read(PIECE_BYTES)):
+                left -= len(data)
+            self._writer.close()
+            if transport.get_write_buffer_size():  # the client has closed its side, and does not read
                 await self._writer.wait_closed()
-        except (OSError, asyncio.CancelledError):  # too slow, or lost already
-            self._writer.transport.abort()
+        except (OSError, asyncio.CancelledError):  # lost already, or the server stops
+            transport.abort()
+        finally:
+            too_slow.cancel()
 
 
 def _told(error: BaseException) -> str:
