@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from types import GeneratorType
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from fdbqueue.arguments import check_limit
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, pause, rows, run, run_async
 from fdbqueue.engine.transactional import attempts, is_database
@@ -81,7 +82,8 @@ class Pages:
         pace: the rests between pages.
 
     Raises:
-        ValueError: the limit is less than 0. TypeError: `tr` is neither a transaction nor a database.
+        ValueError: the limit is less than 0. TypeError: it is no integer, or `tr` is neither a transaction nor a
+            database.
     """
 
     def __init__(
@@ -94,8 +96,7 @@ class Pages:
         reverse: bool = False,
         pace: Pace | None = None,
     ) -> None:
-        if limit is not None and limit < 0:
-            raise ValueError(f"limit is how many items to look at, or None for all, not {limit}.")
+        check_limit(limit, "items to look at", least=0, optional=True)
         self._tr = tr
         self._begin = begin
         self._end = end

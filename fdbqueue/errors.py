@@ -91,6 +91,13 @@ class UploadLost(FdbQueueError):
     """
 
 
+class GroupError(FdbQueueError):
+    """A group takes no members, since there is none, or it is done or cancelled; or there is one of this name already.
+
+    Nothing was written.
+    """
+
+
 class SelectorError(FdbQueueError, ValueError):
     """A selector is not valid; nothing was changed.
 

@@ -13,6 +13,7 @@ The low halves add up, and the parts follow in the order notes, headers, blob, c
 so that they can be replaced without parsing the rest (docs/adr/0030). Only the envelope of an item with a blob has
 format version 2, so that older versions of the library refuse it and read all others.
 
+>>> from fdbqueue.items import Notes, envelope, notes_of, parse, with_notes
 >>> parse(envelope(b"hello", {"n": 1})).payload
 b'hello'
 >>> notes_of(with_notes(envelope(b"hello"), Notes(attempt=2))).attempt
@@ -25,7 +26,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, NamedTuple, NoReturn
+from typing import Any, Final, Generic, NamedTuple, NoReturn, cast
 
 import msgspec
 
@@ -348,6 +349,7 @@ def join_chunks(chunked: Chunked, chunks: list[bytes]) -> bytes:
 def check_values(values: object) -> None:
     """Raise TypeError unless `values` is an iterable of values. One value is not, and neither is a data frame.
 
+    >>> from fdbqueue.items import check_values
     >>> check_values("teapot")
     Traceback (most recent call last):
     TypeError: Values to enqueue are an iterable, such as a list, not one str. Give [value], or use `enqueue`.
@@ -379,8 +381,8 @@ _FRAMES = {
 
 
 def _pack_headers(headers: Mapping[str, Any]) -> bytes:
-    if not all(isinstance(name, str) for name in headers):
-        raise CodecError("Headers must be a mapping with str keys.")
+    if not isinstance(cast(object, headers), Mapping) or not all(isinstance(name, str) for name in headers):
+        raise CodecError(f"Headers are a mapping whose keys are str, not {headers!r}.")
     try:
         packed = _headers_encoder.encode(dict(headers))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

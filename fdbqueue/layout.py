@@ -15,6 +15,7 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("delay", index, random)`` | the envelope of an item that waits for its time or for another item | `layers/leases` |
 | ``("dead", index, random)`` | the envelope of a dead letter | `layers/leases` |
 | ``("timer", at_us, index, random, kind)`` | empty; the end of its lease, delay, life or outcome | `layers` |
+| ``("group", name, …)`` | a group: its record, members, counters and holds | `groups.py` |
 | ``("completion", index, random)`` | what became of the item, for its completion | `outcomes.py` |
 | ``("chunk", index, random, n)`` | the n-th piece of a payload over 90,000 bytes | enqueue |
 | ``(True,)`` | the high-water mark: indices up to it are not given again; and the queue's order | `layers` |
@@ -59,6 +60,8 @@ enqueue needs to know the order. (docs/adr/0060)
 
 An operation log has its own subspace, apart from its queue: ``(log, versionstamp)`` (`layers/oplog`).
 
+>>> from fdbqueue.layout import Layout, Position
+>>> from fdbqueue.lowlevel import fdb_tuple
 >>> layout = Layout("orders")
 >>> position = Position(7, b"random")
 >>> layout.item_key(position) == fdb_tuple.pack(("orders", 7, b"random"))
@@ -89,6 +92,9 @@ LEASE, DELAY, TTL, RESULT = "lease", "delay", "ttl", "result"
 """Kinds of timers: the lease, the delay or the time to live that ends at that time, or the outcome kept until then."""
 GO, DROP = "go", "drop"
 """Kinds of timers of held follow-ups, due at once: the item becomes available, or is removed."""
+GROUP, HOLD, SWEEP = "group", "hold", "sweep"
+"""Kinds of timers of groups, whose name stands in the place of an item's random part: an ended group is removed, a hold
+ends, the sweep of a cancelled group goes on."""
 TAKEN = b"\x00\x00"
 """Added to the key of a taken item, this ends the range that is cleared with the item.
 
@@ -122,6 +128,7 @@ class Position:
     def text(self) -> str:
         """The position as text: ``INDEX:RANDOM`` or ``RANK:INDEX:RANDOM``, the random part in hexadecimal.
 
+        >>> from fdbqueue import Position
         >>> Position(7, b"random").text, Position(7, b"random", rank=3).text
         ('7:72616e646f6d', '3:7:72616e646f6d')
         """
@@ -135,6 +142,7 @@ class Position:
         Raises:
             ValueError: it describes no position.
 
+        >>> from fdbqueue import Position
         >>> Position.parse("3:7:72616e646f6d")
         Position(rank=3, index=7, random=b'random')
         """
@@ -224,6 +232,7 @@ class Layout:
         "exclusive_all",
         "fetched",
         "grants",
+        "groups",
         "has_high_water_mark",
         "held",
         "high_water_mark_key",
@@ -259,6 +268,8 @@ class Layout:
     def __init__(self, name: Name) -> None:
         if not isinstance(name, str | bytes | tuple | Subspace):
             raise TypeError(f"A queue is named by a str, bytes, a tuple or a Subspace, not {type(name).__name__}.")
+        if isinstance(name, str | bytes) and not name:
+            raise ValueError(f"A queue needs a name, and {name!r} is empty.")
         self.space = name if isinstance(name, Subspace) else Subspace(name if isinstance(name, tuple) else (name,))
         self.prefix: bytes = self.space.key()
         if not self.prefix:
@@ -279,7 +290,8 @@ class Layout:
         self.high_water_mark_key: bytes = self.space.pack((True,))
         self.has_high_water_mark = False
         self.chunks = self.space["chunk"]
-        # This sorts before the requests: a staged dequeue reads the keys from the first request up to the items.
+        # These sort before the requests: a staged dequeue reads the keys from the first request up to the items.
+        self.groups = self.space["group"]
         self.completions = Place(self.space["completion"].key())
         self.blobs = self.space["blob"]
         self.uploads = self.space["upload"]["open"]

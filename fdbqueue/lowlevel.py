@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.appending import append_items, write_chunks
+from fdbqueue.arguments import check_borders, check_limit
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
 from fdbqueue.browse import Browser, Pace, Pages, pages
 from fdbqueue.bulk import COMMITS_IN_FLIGHT
@@ -31,6 +32,18 @@ from fdbqueue.engine.steps import Steps, finished, pause, rows, run, run_async, 
 from fdbqueue.engine.transactional import attempts, is_database, only_database, only_transaction
 from fdbqueue.errors import FormatError
 from fdbqueue.exclusive import keep_out, made_exclusive
+from fdbqueue.groups import (
+    GroupRecord,
+    begin_sweep,
+    count_members,
+    encode_group,
+    end_member,
+    group_keys,
+    group_record,
+    read_group,
+    read_member_counts,
+    settle,
+)
 from fdbqueue.high_water_mark import LastIndex, raise_high_water_mark, read_high_water_mark
 from fdbqueue.items import (
     BLOB_ID_BYTES,
@@ -61,9 +74,12 @@ from fdbqueue.layout import (
     DELAY,
     DROP,
     GO,
+    GROUP,
+    HOLD,
     LEASE,
     RANDOM_BYTES,
     RESULT,
+    SWEEP,
     TAKEN,
     TTL,
     Layout,
@@ -74,12 +90,13 @@ from fdbqueue.layout import (
     pack,
     rank_of,
 )
+from fdbqueue.lossless import refuse_if_changed
 from fdbqueue.order import MAX_RANK
 from fdbqueue.ordercheck import NoOrderCheck
-from fdbqueue.outcomes import HELD_US, MAX_RESULT_BYTES, encode_result, read_record
+from fdbqueue.outcomes import HELD_US, MAX_RESULT_BYTES, encode_result, pull, read_record
 from fdbqueue.outcomes import begin as begin_outcome
 from fdbqueue.outcomes import end as end_outcome
-from fdbqueue.outcomes import forget as forget_outcome
+from fdbqueue.outcomes import remove as remove_outcome
 from fdbqueue.outcomes import reopen as reopen_outcome
 from fdbqueue.payloads import clear_parts
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
@@ -95,7 +112,9 @@ __all__ = [
     "DELAY",
     "DROP",
     "GO",
+    "GROUP",
     "HELD_US",
+    "HOLD",
     "LEASE",
     "MAX_RANK",
     "MAX_RESULT_BYTES",
@@ -103,6 +122,7 @@ __all__ = [
     "NO_NOTES",
     "RANDOM_BYTES",
     "RESULT",
+    "SWEEP",
     "TAKEN",
     "TOO_MANY_WATCHES",
     "TRANSACTION_TIMED_OUT",
@@ -118,6 +138,7 @@ __all__ = [
     "FDBError",
     "FormatError",
     "Future",
+    "GroupRecord",
     "Item",
     "KeyValue",
     "LastIndex",
@@ -141,20 +162,27 @@ __all__ = [
     "arrivals_until",
     "attempts",
     "begin_outcome",
+    "begin_sweep",
     "blob_of",
+    "check_borders",
+    "check_limit",
     "check_queue",
     "check_values",
     "chunks_of",
     "clear_parts",
     "count",
     "count_levels",
+    "count_members",
+    "encode_group",
     "encode_result",
+    "end_member",
     "end_outcome",
     "envelope",
     "envelope_without_notes",
     "fdb_tuple",
     "finished",
-    "forget_outcome",
+    "group_keys",
+    "group_record",
     "has_notes",
     "has_parts",
     "headers_of",
@@ -176,17 +204,23 @@ __all__ = [
     "parse",
     "pause",
     "predicates",
+    "pull",
     "raise_high_water_mark",
     "rank_of",
     "read_counts",
+    "read_group",
     "read_high_water_mark",
     "read_level_counts",
+    "read_member_counts",
     "read_record",
     "read_stats",
+    "refuse_if_changed",
+    "remove_outcome",
     "reopen_outcome",
     "rows",
     "run",
     "run_async",
+    "settle",
     "size_of",
     "span_of",
     "started",

@@ -57,11 +57,19 @@ def rank_in(order: Order, value: Any, headers: Mapping[str, Any] | None) -> int:
     raise ValueError(f"A rank is an integer from 0 to {MAX_RANK:,}; the order {order.name!r} gave {given!r}.")
 
 
-def check_name(order: Order) -> None:
-    """Refuse an order whose name the queue can't store.
+def check_order(order: Order) -> None:
+    """Refuse what is no order, and an order whose name the queue can't store.
 
     Raises:
+        TypeError: it is a class, or has no `name` and `rank`.
         ValueError: the name is empty or too long.
     """
+    if isinstance(order, type):
+        raise TypeError(f"order is an object, not the class {order.__name__}: give order={order.__name__}().")
+    if not callable(getattr(order, "rank", None)) or not isinstance(getattr(order, "name", None), str):
+        raise TypeError(
+            f"order is an object with a name and rank(value, headers), such as EarliestDeadline(), not {order!r}."
+            " Leave it out for first in, first out."
+        )
     if not 1 <= len(order.name.encode()) <= MAX_NAME_BYTES:
         raise ValueError(f"The name of an order has 1 to {MAX_NAME_BYTES} bytes, not {order.name!r}.")

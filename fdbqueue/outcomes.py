@@ -99,6 +99,7 @@ def end(
     notes: Notes,
     counter: str,
     *,
+    how: str = "",
     result: bytes = b"",
     error: str = "",
     now_us: int | None = None,
@@ -106,12 +107,13 @@ def end(
     """Write the outcome of an item that leaves the queue or dies, and release or drop its follow-ups. All blind writes.
 
     Args:
-        counter: how it ends, by the counter of the queue that counts it.
+        counter: the counter of the queue that counts its end.
+        how: how it ends, if the counter does not say that.
         result: its encoded result, if it is done.
         error: why it ends, if it is not.
         now_us: the time in microseconds; None: the wall clock.
     """
-    how = DONE if counter == "dequeued" else counter
+    how = how or (DONE if counter == "dequeued" else counter)
     at_us = time.time_ns() // 1_000 if now_us is None else now_us
     if notes.keep_s and how != "purged":  # a purged item ended when it died
         until_us = at_us + notes.keep_s * 1_000_000
@@ -128,16 +130,17 @@ def reopen(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -> Step
     if notes.keep_s:
         stored = yield tr.get(layout.completions.key(packed))
         if stored.present():
-            forget(tr, layout, packed, read_record(bytes(stored)))
+            record = read_record(bytes(stored))
+            if record.how != PENDING:
+                remove(tr, layout, packed, record.until_us)
         begin(tr, layout, packed, notes)
 
 
-def forget(tr: Transaction, layout: Layout, packed: bytes, record: Record) -> None:
-    """Remove an item's outcome and its timer. A pending record stays."""
-    if record.how != PENDING:
-        tr.clear(layout.completions.key(packed))
-        tr.clear(layout.timer_key(record.until_us, packed, RESULT))
-        count(tr, layout, outcomes=-1)
+def remove(tr: Transaction, layout: Layout, packed: bytes, until_us: int) -> None:
+    """Remove an item's outcome and its timer. Blind writes."""
+    tr.clear(layout.completions.key(packed))
+    tr.clear(layout.timer_key(until_us, packed, RESULT))
+    count(tr, layout, outcomes=-1)
 
 
 def pull(tr: Transaction, follow_ups: tuple[tuple[bytes, bytes], ...], kind: str) -> None:

@@ -12,6 +12,7 @@ Source: FoundationDB's queue recipe (documentation, "Queues").
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.appending import append_items
+from fdbqueue.arguments import check_borders, check_limit
 from fdbqueue.batches import Encoding
 from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.bulk import BulkReport, enqueue_in_batches, enqueue_in_transaction
@@ -30,6 +32,7 @@ from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, is_database, only_transaction
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.exclusive import keep_out
+from fdbqueue.groups import end_member, settle
 from fdbqueue.high_water_mark import Door, LastIndex
 from fdbqueue.indices import forget, reserve
 from fdbqueue.items import (
@@ -47,7 +50,7 @@ from fdbqueue.items import (
 )
 from fdbqueue.layout import TAKEN, TTL, Layout, Name, Position, new_random
 from fdbqueue.once import Once
-from fdbqueue.order import Order, check_name, rank_in
+from fdbqueue.order import Order, check_order, rank_in
 from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.payloads import clear_parts
 from fdbqueue.stats import Stats, count, count_levels, read_stats
@@ -74,9 +77,10 @@ class Queue(Generic[V]):
 
     Raises:
         ValueError: the name is empty or too long for a key; there is no such codec; the order's name can't be kept.
-        TypeError: the codec is a class whose objects can't be stored, or no codec at all.
+        TypeError: the codec is a class whose objects can't be stored, or no codec at all; the order is no order.
 
     >>> import fdbqueue
+    >>> from fdbqueue import Queue
     >>> db = fdbqueue.open("memory:")
     >>> orders = Queue("orders", codec="json")
     >>> position = orders.enqueue(db, {"sku": 7})
@@ -102,7 +106,7 @@ class Queue(Generic[V]):
     def __init__(self: Queue[Any], name: Name, *, codec: str, order: Order | None = None) -> None: ...
     def __init__(self, name: Name, *, codec: str | type[V] | Codec[V] = "bytes", order: Order | None = None) -> None:
         if order is not None:
-            check_name(order)
+            check_order(order)
         self.layout = Layout(name)
         self.codec: Codec[V] = codec_named(codec)
         self.order = order
@@ -137,15 +141,17 @@ class Queue(Generic[V]):
         90,000 bytes of a large payload.
 
         >>> import fdbqueue
+        >>> from fdbqueue import Queue
         >>> with fdbqueue.open("memory:") as db:
         ...     Queue("q", codec="str").enqueue(db, "hello").index
         1
         """
+        own_transaction = is_database(tr)
         payload = self.encode(value)
         stored = envelope(payload, headers)
         chunks = chunks_of(payload)
         rank = self.rank(value, headers)
-        if is_database(tr):
+        if own_transaction:
             body = partial(self._enqueue, stored=stored, chunks=chunks, rank=rank, random=new_random())
             return (yield from self._once.transact(cast(Database, tr), body))
         return (yield from self._enqueue_next(cast(Transaction, tr), stored, chunks, rank))
@@ -175,8 +181,9 @@ class Queue(Generic[V]):
 
         *Conflicts:* none. *Cost:* one read and about 1,000 writes per transaction; memory for the batches under way.
         """
+        own_transactions = is_database(tr)
         check_values(values)
-        if is_database(tr):
+        if own_transactions:
             return (
                 yield from enqueue_in_batches(cast(Database, tr), self.layout, self._once, self._encoding(), values)
             )
@@ -198,6 +205,7 @@ class Queue(Generic[V]):
         before it. *Cost:* one read, two writes; one more read and write for a chunked payload.
 
         >>> import fdbqueue
+        >>> from fdbqueue import Queue
         >>> with fdbqueue.open("memory:") as db:
         ...     Queue("q").dequeue(db) is None
         True
@@ -223,8 +231,7 @@ class Queue(Generic[V]):
         *Conflicts:* as `dequeue`; not with enqueues behind the last taken item. *Cost:* one range read, two writes; one
         more read and write per chunked payload.
         """
-        if limit < 1:
-            raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
+        check_limit(limit, "items to take")
         portion = AdaptiveLimit(limit)
         return (yield from self.transact(tr, lambda tr: self._dequeue(tr, portion.limit), on_retry=portion.note))
 
@@ -274,9 +281,7 @@ class Queue(Generic[V]):
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one read per page of up to 1,000 items; memory for a page.
         """
-        for border in (after, before):
-            if border is not None and not isinstance(border, Position):
-                raise TypeError(f"What to look after or before is an item's Position, not {border!r}.")
+        check_borders(after, before)
         begin = self.layout.begin if after is None else self.layout.item_key(after) + b"\x00"
         end = self.layout.end if before is None else self.layout.item_key(before)
         found = Pages(tr, begin, end, limit=limit, reverse=reverse, pace=Pace(duty_cycle))
@@ -398,8 +403,9 @@ class Queue(Generic[V]):
             item = yield from self._item(tr, row)
             self.check_dequeue(item.position, row.value)
             items.append(item)
-        for row in found:
-            self._clear_dependent(tr, row)
+        groups = {group for row in found if (group := self._clear_dependent(tr, row))}
+        for group in sorted(groups):
+            yield from settle(tr, self.layout, group, time.time_ns() // 1_000)
         tr.clear_range(found[0].key, found[-1].key + TAKEN)
         count(tr, self.layout, dequeued=len(items))
         if items[-1].position.rank is not None:
@@ -466,18 +472,22 @@ class Queue(Generic[V]):
             tr.add_read_conflict_range(begin, found[-1].key + b"\x00" if found else end)
         return (yield from self.take_rows(tr, found)) if found else []
 
-    def _clear_dependent(self, tr: Transaction, row: KeyValue) -> None:
-        """Clear the dependent keys of an item that is taken out."""
+    def _clear_dependent(self, tr: Transaction, row: KeyValue) -> str:
+        """Clear the dependent keys of an item that is taken out. Return its group, "" for none."""
         if has_parts(row.value):
             clear_parts(tr, self.layout, self.layout.available.packed(row.key), row.value)
         if has_notes(row.value):
             notes, packed = notes_of(row.value), self.layout.available.packed(row.key)
             if notes.is_tracked:
                 end_outcome(tr, self.layout, packed, notes, "dequeued")
+                if notes.group:
+                    end_member(tr, self.layout, packed, notes, "available", "done")
             if notes.ttl_at_us:
                 tr.clear(self.layout.timer_key(notes.ttl_at_us, packed, TTL))
             for key in self.layout.dependent_keys(notes.beside, packed):
                 tr.clear(key)
+            return notes.group
+        return ""
 
     def _first(self, tr: Transaction) -> Steps[Item[V] | None]:
         found = yield from rows(tr, self.layout.begin, self.layout.end, limit=1)
@@ -507,8 +517,9 @@ class Queue(Generic[V]):
         try:
             return Item(position, self.codec.decode(payload), opened.headers)
         except CODEC_ERRORS as error:
+            reason = str(error).rstrip(".")
             raise CodecError(
-                f"The item {position.text} of {self!r} does not decode and was left there: {error}. With the codec"
+                f"The item {position.text} of {self!r} does not decode and was left there: {reason}. With the codec"
                 " 'bytes' it can be looked at and taken out."
             ) from error
 

@@ -1,5 +1,6 @@
 """Verbs: methods written once as steps. A caller can block on a verb or await it.
 
+>>> from fdbqueue.lowlevel import verb
 >>> from fdbqueue.engine.steps import Steps
 >>> class Greeter:
 ...     @verb
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
@@ -46,7 +47,11 @@ class _AwaitableForm:
         steps = verb.steps
 
         async def aio(*args: P.args, **kwargs: P.kwargs) -> T:
-            return await run_async(steps(*args, **kwargs))
+            try:
+                begun = steps(*args, **kwargs)
+            except TypeError as error:
+                raise _explained(error, steps, kwargs) from None
+            return await run_async(begun)
 
         method = cast(MethodType, steps)
         aio.__doc__ = method.__doc__
@@ -69,7 +74,11 @@ class BoundVerb(Generic[P, T]):
         """The verb as steps, for use inside another verb: ``yield from queue.dequeue.steps(tr)``."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run(self.steps(*args, **kwargs))
+        try:
+            begun = self.steps(*args, **kwargs)
+        except TypeError as error:
+            raise _explained(error, self.steps, kwargs) from None
+        return run(begun)
 
     def __get__(self, instance: object, owner: type | None = None) -> BoundVerb[P, T]:
         # `pydoc` shows signatures of functions, of methods, and only of those other descriptors that have `__get__`.
@@ -100,6 +109,10 @@ class BoundVerb(Generic[P, T]):
             return getattr(self.steps, name)
 
 
+# Notebooks would show the signature of this method below that of the verb. They show none if `inspect` finds none.
+vars(BoundVerb)["__call__"].__signature__ = False
+
+
 class Verb(Generic[S, P, T]):
     """The descriptor behind `verb`."""
 
@@ -126,6 +139,41 @@ class Verb(Generic[S, P, T]):
 def verb(steps: Callable[Concatenate[S, P], Steps[T]]) -> Verb[S, P, T]:
     """Turn a method that is a generator of steps into a verb."""
     return Verb(steps)
+
+
+_ELSEWHERE = {
+    "enqueue": {
+        **dict.fromkeys(("delay", "at", "ttl", "headers"), "Leases(queue).{verb}"),
+        "priority": "PriorityQueue(queue).{verb}",
+        "immediate": "Subscriptions(queue).enqueue",
+    },
+    "dequeue": {
+        "timeout": "StagedQueue(queue).{verb}",
+        "limit": "dequeue_many",
+        **dict.fromkeys(("duration", "consumer"), "Leases(queue).lease"),
+    },
+    "lease": {"timeout": "StagedQueue(queue).{verb}", "limit": "lease_many"},
+    "fetch": {"limit": "fetch_many"},
+}
+"""Parameters of verbs, and the layer's verb that has them."""
+
+
+def _explained(error: TypeError, steps: Callable[..., Any], given: Mapping[str, Any]) -> TypeError:
+    """Return the error of a call with an argument that the verb does not have. Its message names the verb that has it.
+
+    `steps` is a generator function, so a TypeError that calling it raises is about the arguments.
+    """
+    method = cast(MethodType, steps)
+    verb = method.__name__
+    parameters = inspect.signature(method).parameters
+    for name in given:
+        elsewhere = _ELSEWHERE.get(verb.removesuffix("_many"), {}).get(name)
+        if name not in parameters and elsewhere is not None:
+            return TypeError(
+                f"{method.__qualname__}() got an unexpected keyword argument {name!r}: {elsewhere.format(verb=verb)}"
+                " has it."
+            )
+    return error
 
 
 def _signature(steps: Callable[..., Any]) -> inspect.Signature:

@@ -14,12 +14,13 @@ The public classes are here too, so one import is enough. Their modules are load
 `smart`            compare a new item with the queued ones, in the enqueueing transaction
 `results`          wait for an item's result; let other items follow it
 `blobs`            items of up to 2 GiB, written and read as files
+`groups`           wait for all items of a group; let one item follow them; cancel the rest
 `oplog`            log every change to a queue
 =================  ====================================================================================
 
 A layer keeps all its keys under the queue's own subspace. Each layer is a folder: its ``__init__`` has the recipe and
 the public names, and a name that begins with an underscore is internal. `common` has parts that several layers use.
-Imports go one way: leases <- common <- staged <- priority, results, sessions, smart, subscriptions <- blobs,
+Imports go one way: leases <- common <- staged <- priority, groups, results, sessions, smart, subscriptions <- blobs,
 consumer.
 
 The folder is at the top of the repository. ``fdbqueue/layers`` is a symbolic link to it, and `fdbqueue.layers` is its
@@ -34,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .blobs import Blob, BlobReader, Blobs, BlobWriter
     from .consumer import ACKED, Consumer, ConsumerReport, Snooze, Watchdog
+    from .groups import Group, Groups, GroupStats
     from .leases import DeadLetters, Disposition, Lease, LeaseHandle, Leases, constant, exponential, immediately
     from .oplog import OperationLog
     from .priority import AmqpLevels, EarliestDeadline, Levels, PriorityQueue
@@ -78,6 +80,9 @@ _ROOMS = {
     "EarliestDeadline": "priority",
     "Disposition": "leases",
     "FollowUp": "results",
+    "Group": "groups",
+    "GroupStats": "groups",
+    "Groups": "groups",
     "Lease": "leases",
     "LeaseHandle": "leases",
     "Leases": "leases",
@@ -139,6 +144,9 @@ __all__ = [
     "Done",
     "EarliestDeadline",
     "FollowUp",
+    "Group",
+    "GroupStats",
+    "Groups",
     "Lease",
     "LeaseHandle",
     "Leases",

@@ -131,7 +131,7 @@ class AgentWatchdog:
             are given back.
         backoff: the wait before the next command after so many failures in a row; see `fdbqueue.layers.leases`. Items
             wait by the policy of the leases.
-        name: the consumer's name in its leases; host name and process id by default.
+        consumer: the consumer's name in its leases; host name and process id by default.
         signals: whether blocking `run` and `drain` stop at SIGTERM and SIGINT, as for a `Consumer`.
         on_event: called with each `AgentEvent`. Its exceptions are logged.
 
@@ -158,7 +158,7 @@ class AgentWatchdog:
         lock: float = 30.0,
         grace: float = 30.0,
         backoff: Backoff = RESTART,
-        name: str | None = None,
+        consumer: str | None = None,
         signals: bool = True,
         on_event: Callable[[AgentEvent], object] | None = None,
     ) -> None:
@@ -183,7 +183,7 @@ class AgentWatchdog:
             duration=min(max(lock, TERM_SECONDS), LEASE_SECONDS),
             prefetch=0,
             grace=grace,
-            name=name,
+            consumer=consumer,
             signals=signals,
         )
         own = self._consumer.source

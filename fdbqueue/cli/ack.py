@@ -43,6 +43,8 @@ def ack(queue: QueueName, handles: Handles = None, url: Url = None) -> None:
             if acked:
                 typer.echo(f"{acked:,} items were acked before.", err=True)
             raise
+    if not taken:
+        typer.echo("Standard input had no handles of leases: nothing was acked.", err=True)
     say(f"{acked:,} items acked")
     if acked < taken:
         raise typer.Exit(errors.LOST)

@@ -22,7 +22,7 @@ from fdbqueue.layers.subscriptions._check import check_subscriptions
 from fdbqueue.layout import Layout
 
 LOOKED_AT = (
-    *("items", "order", "chunks", "counters", "timers", "requests", "grants", "subscriptions"),
+    *("items", "order", "chunks", "counters", "timers", "outcomes", "groups", "requests", "grants", "subscriptions"),
     "dependent keys",
 )
 MESSAGES, JOBS = "messages of a smart queue", "records of Spark's jobs"

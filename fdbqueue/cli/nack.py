@@ -61,6 +61,8 @@ def nack(
             if fates.total():
                 typer.echo(f"{fates.total():,} items were given back before.", err=True)
             raise
+    if not taken:
+        typer.echo("Standard input had no handles of leases: nothing was given back.", err=True)
     say(f"{fates.total():,} items given back" + "".join(f", {number:,} {fate}" for fate, number in fates.items()))
     if fates.total() < taken:
         raise typer.Exit(errors.LOST)

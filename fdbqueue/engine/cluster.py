@@ -52,15 +52,17 @@ class ClusterDatabase:
         self._cluster_file = cluster_file
         self._raw: Any = None
         self._pid = 0
+        self._closed = False
 
     def create_transaction(self) -> Any:
         """Return a new transaction of the binding."""
         return self._database().create_transaction()
 
     def close(self) -> None:
-        """Drop the connection; the next use connects again. The binding itself stays loaded."""
+        """Close this database object: every later use raises ClusterError. The binding itself stays loaded."""
         self._raw = None
         self._pid = 0
+        self._closed = True
 
     def __enter__(self) -> ClusterDatabase:
         return self
@@ -92,6 +94,8 @@ class ClusterDatabase:
         if self._pid == os.getpid():
             return self._raw
         with _lock:
+            if self._closed:
+                raise ClusterError(f"{self!r} was closed. Call fdbqueue.open again for another one.")
             if self._pid != os.getpid():
                 path = _find_cluster_file(self._cluster_file)
                 raw = _open(path)

@@ -96,6 +96,7 @@ _RETRYABLE_NOT_COMMITTED = frozenset({1020, 1007, 1009, 1038, 1078, 1042, 1051, 
 class FDBError(Exception):
     """A FoundationDB error: `code` is its number, `description` its meaning.
 
+    >>> from fdbqueue import FDBError
     >>> FDBError(1020)
     FDBError(1020)
     >>> str(FDBError(1007))

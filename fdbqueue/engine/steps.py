@@ -94,6 +94,8 @@ async def aio(future: Future[T]) -> T:
     A range has no future, because iteration reads it. Use ``await asyncio.to_thread(list, tr[begin:end])``.
 
     >>> import fdbqueue
+    >>> import asyncio
+    >>> from fdbqueue import aio
     >>> with fdbqueue.open("memory:") as db:
     ...     tr = db.create_transaction()
     ...     value = asyncio.run(aio(tr[b"stock"]))

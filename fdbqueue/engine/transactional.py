@@ -36,8 +36,8 @@ def is_database(tr_or_db: object) -> bool:
     if _is_snapshot(tr_or_db):
         raise TypeError("A transaction was expected, not its snapshot: give the transaction itself.")
     raise TypeError(
-        f"A database or a transaction was expected, not {type(tr_or_db).__name__}: give what fdbqueue.open returned, or"
-        " the transaction that your function was given."
+        f"A database or a transaction was expected, not {type(tr_or_db).__name__}: the first argument is what"
+        " fdbqueue.open returned, or the transaction that your function was given."
     )
 
 
@@ -117,6 +117,7 @@ def transactional(func: Any = None, /, *, parameter: str = "tr") -> Any:
     than once, also after a commit whose outcome is unknown.
 
     >>> import fdbqueue
+    >>> from fdbqueue import transactional
     >>> @transactional
     ... def count_up(tr, key):
     ...     tr.add(key, (1).to_bytes(8, "little"))

@@ -89,7 +89,8 @@ def open(url: str | None = None) -> Database:
         TypeError: `url` is no string.
         StorageError: the folder can't be used; the message says why.
 
-    >>> with open("memory:") as db:
+    >>> import fdbqueue
+    >>> with fdbqueue.open("memory:") as db:
     ...     db[b"hello"] = b"world"
     ...     bytes(db[b"hello"])
     b'world'

@@ -16,6 +16,8 @@ from fdbqueue.spark.options import Options
 from fdbqueue.spark.rows import Rows
 
 _pack = msgspec.msgpack.Encoder().encode
+# A column has one type for all rows, so that a timestamp may be stored as text. The codecs refuse that for a value.
+_ENCODERS = {"json": msgspec.json.Encoder().encode, "msgpack": _pack}
 
 
 class Columns:
@@ -29,7 +31,7 @@ class Columns:
     def __init__(self, options: Options, names: list[str]) -> None:
         self._options = options
         self._names = names
-        self._encode: Callable[[Any], bytes] = codec_named(options.codec).encode
+        self._encode: Callable[[Any], bytes] = _ENCODERS.get(options.codec) or codec_named(options.codec).encode
         self._payloads = self._payload_reader()
 
     def rows(self, batch: pa.RecordBatch) -> tuple[Rows, int]:

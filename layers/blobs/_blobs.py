@@ -60,7 +60,7 @@ class Blobs(Generic[V]):
         ValueError: `lease` is not over 0.
 
     >>> import fdbqueue, shutil
-    >>> from fdbqueue.layers import Leases
+    >>> from fdbqueue.layers import Blobs, Leases
     >>> db = fdbqueue.open("memory:")
     >>> films = Leases(fdbqueue.Queue("films", codec="str"))
     >>> blobs = Blobs(films)

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Any, Generic, Protocol
 
-from fdbqueue import Queue
-from fdbqueue.lowlevel import V
+from fdbqueue import Item, Position, Queue
+from fdbqueue.lowlevel import Browser, Database, Steps, Transaction, V, verb
 
 from ..leases._done import takes_transactions
 from ..leases._head import Head
@@ -28,6 +28,36 @@ class QueueWithLeases(Generic[V]):
     """A kind of queue. Other layers take its `leases` when they are given it."""
 
     leases: Leases[V]
+
+    @verb
+    def peek(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
+        """Return the first item without taking it, as `Queue.peek`."""
+        return (yield from self.leases.queue.peek.steps(tr))
+
+    @verb
+    def is_empty(self, tr: Transaction | Database) -> Steps[bool]:
+        """Return whether there is no available item, as `Queue.is_empty`."""
+        return (yield from self.leases.queue.is_empty.steps(tr))
+
+    def browse(
+        self,
+        tr: Transaction | Database,
+        *,
+        after: Position | None = None,
+        before: Position | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        duty_cycle: float = 1.0,
+    ) -> Browser[Item[V]]:
+        """Iterate over the available items in order without taking them, as `Queue.browse`."""
+        return self.leases.queue.browse(
+            tr, after=after, before=before, limit=limit, reverse=reverse, duty_cycle=duty_cycle
+        )
+
+    @verb
+    def clear(self, tr: Transaction | Database) -> Steps[None]:
+        """Remove all items and everything else that the queue owns, as `Queue.clear`."""
+        yield from self.leases.queue.clear.steps(tr)
 
 
 class Enqueues(Protocol):

@@ -11,16 +11,18 @@ import contextlib
 import inspect
 import threading
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
+
+from fdbqueue.lowlevel import V
 
 from ..leases._lease import Lease
 from ..leases._times import not_negative
 
 T = TypeVar("T")
-Handler: TypeAlias = Callable[[Lease], Any]
+Handler: TypeAlias = Callable[[Lease[V]], Any]
 """Processes one item. Its return value is ignored, except `ACKED`. An exception is the attempt's error."""
 
 
@@ -129,6 +131,30 @@ def in_context(context: Context, coroutine: Coroutine[Any, Any, T]) -> Generator
     except StopIteration as stop:
         result: T = stop.value
         return result
+
+
+async def within(seconds: float, handling: Awaitable[Any]) -> Any:
+    """Await a handler's result for so many seconds.
+
+    Raises:
+        TimeoutError: the time is over; the handler was cancelled.
+    """
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await handling
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise TimeoutError(f"the handler took longer than its {seconds} s") from error
+
+
+def error_text(error: BaseException) -> str:
+    """Return the text of a handler's error, with the name of its type."""
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"
+    except Exception:  # noqa: BLE001 - an error that can't say what it is must not end the consumer
+        return kind
 
 
 def not_awaited(function: Callable[[Any], object] | None, name: str) -> None:

@@ -10,6 +10,7 @@ distinct. By rule "min-priority-levels" 0 and 9 always are distinct, with two le
 3.4.10: there are ten priorities, and 4 is the default. 0 to 4 are gradations of normal and 5 to 9 of expedited
 priority.
 
+>>> from fdbqueue.layers import AmqpLevels, Levels
 >>> [AmqpLevels(3).rank_of(priority) for priority in range(10)]
 [2, 2, 2, 2, 1, 0, 0, 0, 0, 0]
 >>> [Levels(3).rank_of(priority) for priority in range(3)]
@@ -38,11 +39,17 @@ class Levels:
         count: the number of levels, 1 to 256.
         default: the priority of an item without one; the last by default.
         of: returns the priority of a value, for items without the header.
+
+    Raises:
+        TypeError, ValueError: an argument is none of these.
     """
 
     def __init__(self, count: int = 10, *, default: int | None = None, of: Callable[[Any], int] | None = None) -> None:
+        _check_count(count)
         if not 1 <= count <= MAX_LEVELS:
             raise ValueError(f"A priority queue has 1 to {MAX_LEVELS} levels, not {count}.")
+        if of is not None and not callable(of):
+            raise TypeError(f"of is a function from a value to its priority, not {of!r}.")
         self.count = count
         self._of = of
         self._default = self.rank_of(count - 1 if default is None else default)
@@ -86,6 +93,7 @@ class AmqpLevels(Levels):
     def __init__(
         self, count: int = AMQP_PRIORITIES, *, default: int = AMQP_DEFAULT, of: Callable[[Any], int] | None = None
     ) -> None:
+        _check_count(count)
         if not 1 <= count <= AMQP_PRIORITIES:
             raise ValueError(f"AMQP tells 1 to {AMQP_PRIORITIES} priorities apart, not {count}.")
         self._highest = 4 + count // 2
@@ -132,6 +140,11 @@ def levels_named(name: str) -> Levels | None:
     if not count.isdecimal():
         return None
     return AmqpLevels(int(count)) if kind == "amqp" else Levels(int(count)) if kind == "levels" else None
+
+
+def _check_count(count: object) -> None:
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(f"count is the number of levels, an integer, not {count!r}.")
 
 
 def _checked(priority: Any, count: int) -> int:

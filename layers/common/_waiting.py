@@ -6,7 +6,9 @@ All functions serve threads and event loops alike, as the futures of `fdbqueue.e
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -90,6 +92,59 @@ class Stop:
                 yield from alarmed([*alarms, promise], seconds)
         finally:
             self._resting.discard(promise)
+
+
+def long_wait(name: str) -> Steps[None]:
+    """Warn if the caller is about to block an event loop that runs in its thread: nothing else in the loop goes on.
+
+    An awaited call is not warned of. The warning is about the caller's line.
+
+    Args:
+        name: the verb's name, for the message, as "StagedQueue.dequeue".
+    """
+    yield _LongWait(name)
+
+
+class _LongWait:
+    """A future that is ready, and knows whether it is awaited: only a loop asks `is_ready` before it waits."""
+
+    __slots__ = ("_awaited", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._awaited = False
+
+    def is_ready(self) -> bool:
+        self._awaited = True
+        return True
+
+    def wait(self) -> None:
+        if self._awaited or not loop_runs():
+            return
+        verb = self._name.partition(".")[2]
+        level, frame = 1, sys._getframe()
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("fdbqueue."):
+            level, frame = level + 1, frame.f_back
+        warnings.warn(
+            f"{self._name} blocks the event loop that runs in this thread until it returns. Await its other form:"
+            f" await ….{verb}.aio(db, …).",
+            RuntimeWarning,
+            stacklevel=level,
+        )
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        callback(self)
+
+    def cancel(self) -> None:
+        """Do nothing: nothing is under way."""
+
+
+def loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def first_of(futures: Iterable[Future[Any]], seconds: float | None) -> Steps[None]:

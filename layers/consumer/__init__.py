@@ -16,6 +16,9 @@ Guarantees
     even while a handler blocks the event loop. So a duration of seconds is enough for work of hours. A lost lease is
     logged as a warning. A consumer does not reclaim leases that it holds itself: it extends them, even expired ones.
 
+    If the leases have no back-off, an item waits longer after each of its failures. Otherwise a handler that always
+    fails would run in a busy loop.
+
     After `stop`, a signal or a cancellation, no handler begins. Leased items that were not begun go back to their
     places at once, and running handlers get some seconds to end. A second signal or cancellation ends the run at once,
     and leaves no task behind. An exclusive subscription stays the consumer's own while it runs.

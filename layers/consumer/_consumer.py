@@ -9,15 +9,15 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, cast
 
-from fdbqueue.lowlevel import Database, Steps, only_database, verb
+from fdbqueue.lowlevel import Database, Steps, V, only_database, verb
 
 from ..common._composing import QueueWithLeases, given_leases
 from ..common._handlers import Handler
-from ..leases._lease import Lease
 from ..leases._leases import Leases
 from ..leases._times import not_negative, positive
+from ..sessions._lease import SessionLease
 from ..sessions._sessions import Sessions
 from ..subscriptions._subscription import Subscription
 from ._entrance import Beside, at_signals, in_event_loop
@@ -25,16 +25,15 @@ from ._run import Run
 from ._session_run import SessionRun
 from ._terms import ConsumerReport, Terms
 
-L = TypeVar("L", bound=Lease)
-"""The type of the leases that a handler takes: a `SessionLease` if the source is `Sessions`."""
 
-
-class Consumer:
+class Consumer(Generic[V]):
     """Runs a handler for the items of a queue.
 
     Args:
         source: leases items for the consumer: `Leases`, with their policy for failures; a layer that has leases, such
-            as a `PriorityQueue`; a `Subscription`, on its credit; or `Sessions`, several of them side by side.
+            as a `PriorityQueue`; a `Subscription`, on its credit; or `Sessions`, several of them side by side. If the
+            leases have no `backoff`, failed items wait 1 second before their second attempt, then 2, 4 and so on, up to
+            an hour.
         handler: called with each lease. A coroutine function is awaited. Any other function runs in a thread. If it
             returns an awaitable, that is awaited. `Snooze` puts the item off; any other exception fails the attempt.
         concurrency: how many handlers run at once.
@@ -44,7 +43,7 @@ class Consumer:
         grace: how many seconds running handlers have to end after `stop`.
         handler_timeout: the number of seconds after which a handler's attempt fails; None: never. A coroutine is then
             cancelled. A thread runs on until its function returns, and its lease is given back.
-        name: the consumer's name in its leases; host name and process id by default.
+        consumer: the consumer's name in its leases, for monitoring; host name and process id by default.
         signals: whether blocking `run` and `drain` stop at SIGTERM and SIGINT. They do so in the main thread only, and
             restore the former handlers. In an event loop a consumer touches no signal handler.
 
@@ -54,6 +53,7 @@ class Consumer:
             await serve()
 
     >>> import fdbqueue
+    >>> from fdbqueue.layers import Consumer, Leases
     >>> db = fdbqueue.open("memory:")
     >>> leases = Leases(fdbqueue.Queue("numbers", codec="json"))
     >>> report = leases.enqueue_many(db, range(100))
@@ -66,15 +66,15 @@ class Consumer:
 
     def __init__(
         self,
-        source: Leases | QueueWithLeases | Subscription | Sessions,
-        handler: Callable[[L], Any],
+        source: Leases[V] | QueueWithLeases[V] | Subscription[V] | Sessions[V],
+        handler: Handler[V] | Callable[[SessionLease[V]], Any],
         *,
         concurrency: int = 16,
         duration: float = 30.0,
         prefetch: int | None = None,
         grace: float = 30.0,
         handler_timeout: float | None = None,
-        name: str | None = None,
+        consumer: str | None = None,
         signals: bool = True,
     ) -> None:
         _check_count(concurrency, 1, "concurrency is how many handlers run at once")
@@ -84,8 +84,8 @@ class Consumer:
         not_negative(grace, "grace")
         if handler_timeout is not None:
             positive(handler_timeout, "handler_timeout")
-        if name is not None and not isinstance(name, str):
-            raise TypeError(f"name is a text, not {name!r}.")
+        if consumer is not None and not isinstance(consumer, str):
+            raise TypeError(f"consumer is a text, the name in its leases, not {consumer!r}.")
         if not isinstance(source, Subscription | Sessions):
             source = given_leases(source, "Consumer", "or a Subscription, or Sessions")
         if not callable(handler):
@@ -95,7 +95,8 @@ class Consumer:
         self.handler: Handler = cast(Handler, handler)
         self.report = ConsumerReport()
         ahead = concurrency if prefetch is None else prefetch
-        self._terms = Terms(concurrency, concurrency + ahead, duration, grace, handler_timeout, name, until_empty=False)
+        capacity = concurrency + ahead
+        self._terms = Terms(concurrency, capacity, duration, grace, handler_timeout, consumer, until_empty=False)
         self._signals = signals
         self._run: Run | None = None
         self._stopped = False
@@ -126,7 +127,15 @@ class Consumer:
 
     @verb
     def drain(self, db: Database) -> Steps[ConsumerReport]:
-        """Handle items until none is available, otherwise like `run`. Delayed items stay.
+        """Handle items until none is available, otherwise like `run`.
+
+        Delayed items stay, and so do items that another consumer holds: those of a process that was killed come back
+        when its leases end. A failed item is tried again in the same call only if it becomes available meanwhile.
+        Without `max_attempts` it waits at least a second, also if the back-off is shorter: the call ends although the
+        handler always fails. If a signal or `stop` ended the call, the report has `stopped`.
+
+        Args:
+            db: a database.
 
         Raises:
             TimeoutError: all handlers hang in threads beyond `handler_timeout`, and none returned within the grace.
@@ -178,6 +187,7 @@ class Consumer:
         )
         if self._run is not None:
             raise RuntimeError(f"{self!r} is running already; make another one.")
+        self.report.stopped = False
         self._run = current = self._new_run(db, terms)
         started = time.monotonic()
         try:

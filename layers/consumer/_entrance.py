@@ -15,6 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from fdbqueue.lowlevel import Steps
 
+from ..common._waiting import loop_runs
+
 T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, T]]
 
@@ -60,7 +62,7 @@ class _InEventLoop(Generic[T]):
     def wait(self) -> T:
         if self._task is not None:
             return self._task.result()
-        if _loop_runs():
+        if loop_runs():
             raise RuntimeError(
                 f"{self._name} would block the running event loop of this thread: await {self._name}.aio(db)."
             )
@@ -82,14 +84,6 @@ class _InEventLoop(Generic[T]):
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
-
-
-def _loop_runs() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from copy import copy
 from functools import partial
@@ -16,7 +16,8 @@ from typing import Any
 from fdbqueue import LeaseLost, Position
 from fdbqueue.lowlevel import TRANSACTION_TIMED_OUT, Database, FDBError, run, run_async
 
-from ..common._handlers import ACKED, Handler, Snooze, Threads, in_context, is_async
+from ..common._handlers import ACKED, Handler, Snooze, Threads, error_text, in_context, is_async, within
+from ..leases._backoff import exponential
 from ..leases._done import Done
 from ..leases._lease import Disposition, Lease
 from ..leases._leases import Leases
@@ -26,6 +27,9 @@ from ._background import Background
 from ._holds import BATCH_ITEMS, Hold, all_acked, all_not_lost
 from ._terms import ConsumerReport, Terms
 
+DEFAULT_BACKOFF = exponential(jitter=0.1)
+"""The waits of failed items if their leases have no back-off. Without a wait, a failing handler would run in a busy
+loop."""
 GIVE_BACK_SECONDS = 5.0
 """How long to wait, before the end, for a database that doesn't answer or a handler that was cancelled."""
 
@@ -45,10 +49,10 @@ class Run:
         if isinstance(source, Subscription):
             self._subscription = own = copy(source)
             own.leases = self._leases = source.leases.sparing(self._relies_on)
-            self._lease_many = partial(own.lease_many.aio, consumer=terms.name)
+            self._lease_many = partial(own.lease_many.aio, consumer=terms.consumer)
         else:
             self._leases = source.sparing(self._relies_on)
-            self._lease_many = StagedQueue(self._leases, consumer=terms.name).lease_many.aio
+            self._lease_many = StagedQueue(self._leases, consumer=terms.consumer).lease_many.aio
         self._terms = terms
         self._report = report
         self._held: dict[Hold, None] = {}
@@ -104,6 +108,7 @@ class Run:
         # The leasing task ends when a drain is done. If any other task ends, it has failed.
         everything = [leasing, *workers, *(thread.ended for thread in threads)]
         await self._wait([*everything, self._stopping])
+        self._report.stopped = self._stopping.done()
         if any(task.cancelled() for task in everything) and self._cancellation is None:
             self._cancellation = asyncio.CancelledError("A task of the consumer was cancelled from outside.")
         self.stop()
@@ -300,7 +305,7 @@ class Run:
                 result = await self._result_of(lease)
             else:
                 hold.ends_at = time.monotonic() + timeout
-                result = await _within(timeout, self._result_of(lease))
+                result = await within(timeout, self._result_of(lease))
             if isinstance(result, Done) or lease.wants_result:
                 hold.result = done = Done.of(None if result is ACKED else result)
                 done.check()  # here, so that a result that can't be stored fails this attempt only
@@ -316,13 +321,30 @@ class Run:
             # future that the handler awaits. It does not include the end of the run.
             if isinstance(error, asyncio.CancelledError) and await self._is_ending():
                 raise
-            told = "A handler failed for the item %s of %r, at attempt %d."
-            _log.warning(told, lease.position.text, self._verbs.queue, lease.attempt, exc_info=error)
-            fate = await self._settle(hold, self._verbs.nack.aio(self._db, lease, error=_told(error)), "failed")
-            self._report.dead += fate is Disposition.dead
+            await self._fail(hold, lease, error)
             return False, None
         hold.settling = True
         return True, result
+
+    async def _fail(self, hold: Hold, lease: Lease, error: BaseException) -> None:
+        reason = error_text(error)
+        # The same error as at the attempt before has the same traceback, most likely.
+        known = bool(lease.error) and reason.startswith(lease.error)
+        words = "A handler failed for the item %s of %r, at attempt %d: %s"
+        told = (lease.position.text, self._verbs.queue, lease.attempt, reason)
+        _log.warning(words, *told, exc_info=None if known else error)
+        nack = self._verbs.nack.aio(self._db, lease, delay=self._delay(lease.attempt), error=reason)
+        self._report.dead += await self._settle(hold, nack, "failed") is Disposition.dead
+
+    def _delay(self, attempt: int) -> float | None:
+        """Return how long a failed item waits; None: as its leases' policy says."""
+        retry = self._leases.retry
+        if retry.backoff is None:
+            return DEFAULT_BACKOFF(attempt)
+        if self._terms.until_empty and retry.max_attempts is None:
+            # A drain would not end if such an item came back at once each time.
+            return max(DEFAULT_BACKOFF(attempt), retry.backoff(attempt))
+        return None
 
     async def _is_ending(self) -> bool:
         """Return whether the end of the run or of the event loop has cancelled this worker, rather than its handler."""
@@ -469,24 +491,6 @@ class Run:
     def _let_go(self, hold: Hold) -> None:
         self._held.pop(hold, None)
         self._changed.set()
-
-
-async def _within(seconds: float, handling: Awaitable[Any]) -> Any:
-    try:
-        async with asyncio.timeout(seconds) as limit:
-            return await handling
-    except TimeoutError as error:
-        if not limit.expired():
-            raise
-        raise TimeoutError(f"the handler took longer than its {seconds} s") from error
-
-
-def _told(error: BaseException) -> str:
-    kind = type(error).__name__
-    try:
-        return f"{kind}: {error}"
-    except Exception:  # noqa: BLE001 - an error that can't say what it is must not end the consumer
-        return kind
 
 
 def _all(futures: Iterable[asyncio.Future[Any]]) -> asyncio.Future[Any]:

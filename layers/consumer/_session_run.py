@@ -24,6 +24,9 @@ from ._holds import BATCH_ITEMS, Hold
 from ._run import Run
 from ._terms import ConsumerReport, Terms
 
+AHEAD_BYTES = 400_000
+"""About how many bytes of items are read ahead in one session."""
+
 _log = logging.getLogger("fdbqueue.layers.consumer")
 
 
@@ -70,6 +73,8 @@ class SessionRun(Run):
         self._sessions = source
         self._turns = source.turns
         self._verbs = source
+        self._mean_bytes = AHEAD_BYTES // 10
+        """The size of the items that were read last."""
 
     @property
     def _name(self) -> object:
@@ -134,7 +139,8 @@ class SessionRun(Run):
                 if hold.over:
                     return None
             if not ahead or used >= quota:
-                look = partial(self._turns.look, pointer=hold.lease, done=list(hold.done), limit=quota)
+                limit = max(1, min(quota, BATCH_ITEMS, AHEAD_BYTES // self._mean_bytes))
+                look = partial(self._turns.look, pointer=hold.lease, done=list(hold.done), limit=limit)
                 found = await run_async(self._sessions.queue.read(self._db, look))
                 if found is None:  # the lease is lost, or the handler has ended it
                     hold.over = True
@@ -148,6 +154,7 @@ class SessionRun(Run):
                     return None
                 used %= quota
                 ahead = deque(found.rows)
+                self._mean_bytes = 1 + sum(len(row.value) for row in ahead) // len(ahead)
                 if not fresh:
                     state, fresh = found.state, True
             row = ahead.popleft()
@@ -161,7 +168,7 @@ class SessionRun(Run):
                 return None
 
     async def _done_with(self, hold: TurnHold, lease: SessionLease, result: Any) -> Done | None:
-        """Return what was done. A state that can't be stored fails the attempt."""
+        """Return the finished item with its new state. A state that can't be stored fails the attempt."""
         try:
             return Done(lease.position, self._turns.encoded(result))
         except (CodecError, ValueError) as error:

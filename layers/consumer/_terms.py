@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+_NOT_COUNTS = ("seconds", "stopped")
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -15,7 +17,7 @@ class Terms:
     duration: float
     grace: float
     handler_timeout: float | None
-    name: str | None
+    consumer: str | None
     until_empty: bool
 
 
@@ -39,7 +41,11 @@ class ConsumerReport:
     """Extensions of leases; a lease counts each time."""
     seconds: float = 0.0
     """From the start to the end, or until now."""
+    stopped: bool = False
+    """Whether `stop`, a signal or a cancellation ended the last call. A drain then left items in the queue."""
 
     def __str__(self) -> str:
-        counts = [f"{getattr(self, field.name):,} {field.name}" for field in fields(self) if field.name != "seconds"]
-        return f"{', '.join(counts)}, in {self.seconds:.1f} s"
+        counts = [
+            f"{getattr(self, field.name):,} {field.name}" for field in fields(self) if field.name not in _NOT_COUNTS
+        ]
+        return f"{', '.join(counts)}, in {self.seconds:.1f} s{', stopped' if self.stopped else ''}"

@@ -29,14 +29,16 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 from fdbqueue.lowlevel import LEASE, Database, Steps, attempts, only_database, verb
 
 from ..common._composing import QueueWithLeases, given_leases
 from ..common._handlers import call_back, not_awaited
-from ..common._waiting import Stop
+from ..common._waiting import Stop, long_wait
 from ..leases._leases import Leases
 from ..leases._timers import Reclaimed, next_due_us
+from ..leases._times import positive
 
 _log = logging.getLogger(__name__)
 _IN_A_TRANSACTION = "In a transaction use Leases.reclaim(tr)."
@@ -71,6 +73,7 @@ class Watchdog:
         batch: how many timers one transaction fires at most.
 
     >>> import fdbqueue
+    >>> from fdbqueue.layers import Leases, Watchdog
     >>> now = 1_000.0
     >>> leases = Leases(fdbqueue.Queue("orders"), clock=lambda: now)
     >>> with fdbqueue.open("memory:") as db:
@@ -90,8 +93,9 @@ class Watchdog:
         interval: float = 1.0,
         batch: int = 500,
     ) -> None:
-        if interval <= 0 or batch < 1:
-            raise ValueError("A watchdog looks after some time, more than 0 seconds, and settles at least one timer.")
+        positive(interval, "interval")
+        if not isinstance(cast(object, batch), int) or batch < 1:
+            raise ValueError(f"batch is how many timers one transaction fires, at least 1, not {batch!r}.")
         self.leases = given_leases(leases, "Watchdog")
         if hook is not None and not callable(hook):
             raise TypeError(f"A watchdog's hook is called with what it reclaimed, and {hook!r} can't be.")
@@ -128,6 +132,7 @@ class Watchdog:
         *Conflicts:* as `sweep`. *Cost:* as `sweep`, and a read after each sweep for the time of the next.
         """
         only_database(db, "Watchdog.run", _IN_A_TRANSACTION)
+        yield from long_wait("Watchdog.run")
         while not self._stop.asked:
             yield from self.sweep.steps(db)
             seconds = yield from self._seconds_to_wait(db)

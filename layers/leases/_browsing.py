@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeAlias, cast
+from typing import Any, Generic, Literal, TypeAlias, cast, get_args
 
 from fdbqueue import Item, Position, Queue
 from fdbqueue.lowlevel import (
@@ -17,6 +17,7 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     V,
+    check_borders,
     is_chunked,
     notes_of,
     pack,
@@ -25,6 +26,7 @@ from fdbqueue.lowlevel import (
 from ._times import seconds_or_none
 
 State: TypeAlias = Literal["available", "leased", "delayed", "dead"]
+STATES = get_args(State)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +65,27 @@ def browse(
     *,
     state: State,
     after: Position | None = None,
+    before: Position | None = None,
     limit: int | None = None,
     reverse: bool = False,
     duty_cycle: float = 1.0,
 ) -> Browser[StoredItem[V]]:
-    """Return the items of one state in the order of their positions, as `Queue.browse` returns available ones."""
+    """Return the items of one state in the order of their positions, as `Queue.browse` returns available ones.
+
+    Raises:
+        ValueError: there is no such state.
+    """
+    if state not in STATES:
+        raise ValueError(f"state is one of {', '.join(map(repr, STATES))}, not {state!r}.")
+    check_borders(after, before)
     place: Place = getattr(queue.layout, state)
     begin = place.begin if after is None else place.key(pack(after)) + b"\x00"
+    end = place.end if before is None else place.key(pack(before))
 
     def look(row: KeyValue) -> Steps[StoredItem[V] | None]:
         return _open(tr, queue, place, row, state)
 
-    return Browser(Pages(tr, begin, place.end, limit=limit, reverse=reverse, pace=Pace(duty_cycle)), look)
+    return Browser(Pages(tr, begin, end, limit=limit, reverse=reverse, pace=Pace(duty_cycle)), look)
 
 
 def _open(

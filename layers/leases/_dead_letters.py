@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Generic, Literal, TypeAlias
+from typing import Generic, Literal, TypeAlias, cast
 
 from msgspec import structs
 
@@ -20,6 +20,7 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     V,
+    check_limit,
     is_chunked,
     new_random,
     notes_of,
@@ -63,10 +64,26 @@ class DeadLetters(Generic[V]):
         return f"DeadLetters({self._layout.describe()})"
 
     def browse(
-        self, tr: Transaction | Database, *, after: Position | None = None, limit: int | None = None
+        self,
+        tr: Transaction | Database,
+        *,
+        after: Position | None = None,
+        before: Position | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        duty_cycle: float = 1.0,
     ) -> Browser[StoredItem[V]]:
         """Iterate over the dead letters in the order of their positions, lazily, as `Queue.browse` does."""
-        return browse(tr, self._queue, state="dead", after=after, limit=limit)
+        return browse(
+            tr,
+            self._queue,
+            state="dead",
+            after=after,
+            before=before,
+            limit=limit,
+            reverse=reverse,
+            duty_cycle=duty_cycle,
+        )
 
     @verb
     def redrive(
@@ -121,9 +138,13 @@ class DeadLetters(Generic[V]):
     def _all(
         self, tr: Transaction | Database, deal: _Deal, position: Position | Iterable[Position] | None, limit: int | None
     ) -> Steps[int]:
+        check_limit(limit, "dead letters", least=0, optional=True)
         if position is None:
             return (yield from self._from_the_first(tr, deal, limit))
-        places = [position] if isinstance(position, Position) else position
+        places = [position] if isinstance(position, Position) else list(position)
+        for place in places:
+            if not isinstance(cast(object, place), Position):
+                raise TypeError(f"A dead letter is named by its Position, as browse shows it, not by {place!r}.")
         # A position that is given twice is handled once.
         return (yield from self._named(tr, deal, list(dict.fromkeys(map(pack, places))), limit))
 
@@ -190,6 +211,7 @@ class DeadLetters(Generic[V]):
             written = yield from deal(tr, moves, row, notes)
             dealt += bool(written)
             size += written
+        yield from moves.settle()
         moves.finish()
         return dealt, looked_at
 
@@ -240,4 +262,4 @@ def _most(limit: int | None, done: int) -> int:
 
 def as_new(notes: Notes) -> Notes:
     """Return the notes of an item that was redriven."""
-    return at_rest(structs.replace(notes, attempt=0, ttl_at_us=0))
+    return at_rest(structs.replace(notes, attempt=0, ttl_at_us=0, group=""))  # its group counts it as dead

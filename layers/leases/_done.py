@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue import Position, Queue
+from fdbqueue import ItemTooLarge, Position, Queue
 from fdbqueue.lowlevel import HELD_US, Steps, Transaction, encode_result, only_transaction, pack
 
 from ._marking import mark
@@ -15,6 +15,9 @@ from ._times import not_negative
 
 FOLLOW_UPS_BYTES = 400
 """The size of all follow-ups in the notes of an item or a group: the names of their queues and their positions."""
+
+POSITION_BYTES = 40
+"""About how many bytes a packed position has at most."""
 
 
 class FollowUp:
@@ -29,6 +32,8 @@ class FollowUp:
         TypeError: the target can't enqueue in a transaction, or its `enqueue` has no such argument.
         CodecError: the codec of the target's queue does not take the value.
 
+    >>> from fdbqueue import Queue
+    >>> from fdbqueue.layers import FollowUp
     >>> FollowUp(Queue("receipts", codec="str"), "for Ann")
     FollowUp(Queue(('receipts',), codec='str'), 'for Ann')
     """
@@ -52,9 +57,9 @@ class FollowUp:
         terms = "".join(f", {name}={value!r}" for name, value in self._terms.items())
         return f"FollowUp({self.target!r}, {self.value!r}{terms})"
 
-    def enqueue(self, tr: Transaction) -> Steps[Any]:
+    def carry_out(self, tr: Transaction) -> Steps[Any]:
         """Enqueue it now. Return what the target's `enqueue` returns."""
-        only_transaction(tr, "FollowUp.enqueue")
+        only_transaction(tr, "FollowUp.carry_out")
         return (yield from self.target.enqueue.steps(tr, self.value, **self._terms))
 
     def hold(self, tr: Transaction) -> Steps[list[tuple[bytes, bytes]]]:
@@ -128,6 +133,20 @@ def takes_transactions(target: object) -> bool:
     """Return whether an object has an `enqueue` that takes a transaction, and commits nothing."""
     enqueue = getattr(target, "enqueue", None)
     return enqueue is not None and next(iter(inspect.signature(enqueue).parameters), "") == "tr"
+
+
+def check_follow_ups(follow_ups: Sequence[FollowUp]) -> None:
+    """Raise if follow-ups are too many for the notes of an item.
+
+    Raises:
+        ItemTooLarge: they are.
+    """
+    size_bytes = sum(len(queue_of(one.target).layout.prefix) + POSITION_BYTES for one in follow_ups)
+    if size_bytes > FOLLOW_UPS_BYTES:
+        raise ItemTooLarge(
+            f"{len(follow_ups)} follow-ups take about {size_bytes:,} bytes of notes, over the limit of"
+            f" {FOLLOW_UPS_BYTES}. Enqueue the others in the handler of one follow-up, or use shorter names of queues."
+        )
 
 
 def queue_of(target: Any) -> Queue:

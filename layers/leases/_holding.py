@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -17,6 +17,21 @@ from ._transitions import Retry, Transitions
 
 RANGE_READ_ITEMS = 4
 """From this number of leases on, one read of the whole range is tried."""
+
+
+L = TypeVar("L", bound=LeaseRef)
+
+
+def several(leases: Iterable[L], verb: str) -> list[L]:
+    """Return leases as a list.
+
+    Raises:
+        TypeError: one lease was given, or something that is no iterable.
+    """
+    if isinstance(leases, Lease | LeaseHandle) or not isinstance(leases, Iterable):
+        one = verb.removesuffix("_many")
+        raise TypeError(f"{verb} takes leases, as in {verb}(db, [lease]), not {leases!r}. For one lease use {one}.")
+    return list(leases)
 
 
 class Live(NamedTuple):
@@ -57,11 +72,12 @@ class Holding:
         }
         for one in by_place.values():
             for follow_up in one.follow_ups:
-                yield from follow_up.enqueue(tr)
+                yield from follow_up.carry_out(tr)
         moves = Transitions(tr, self._layout, now_us)
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)
             moves.vanish(packed, stored, "dequeued", result=results.get(packed, b""))
+        yield from moves.settle()
         moves.finish()
 
     def ack_unchanged(self, tr: Transaction, live: Iterable[Live], *, now_us: int) -> None:
@@ -90,6 +106,7 @@ class Holding:
         fates = {}
         for (packed, stored, notes), wait_us in zip(held, waits, strict=True):
             fates[packed] = moves.fail(packed, stored, notes, self._retry, now_us=now_us, delay_us=wait_us, error=error)
+        yield from moves.settle()
         moves.finish()
         return [fates[pack(lease.position)] for lease in leases]
 
@@ -106,6 +123,7 @@ class Holding:
             moves.leave_leased(packed, notes)
             uncounted = structs.replace(notes, attempt=notes.attempt - 1)
             fates[packed] = moves.put_back(packed, stored, uncounted, now_us=now_us, delay_us=delay_us)
+        yield from moves.settle()
         moves.finish()
         return [fates[pack(lease.position)] for lease in leases]
 

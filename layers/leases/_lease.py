@@ -32,6 +32,8 @@ class Disposition(StrEnum):
 class LeaseHandle:
     """Proves a lease, without the item. It can be stored, or sent to the process that acks.
 
+    >>> from fdbqueue import Position
+    >>> from fdbqueue.layers import LeaseHandle
     >>> str(LeaseHandle(Position(7, b"random"), b"token"))
     '7:72616e646f6d:746f6b656e'
     >>> LeaseHandle.parse("7:72616e646f6d:746f6b656e") == LeaseHandle(Position(7, b"random"), b"token")

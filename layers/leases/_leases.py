@@ -20,20 +20,21 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     V,
+    check_limit,
     is_database,
     keep_out,
     only_transaction,
     verb,
 )
 
-from ._backoff import Backoff, immediately
+from ._backoff import Backoff
 from ._browsing import State, StoredItem, browse
 from ._commit_if_written import commit_if_written
 from ._dead_letters import DeadLetters
 from ._done import Done, FollowUp, follow_ups_of
 from ._enqueueing import enqueue_with_notes
 from ._head import Head
-from ._holding import Holding, Live
+from ._holding import Holding, Live, several
 from ._lease import Disposition, Lease, LeaseRef
 from ._policies import note_policy
 from ._reclaiming import ReclaimReport, reclaim
@@ -62,11 +63,15 @@ class Leases(Generic[V]):
         queue: the queue.
         max_attempts: the number of failed attempts (nacks and expiries) after which an item becomes a dead letter;
             None: no limit.
-        backoff: the wait of a failed item before its next attempt; see `fdbqueue.layers.leases`.
+        backoff: the wait of a failed item before its next attempt: `exponential`, `constant`, `immediately`, or a
+            function from the number of the attempt to seconds. None: a `Consumer` waits as `exponential` does, and
+            every other give-back takes effect at once.
         clock: seconds since 1970, as `time.time`.
         head: the order of taking items.
 
     >>> import fdbqueue
+    >>> from fdbqueue import Queue
+    >>> from fdbqueue.layers import Leases
     >>> db = fdbqueue.open("memory:")
     >>> leases = Leases(Queue("orders", codec="str"), max_attempts=3)
     >>> position = leases.enqueue(db, "first")
@@ -88,15 +93,15 @@ class Leases(Generic[V]):
         queue: Queue[V],
         *,
         max_attempts: int | None = None,
-        backoff: Backoff = immediately,
+        backoff: Backoff | None = None,
         clock: Callable[[], float] = time.time,
         head: Head | None = None,
     ) -> None:
         if type(max_attempts) not in (int, type(None)):
             raise TypeError(f"max_attempts is a whole number, or None for no limit, not {max_attempts!r}.")
-        if not callable(backoff):
+        if backoff is not None and not callable(backoff):
             raise TypeError(
-                f"backoff is a function of the attempt, as exponential(first=1.0) makes one, not {backoff!r}."
+                f"backoff is a function of the attempt, as exponential(first=1.0) makes one, or None, not {backoff!r}."
             )
         if max_attempts is not None and max_attempts < 1:
             raise ValueError(f"max_attempts is at least 1, or None for no limit, not {max_attempts}.")
@@ -115,8 +120,8 @@ class Leases(Generic[V]):
         """The dead letters: browse, redrive, purge."""
         self._holding = Holding(queue, self.retry)
         self._looks = Looks()
-        if max_attempts is not None or backoff is not immediately:
-            note_policy(queue, repr(self))
+        if max_attempts is not None or backoff is not None:
+            note_policy(queue, (max_attempts, backoff), repr(self))
 
     def sparing(self, spares: Callable[[Position, bytes], bool]) -> Leases[V]:
         """Return a copy of these leases, for layers. It reclaims no expired lease for which `spares` is true."""
@@ -133,7 +138,8 @@ class Leases(Generic[V]):
         return own
 
     def __repr__(self) -> str:
-        return f"Leases({self.layout.describe()}, max_attempts={self.retry.max_attempts})"
+        backoff = "" if self.retry.backoff is None else f", backoff={self.retry.backoff!r}"
+        return f"Leases({self.layout.describe()}, max_attempts={self.retry.max_attempts}{backoff})"
 
     @verb
     def enqueue(
@@ -239,8 +245,7 @@ class Leases(Generic[V]):
         Args, errors, *Conflicts* and *Cost:* as `lease`, of each item. The list ends before an item that can't be read.
         If that is the first item, its error is raised.
         """
-        if limit < 1:
-            raise ValueError(f"limit is how many items to lease, at least 1, not {limit}.")
+        check_limit(limit, "items to lease")
         terms = Terms(
             limit,
             positive(duration, "duration"),
@@ -318,7 +323,7 @@ class Leases(Generic[V]):
 
         *Conflicts:* as `ack`, of each. *Cost:* one read, in parallel, and two writes each.
         """
-        held, done = list(leases), [Done.of(result) for result in results]
+        held, done = several(leases, "ack_many"), [Done.of(result) for result in results]
         if done and len(done) != len(held):
             raise ValueError(f"Give a result for each lease, or none at all: {len(held)} leases, {len(done)} results.")
         yield from self.queue.transact(tr, lambda tr: self._holding.ack(tr, held, done, now_us=self.now_us()))
@@ -373,8 +378,10 @@ class Leases(Generic[V]):
 
         *Conflicts:* as `nack`, of each. *Cost:* one read, in parallel, and about four writes each.
         """
-        held = list(leases)
+        held = several(leases, "nack_many")
         delay_us = None if delay is None else not_negative(delay, "delay")
+        if error is not None and not isinstance(error, str):
+            raise TypeError(f"error is a text, as in error=str(error), not {error!r}.")
         why = error or "It was given back."
 
         def body(tr: Transaction) -> Steps[list[Disposition]]:
@@ -392,7 +399,7 @@ class Leases(Generic[V]):
         self, tr: Transaction | Database, leases: Iterable[LeaseRef], *, delay: float
     ) -> Steps[list[Disposition]]:
         """Give items back without counting an attempt, all or none; otherwise as `nack`."""
-        held, delay_us = list(leases), not_negative(delay, "delay")
+        held, delay_us = several(leases, "snooze_many"), not_negative(delay, "delay")
 
         def body(tr: Transaction) -> Steps[list[Disposition]]:
             return self._holding.snooze(tr, held, now_us=self.now_us(), delay_us=delay_us)
@@ -416,7 +423,7 @@ class Leases(Generic[V]):
         self, tr: Transaction | Database, leases: Iterable[Lease[V]], *, duration: float = 30.0
     ) -> Steps[list[Lease[V]]]:
         """Extend leases, all or none, as `extend`."""
-        held, duration_us = list(leases), positive(duration, "duration")
+        held, duration_us = several(leases, "extend_many"), positive(duration, "duration")
 
         def body(tr: Transaction) -> Steps[list[Lease[V]]]:
             return self._holding.extend(tr, held, expires_at_us=self.now_us() + duration_us)
@@ -432,6 +439,7 @@ class Leases(Generic[V]):
         *Conflicts:* with a transaction that fires, acks, gives back or extends one of these items. *Cost:* one read,
         and one read and about four writes per timer.
         """
+        check_limit(limit, "timers to fire")
         if is_database(tr):
             portion = AdaptiveLimit(limit)
 
@@ -447,9 +455,11 @@ class Leases(Generic[V]):
         self,
         tr: Transaction | Database,
         *,
-        state: State,
+        state: State = "available",
         after: Position | None = None,
+        before: Position | None = None,
         limit: int | None = None,
+        reverse: bool = False,
         duty_cycle: float = 1.0,
     ) -> Browser[StoredItem[V]]:
         """Iterate over the items of one state with all their stored notes, in order, lazily.
@@ -457,13 +467,20 @@ class Leases(Generic[V]):
         Args:
             tr: a transaction, or a database. A database reads each page in a transaction of its own.
             state: "available", "leased", "delayed" or "dead".
-            after: only items behind this position.
-            limit: the maximum number of items; None: all.
-            duty_cycle: the largest fraction of the time spent reading, as in `Queue.browse`.
+            after, before, limit, reverse, duty_cycle: as for `Queue.browse`.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one read per page; memory for a page.
         """
-        return browse(tr, self.queue, state=state, after=after, limit=limit, duty_cycle=duty_cycle)
+        return browse(
+            tr,
+            self.queue,
+            state=state,
+            after=after,
+            before=before,
+            limit=limit,
+            reverse=reverse,
+            duty_cycle=duty_cycle,
+        )
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[LeaseStats]:
@@ -501,5 +518,11 @@ class Leases(Generic[V]):
 
 
 def this_consumer(name: str | None) -> str:
-    """Return a consumer's name: host name and process id by default."""
+    """Return a consumer's name: host name and process id by default.
+
+    Raises:
+        TypeError: it is not a str.
+    """
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"consumer is a text, the name in its leases, not {name!r}.")
     return cut(f"{socket.gethostname()}:{os.getpid()}" if name is None else name, CONSUMER_BYTES)

@@ -2,48 +2,70 @@
 
 The policy of `Leases`, `max_attempts` and `backoff`, belongs to the object. It is not stored with the queue, and a
 layer that is made of the bare queue has none. `Leases(queue, max_attempts=1)` beside `StagedQueue(queue)` would apply
-it to some failures and not to others. Both are noted here by their `Queue` object, and the second one is refused.
+it to some failures and not to others. Two `Leases` with different policies would, too. They are noted here by their
+`Queue` object, and the second one is refused.
 
 Other processes, and other `Queue` objects of the same name, are not known here.
 """
 
 from __future__ import annotations
 
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 from fdbqueue import Queue
 
-_policies: WeakKeyDictionary[Queue, str] = WeakKeyDictionary()
-"""The leases with a policy that were made of a queue, as text."""
-_bare: WeakKeyDictionary[Queue, str] = WeakKeyDictionary()
-"""The name of the layer that was made of a queue without leases."""
+from ._backoff import Backoff
+
+Policy: TypeAlias = tuple[int | None, Backoff | None]
+"""`max_attempts` and `backoff`."""
+_policies: WeakKeyDictionary[Queue, tuple[Policy, str]] = WeakKeyDictionary()
+"""The policy of a queue's leases, and the leases as text."""
+_bare: WeakKeyDictionary[Queue, tuple[str, str]] = WeakKeyDictionary()
+"""The name of the layer that was made of a queue without a policy, and the remedy."""
 
 
-def note_policy(queue: Queue, leases: str) -> None:
+def note_policy(queue: Queue, policy: Policy, owner: str) -> None:
     """Note that leases with a policy are made of a queue.
 
+    Args:
+        queue: the queue.
+        policy: their policy.
+        owner: the leases, or the layer that has them, as text.
+
     Raises:
-        TypeError: a layer was made of the bare queue before.
+        TypeError: a layer was made of the bare queue before, or leases with another policy.
     """
-    layer = _bare.get(queue)
-    if layer is not None:
+    bare = _bare.get(queue)
+    if bare is not None:
+        layer, remedy = bare
         raise TypeError(
-            f"{layer}({queue!r}) was made before without the policy of {leases}, and would not follow it. Make the"
-            f" leases first, and the layer of them: {layer}(leases)."
+            f"{layer}({queue!r}) was made before without the policy of {owner}, and would not follow it. {remedy}"
         )
-    _policies[queue] = leases
+    known, by = _policies.get(queue, (policy, owner))
+    if known != policy:
+        raise TypeError(
+            f"{queue!r} has {by}, and {owner} would follow another policy. Use one Leases object for all layers; to"
+            " change the policy, make the Queue again, too."
+        )
+    _policies[queue] = policy, owner
 
 
-def note_bare(queue: Queue, layer: str) -> None:
-    """Note that a layer is made of a queue without leases.
+def note_bare(queue: Queue, layer: str, remedy: str = "") -> None:
+    """Note that a layer is made of a queue without a policy.
+
+    Args:
+        queue: the queue.
+        layer: the layer's name.
+        remedy: how to give it the policy, as a sentence; by default: make it of the leases.
 
     Raises:
         TypeError: the queue has leases with a policy.
     """
-    leases = _policies.get(queue)
-    if leases is not None:
+    known = _policies.get(queue)
+    if known is not None:
         raise TypeError(
-            f"{queue!r} has {leases}, and {layer} would not follow that policy if it were made of the bare queue. Make"
-            f" it of the leases: {layer}(leases)."
+            f"{queue!r} has {known[1]}, and {layer} would not follow that policy if it were made of the bare queue."
+            f" {remedy or f'Make it of the leases: {layer}(leases).'}"
         )
-    _bare[queue] = layer
+    _bare[queue] = layer, remedy or f"Make the leases first, and the layer of them: {layer}(leases)."

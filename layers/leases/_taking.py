@@ -9,11 +9,25 @@ from dataclasses import replace as changed
 from msgspec.structs import replace
 
 from fdbqueue import CheckFailed, CodecError, FormatError, Position, Queue
-from fdbqueue.lowlevel import NO_NOTES, Item, KeyValue, Notes, Steps, Transaction, notes_of, size_of, started
+from fdbqueue.lowlevel import (
+    NO_NOTES,
+    GroupRecord,
+    Item,
+    KeyValue,
+    Layout,
+    Notes,
+    Steps,
+    Transaction,
+    group_record,
+    has_notes,
+    notes_of,
+    size_of,
+    started,
+)
 
 from ._head import Head
 from ._lease import Lease, lease_of
-from ._timers import FIRE_LIMIT, due_timers, fire_due
+from ._timers import FIRE_LIMIT, all_outcomes, due_timers, fire_due
 from ._transitions import Retry, Transitions, is_over
 
 TAKE_BYTES = 2_000_000
@@ -30,7 +44,36 @@ UNTAKEABLE = (CodecError, FormatError, CheckFailed)
 
 
 class LifeOver(Exception):
-    """The life of the item to take is over; nothing was written."""
+    """The life of the item to take is over, or it has a group that must be asked first; nothing was written."""
+
+
+class CancelledGroups:
+    """The groups of the items that one transaction takes, and whether they were cancelled."""
+
+    __slots__ = ("_asked", "_known")
+
+    def __init__(self) -> None:
+        self._known: dict[str, bool] = {}
+        self._asked: dict[str, Steps[GroupRecord | None]] = {}
+
+    def ask(self, tr: Transaction, layout: Layout, found: list[KeyValue]) -> None:
+        """Begin to read the groups of items, all at once."""
+        for row in found:
+            name = _notes_if_readable(row.value).group if has_notes(row.value) else ""
+            if name and name not in self._known and name not in self._asked:
+                self._asked[name] = started(group_record(tr, layout, name))
+
+    def is_cancelled(self, tr: Transaction, layout: Layout, name: str) -> Steps[bool]:
+        """Return whether a group was cancelled.
+
+        *Conflicts:* with a cancel at the same time: of the take and the cancel, one runs again. *Cost:* one read for
+        each group.
+        """
+        if name not in self._known:
+            asked = self._asked.pop(name, None)
+            record = yield from asked or group_record(tr, layout, name)
+            self._known[name] = record is not None and record.state == "cancelled"
+        return self._known[name]
 
 
 class Predicate:
@@ -101,6 +144,8 @@ class Taking:
         due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
         head = started(self._head.first(tr, limit=terms.limit))
         overdue = yield from due
+        if terms.strict:
+            overdue = yield from all_outcomes(tr, self._layout, overdue, now_us)
         moves = Transitions(tr, self._layout, now_us)
         try:
             if overdue:
@@ -111,7 +156,12 @@ class Taking:
                 self._head.came_back(moves.arrived)
                 head = self._head.first(tr, limit=terms.limit)
             found = yield from head
-            return (yield from self._lend_first(tr, moves, found, terms, now_us)), moves.any
+            taken = yield from self._lend_first(tr, moves, found, terms, now_us)
+            yield from moves.settle()
+            return taken, moves.any
+        except UNTAKEABLE:
+            yield from moves.settle()  # a caller's transaction may go on, and commit what was removed
+            raise
         finally:
             moves.finish()
 
@@ -140,11 +190,15 @@ class Taking:
     ) -> Steps[None]:
         """Lease the items that were read, until one can't be read or they are too large for one transaction."""
         haul.dealt = 0
+        haul.groups.ask(tr, self._layout, found)
         for row in found:
             notes = _notes_if_readable(row.value)
             packed = self._layout.available.packed(row.key)
             outdated = is_over(notes, now_us)
-            if not outdated:
+            cancelled = False
+            if notes.group and not outdated:
+                cancelled = yield from haul.groups.is_cancelled(tr, self._layout, notes.group)
+            if not outdated and not cancelled:
                 try:
                     haul.size_bytes += size_of(row.value) + ITEM_BYTES
                     if haul.leases and haul.size_bytes > TAKE_BYTES:
@@ -155,9 +209,12 @@ class Taking:
                 except UNTAKEABLE as error:
                     haul.error = error
                     return
-            if outdated:
+            if outdated or cancelled:
                 moves.leave_available(packed, notes, cleared=True)
-                moves.vanish(packed, row.value, "expired")
+                if cancelled:
+                    moves.vanish(packed, row.value, "deleted", how="cancelled")
+                else:
+                    moves.vanish(packed, row.value, "expired")
                 haul.expired += 1
                 haul.dealt += 1
                 continue
@@ -191,6 +248,8 @@ class _Haul:
     """Whether the rest does not fit into this transaction."""
     error: FormatError | CodecError | CheckFailed | None = None
     """Why the next item can't be read."""
+    groups: CancelledGroups = field(default_factory=CancelledGroups)
+    """What is known of the items' groups."""
 
 
 def _lend(

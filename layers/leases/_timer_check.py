@@ -8,7 +8,10 @@ from fdbqueue.lowlevel import (
     DELAY,
     DROP,
     GO,
+    GROUP,
+    HOLD,
     LEASE,
+    SWEEP,
     TTL,
     Database,
     FormatError,
@@ -21,6 +24,7 @@ from fdbqueue.lowlevel import (
     pages,
 )
 
+from ._group_check import check_groups
 from ._outcome_check import OutcomeCheck
 
 
@@ -37,19 +41,20 @@ def check_timers(tr: Transaction | Database, layout: Layout, counted: int) -> li
         for row in page:
             if row.key in wanted:
                 wanted.remove(row.key)
-            elif not _is_pull(layout, row.key):
+            elif not _may_be_left(layout, row.key):
                 surplus.append(row.key)
     return (
         [f"The timer {_told(layout, key)} is missing." for key in sorted(wanted)]
         + [f"The timer {_told(layout, key)} belongs to no item." for key in surplus]
         + outcomes.problems(counted)
+        + check_groups(tr, layout)
     )
 
 
-def _is_pull(layout: Layout, key: bytes) -> bool:
-    """Return whether a timer releases or drops a follow-up. It may be left over, and the next consumer clears it."""
+def _may_be_left(layout: Layout, key: bytes) -> bool:
+    """Return whether a timer is a follow-up's or a group's. It may be left over, and the next consumer clears it."""
     try:
-        return layout.timer_of(key)[2] in (GO, DROP)
+        return layout.timer_of(key)[2] in (GO, DROP, GROUP, HOLD, SWEEP)
     except FormatError:
         return False
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from fdbqueue import FormatError, Position
@@ -15,23 +16,26 @@ from fdbqueue.lowlevel import (
     DELAY,
     DROP,
     GO,
+    GROUP,
     HELD_US,
+    HOLD,
     LEASE,
     RESULT,
+    SWEEP,
     TTL,
     KeyValue,
     Layout,
     Notes,
     Steps,
     Transaction,
-    forget_outcome,
     notes_of,
     pack,
-    read_record,
+    remove_outcome,
     rows,
 )
 
 from ._lease import Disposition
+from ._sweeping import fire_of_group
 from ._transitions import Retry, Transitions
 
 FIRE_LIMIT = 64
@@ -41,6 +45,9 @@ SETTLE_BYTES = 1_000_000
 UNSETTLED_US = 1_000_000
 """A timer that a process has met, and that has been due for this long, is left to other processes."""
 NEXT_TIMERS = 16
+OUTCOMES_AT_ONCE = 2_000
+"""How many outcomes more one transaction removes, if it meets nothing else."""
+_OUTCOME = b"\x02%b\x00" % RESULT.encode()
 _FAR_US = (1 << 62) - 1
 
 
@@ -67,6 +74,19 @@ def due_timers(tr: Transaction, layout: Layout, now_us: int, *, limit: int) -> S
     happens, and each item is read with a conflict of its own.
     """
     return rows(tr.snapshot, *layout.timers_until(now_us), limit=limit)
+
+
+def all_outcomes(tr: Transaction, layout: Layout, due: list[KeyValue], now_us: int) -> Steps[list[KeyValue]]:
+    """Return the first due timers and, if all of them only remove outcomes, many more of that kind.
+
+    A queue that was idle for long may have a million of them, in front of timers of items. Each is removed without a
+    read.
+    """
+    if len(due) < FIRE_LIMIT or not all(row.key.endswith(_OUTCOME) for row in due):
+        return due
+    _, end = layout.timers_until(now_us)
+    more = yield from rows(tr.snapshot, due[-1].key + b"\x00", end, limit=OUTCOMES_AT_ONCE)
+    return due + list(takewhile(lambda row: row.key.endswith(_OUTCOME), more))
 
 
 def next_due_us(tr: Transaction, layout: Layout, now_us: int) -> Steps[int | None]:
@@ -108,7 +128,17 @@ def fire_due(
     for key, at_us, position, kind, futures in reads:
         packed = pack(position)
         if written > SETTLE_BYTES:
+            yield from moves.settle()
             return reclaimed, False
+        if kind == RESULT:
+            # Without a read: an item that comes back clears its timer, and conflicts with this transaction.
+            tr.add_read_conflict_key(key)
+            remove_outcome(tr, layout, packed, at_us)
+            moves.any = True
+            continue
+        if kind in (GROUP, HOLD, SWEEP):
+            yield from fire_of_group(tr, layout, moves, key, at_us, position, kind, now_us)
+            continue
         found = []
         for state, future in futures:
             value = yield future
@@ -118,13 +148,6 @@ def fire_due(
             # Its delay and its life were over at the same time. The code above moved it, after this read.
             continue
         try:
-            if kind == RESULT:
-                moves.any = True
-                tr.clear(key)
-                record = read_record(found[0][1]) if found else None
-                if record is not None and record.until_us == at_us:
-                    forget_outcome(tr, layout, packed, record)
-                continue
             meant = bool(found) and _is_meant(kind, at_us, notes_of(found[0][1]))
             if meant and kind == LEASE and retry.spares and retry.spares(position, notes_of(found[0][1]).token):
                 continue
@@ -147,6 +170,7 @@ def fire_due(
             reclaimed.append(Reclaimed(position, kind, fate, notes.consumer, notes.attempt))
         else:
             reclaimed.append(_fire_one(moves, position, packed, kind, state, stored, now_us, retry))
+    yield from moves.settle()
     return reclaimed, True
 
 
@@ -158,8 +182,9 @@ def _reads(tr: Transaction, layout: Layout, key: bytes) -> tuple[int, Position, 
     packed = pack(position)
     # Plain reads. Each adds a conflict on the one item. Of an ack and a reclaim, or two reclaims, at the same time,
     # only one commits.
-    if kind == RESULT:
-        futures = [("outcome", tr.get(layout.completions.key(packed)))]
+    futures: list[tuple[str, Any]]
+    if kind in (GROUP, HOLD, RESULT, SWEEP):
+        futures = []
     elif kind == LEASE:
         futures = [("leased", tr.get(layout.leased.key(packed)))]
     else:

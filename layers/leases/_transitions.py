@@ -7,6 +7,7 @@ item.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -25,16 +26,22 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     announce,
+    begin_sweep,
     clear_parts,
     count,
     count_levels,
+    count_members,
     end_outcome,
+    group_keys,
+    group_record,
     has_notes,
     has_parts,
     kept_size_of,
     notes_of,
     raise_high_water_mark,
     rank_of,
+    settle,
+    started,
     wants_arrivals,
     with_notes,
 )
@@ -69,8 +76,8 @@ class Retry:
 
     max_attempts: int | None
     """The number of attempts after which it becomes a dead letter; None: no limit."""
-    backoff: Backoff
-    """Returns its wait before the next attempt."""
+    backoff: Backoff | None
+    """Returns its wait before the next attempt; None: none was given, and there is no wait."""
     spares: Callable[[Position, bytes], bool] | None = None
     """Called with the position and token of an expired lease; if true, the lease is not reclaimed. None: all are."""
     custody: Custody | None = None
@@ -82,13 +89,15 @@ class Retry:
 
     def delay_us(self, attempt: int) -> int:
         """Return how long an item waits after the failure of this attempt; 0 if it was the last one."""
-        if self.is_last(attempt):
+        if self.backoff is None or self.is_last(attempt):
             return 0
         return int(min(self.backoff(attempt), LONGEST_SECONDS) * 1e6)
 
 
 class Transitions:
-    """The state transitions of one transaction. Call `enter` or `vanish` after each `leave`, then `finish`.
+    """The state transitions of one transaction.
+
+    Call `enter` or `vanish` after each `leave`, and `settle` and `finish` at the end.
 
     Args:
         now_us: the time, in microseconds, at which outcomes are stored; None: that of the wall clock.
@@ -99,12 +108,15 @@ class Transitions:
         "_exclusive_all",
         "_layout",
         "_levels",
+        "_members",
         "_now_us",
         "_returned",
         "_tally",
         "_tr",
         "any",
         "arrived",
+        "changed_groups",
+        "returned_groups",
         "subscribed",
     )
 
@@ -113,6 +125,11 @@ class Transitions:
         self._layout = layout
         self._now_us = now_us
         self._tally: dict[str, int] = {}
+        self._members: dict[str, dict[str, int]] = {}
+        self.changed_groups: set[str] = set()
+        """The groups of which a member or a hold ended."""
+        self.returned_groups: set[str] = set()
+        """The groups of which a member came back."""
         self._levels: dict[int | None, int] = {}
         self._away = b""
         self._returned: set[str] = set()
@@ -132,11 +149,31 @@ class Transitions:
         """
         self.subscribed, self._exclusive_all = wants_arrivals((yield self._tr.get(self._layout.subscribed_key)))
 
+    def settle(self) -> Steps[None]:
+        """End the groups whose last members ended. Call it before `finish` if an item may have ended or come back."""
+        changed, self.changed_groups = self.changed_groups, set()
+        returned, self.returned_groups = self.returned_groups, set()
+        # Each begins with a read: all of them are under way at once.
+        settling = [started(settle(self._tr, self._layout, name, self.now_us())) for name in sorted(changed)]
+        for steps in settling:
+            yield from steps
+        for name in sorted(returned):
+            # A member at work when the group was cancelled. Nobody may take it again, and so find that out.
+            record = yield from group_record(self._tr, self._layout, name)
+            if record is not None and record.state == "cancelled":
+                begin_sweep(self._tr, self._layout, name, self.now_us())
+
+    def now_us(self) -> int:
+        """Return the time in microseconds."""
+        return time.time_ns() // 1_000 if self._now_us is None else self._now_us
+
     def finish(self) -> None:
         """Write the counters, the high-water mark, and arrivals for subscriptions."""
         changes = {name: change for name, change in self._tally.items() if change}
         count(self._tr, self._layout, **changes)
         count_levels(self._tr, self._layout, self._levels)
+        for name, members in self._members.items():
+            count_members(self._tr, self._layout, name, **members)
         if self.subscribed and (self.arrived or "enqueued" in changes):
             spans = [(packed, packed) for packed in self.arrived]
             announce(self._tr, self._layout, spans, enqueued=changes.get("enqueued", 0))
@@ -157,6 +194,21 @@ class Transitions:
         self.any = True
         self._tally[counter] = self._tally.get(counter, 0) + change
 
+    def _count_member(self, notes: Notes, state: str, change: int) -> None:
+        if notes.group:
+            members = self._members.setdefault(notes.group, {})
+            members[state] = members.get(state, 0) + change
+
+    def _end(self, packed: bytes, notes: Notes, counter: str, how: str, **told: Any) -> None:
+        """Tell those who must learn of an item's end."""
+        if not notes.is_tracked or (counter == "purged" and not notes.then):
+            return
+        end_outcome(self._tr, self._layout, packed, notes, counter, how=how, now_us=self._now_us, **told)
+        if notes.group and counter != "purged":  # a purged member ended when it died
+            self._count_member(notes, how or ("done" if counter == "dequeued" else counter), 1)
+            self._tr.clear(group_keys(self._layout, notes.group).members + packed)
+            self.changed_groups.add(notes.group)
+
     def leave_available(self, packed: bytes, notes: Notes, *, cleared: bool = False) -> None:
         """Remove an item from the available ones; `cleared`: the caller clears its key together with others."""
         if not cleared:
@@ -165,6 +217,7 @@ class Transitions:
         if notes.ttl_at_us:
             self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, TTL))
         self._count_level(packed, -1)
+        self._count_member(notes, "available", -1)
         self.any = True
 
     def _count_level(self, packed: bytes, change: int) -> None:
@@ -177,6 +230,7 @@ class Transitions:
         self._tr.clear(self._layout.leased.key(packed))
         self._tr.clear(self._layout.timer_key(notes.expires_at_us, packed, LEASE))
         self.tally("leased", -1)
+        self._count_member(notes, "leased", -1)
         if notes.subscription:
             self._tr.clear(self._layout.held_key(notes.subscription, packed))
             self._returned.add(notes.subscription)
@@ -188,6 +242,7 @@ class Transitions:
         if notes.ttl_at_us:
             self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, TTL))
         self.tally("delayed", -1)
+        self._count_member(notes, "delayed", -1)
 
     def leave(self, state: Literal["available", "leased", "delayed"], packed: bytes, notes: Notes) -> None:
         """Remove an item from its place in the queue."""
@@ -213,6 +268,7 @@ class Transitions:
         if notes.ttl_at_us:
             self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
         self._count_level(packed, 1)
+        self._count_member(notes, "available", 1)
         self.any = True
         self.arrived.append(packed)
 
@@ -221,6 +277,7 @@ class Transitions:
         self._tr.set(self._layout.leased.key(packed), with_notes(stored, notes))
         self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, LEASE), b"")
         self.tally("leased", 1)
+        self._count_member(notes, "leased", 1)
         if notes.subscription:
             size = kept_size_of(stored).to_bytes(8, "little")
             self._tr.set(self._layout.held_key(notes.subscription, packed), size)
@@ -233,14 +290,14 @@ class Transitions:
         if notes.ttl_at_us:
             self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
         self.tally("delayed", 1)
+        self._count_member(notes, "delayed", 1)
         self._away = max(self._away, packed)
 
     def enter_dead(self, packed: bytes, stored: bytes, notes: Notes) -> None:
         """Add an item to the dead letters, and clear its dependent keys: for other layers it is out of the queue."""
         self._tr.set(self._layout.dead.key(packed), with_notes(stored, notes))
         self._clear_dependent(packed, notes)
-        if notes.is_tracked:
-            end_outcome(self._tr, self._layout, packed, notes, "dead", error=notes.error, now_us=self._now_us)
+        self._end(packed, notes, "dead", "", error=notes.error)
         self.tally("dead", 1)
 
     def rewrite(self, place: Place, packed: bytes, stored: bytes, was: Notes, notes: Notes) -> None:
@@ -260,10 +317,11 @@ class Transitions:
         for key in self._layout.dependent_keys(notes.beside, packed):
             self._tr.clear(key)
 
-    def vanish(self, packed: bytes, stored: bytes, counter: str, *, result: bytes = b"") -> None:
+    def vanish(self, packed: bytes, stored: bytes, counter: str, *, how: str = "", result: bytes = b"") -> None:
         """Remove an item, and count it as "dequeued", "expired", "purged" or "deleted".
 
         Args:
+            how: "cancelled" if its group was cancelled.
             result: the encoded result of its handler, for its completion.
         """
         if has_parts(stored):
@@ -271,9 +329,8 @@ class Transitions:
         if has_notes(stored):
             notes = notes_of(stored)
             self._clear_dependent(packed, notes)
-            if notes.is_tracked:
-                error, now_us = "" if counter == "dequeued" else notes.error, self._now_us
-                end_outcome(self._tr, self._layout, packed, notes, counter, result=result, error=error, now_us=now_us)
+            error = "" if counter == "dequeued" else notes.error
+            self._end(packed, notes, counter, how, result=result, error=error)
         self.tally(counter, 1)
 
     def put_back(self, packed: bytes, stored: bytes, notes: Notes, *, now_us: int, delay_us: int) -> Disposition:
@@ -281,6 +338,8 @@ class Transitions:
         if is_over(notes, now_us):
             self.vanish(packed, stored, "expired")
             return Disposition.expired
+        if notes.group:
+            self.returned_groups.add(notes.group)
         if delay_us > 0:
             self.enter_delayed(packed, stored, at_rest(notes, visible_at_us=now_us + delay_us))
             return Disposition.delayed

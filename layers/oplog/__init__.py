@@ -30,10 +30,11 @@ Source
 
 from __future__ import annotations
 
-from ._oplog import OperationLog
+from ._oplog import OperationLog, calling
 from ._records import Record
 
 __all__ = [
     "OperationLog",
     "Record",
+    "calling",
 ]

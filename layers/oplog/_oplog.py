@@ -31,6 +31,8 @@ class OperationLog:
         ValueError: the log's subspace and the queue's overlap.
 
     >>> import fdbqueue
+    >>> from fdbqueue import Queue
+    >>> from fdbqueue.layers.oplog import OperationLog, calling
     >>> db = fdbqueue.open("memory:")
     >>> orders = Queue("orders")
     >>> log = OperationLog("orders log", orders)

@@ -20,7 +20,7 @@ Source
     Apache Qpid, "Queue Implementation" (a new list type by its order); Liu and Layland, 1973, for the rule.
 
 >>> import fdbqueue
->>> from fdbqueue.layers.leases import Leases
+>>> from fdbqueue.layers import EarliestDeadline, Leases
 >>> with fdbqueue.open("memory:") as db:
 ...     flights = Leases(fdbqueue.Queue("flights", codec="str", order=EarliestDeadline()))
 ...     for value, deadline in (("to Rome", 1800000900.5), ("to Oslo", 1800000300.0)):

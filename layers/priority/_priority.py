@@ -6,19 +6,33 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from fdbqueue import BulkReport, CheckReport, Item, Position, Queue
-from fdbqueue.lowlevel import Browser, Database, Steps, Transaction, V, read_level_counts, rows, verb
+from fdbqueue.lowlevel import (
+    Browser,
+    Database,
+    Steps,
+    Transaction,
+    V,
+    check_borders,
+    pack,
+    read_level_counts,
+    rows,
+    verb,
+)
 
 from ..common._composing import QueueWithLeases
 from ..common._levels import PRIORITY, Levels
-from ..leases._backoff import Backoff, immediately
+from ..leases._backoff import Backoff
 from ..leases._head import Head
 from ..leases._leases import Leases
+from ..leases._policies import note_bare, note_policy
 from ..leases._stats import LeaseStats
 from ..staged._delivery import Delivery
 from ._weighted import WeightedHead
+
+_GIVE_POLICY = "Give the policy to the priority queue, PriorityQueue(queue, max_attempts=…), and use its `leases`."
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +59,8 @@ class PriorityQueue(QueueWithLeases[V]):
         max_attempts, backoff, clock: as for `Leases`.
 
     >>> import fdbqueue
+    >>> from fdbqueue import Queue
+    >>> from fdbqueue.layers import PriorityQueue
     >>> db = fdbqueue.open("memory:")
     >>> jobs = PriorityQueue(Queue("jobs", codec="str"), levels=3)
     >>> for value, priority in (("tidy up", 2), ("answer", 1), ("put out the fire", 0), ("answer again", 1)):
@@ -67,7 +83,7 @@ class PriorityQueue(QueueWithLeases[V]):
         levels: Levels | int = 10,
         weights: Sequence[int] | None = None,
         max_attempts: int | None = None,
-        backoff: Backoff = immediately,
+        backoff: Backoff | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if not isinstance(queue, Queue):
@@ -77,9 +93,17 @@ class PriorityQueue(QueueWithLeases[V]):
             )
         if queue.order is not None:
             raise ValueError(f"{queue!r} has an order already; give the queue without one.")
+        if not isinstance(levels, int | Levels):
+            raise TypeError(f"levels is a number of levels, or Levels, as in levels=AmqpLevels(5), not {levels!r}.")
         self.levels = Levels(levels) if isinstance(levels, int) else levels
+        if weights is not None and not isinstance(weights, Sequence):
+            raise TypeError(f"weights has an integer for each level, as in weights=[3, 2, 1], not {weights!r}.")
         if weights is not None and len(weights) != self.levels.count:
             raise ValueError(f"{self.levels.count} levels want as many weights, not {len(weights)}.")
+        if max_attempts is None and backoff is None:
+            note_bare(queue, "PriorityQueue", _GIVE_POLICY)
+        else:
+            note_policy(queue, (max_attempts, backoff), f"a PriorityQueue with max_attempts={max_attempts}")
         self.queue = Queue(queue.layout.space, codec=queue.codec, order=self.levels)
         """The queue with this order."""
         layout = self.queue.layout
@@ -161,14 +185,6 @@ class PriorityQueue(QueueWithLeases[V]):
         return (yield from self._delivery.dequeue(tr, limit=limit))
 
     @verb
-    def first_item(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
-        """Return the first available item by rank without taking it, or None if there is none.
-
-        *Conflicts:* in a transaction, with writes that take the item or add one before it. *Cost:* one read.
-        """
-        return (yield from self.queue.peek.steps(tr))
-
-    @verb
     def next_item(self, tr: Transaction | Database, position: Position) -> Steps[Item[V] | None]:
         """Return the next available item after a position, in its level or a later one, or None.
 
@@ -177,15 +193,26 @@ class PriorityQueue(QueueWithLeases[V]):
         return (yield from self.queue.read(tr, partial(self._next_item, position=position)))
 
     def browse(
-        self, tr: Transaction | Database, *, level: int | None = None, limit: int | None = None, reverse: bool = False
+        self,
+        tr: Transaction | Database,
+        *,
+        level: int | None = None,
+        after: Position | None = None,
+        before: Position | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        duty_cycle: float = 1.0,
     ) -> Browser[Item[V]]:
-        """Browse the available items of all levels in order, or of one (0: the soonest). See `Queue.browse`."""
-        if level is None:
-            return self.queue.browse(tr, limit=limit, reverse=reverse)
-        if not 0 <= level < self.levels.count:
-            raise ValueError(f"A level of this queue is an integer from 0 to {self.levels.count - 1}, not {level!r}.")
-        begin, end = Position(0, b"", rank=level), Position(0, b"", rank=level + 1)
-        return self.queue.browse(tr, after=begin, before=end, limit=limit, reverse=reverse)
+        """Iterate over the available items of all levels in order, or of one (0: the soonest). See `Queue.browse`."""
+        if level is not None:
+            count = self.levels.count
+            if not isinstance(cast(object, level), int) or not 0 <= level < count:
+                raise ValueError(f"A level of this queue is an integer from 0 to {count - 1}, not {level!r}.")
+            check_borders(after, before)
+            begin, end = Position(0, b"", rank=level), Position(0, b"", rank=level + 1)
+            after = begin if after is None else max(begin, after, key=pack)
+            before = end if before is None else min(end, before, key=pack)
+        return self.queue.browse(tr, after=after, before=before, limit=limit, reverse=reverse, duty_cycle=duty_cycle)
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[PriorityStats]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar, cast, overload
 
-from fdbqueue import ItemTooLarge, Position
+from fdbqueue import Position
 from fdbqueue.lowlevel import (
     Database,
     Notes,
@@ -22,7 +22,7 @@ from fdbqueue.lowlevel import (
 )
 
 from ..common._composing import Enqueues, QueueWithLeases, enqueues_in_transactions
-from ..leases._done import FOLLOW_UPS_BYTES, FollowUp, follow_ups_of, position_in, queue_of
+from ..leases._done import FollowUp, check_follow_ups, follow_ups_of, position_in
 from ..leases._leases import Leases
 from ..leases._marking import mark
 from ..leases._times import positive
@@ -31,15 +31,13 @@ from ._completion import Completion
 R = TypeVar("R")
 
 KEEP_SECONDS = 3_600.0
-POSITION_BYTES = 40
-"""About how many bytes a packed position has at most."""
 
 
 class Results(QueueWithLeases[Any], Generic[R]):
     """Enqueues items whose results can be waited for.
 
     The results are those of a `Consumer`'s handlers: it stores what a handler returns. Without a consumer, give the
-    result to `Leases.ack`. `Results` can be given wherever its leases can.
+    result to `Leases.ack`. Other layers take `Results` in place of its leases.
 
     Args:
         source: the `Leases` of the queue, or a layer of them whose `enqueue` takes a transaction: a `PriorityQueue`, a
@@ -48,7 +46,7 @@ class Results(QueueWithLeases[Any], Generic[R]):
         keep: how many seconds an outcome is kept after the item's end.
 
     >>> import fdbqueue
-    >>> from fdbqueue.layers import Consumer
+    >>> from fdbqueue.layers import Consumer, Leases, Results
     >>> db = fdbqueue.open("memory:")
     >>> squares = Results(Leases(fdbqueue.Queue("squares", codec="json")), type=int)
     >>> completion = squares.enqueue(db, 7)
@@ -111,7 +109,7 @@ class Results(QueueWithLeases[Any], Generic[R]):
         """
         keep_s = self._keep_s if keep is None else _whole_seconds(keep)
         follow_ups = follow_ups_of(then)
-        _check_size(follow_ups)
+        check_follow_ups(follow_ups)
         layout = self.queue.layout
         db = cast(Database, tr) if is_database(tr) else getattr(tr, "db", None)
 
@@ -119,20 +117,20 @@ class Results(QueueWithLeases[Any], Generic[R]):
             entered = yield from self._source.enqueue.steps(tr, value, **terms)
             position = position_in(entered) or getattr(entered, "by", None)
             delayed = bool(terms.get("delay") or terms.get("at"))
-            notes = None
+            marked = None
             if position is not None:
-                notes = yield from mark(tr, layout, pack(position), delayed=delayed, keep_s=keep_s)
-            if position is None or notes is None:
+                marked = yield from mark(tr, layout, pack(position), delayed=delayed, keep_s=keep_s)
+            if position is None or marked is None:
                 position = Position(1, new_random())
                 ignored = Notes(keep_s=keep_s)
                 end_outcome(tr, layout, pack(position), ignored, "ignored", now_us=self.leases.now_us())
                 return position
-            begin_outcome(tr, layout, pack(position), notes)
+            begin_outcome(tr, layout, pack(position), marked.notes)
             held = []
             for follow_up in follow_ups:
                 held += yield from follow_up.hold(tr)
             if held:
-                yield from mark(tr, layout, pack(position), delayed=delayed, then=(*notes.then, *held))
+                yield from mark(tr, layout, pack(position), delayed=delayed, then=(*marked.notes.then, *held))
             return position
 
         position = yield from self.queue.transact(tr, body)
@@ -156,12 +154,3 @@ class Results(QueueWithLeases[Any], Generic[R]):
 
 def _whole_seconds(keep: float) -> int:
     return math.ceil(positive(keep, "keep") / 1e6)
-
-
-def _check_size(follow_ups: Sequence[FollowUp]) -> None:
-    size_bytes = sum(len(queue_of(one.target).layout.prefix) + POSITION_BYTES for one in follow_ups)
-    if size_bytes > FOLLOW_UPS_BYTES:
-        raise ItemTooLarge(
-            f"{len(follow_ups)} follow-ups take about {size_bytes:,} bytes of the item's notes, over the limit of"
-            f" {FOLLOW_UPS_BYTES}. Let one follow-up enqueue the others, or name their queues by shorter keys."
-        )

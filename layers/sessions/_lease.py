@@ -16,6 +16,8 @@ from ._records import SessionName, name_of, pack_name
 class SessionHandle(LeaseHandle):
     """Proves the lease of a session, without its item. It can be stored, or sent to the process that acks.
 
+    >>> from fdbqueue import Position
+    >>> from fdbqueue.layers import SessionHandle
     >>> handle = SessionHandle(Position(7, b"item", rank=1), b"token", session="ann", turn=Position(1, b"turn"))
     >>> str(handle)
     '02616e6e00:0/1:7475726e/1:7:6974656d/746f6b656e'

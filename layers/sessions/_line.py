@@ -44,7 +44,7 @@ from ._records import (
     record_of,
     stored_pointer,
 )
-from ._session import Head, Session, SessionMoves
+from ._session import Head, Session, SessionMoves, last_index
 
 Where = Literal["place", "tail"]
 MAX_KNOWN = 4_096
@@ -65,7 +65,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules by which sessions take turns and items fail."""
+    """The rules for turns and for failures."""
 
     quantum: int
     weight: Callable[[Any], int] | None
@@ -346,8 +346,9 @@ class Line:
             visible_at_us: until when it sleeps; 0: it is ready.
             moved: whether the session had a pointer that was not asleep. Enqueues need not know that it moved.
         """
-        index = yield from self.queue.next_index(tr, 1)
-        packed = pack(Position(index, new_random()))
+        # Not `Queue.next_index`, which asks for a versionstamp to remember the index for further calls.
+        index = yield from last_index(tr, self.layout, self.layout.begin, self.layout.end)
+        packed = pack(Position(index + 1, new_random()))
         stored = stored_pointer(new_pointer(session.name, session.generation))
         if visible_at_us:
             moves.enter_delayed(packed, stored, _until(visible_at_us))

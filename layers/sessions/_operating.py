@@ -54,7 +54,7 @@ class Operating:
             yield from self._go_on(tr, session, replace(record, paused=False))
 
     def remove(self, tr: Transaction, name: bytes, later: Later) -> Steps[None]:
-        """Let a session end when its present items are done."""
+        """Mark a session, so that it ends when its present items are done."""
         session, record = yield from self.read(tr, name)
         closing = RENEWING if later == "renew" else REFUSING
         if record is not None and record.closing > closing:
@@ -62,7 +62,7 @@ class Operating:
         yield from self._go_on(tr, session, replace(record or Record(), closing=closing))
 
     def skip(self, tr: Transaction, name: bytes) -> Steps[bool]:
-        """Let a blocked session go on. If its first item can't be read, that becomes a dead letter."""
+        """Unblock a session. If its first item can't be read, that becomes a dead letter."""
         session, record = yield from self.read(tr, name)
         if record is None or not record.blocked:
             return False
@@ -86,6 +86,12 @@ class Operating:
             moves.enter_available(packed, row.value, as_new(notes))
             moves.set_dependent(packed, notes)
         moves.finish()
+        if record is not None and record.asleep_until_us and found:
+            # It sleeps until its delayed items are due, and has others now.
+            waking = Transitions(tr, self._line.layout)
+            if (yield from self._line.withdraw(tr, waking, record)):
+                record = replace(record, pointer=b"", asleep_until_us=0)
+            waking.finish()
         if record is not None and (found or record.blocked):
             yield from self._go_on(tr, session, replace(record, blocked=""))
         return len(found)

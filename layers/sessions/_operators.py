@@ -63,7 +63,7 @@ class Operators(Generic[V]):
 
     @verb
     def skip(self, tr: Transaction | Database, session: SessionName) -> Steps[bool]:
-        """Let a blocked session go on without the item that blocks it, which stays a dead letter.
+        """Unblock a session. The item that blocked it stays a dead letter.
 
         Returns whether it was blocked. *Conflicts:* and *Cost:* as `pause`.
         """
@@ -120,9 +120,9 @@ class Operators(Generic[V]):
 
         *Conflicts:* none, it reads by snapshot. *Cost:* three reads.
         """
-        return (
-            yield from self.queue.read(tr, partial(_scheduled, line=self.line, name=pack_name(session), limit=limit))
-        )
+        _check_limit(limit, "items")
+        body = partial(_scheduled, line=self.line, name=pack_name(session), limit=limit)
+        return (yield from self.queue.read(tr, body))
 
     @verb
     def dead(
@@ -132,9 +132,11 @@ class Operators(Generic[V]):
 
         *Conflicts:* none, it reads by snapshot. *Cost:* two reads.
         """
+        _check_limit(limit, "items")
+        name = pack_name(session)
 
         def body(tr: Transaction) -> Steps[list[StoredItem[V]]]:
-            own, _ = yield from Operating(self.line).read(tr.snapshot, pack_name(session))
+            own, _ = yield from Operating(self.line).read(tr.snapshot, name)
             place = own.layout.dead
             found = yield from rows(tr.snapshot, place.begin, place.end, limit=limit)
             dead = []
@@ -236,8 +238,7 @@ def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int) -> Steps[li
 
 
 def _wanted(position: Position | Iterable[Position] | None, limit: int) -> list[Position] | None:
-    if type(limit) is not int or limit < 1:
-        raise ValueError(f"limit is how many dead letters at most, at least 1, not {limit!r}.")
+    _check_limit(limit, "dead letters")
     if position is None:
         return None
     wanted = [position] if isinstance(position, Position) else [*position]
@@ -245,3 +246,8 @@ def _wanted(position: Position | Iterable[Position] | None, limit: int) -> list[
         if not isinstance(one, Position):
             raise TypeError(f"A dead letter is named by its Position, not by {one!r}.")
     return wanted
+
+
+def _check_limit(limit: int, what: str) -> None:
+    if type(limit) is not int or limit < 1:
+        raise ValueError(f"limit is how many {what} at most, at least 1, not {limit!r}.")

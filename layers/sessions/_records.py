@@ -176,8 +176,7 @@ class Keys:
         return self.records.key() + name
 
     def guard(self, name: bytes) -> bytes:
-        """Return the key that stands for what enqueues read of a record. It is never written, only used for
-        conflicts."""
+        """Return a key for the conflicts between enqueues and changes of a record. It is never written."""
         return self.record(name) + b"\x00"
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, field
+from typing import Any
 
 from fdbqueue import Position, Queue
 from fdbqueue.lowlevel import (
@@ -13,6 +13,7 @@ from fdbqueue.lowlevel import (
     KeyValue,
     Layout,
     Notes,
+    Place,
     Steps,
     Subspace,
     Transaction,
@@ -63,6 +64,42 @@ class Head:
         return Head([row for row in self.rows if row.key not in done], self.wake_at_us, self.timers, self.dead)
 
 
+class SessionLayout(Layout):
+    """The layout of one session's items. It makes most keys when they are asked for: there may be a million sessions.
+
+    Args:
+        prefix: the bytes before all keys.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, prefix: bytes) -> None:
+        for name in _SAME:
+            setattr(self, name, getattr(_TEMPLATE, name))
+        self._count_keys = {}
+        self._held_prefixes = {}
+        self.prefix = prefix
+        self.available = Place(prefix)
+        self.begin = self.available.begin
+        self.end = self.available.end
+
+    def __getattr__(self, name: str) -> Any:
+        like = getattr(_TEMPLATE, name)
+        made: Any
+        if isinstance(like, Place):
+            made = Place(self.prefix + like.prefix[1:])
+        elif isinstance(like, Subspace):
+            made = Subspace(rawPrefix=self.prefix + like.key()[1:])
+        else:
+            made = self.prefix + like[1:]
+        setattr(self, name, made)
+        return made
+
+
+_TEMPLATE = Layout(Subspace(rawPrefix=b"\x00"))  # a prefix of one byte
+_SAME = ("exclusive_all", "has_high_water_mark", "open_at", "open_until", "subscribed")
+
+
 class SessionMoves(Transitions):
     """The moves of one session's items in a transaction. They also change the totals of all sessions."""
 
@@ -95,9 +132,9 @@ class Session:
     def __init__(self, keys: Keys, queue: Queue, name: bytes, generation: int, *, holds: bool) -> None:
         self.name = name
         self.generation = generation
-        self.layout = Layout(Subspace(rawPrefix=keys.items + name + fdb_tuple.pack((generation,))))
-        self.queue: Queue = copy(queue)
-        self.queue.layout = self.layout
+        self.layout = SessionLayout(keys.items + name + fdb_tuple.pack((generation,)))
+        self.queue: Queue = object.__new__(Queue)  # with the same codec, and nothing else of its own
+        vars(self.queue).update(vars(queue) | {"layout": self.layout})
         self.record_key = keys.record(name)
         self.guard_key = keys.guard(name)
         self.state_key = keys.states + name
@@ -118,11 +155,7 @@ class Session:
         By snapshot, as every enqueue: producers that see the same last item share an index, and the random parts of
         their items decide. *Cost:* two reads in parallel.
         """
-        begin, end = self.layout.level(level)
-        last = started(rows(tr.snapshot, begin, end, limit=1, reverse=True))
-        mark = yield from read_high_water_mark(tr, self.layout)
-        found = yield from last
-        return max([mark.index, *(self.layout.position_of(row.key).index for row in found)])
+        return last_index(tr, self.layout, *self.layout.level(level))
 
     def append(self, tr: Transaction, index: int, items: Sequence[Stored], level: int, notes: Notes) -> list[Position]:
         """Append items to a level, behind an index. The caller sees to the pointer."""
@@ -206,3 +239,14 @@ class Session:
         for name, change in changes.items():
             if change:
                 tr.add(self._total_key(name), change.to_bytes(8, "little", signed=True))
+
+
+def last_index(tr: Transaction, layout: Layout, begin: bytes, end: bytes) -> Steps[int]:
+    """Return the highest index of the items between two keys, or of items that were there before they were taken away.
+
+    By snapshot. It sees what this transaction has written itself.
+    """
+    last = started(rows(tr.snapshot, begin, end, limit=1, reverse=True))
+    tail = yield from read_high_water_mark(tr, layout)
+    found = yield from last
+    return max([tail.index, *(layout.position_of(row.key).index for row in found)])

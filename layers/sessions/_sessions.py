@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any, Literal, cast
 from fdbqueue import BulkReport, Position, Queue
 from fdbqueue.lowlevel import Database, Notes, Steps, Transaction, V, is_database, verb
 
+from ..common._batcher import PendingCall, TransactionBatcher
 from ..leases._backoff import Backoff, immediately
 from ..leases._enqueueing import enqueue_with_notes
 from ..leases._lease import Disposition
@@ -22,10 +24,13 @@ from ._line import Line, Rules
 from ._operators import Operators
 from ._records import SessionName, pack_name
 from ._turns import Turns
-from ._working import UNCHANGED, Working
+from ._working import UNCHANGED, Ack, Working
 
 QUANTUM = 10
 MAX_LEVELS = 256
+ACKS_AT_ONCE = 100
+QUEUE_BYTES = 6_500
+"""The most bytes of the name of a queue with sessions, as a key."""
 
 
 class Sessions(Operators[V]):
@@ -52,6 +57,8 @@ class Sessions(Operators[V]):
         clock: seconds since 1970, as `time.time`.
 
     >>> import fdbqueue
+    >>> from fdbqueue import Queue
+    >>> from fdbqueue.layers import Sessions
     >>> db = fdbqueue.open("memory:")
     >>> sessions = Sessions(Queue("mails", codec="str"))
     >>> for value, name in (("first", "ann"), ("second", "ann"), ("other", "bob")):
@@ -67,7 +74,10 @@ class Sessions(Operators[V]):
     >>> db.close()
     """
 
-    taken_by = "Sessions are taken by their own verbs, and by a Consumer: Consumer(sessions, handler)."
+    taken_by = (
+        "Sessions are taken by their own verbs, and by a Consumer: Consumer(sessions, handler). Their verb `reclaim`"
+        " gives back what dead workers held."
+    )
     """The remedy in the message of a layer that can't be made of sessions."""
 
     def __init__(
@@ -107,6 +117,13 @@ class Sessions(Operators[V]):
         for told, function in functions:
             if not callable(function):
                 raise TypeError(f"{told} is a function, not {function!r}.")
+        if consumer is not None and not isinstance(consumer, str):
+            raise TypeError(f"consumer is a text, not {consumer!r}.")
+        if len(queue.layout.prefix) > QUEUE_BYTES:
+            raise ValueError(
+                f"The queue's name has {len(queue.layout.prefix):,} bytes as a key. That of a queue with sessions may"
+                f" have {QUEUE_BYTES:,}, since names of sessions follow. Give a shorter one, such as a hash of it."
+            )
         _check_choice(on_dead, "on_dead", ("go on", "block"))
         _check_choice(delays, "delays", ("pass", "hold"))
         self.queue = queue
@@ -122,6 +139,7 @@ class Sessions(Operators[V]):
         """How a consumer works through the turns of sessions."""
         self.staged = StagedQueue(self.line.leases, consumer=consumer)
         """The line, as waiting workers take from it."""
+        self._batchers: dict[int, TransactionBatcher[Ack, None]] = {}
         self._arguments = {
             "levels": levels,
             "quantum": quantum,
@@ -270,7 +288,8 @@ class Sessions(Operators[V]):
     def ack(self, tr: Transaction | Database, lease: SessionRef, *, state: Any = UNCHANGED) -> Steps[None]:
         """Remove the item: its work is done. The session goes to the end of the line if it has more.
 
-        In one transaction with the caller's own writes, both happen or neither.
+        In one transaction with the caller's own writes, both happen or neither. Given a database, acks that are pending
+        together share a transaction.
 
         Args:
             tr: a transaction, or a database.
@@ -285,7 +304,20 @@ class Sessions(Operators[V]):
         into this session. *Cost:* four reads in parallel, and about eight writes.
         """
         encoded = self._working.encoded_state(state)
-        yield from self.queue.transact(tr, partial(self._working.ack, ref=lease, state=encoded))
+        if not is_database(tr):
+            yield from self._working.ack(cast(Transaction, tr), lease, encoded)
+            return
+        self._working.session_of(lease)  # a wrong argument must not fail the calls that share the transaction
+        ticket: PendingCall[Ack, None] = PendingCall(cast(Database, tr), (lease, encoded))
+        yield from self._acks().call(ticket)
+
+    def _acks(self) -> TransactionBatcher[Ack, None]:
+        pid = os.getpid()  # a forked process starts with its own
+        known = self._batchers.get(pid)
+        if known is None:
+            new: TransactionBatcher[Ack, None] = TransactionBatcher(self._working.ack_all, weight=ACKS_AT_ONCE)
+            known = self._batchers.setdefault(pid, new)  # atomic: of two threads, one wins
+        return known
 
     @verb
     def ack_and_next(

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final, Generic, Literal
+from typing import Any, Final, Generic, Literal, TypeAlias, cast
 
 from msgspec.structs import replace
 
 from fdbqueue import CodecError, FormatError, LeaseLost, Position, Queue, SessionClosed
-from fdbqueue.lowlevel import Database, Notes, Steps, Transaction, V, is_database, notes_of, pack, rows, started
+from fdbqueue.lowlevel import (
+    Database,
+    Notes,
+    Steps,
+    Transaction,
+    V,
+    is_chunked,
+    is_database,
+    notes_of,
+    pack,
+    rows,
+    started,
+)
 
 from ..common._waiting import in_thread
 from ..leases._enqueueing import Encoded
@@ -23,6 +35,10 @@ from ._session import Head, Session, SessionMoves, Stored
 
 STATE_BYTES = 90_000
 """The most bytes of an encoded state."""
+
+
+Ack: TypeAlias = "tuple[SessionRef, bytes | Unchanged | None]"
+"""A lease, and the session's new encoded state."""
 
 
 class Unchanged:
@@ -91,7 +107,10 @@ class Working(Generic[V]):
             raise RuntimeError("a session's lease without an item can't be opened")
         notes = notes_of(row.value)
         position = session.layout.position_of(row.key)
-        item = yield from self._queue.read(tr, lambda tr: session.queue.item(tr, position, row.value))
+        if is_chunked(row.value):
+            item = yield from self._queue.read(tr, lambda tr: session.queue.item(tr, position, row.value))
+        else:
+            item = yield from session.queue.item(cast(Transaction, tr), position, row.value)  # it reads nothing
         return SessionLease(
             position,
             item.value,
@@ -239,6 +258,25 @@ class Working(Generic[V]):
         yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), to="tail")
         moves.finish()
 
+    def ack_all(self, db: Database, acks: list[Ack]) -> Steps[list[LeaseLost | None]]:
+        """Ack as `ack`, in one transaction for several calls. Each has its own error if its lease is lost."""
+
+        def body(tr: Transaction) -> Steps[list[LeaseLost | None]]:
+            # Two acks of one session must see each other: the first of each is done together with the others.
+            first = {ref.turn: at for at, (ref, _) in reversed(list(enumerate(acks)))}
+            under_way = {at: started(self.ack(tr, *acks[at])) for at in sorted(first.values())}
+            results: list[LeaseLost | None] = []
+            for at, (ref, state) in enumerate(acks):
+                try:
+                    yield from under_way.get(at) or self.ack(tr, ref, state)
+                except LeaseLost as error:
+                    results.append(error)
+                else:
+                    results.append(None)
+            return results
+
+        return (yield from self._queue.transact(db, body))
+
     def ack_and_next(
         self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, duration_us: int
     ) -> Steps[Lease[Held] | None]:
@@ -270,12 +308,14 @@ class Working(Generic[V]):
         """Remove the item in progress. Return the lease, and the session's next items."""
         session = self.session_of(ref)
         key = session.layout.available.key(pack(ref.position))
-        item = tr.get(key)
         turn, head = yield from self.turn(tr, ref, limit=2)
-        value = yield item
-        if not value.present():
-            raise self._lost(ref)
-        remove(tr, session, [(key, bytes(value))])
+        stored = next((row.value for row in head.rows if row.key == key), b"")
+        if not stored:  # urgent items are in front of it
+            value = yield tr.get(key)
+            if not value.present():
+                raise self._lost(ref)
+            stored = bytes(value)
+        remove(tr, session, [(key, stored)])
         self.write_state(tr, session, state)
         return turn, head.without({key})
 

@@ -14,6 +14,7 @@ from fdbqueue.lowlevel import (
     Notes,
     Steps,
     Transaction,
+    begin_outcome,
     chunks_of,
     clear_parts,
     envelope,
@@ -145,7 +146,7 @@ class Admitting:
                 rewritten = self._rewritten(
                     by, replacement, terms if answers.terms == "incoming" else None, now_us, numbers
                 )
-        # From here on it writes, and no step can fail.
+        # From here on it writes. Only a read of the database can fail.
         position = None
         if entering is not None:
             position = Position((yield from next_index), new_random(), rank=entering.rank)
@@ -155,6 +156,7 @@ class Admitting:
             self._rewrite(tr, moves, rewritten)
         if position is not None and entering is not None:
             self._append(tr, moves, position, entering)
+        yield from moves.settle()
         moves.finish()
         return Outcome(
             decision=Decision.queue if decision is Decision.dont_care else decision,
@@ -274,6 +276,7 @@ class Admitting:
         if any(part.startswith(copies) for part in new.told):
             tr.add(self._layout.resent_key, _ONE)
         write_chunks(tr, self._layout, position_of(self._layout, packed), chunks_of(new.payload))
+        begin_outcome(tr, self._layout, packed, new.notes)
         self._wake_monitors(tr, new.notes)
 
     def _wake_monitors(self, tr: Transaction, notes: Notes) -> None:

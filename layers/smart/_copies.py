@@ -100,6 +100,7 @@ class Copies:
             moves = Transitions(tr, self._layout)
             moves.leave(item.state, packed, notes_of(item.stored))
             moves.vanish(packed, item.stored, counter)
+            yield from moves.settle()
             moves.finish()
             return True
         return False

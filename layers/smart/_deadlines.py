@@ -45,7 +45,7 @@ from functools import partial
 from typing import Any, Literal
 
 from fdbqueue import CodecError, FormatError, Position, Queue
-from fdbqueue.lowlevel import Database, Steps, Transaction, only_transaction, rows, verb
+from fdbqueue.lowlevel import Database, Steps, Transaction, check_limit, only_transaction, rows, verb
 
 from ..leases._times import not_negative
 from ._index import MISSED, NEAR, deadline_key, deadline_of, deadlines_until
@@ -87,8 +87,7 @@ class Deadlines:
         smart: the queue. Its clock decides whether a deadline is missed.
 
     >>> import fdbqueue
-    >>> from fdbqueue.layers.leases import Leases
-    >>> from fdbqueue.layers.smart import Messages, MessageType
+    >>> from fdbqueue.layers import Deadlines, Leases, Messages, MessageType, SmartQueue
     >>> now = 1_000.0
     >>> queue = fdbqueue.Queue("calls", codec=Messages(MessageType("call", deadline=30.0)))
     >>> smart = SmartQueue(Leases(queue, clock=lambda: now))
@@ -123,8 +122,7 @@ class Deadlines:
         *Conflicts:* with another claim of the same deadline, so one of them gets it. Also with a transaction that takes
         or moves the item. *Cost:* one read, then three in parallel and two writes each.
         """
-        if limit < 1:
-            raise ValueError(f"limit is how many deadlines to claim, at least 1, not {limit}.")
+        check_limit(limit, "deadlines to claim")
         lead_us = None if lead is None else not_negative(lead, "lead")
         return (yield from self._queue.transact(tr, partial(self._claim, lead_us=lead_us, limit=limit, until_us=0)))
 

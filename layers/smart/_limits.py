@@ -19,6 +19,7 @@ class Limit:
         TypeError: `most` is not an integer.
         ValueError: `most` is less than 1, or `when_full` is not one of the choices.
 
+    >>> from fdbqueue.layers import Limit
     >>> Limit(3).when_full
     'refuse'
     """

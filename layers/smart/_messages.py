@@ -3,6 +3,7 @@
 A registry is the queue's codec, so plain and staged dequeues, leases and browsing all return messages. A message is
 stored as one JSON or MessagePack object with its type's name under ``"type"``, which any program can read.
 
+>>> from fdbqueue.layers import Messages, MessageType
 >>> from dataclasses import dataclass
 >>> @dataclass
 ... class Progress:
@@ -27,7 +28,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from fdbqueue import CodecError, Position
-from fdbqueue.lowlevel import CODEC_ERRORS
+from fdbqueue.lowlevel import CODEC_ERRORS, refuse_if_changed
 
 from ..common._handlers import not_awaited
 from ..leases._times import positive
@@ -209,7 +210,11 @@ class Messages:
         return self.encode_as(self.type_of(value), value)
 
     def encode_as(self, found: MessageType, value: Any) -> bytes:
-        """Encode a message whose type is known."""
+        """Encode a message whose type is known.
+
+        Raises:
+            CodecError: a part of it would not come back equal.
+        """
         if found.cls is None:
             encoded: bytes = self._encoder.encode(value)
         elif self._json:
@@ -217,6 +222,9 @@ class Messages:
             encoded = b'{"type":%b%b' % (self._encoder.encode(found.name), b"," + body[1:] if len(body) > 2 else b"}")
         else:
             encoded = self._encoder.encode({"type": found.name, **msgspec.to_builtins(value, builtin_types=(bytes,))})
+        back = self._decoders[found.name].decode(encoded)
+        if back != value:
+            refuse_if_changed(self.name, value, back)
         return encoded
 
     def decode(self, data: bytes) -> Any:

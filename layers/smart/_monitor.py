@@ -14,7 +14,7 @@ from typing import Any
 from fdbqueue.lowlevel import Database, Future, Steps, Transaction, attempts, only_database, verb
 
 from ..common._handlers import call_back, not_awaited
-from ..common._waiting import Stop
+from ..common._waiting import Stop, long_wait
 from ..leases._times import not_negative, positive
 from ._deadlines import BATCH, Claim, Deadline, Deadlines
 
@@ -115,6 +115,7 @@ class Monitor:
     def run(self, db: Database) -> Steps[MonitorReport]:
         """Sweep whenever a deadline is due, until another thread or a handler calls `stop`."""
         only_database(db, "Monitor.run", _IN_A_TRANSACTION)
+        yield from long_wait("Monitor.run")
         while not self._stop.asked:
             watch, wait_us = yield from attempts(db, self._watch)
             if watch is not None:

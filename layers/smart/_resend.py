@@ -61,6 +61,7 @@ from fdbqueue.lowlevel import (
     Layout,
     Steps,
     Transaction,
+    check_limit,
     is_database,
     only_transaction,
     pack,
@@ -69,6 +70,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
+from ..common._waiting import long_wait
 from ..leases._commit_if_written import commit_if_written
 from ..leases._leases import Leases
 from ..leases._times import check_timeout
@@ -96,8 +98,7 @@ class Resend:
         leases: the queue's leases.
 
     >>> import fdbqueue
-    >>> from fdbqueue.layers.smart import Messages, MessageType
-    >>> from fdbqueue.layers.smart import SmartQueue
+    >>> from fdbqueue.layers import Messages, MessageType, SmartQueue
     >>> smart = SmartQueue(fdbqueue.Queue("out", codec=Messages(MessageType("frame"))))
     >>> with fdbqueue.open("memory:") as db:
     ...     smart.resend.register(db, "B")
@@ -202,14 +203,15 @@ class Resend:
         Args, errors, *Conflicts* and *Cost:* as `fetch`, for each item. An item that can't be read ends the list before
         it; the call raises if it is the first.
         """
-        if not isinstance(cast(object, limit), int) or limit < 1:
-            raise ValueError(f"limit is how many copies to fetch, an integer from 1 on, not {limit!r}.")
+        check_limit(limit, "copies to fetch")
         check_timeout(timeout)
         if not is_database(tr):
             if timeout != 0:
                 raise ValueError("timeout needs a database: a transaction never sees items committed after it began.")
             fetched, _ = yield from self._fetching.fetch(cast(Transaction, tr), recipient, limit, strict=False)
             return fetched.copies
+        if timeout != 0:
+            yield from long_wait("Resend.fetch_many" if limit > 1 else "Resend.fetch")
         portion = AdaptiveLimit(limit)
         deadline = None if timeout is None else time.monotonic() + timeout
 

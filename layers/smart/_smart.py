@@ -13,6 +13,7 @@ from fdbqueue.lowlevel import Database, Steps, Transaction, check_values, is_dat
 
 from ..common._composing import QueueWithLeases, leases_of
 from ..common._levels import PRIORITY, Levels
+from ..common._waiting import long_wait
 from ..leases._leases import Leases
 from ..leases._times import check_timeout, check_waits, positive, visible_at
 from ..staged._delivery import Delivery
@@ -52,7 +53,7 @@ class SmartQueue(QueueWithLeases[Any]):
 
     >>> import fdbqueue
     >>> from dataclasses import dataclass
-    >>> from fdbqueue.layers.smart import OWN_KEY, Messages, MessageType
+    >>> from fdbqueue.layers import OWN_KEY, Decision, Messages, MessageType, SmartQueue
     >>> @dataclass
     ... class Progress:
     ...     file: str
@@ -126,7 +127,7 @@ class SmartQueue(QueueWithLeases[Any]):
     def enqueue(
         self,
         tr: Transaction | Database,
-        message: Any,
+        value: Any,
         *,
         priority: int | None = None,
         delay: float | None = None,
@@ -139,7 +140,7 @@ class SmartQueue(QueueWithLeases[Any]):
 
         Args:
             tr: a transaction to enqueue in, or a database.
-            message: a message of a registered type.
+            value: a message of a registered type.
             priority: as `PriorityQueue.enqueue`, for a queue with levels; stored as the header "priority".
             delay: seconds until it becomes available, if it is appended.
             at: the same as a time of the clock.
@@ -160,18 +161,18 @@ class SmartQueue(QueueWithLeases[Any]):
         Also with items that enter or leave within its limits; with nothing else. *Cost:* two rounds of parallel reads,
         for the keys and items that it sees; a plain enqueue's writes, and one for the index.
         """
-        if timeout is not None:
+        if not is_database(tr) and timeout is not None:
             check_waits(tr)
         terms = self._terms(priority, delay, at, ttl, headers)
         check_timeout(timeout)
-        new = self._incoming(message)
+        new = self._incoming(value)
         return (yield from self._enqueue(tr, new, terms, timeout))
 
     @verb
     def enqueue_many(
         self,
         tr: Transaction | Database,
-        messages: Iterable[Any],
+        values: Iterable[Any],
         *,
         priority: int | None = None,
         delay: float | None = None,
@@ -190,20 +191,20 @@ class SmartQueue(QueueWithLeases[Any]):
 
         Raises:
             BulkInterrupted: given a database, a message failed after others were enqueued.
-            TypeError: `messages` is one str, bytes or mapping; no key was touched.
+            TypeError: `values` is one str, bytes or mapping; no key was touched.
         """
-        if timeout is not None:
+        if not is_database(tr) and timeout is not None:
             check_waits(tr)
         terms = self._terms(priority, delay, at, ttl, headers)
         check_timeout(timeout)
-        check_values(messages)
+        check_values(values)
         admit = partial(self._admit, terms=terms)
         if is_database(tr):
             alone = partial(self._enqueue, tr, terms=terms, timeout=timeout)
             batches = Batches(self.queue, self._incoming, admit, alone)
-            return (yield from batches.enqueue(cast(Database, tr), messages))
-        prepared = [self._incoming(message) for message in messages]
-        return (yield from admit_all(cast(Transaction, tr), prepared, admit))
+            return (yield from batches.enqueue(cast(Database, tr), values))
+        incomings = [self._incoming(message) for message in values]
+        return (yield from admit_all(cast(Transaction, tr), incomings, admit))
 
     @verb
     def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
@@ -277,6 +278,7 @@ class SmartQueue(QueueWithLeases[Any]):
                 limit = cast(Limit, error.limit)
                 if limit.when_full != "wait" or not is_database(tr) or (left is not None and left <= 0):
                     raise
+                yield from long_wait("SmartQueue.enqueue")
                 yield from self._capacity.wait(cast(Database, tr), new, limit, left)
 
     def _admit(self, tr: Transaction, new: Incoming, terms: Terms) -> Steps[Outcome]:

@@ -33,6 +33,7 @@ from fdbqueue.lowlevel import (
     reopen_outcome,
     rows,
     started,
+    with_notes,
     write_chunks,
 )
 
@@ -40,8 +41,8 @@ from ..leases._head import Head
 from ..leases._holding import read_leased
 from ..leases._lease import Disposition, Lease, LeaseHandle, lease_of
 from ..leases._leases import Leases
-from ..leases._taking import UNTAKEABLE, LifeOver, Predicate
-from ..leases._timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
+from ..leases._taking import UNTAKEABLE, CancelledGroups, LifeOver, Predicate
+from ..leases._timers import FIRE_LIMIT, all_outcomes, due_timers, fire_due, next_due_us
 from ..leases._transitions import Transitions, at_rest, is_over
 from ._allotments import Allotment, Got, HeadRead, Served
 
@@ -161,13 +162,14 @@ class Delivery:
         served = Served()
         try:
             overdue, found = yield from self.see(tr, look)
+            overdue = yield from all_outcomes(tr, self._layout, overdue, now_us)
             if overdue:
                 _, all_fired = yield from fire_due(
                     tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry
                 )
                 # Timers of unreadable items stay. If nothing was moved, another attempt would find the same timers,
                 # without end.
-                served.again = moves.any and (not all_fired or len(overdue) == FIRE_LIMIT)
+                served.again = moves.any and (not all_fired or len(overdue) >= FIRE_LIMIT)
                 if not served.again:
                     # The head was read before the timers returned items.
                     seen, found = limit, (yield from self._leases.head.first(tr, limit=limit))
@@ -176,6 +178,7 @@ class Delivery:
                     found += yield from self._leases.head.first(tr, limit=limit - seen, after=found[-1].key)
                 dealt = yield from self._give(tr, moves, found, allotments, served, now_us)
                 served.drained = len(found) < limit and dealt == len(found)
+            yield from moves.settle()
         finally:
             moves.finish()
         served.wrote = moves.any
@@ -234,8 +237,10 @@ class Delivery:
             size += len(row.value)
             if is_chunked(row.value):
                 size += _CHUNKED_BYTES
-            elif has_notes(row.value) and 0 < notes_of(row.value).ttl_at_us <= now_us:
-                return False
+            elif has_notes(row.value):
+                notes = notes_of(row.value)
+                if notes.group or is_over(notes, now_us):
+                    return False
         self.large = size > LARGE_BYTES * len(found)
         return size < BYTES_AT_ONCE
 
@@ -244,8 +249,10 @@ class Delivery:
 
         Raises:
             FormatError, CodecError, CheckFailed: the item can't be read, or its type's predicate fails.
-            LifeOver: the item's life is over; nothing was written.
+            LifeOver: the item's life is over, or it has a group; nothing was written.
         """
+        if has_notes(row.value) and notes_of(row.value).group:
+            raise LifeOver
         if self._predicate:
             item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
             if self._predicate.says_over(item, notes_of(row.value), self._leases.now_us()):
@@ -317,6 +324,7 @@ class Delivery:
                 asked = True
                 yield from moves.ask()
             moves.put_back(packed, stored, before, now_us=now_us, delay_us=0)
+        yield from moves.settle()
         moves.finish()
         return got
 
@@ -363,7 +371,10 @@ class Delivery:
             else:
                 yield from reopen_outcome(tr, self._layout, got.packed, got.notes)
                 stored = self._write_chunks(tr, got) if is_chunked(got.stored) else got.stored
-                fate = moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
+                # Its follow-ups are released, and its group counts it as done. It comes back without them.
+                alone = replace(got.notes, then=(), group="")
+                stored = with_notes(stored, alone)
+                fate = moves.put_back(got.packed, stored, alone, now_us=now_us, delay_us=0)
                 if fate is not Disposition.expired:
                     moves.set_dependent(got.packed, got.notes)
                 moves.tally("dequeued", -1)
@@ -374,6 +385,7 @@ class Delivery:
             if notes is not None and isinstance(got.given, Lease) and notes.token == got.given.token:
                 moves.leave_leased(got.packed, notes)
                 moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
+        yield from moves.settle()
         moves.finish()
 
     def next_due_us(self, tr: Transaction) -> Steps[int | None]:
@@ -392,6 +404,8 @@ class Delivery:
         """Give items to allotments. Return how many rows it handled."""
         dealt = size = 0
         following = iter(found)
+        groups = CancelledGroups()
+        groups.ask(tr, self._layout, found)
         for allotment in allotments:
             token = os.urandom(TOKEN_BYTES) if allotment.duration_us else b""
             for row in islice(following, allotment.wanted):
@@ -399,7 +413,7 @@ class Delivery:
                 if dealt and size > BYTES_AT_ONCE:
                     break
                 try:
-                    alive = yield from self._give_one(tr, moves, row, allotment, token, now_us)
+                    alive = yield from self._give_one(tr, moves, row, allotment, token, now_us, groups)
                 except UNTAKEABLE as error:
                     served.error = None if dealt else error
                     break
@@ -415,12 +429,23 @@ class Delivery:
         return dealt
 
     def _give_one(
-        self, tr: Transaction, moves: Transitions, row: KeyValue, allotment: Allotment, token: bytes, now_us: int
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        row: KeyValue,
+        allotment: Allotment,
+        token: bytes,
+        now_us: int,
+        groups: CancelledGroups,
     ) -> Steps[bool]:
-        """Give an item to an allotment. Return False if the item's life was over."""
+        """Give an item to an allotment. Return False if the item's life was over, or its group cancelled."""
         notes, packed = notes_of(row.value), self._layout.available.packed(row.key)
         position = self._layout.position_of(row.key)
         item, outdated = None, is_over(notes, now_us)
+        if notes.group and not outdated and (yield from groups.is_cancelled(tr, self._layout, notes.group)):
+            moves.leave_available(packed, notes, cleared=True)
+            moves.vanish(packed, row.value, "deleted", how="cancelled")
+            return False
         try:
             if not outdated and (allotment.own or self._predicate):
                 item = yield from self._item(tr, position, row.value, allotment)

@@ -40,7 +40,7 @@ class RecentLeases:
         live = {
             (got.given.position, got.given.token): Live(version, got.packed, got.stored, got.lent)
             for got in taken
-            if isinstance(got.given, Lease)
+            if isinstance(got.given, Lease) and not got.lent.group  # the end of a member needs reads
         }
         with self._lock:
             while self._ages and now - self._ages[0][0] > REMEMBER_SECONDS:

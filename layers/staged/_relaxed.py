@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from fdbqueue import Item, Queue
 from fdbqueue.lowlevel import TAKEN, Database, KeyValue, Layout, Steps, Transaction, V, rank_of, verb
@@ -52,6 +52,8 @@ class RelaxedHead(Head):
     """
 
     def __init__(self, layout: Layout, *, window: int = WINDOW, choose: Any = random.randrange) -> None:
+        if not isinstance(cast(object, window), int):
+            raise TypeError(f"window is among how many first items to pick, an integer, not {window!r}.")
         if window < 1:
             raise ValueError(f"window is among how many first items to pick, at least 1, not {window}.")
         super().__init__(layout)
@@ -101,6 +103,8 @@ class RelaxedQueue(QueueWithLeases[V]):
         TypeError: `queue` is not a Queue, Leases or such a layer.
 
     >>> import fdbqueue
+    >>> from fdbqueue import Queue
+    >>> from fdbqueue.layers import RelaxedQueue
     >>> with fdbqueue.open("memory:") as db:
     ...     relaxed = RelaxedQueue(Queue("q", codec="json"), window=3)
     ...     report = relaxed.queue.enqueue_many(db, [0, 1, 2, 3])

@@ -19,6 +19,7 @@ from fdbqueue.lowlevel import (
     Transaction,
     V,
     append_items,
+    check_limit,
     chunks_of,
     envelope,
     new_random,
@@ -29,8 +30,9 @@ from fdbqueue.lowlevel import (
 
 from ..common._batcher import PendingCall, TransactionBatcher
 from ..common._composing import QueueWithLeases, leases_of
+from ..common._waiting import long_wait
 from ..leases._lease import Lease, LeaseRef
-from ..leases._leases import Leases
+from ..leases._leases import Leases, this_consumer
 from ..leases._stats import LeaseStats
 from ..leases._times import check_timeout, positive
 from ._attempt import ContentionStats, Want
@@ -72,6 +74,8 @@ class StagedQueue(Generic[V]):
         consumer: the name under which it takes leases, for monitoring; host name and process id by default.
 
     >>> import fdbqueue
+    >>> from fdbqueue import Queue
+    >>> from fdbqueue.layers import StagedQueue
     >>> db = fdbqueue.open("memory:")
     >>> staged = StagedQueue(Queue("orders", codec="str"))
     >>> position = staged.enqueue(db, "first")
@@ -83,6 +87,8 @@ class StagedQueue(Generic[V]):
     """
 
     def __init__(self, queue: Queue[V] | Leases[V] | QueueWithLeases[V], *, consumer: str | None = None) -> None:
+        if consumer is not None:
+            this_consumer(consumer)
         self.leases = leases_of(queue, "StagedQueue")
         self.queue = self.leases.queue
         self._consumer = consumer
@@ -133,7 +139,7 @@ class StagedQueue(Generic[V]):
         contention a share of two commits, and a read of all items up to its own, if they are small.
         """
         only_database(db, "StagedQueue.dequeue", "In a transaction use Leases.lease(tr) or Queue.dequeue(tr).")
-        items = cast(list[Item[V]], (yield from self._take(db, 1, timeout, 0)))
+        items = cast(list[Item[V]], (yield from self._take(db, "dequeue", 1, timeout, 0)))
         return items[0] if items else None
 
     @verb
@@ -142,7 +148,7 @@ class StagedQueue(Generic[V]):
         only_database(
             db, "StagedQueue.dequeue_many", "In a transaction use Leases.lease_many(tr) or Queue.dequeue_many(tr)."
         )
-        return cast(list[Item[V]], (yield from self._take(db, limit, timeout, 0)))
+        return cast(list[Item[V]], (yield from self._take(db, "dequeue_many", limit, timeout, 0)))
 
     @verb
     def lease(self, db: Database, *, duration: float = 30.0, timeout: float | None = 0.0) -> Steps[Lease[V] | None]:
@@ -159,7 +165,7 @@ class StagedQueue(Generic[V]):
         *Conflicts:* and *Cost:* as `dequeue`, and two more writes.
         """
         only_database(db, "StagedQueue.lease", "In a transaction use Leases.lease(tr).")
-        leases = cast(list[Lease[V]], (yield from self._take(db, 1, timeout, positive(duration, "duration"))))
+        leases = cast(list[Lease[V]], (yield from self._take(db, "lease", 1, timeout, positive(duration, "duration"))))
         return leases[0] if leases else None
 
     @verb
@@ -168,7 +174,9 @@ class StagedQueue(Generic[V]):
     ) -> Steps[list[Lease[V]]]:
         """Lease up to `limit` first items, in order, once there is at least one; otherwise as `lease`."""
         only_database(db, "StagedQueue.lease_many", "In a transaction use Leases.lease_many(tr).")
-        return cast(list[Lease[V]], (yield from self._take(db, limit, timeout, positive(duration, "duration"))))
+        return cast(
+            list[Lease[V]], (yield from self._take(db, "lease_many", limit, timeout, positive(duration, "duration")))
+        )
 
     @verb
     def ack(self, db: Database, lease: LeaseRef) -> Steps[None]:
@@ -210,10 +218,13 @@ class StagedQueue(Generic[V]):
         """Return counts of what the calls of this object met at the head so far, for measurements."""
         return self._state().contention_stats
 
-    def _take(self, db: Database, limit: int, timeout: float | None, duration_us: int) -> Steps[Sequence[Item | Lease]]:
-        if limit < 1:
-            raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
+    def _take(
+        self, db: Database, verb: str, limit: int, timeout: float | None, duration_us: int
+    ) -> Steps[Sequence[Item | Lease]]:
+        check_limit(limit, "items to take")
         check_timeout(timeout)
+        if timeout != 0:
+            yield from long_wait(f"StagedQueue.{verb}")
         patient = timeout != 0
         deadline = time.monotonic() + timeout if timeout else None
         turns = self._state().turns(db, duration_us)

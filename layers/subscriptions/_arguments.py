@@ -1,4 +1,4 @@
-"""Checks of names and limits, which run before any key is touched."""
+"""Checks of names, which run before any key is touched."""
 
 from __future__ import annotations
 
@@ -17,16 +17,3 @@ def check_name(name: object) -> None:
     size = len(name.encode())
     if not 1 <= size <= NAME_BYTES:
         raise ValueError(f"The name of a subscription has 1 to {NAME_BYTES} bytes, not {size}.")
-
-
-def check_limit(limit: object, what: str) -> None:
-    """Check a limit.
-
-    Raises:
-        TypeError: it is not an integer.
-        ValueError: it is less than 1.
-    """
-    if not isinstance(limit, int) or isinstance(limit, bool):
-        raise TypeError(f"limit is how many {what}, an integer, not {limit!r}.")
-    if limit < 1:
-        raise ValueError(f"limit is how many {what}, at least 1, not {limit}.")

@@ -46,6 +46,7 @@ class Selector:
     Raises:
         SelectorError: the text is no condition; the message marks the fault, with line and column.
 
+    >>> from fdbqueue.layers import Selector
     >>> Selector("color = 'red' AND weight > 2.5").accepts({"color": "red", "weight": 3})
     True
     >>> Selector("weight > 2.5").accepts({}), Selector("NOT weight > 2.5").accepts({})

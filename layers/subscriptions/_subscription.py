@@ -11,8 +11,9 @@ from typing import Any, Generic, TypeVar, cast
 from msgspec.structs import replace
 
 from fdbqueue import SubscriptionError
-from fdbqueue.lowlevel import AdaptiveLimit, Database, Steps, Transaction, V, is_database, verb
+from fdbqueue.lowlevel import AdaptiveLimit, Database, Steps, Transaction, V, check_limit, is_database, verb
 
+from ..common._waiting import long_wait
 from ..leases._lease import Lease, LeaseRef
 from ..leases._leases import Leases, this_consumer
 from ..leases._taking import Taken, Taking, Terms
@@ -20,7 +21,6 @@ from ..leases._timers import FIRE_LIMIT, due_timers, fire_due
 from ..leases._times import check_timeout, check_waits, positive
 from ..leases._transitions import Transitions
 from ..staged._requests import REQUEST_SECONDS
-from ._arguments import check_limit
 from ._awaiting import Awaiting
 from ._credit import Credit, credit_left
 from ._cursor import Cursor, Habit
@@ -119,6 +119,7 @@ class Subscription(Generic[V]):
         check_timeout(timeout)
         if timeout != 0:
             check_waits(tr)
+            yield from long_wait("Subscription.lease_many" if limit > 1 else "Subscription.lease")
         terms = Terms(
             limit,
             positive(duration, "duration"),

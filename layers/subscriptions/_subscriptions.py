@@ -20,6 +20,9 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     V,
+    check_borders,
+    check_limit,
+    is_database,
     made_exclusive,
     rows,
     verb,
@@ -30,7 +33,7 @@ from ..common._handlers import not_awaited
 from ..common._levels import with_priority
 from ..leases._leases import Leases
 from ..leases._times import positive, visible_at
-from ._arguments import check_limit, check_name
+from ._arguments import check_name
 from ._check import check_subscriptions
 from ._immediate_delivery import Delivery, ImmediateDelivery
 from ._records import NO_LOOK, Pointer, Registration, pack_record, read_registration
@@ -43,8 +46,6 @@ from ._waiters import DISPATCHER, WaitingLine
 __all__ = ["SubscriptionStats", "Subscriptions"]
 
 _STRICT = "Subscriptions go by the queue's order: give Leases(queue) without a head."
-DUTY_CYCLE = 0.05
-"""Default fraction of time that a browser spends reading."""
 
 
 class Subscriptions(Generic[V]):
@@ -55,6 +56,8 @@ class Subscriptions(Generic[V]):
             `SmartQueue`. Leases with a head of their own (weights, relaxed order) are refused.
 
     >>> import fdbqueue
+    >>> from fdbqueue import Queue
+    >>> from fdbqueue.layers import Subscriptions
     >>> db = fdbqueue.open("memory:")
     >>> subscriptions = Subscriptions(Queue("paints", codec="str"))
     >>> red = subscriptions.subscribe(db, "red", selector="color = 'red'")
@@ -191,6 +194,7 @@ class Subscriptions(Generic[V]):
         and a read of the waiting line. Three rounds of reads for each subscription that it tries, and about ten writes
         for a delivery. If the queue's only subscription is exclusive and for all items: four reads in parallel instead.
         """
+        is_database(tr)  # it raises for anything that is neither a database nor a transaction
         headers = with_priority(self._queue, headers, priority)
         if visible_at(self.leases.now_us(), delay, at):
             if immediate:
@@ -278,8 +282,10 @@ class Subscriptions(Generic[V]):
         *,
         selector: str | Selects = "",
         after: Position | None = None,
+        before: Position | None = None,
         limit: int | None = None,
-        duty_cycle: float = DUTY_CYCLE,
+        reverse: bool = False,
+        duty_cycle: float = 1.0,
     ) -> Browser[Item[V]]:
         """Iterate over the available items that a selector accepts, in order, and take none: a browser.
 
@@ -288,22 +294,24 @@ class Subscriptions(Generic[V]):
         Args:
             tr: a transaction, or a database.
             selector: as `subscribe`.
-            after: only items after this position.
-            limit: how many at most; None: all.
-            duty_cycle: given a database, the fraction of time that it reads, over 0 and up to 1. A small value leaves
-                the server to consumers; 1 is full speed.
+            after, before, limit, reverse: as for `Queue.browse`.
+            duty_cycle: given a database, the part of the time that it may read, over 0 and up to 1. A small value, such
+                as 0.05, leaves the server to consumers.
 
         *Conflicts:* none, it uses snapshot reads. *Cost:* as `Queue.browse`, for all items that it passes over.
         """
         not_awaited(None if isinstance(selector, str) else selector, "A selector")
+        check_borders(after, before)
+        check_limit(limit, "items to look at", least=0, optional=True)
         begin = self._layout.begin if after is None else self._layout.item_key(after) + b"\x00"
+        end = self._layout.end if before is None else self._layout.item_key(before)
         wants = ItemTest(self._layout, Selector(selector) if isinstance(selector, str) else selector)
 
         def look(row: KeyValue) -> Item[V] | Steps[Item[V] | None] | None:
             # This opens only accepted items. So only a browser without a selector reports an unreadable item.
             return self._queue.look_at(tr, row) if selector == "" or wants(row.key, row.value) else None
 
-        return Browser(Pages(tr, begin, self._layout.end, pace=Pace(duty_cycle)), look, limit=limit)
+        return Browser(Pages(tr, begin, end, reverse=reverse, pace=Pace(duty_cycle)), look, limit=limit)
 
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Read everything that the queue owns and compare: do what `Leases.check` does, and check subscriptions.

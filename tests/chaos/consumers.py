@@ -232,5 +232,5 @@ class Taker(Hand):
                     return ACKED
             return None
 
-        consumer = Consumer(self.leases, handle, concurrency=4, duration=DURATION_S, grace=5.0, name=self.by)
+        consumer = Consumer(self.leases, handle, concurrency=4, duration=DURATION_S, grace=5.0, consumer=self.by)
         self.call("consume", {}, lambda: {"report": str(consumer.drain(tools.db))})

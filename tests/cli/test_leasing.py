@@ -57,6 +57,14 @@ def test_leased_items_are_piped_into_ack_and_gone(run: Run, name: str) -> None:
     assert lines(run("check", name).stdout)[0]["ok"]
 
 
+@pytest.mark.parametrize("command", ["ack", "nack"])
+def test_an_empty_input_changes_nothing_and_says_so(run: Run, name: str, command: str) -> None:
+    ended = run(command, name, stdin="")
+
+    assert ended.exit_code == 0
+    assert "Standard input had no handles of leases: nothing was" in ended.stderr
+
+
 def test_a_lease_of_nothing_exits_with_1(run: Run, name: str) -> None:
     assert run("lease", name).exit_code == errors.EMPTY
 

@@ -93,8 +93,11 @@ def test_python_blocks_with_spark_run_as_they_stand(block: str, tmp_path: Path) 
 
 
 def expected(block: str) -> list[str]:
-    """What the block says that it prints: the comment behind each `print`."""
-    return [comment + "\n" for comment in re.findall(r"^\s*print\(.*\)  # (.*)$", block, re.MULTILINE)]
+    """Return what the block says that it prints: the comment behind each `print`, then the comments at its end."""
+    behind = re.findall(r"^\s*print\(.*\)  # (.*)$", block, re.MULTILINE)
+    last = re.search(r"(?:^# .*\n)*\Z", block, re.MULTILINE)
+    at_end = re.findall(r"^# (.*)$", last[0] if last else "", re.MULTILINE)
+    return [comment + "\n" for comment in (*behind, *at_end)]
 
 
 def test_the_readme_has_python_to_run() -> None:

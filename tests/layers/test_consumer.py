@@ -19,7 +19,7 @@ from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.common import _waiting
 from fdbqueue.layers.common._handlers import ACKED, Snooze
 from fdbqueue.layers.consumer import Consumer, _run
-from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.layers.leases import Lease, Leases, immediately
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.held import HeldDatabase
 from tests.helpers.processes import Processes
@@ -28,7 +28,7 @@ from tests.helpers.staging import wait_until
 
 @pytest.fixture
 def leases(space: Subspace) -> Leases:
-    return Leases(Queue(space), max_attempts=2)
+    return Leases(Queue(space), max_attempts=2, backoff=immediately)
 
 
 def test_every_item_is_handled_once_and_gone(db: Any, leases: Leases) -> None:
@@ -159,7 +159,7 @@ def test_an_item_is_not_acked_for_a_generator_that_never_ran(db: Any, leases: Le
 
 
 def test_a_drain_leaves_no_item_that_came_back_while_it_looked_for_more(db: Any, leases: Leases) -> None:
-    patient = Leases(leases.queue)
+    patient = Leases(Queue(leases.layout.space), max_attempts=5, backoff=immediately)
 
     async def handle(lease: Lease) -> None:
         if lease.attempt < 3:
@@ -266,7 +266,7 @@ def test_a_handler_that_does_not_end_in_time_is_cancelled_and_its_item_returned(
 
 def test_what_a_handler_raises_is_logged(db: Any, leases: Leases, caplog: pytest.LogCaptureFixture) -> None:
     position = leases.enqueue(db, b"x")
-    dying = Leases(leases.queue, max_attempts=1)
+    dying = Leases(Queue(leases.layout.space), max_attempts=1)
 
     def handle(lease: Lease) -> None:
         raise LookupError("no such printer")

@@ -11,7 +11,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.consumer import Consumer
-from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.layers.leases import Lease, Leases, immediately
 from tests.helpers.faults import Fault, FaultyDatabase
 
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
@@ -22,7 +22,7 @@ ITEMS = 40
 def test_every_item_is_handled_and_acked_once_whatever_becomes_of_the_commits(
     db: Any, space: Subspace, every: int
 ) -> None:
-    leases = Leases(Queue(space))
+    leases = Leases(Queue(space), max_attempts=2, backoff=immediately)
     leases.enqueue_many(db, [b"%d" % n for n in range(ITEMS)])
     handled: Counter[bytes] = Counter()
     failed: set[bytes] = set()

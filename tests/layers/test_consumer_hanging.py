@@ -13,7 +13,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.common._handlers import ACKED
 from fdbqueue.layers.consumer import Consumer, _run
-from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.layers.leases import Lease, Leases, immediately
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.consuming import consumer_threads, logged, until
@@ -22,7 +22,7 @@ from tests.helpers.staging import wait_until
 
 @pytest.fixture
 def leases(space: Subspace) -> Leases:
-    return Leases(Queue(space, codec="str"), max_attempts=2)
+    return Leases(Queue(space, codec="str"), max_attempts=2, backoff=immediately)
 
 
 def test_leases_are_extended_while_a_handler_blocks_the_loop(
@@ -108,7 +108,7 @@ def test_a_lease_that_is_lost_at_the_ack_is_logged(db: Any, leases: Leases, capl
         if lease.attempt == 1:
             await leases.nack.aio(db, lease)
 
-    assert Consumer(leases, handle, name="painter").drain(db).lost == 1
+    assert Consumer(leases, handle, consumer="painter").drain(db).lost == 1
     [line] = logged(caplog)
     assert caplog.records[0].levelname == "WARNING"
     for word in (position.text, "attempt 1", "painter", "was lost"):
@@ -205,7 +205,7 @@ def test_a_thread_that_hangs_fails_its_attempt_and_the_others_go_on(db: Any, lea
 def test_threads_that_all_hang_hold_no_item_and_one_that_returns_goes_on(
     db: Any, space: Subspace, caplog: pytest.LogCaptureFixture
 ) -> None:
-    leases = Leases(Queue(space, codec="str"))
+    leases = Leases(Queue(space, codec="str"), backoff=immediately)
     leases.enqueue_many(db, ["a", "b", "c"])
     hanging = threading.Event()
     most: list[int] = []
@@ -215,10 +215,13 @@ def test_threads_that_all_hang_hold_no_item_and_one_that_returns_goes_on(
         if lease.value in ("a", "b") and lease.attempt == 1:
             hanging.wait(60)
 
+    def all_are_back() -> bool:
+        stats = leases.stats(db)
+        return (stats.available, stats.leased, len(most)) == (3, 0, 2)
+
     async def main() -> None:
         async with Consumer(leases, handle, concurrency=2, prefetch=2, handler_timeout=0.05).running(db) as consumer:
-            await until(lambda: leases.stats(db).available == 3 and len(most) == 2)
-            assert leases.stats(db).leased == 0
+            await until(all_are_back)
             hanging.set()
             await until(lambda: consumer.report.acked == 3)
         assert consumer.report.failed == 2
@@ -237,7 +240,7 @@ def test_a_drain_whose_threads_all_hang_fails_and_leaves_the_rest(db: Any, space
         with pytest.raises(TimeoutError, match=r"All 1 handlers of .* ran longer"):
             consumer.drain(db)
         stats = leases.stats(db)
-        assert (stats.available, stats.leased) == (2, 0)
+        assert (stats.available, stats.delayed, stats.leased) == (1, 1, 0)
     finally:
         hanging.set()
 
@@ -317,7 +320,7 @@ def test_worker_threads_are_as_many_as_are_needed_and_end_with_the_run(db: Any, 
         ({"prefetch": 1.5}, TypeError),
         ({"prefetch": True}, TypeError),
         ({"duration": "30"}, TypeError),
-        ({"name": 7}, TypeError),
+        ({"consumer": 7}, TypeError),
     ],
 )
 def test_terms_that_can_not_be_kept_are_refused_by_name(

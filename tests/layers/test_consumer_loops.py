@@ -350,14 +350,14 @@ def test_two_consumers_share_a_loop(db: Any, leases: Leases, space: Subspace) ->
     async def handle(lease: Lease) -> None:
         handled.append((lease.consumer, lease.value))
 
-    one, other = Consumer(leases, handle, name="one"), Consumer(others, handle, name="other")
+    one, other = Consumer(leases, handle, consumer="one"), Consumer(others, handle, consumer="other")
 
     async def main() -> None:
         async with one.running(db), other.running(db):
             await leases.enqueue.aio(db, "a")
             await others.enqueue.aio(db, "b")
             await until(lambda: len(handled) == 2)
-            async with Consumer(others, handle, name="third").running(db):
+            async with Consumer(others, handle, consumer="third").running(db):
                 await asyncio.sleep(0)
             await leases.enqueue.aio(db, "c")
             await until(lambda: len(handled) == 3)

@@ -18,6 +18,7 @@ from fdbqueue.layers import (
     DeadLetters,
     Deadlines,
     Disposition,
+    Groups,
     Leases,
     Messages,
     MessageType,
@@ -70,6 +71,7 @@ THINGS: dict[str, Callable[[Queue], Any]] = {
     "PriorityQueue": lambda queue: PriorityQueue(queue, levels=2, max_attempts=1),
     "PriorityQueue by turns": lambda queue: PriorityQueue(queue, levels=2, weights=[1, 1], max_attempts=1),
     "RelaxedQueue": lambda queue: RelaxedQueue(_leases(queue)),
+    "Groups": lambda queue: Groups(_leases(queue)),
     "Results": lambda queue: Results(_leases(queue)),
     "Sessions": lambda queue: Sessions(Queue(queue.layout.space, codec="str")),
     "SmartQueue": _smart,
@@ -90,6 +92,7 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
     "Consumer": lambda given: Consumer(given, _handler),
     "DeadLetters": lambda given: DeadLetters(given, lambda: 0),
     "Deadlines": Deadlines,
+    "Groups": Groups,
     "Leases": Leases,
     "Monitor": lambda given: Monitor(given, _handler),
     "OperationLog": lambda given: OperationLog("log", given),
@@ -105,13 +108,14 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
 }
 
 QUEUES = {"a Queue", "a Queue of texts"}
-STRICT = {"Leases", "PriorityQueue", "Results", "SmartQueue"}
+STRICT = {"Groups", "Leases", "PriorityQueue", "Results", "SmartQueue"}
 ANY_HEAD = {*STRICT, "Leases by turns", "Leases in relaxed order", "PriorityQueue by turns", "RelaxedQueue"}
 WORKS = {
-    "Blobs": {*QUEUES, *ANY_HEAD, "StagedQueue", "Subscriptions"},
+    "Blobs": {*QUEUES, *ANY_HEAD, "StagedQueue", "Subscriptions"} - {"Groups", "Results"},
     "Consumer": {*ANY_HEAD, "Sessions", "Subscription"},
     "DeadLetters": QUEUES,
     "Deadlines": {"SmartQueue"},
+    "Groups": {*ANY_HEAD, "Subscriptions"} - {"RelaxedQueue"},
     "Leases": QUEUES,
     "Monitor": {"Deadlines"},
     "OperationLog": QUEUES,
@@ -132,6 +136,7 @@ REFUSED = {
     "Consumer": r"takes Leases, as in Consumer\(Leases\(Queue\('orders'\)\)\), or a Subscription, or Sessions, not ",
     "DeadLetters": r"Use Leases\(queue\)\.dead",
     "Deadlines": r"as in Deadlines\(SmartQueue\(queue\)\)",
+    "Groups": r"Groups takes Leases, as in Groups\(Leases\(Queue\('orders'\)\)\), or a layer that enqueues in a tran",
     "Leases": r"as in Leases\(Queue\('orders'\)\), not of .* A layer over a queue has leases already: use those",
     "Monitor": r"as in Monitor\(Deadlines\(smart\), handler\)",
     "OperationLog": r"as in OperationLog\('log', leases\.queue\)",
@@ -202,6 +207,7 @@ def test_a_layer_follows_the_policy_the_clock_and_the_head_of_what_it_is_made_of
 
 
 TAKE: dict[str, Callable[[Any, Any], Any]] = {
+    "Groups": lambda made, db: made.leases.lease(db),
     "RelaxedQueue": lambda made, db: made.leases.lease(db),
     "Results": lambda made, db: made.leases.lease(db),
     "SmartQueue": lambda made, db: made.leases.lease(db),
@@ -307,3 +313,31 @@ def test_the_queue_of_a_priority_queue_with_a_policy_is_refused_in_its_place() -
 def test_what_can_not_be_called_is_no_callback(queue: Queue, make: Callable[[SmartQueue], Any]) -> None:
     with pytest.raises(TypeError, match=r"and .* can't be"):
         make(_smart(queue))
+
+
+def test_leases_with_another_policy_beside_leases_with_one_are_refused(queue: Queue) -> None:
+    Leases(queue, max_attempts=3, backoff=exponential(first=2))
+
+    Leases(queue, max_attempts=3, backoff=exponential(first=2))
+    Leases(queue)
+    others: list[Any] = [{"max_attempts": 5}, {"max_attempts": 3}, {"backoff": exponential(first=2)}]
+    for other in others:
+        with pytest.raises(TypeError, match=r"max_attempts=3.* would follow another policy. Use one Leases object"):
+            Leases(queue, **other)
+    Leases(Queue(queue.layout.space), max_attempts=5)
+
+
+def test_a_priority_queue_of_a_queue_with_a_policy_needs_the_same_policy(queue: Queue) -> None:
+    Leases(queue, max_attempts=3)
+
+    for policy in ({}, {"max_attempts": 5}):
+        with pytest.raises(TypeError, match=r"max_attempts=3"):
+            PriorityQueue(queue, **policy)  # type: ignore[arg-type]
+    assert PriorityQueue(queue, max_attempts=3).leases.retry.max_attempts == 3
+
+
+def test_leases_with_a_policy_beside_a_priority_queue_without_it_are_refused(queue: Queue) -> None:
+    PriorityQueue(queue)
+
+    with pytest.raises(TypeError, match=r"PriorityQueue\(queue, max_attempts=…\), and use its `leases`"):
+        Leases(queue, max_attempts=3)

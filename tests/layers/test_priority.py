@@ -68,21 +68,21 @@ def test_first_and_next_item_walk_over_the_levels(db: Any, space: Subspace) -> N
     jobs = jobs_of(space)
     fill(jobs, db, 2, 0, 0)
     walked = []
-    item = jobs.first_item(db)
+    item = jobs.peek(db)
     while item is not None:
         walked.append(item.value)
         item = jobs.next_item(db, item.position)
 
     assert walked == [[0, 1], [0, 2], [2, 0]]
     jobs.queue.clear(db)
-    assert jobs.first_item(db) is None
+    assert jobs.peek(db) is None
     assert jobs.next_item(db, Position(1, b"", rank=0)) is None
 
 
 def test_next_item_conflicts_with_what_comes_between_and_not_with_what_comes_behind(db: Any, space: Subspace) -> None:
     jobs = jobs_of(space)
     fill(jobs, db, 0, 1)
-    first = jobs.first_item(db)
+    first = jobs.peek(db)
     assert first is not None
     for priority, expected in ((2, True), (1, True), (0, False)):
         tr = db.create_transaction()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import fdbqueue
 from fdbqueue import CodecError, CompletionError, ItemTooLarge, LeaseLost, Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
@@ -27,6 +28,12 @@ from fdbqueue.layers import (
 )
 from fdbqueue.layers.smart import Decision, Messages, MessageType, SmartQueue
 from tests.helpers.clock import Clock
+from tests.helpers.conflicting import conflicts
+from tests.helpers.faults import FaultyDatabase
+from tests.helpers.processes import Processes
+from tests.helpers.reading import Reading
+from tests.helpers.staging import has_requests, wait_until
+from tests.helpers.subscribing import standing
 
 
 @dataclass
@@ -190,6 +197,36 @@ def test_an_item_without_a_completion_ignores_the_result_and_costs_nothing(db: A
     assert list(db.get_range_startswith(leases.layout.completions.prefix)) == []
 
 
+def test_items_without_completions_cost_no_read(db: Any, leases: Leases, results: Results[Any]) -> None:
+    reads: list[int] = []
+    for enqueue in leases.enqueue, leases.enqueue, results.enqueue:
+        enqueue(db, "x")
+        reading = Reading(db)
+        leases.ack(reading, taken(leases, reading), result=1)
+        reads.append(reading.reads)
+    # Not even the item with a completion does: the outcome is a blind write. The first call of a process reads more.
+    assert reads[1] == reads[2] == 3
+
+
+def waits_elsewhere(url: str, space: Subspace, text: str, said: Any) -> None:
+    with fdbqueue.open(url) as db:
+        results = Results(Leases(Queue(space, codec="str")), type=int)
+        said.put("waits")
+        said.put(results.completion(db, text).wait(timeout=60))
+
+
+@pytest.mark.engines("file", "cluster")
+def test_another_process_wakes_at_the_ack(db: Any, url: str, queue: Queue, processes: Processes) -> None:
+    leases = Leases(queue)
+    completion = Results(leases).enqueue(db, "x")
+    said = processes.queue()
+    other = processes.start(waits_elsewhere, url, queue.layout.space, str(completion), said)
+    assert said.get(timeout=60) == "waits"
+    leases.ack(db, taken(leases, db), result=7)
+    assert said.get(timeout=60) == 7
+    other.join(60)
+
+
 def test_a_dead_letter_ends_the_wait_with_its_last_error(db: Any, queue: Queue, clock: Clock) -> None:
     leases = Leases(queue, max_attempts=2, clock=clock)
     completion = Results(leases).enqueue(db, "x")
@@ -302,6 +339,46 @@ def test_an_outcome_is_removed_after_its_time(db: Any, leases: Leases, results: 
     leases.queue.stats(db)
     assert list(db.get_range(leases.layout.completions.begin, leases.layout.completions.end)) == []
     assert consistent(leases, db)
+
+
+def test_many_old_outcomes_do_not_delay_the_next_item(
+    db: Any, leases: Leases, results: Results[Any], clock: Clock
+) -> None:
+    for batch in range(3):
+        tr = db.create_transaction()
+        for n in range(100):
+            results.enqueue(tr, f"{batch} {n}")
+        tr.commit().wait()
+    leases.ack_many(db, leases.lease_many(db, limit=300, duration=600))
+    leases.enqueue(db, "next", delay=100)
+    clock.now += 200
+    counted = FaultyDatabase(db, lambda: None)
+    assert taken(leases, counted).value == "next"
+    assert counted.commits <= 3
+    assert leases.stats(db).outcomes == 0
+    assert consistent(leases, db)
+
+
+def test_of_a_redrive_and_the_removal_of_the_outcome_at_once_one_runs_again(
+    db: Any, queue: Queue, clock: Clock
+) -> None:
+    leases = Leases(queue, max_attempts=1, clock=clock)
+    for redrive_first in (True, False):
+        completion = Results(leases, keep=10).enqueue(db, "x")
+        leases.nack(db, taken(leases, db))
+        clock.now += 20
+        redriving, removing = db.create_transaction(), db.create_transaction()
+        assert leases.dead.redrive(redriving) == 1
+        leases.reclaim(removing)
+        first, second = (redriving, removing) if redrive_first else (removing, redriving)
+        assert not conflicts(first)
+        assert conflicts(second)
+        if not redrive_first:
+            leases.dead.redrive(db)
+        assert completion.outcome(db) is None
+        leases.ack(db, taken(leases, db), result=1)
+        assert completion.wait(timeout=5) == 1
+        assert consistent(leases, db)
 
 
 def test_the_timer_of_an_outcome_spares_a_redriven_item(db: Any, queue: Queue, clock: Clock) -> None:
@@ -449,16 +526,18 @@ def test_the_follow_up_of_a_dead_letter_waits_for_its_redrive(db: Any, queue: Qu
 def test_a_follow_up_wakes_a_consumer_that_waits(db: Any, leases: Leases, space: Subspace) -> None:
     mails = Leases(Queue(space["mails"], codec="str"))
     Results(leases).enqueue(db, "x", then=FollowUp(mails, "receipt"))
-    subscription = Subscriptions(Leases(Queue(space["parcels"], codec="str"))).subscribe(db, "all")
+    parcels = Subscriptions(Leases(Queue(space["parcels"], codec="str")))
+    subscription = parcels.subscribe(db, "all")
     Results(leases).enqueue(db, "y", then=FollowUp(subscription.leases, "parcel"))
     found: list[Any] = []
     calls = [
-        lambda: found.append(StagedQueue(mails).lease(db, timeout=60)),
-        lambda: found.append(subscription.lease(db, timeout=60)),
+        lambda: found.append(StagedQueue(mails).lease(db, timeout=10)),
+        lambda: found.append(subscription.lease(db, timeout=10)),
     ]
     threads = [threading.Thread(target=call) for call in calls]
     for thread in threads:
         thread.start()
+    wait_until(lambda: has_requests(StagedQueue(mails), db, 1) and len(standing(parcels, db)) == 1)
     for _ in range(2):
         leases.ack(db, taken(leases, db))
     for thread in threads:
@@ -489,6 +568,7 @@ def test_an_item_that_is_delivered_straight_to_a_waiting_consumer_has_its_comple
     found: list[Any] = []
     waiting = threading.Thread(target=lambda: found.append(subscription.lease(db, timeout=60)))
     waiting.start()
+    wait_until(lambda: len(standing(parcels, db)) == 1)
     completion = Results(parcels).enqueue(db, "x")
     waiting.join(30)
     assert found[0].wants_result

@@ -140,6 +140,22 @@ def test_an_acked_lease_is_spent(db: Any, sessions: Sessions) -> None:
     sessions.ack(db, following)
 
 
+def test_acks_that_share_a_transaction_have_errors_of_their_own(db: Any, sessions: Sessions, clock: Clock) -> None:
+    fill(sessions, db, "ann:1", "bob:1", "cy:1", "ann:2")
+    lost = lease_of(sessions, db, duration=1)
+    clock.now += 2
+    leases = [lease_of(sessions, db) for _ in range(3)]
+
+    async def acks() -> Any:
+        calls = [lost, *leases, leases[0], lost]
+        return await asyncio.gather(*(sessions.ack.aio(db, lease) for lease in calls), return_exceptions=True)
+
+    said = asyncio.run(acks())
+    assert [isinstance(one, LeaseLost) for one in said] == [True, False, False, False, True, True]
+    assert do_all(sessions, db) == ["ann:2"]
+    assert sessions.check(db).problems == ()
+
+
 def test_an_extended_lease_does_not_expire(db: Any, sessions: Sessions, clock: Clock) -> None:
     fill(sessions, db, "ann:1")
     lease = lease_of(sessions, db, duration=10)

@@ -79,6 +79,19 @@ def test_a_redriven_item_of_an_idle_session_is_done(db: Any, queue: Queue) -> No
     assert list(sessions.list(db)) == []
 
 
+def test_a_redriven_item_wakes_a_session_whose_other_items_are_delayed(db: Any, queue: Queue, clock: Clock) -> None:
+    sessions = Sessions(queue, max_attempts=1, clock=clock)
+    fill(sessions, db, "ann:1")
+    sessions.enqueue(db, "later", session="ann", delay=100)
+    sessions.nack(db, lease_of(sessions, db))
+    assert sessions.lease(db) is None
+    sessions.redrive(db, "ann")
+    assert do_all(sessions, db) == ["ann:1"]
+    clock.now += 101
+    assert do_all(sessions, db) == ["ann:later"]
+    assert sessions.check(db).problems == ()
+
+
 def test_a_session_with_a_dead_letter_may_wait_for_an_operator(db: Any, queue: Queue) -> None:
     sessions = Sessions(queue, max_attempts=1, on_dead="block")
     fill(sessions, db, "ann:1", "ann:2", "bob:1")

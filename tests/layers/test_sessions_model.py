@@ -76,6 +76,7 @@ class SessionsMachine(RuleBasedStateMachine):
         self.old: list[SessionLease] = []
 
     def teardown(self) -> None:
+        assert self.sessions.check(self.db).problems == ()
         self.sessions.queue.clear(self.db)
 
     # --- the model
@@ -333,7 +334,6 @@ class SessionsMachine(RuleBasedStateMachine):
             waiting = [str(item.number) for item in one.available() if item is not one.current]
             assert [item.value for item in self.sessions.scheduled(self.db, name)][: len(waiting)] == waiting
         assert listed == {}
-        assert self.sessions.check(self.db).problems == ()
 
 
 @pytest.mark.parametrize("delay", [0.0, 6.0], ids=["at once", "after six seconds"])

@@ -523,9 +523,3 @@ def test_a_recipients_name_is_a_str(db: Any, smart: SmartQueue, wrong: Any) -> N
         with pytest.raises(TypeError, match="A recipient's name is a str"):
             call(db, wrong)
     assert smart.resend.recipients(db) == ["B"]
-
-
-@pytest.mark.parametrize("limit", [0, -1, None, "3", 1.5])
-def test_how_many_copies_to_fetch_is_an_integer_from_1_on(db: Any, smart: SmartQueue, limit: Any) -> None:
-    with pytest.raises(ValueError, match="an integer from 1 on"):
-        smart.resend.fetch_many(db, "B", limit=limit)

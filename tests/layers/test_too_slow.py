@@ -87,9 +87,9 @@ def test_a_consumer_settles_fewer_at_a_time(
     settle = getattr(Holding, settling)
     asked: list[int] = []
 
-    def settle_few(self: Holding, tr: Any, held: list[Lease], **terms: Any) -> Any:
+    def settle_few(self: Holding, tr: Any, held: list[Lease], *done: Any, **terms: Any) -> Any:
         asked[:] = [len(held)]
-        return settle(self, tr, held, **terms)
+        return settle(self, tr, held, *done, **terms)
 
     def plan() -> Fault | None:
         assert slow.faults < 50, "it asks for as many again and again"

@@ -23,6 +23,8 @@ from fdbqueue.layers import (
     Consumer,
     Deadlines,
     FollowUp,
+    Group,
+    Groups,
     Lease,
     Leases,
     Monitor,
@@ -78,6 +80,16 @@ class Scene:
     @cached_property
     def completion(self) -> Completion[Any]:
         return self.results.enqueue(self.db, "x", then=FollowUp(self.leases, "y"))
+
+    @cached_property
+    def groups(self) -> Groups:
+        return Groups(Leases(Queue(self.space["groups"], codec="str")))
+
+    @cached_property
+    def group(self) -> Group:
+        group = self.groups.open(self.db, "import", then=FollowUp(self.leases, "z"))
+        group.enqueue(self.db, "x")
+        return group
 
     @cached_property
     def staged(self) -> StagedQueue:
@@ -229,6 +241,8 @@ DATABASE_ONLY: dict[str, Callable[[Scene], Call]] = {
     "Consumer.drain": lambda s: Call(_consumer(s).drain),
     "Consumer.run": lambda s: Call(_consumer(s).run),
     "Consumer.running": _running,
+    "Group.at": lambda s: Call(s.group.at),
+    "Groups.group": lambda s: Call(s.groups.group, s.group.name),
     "Monitor.run": lambda s: Call(_monitor(s).run),
     "Monitor.sweep": lambda s: Call(_monitor(s).sweep),
     "Results.completion": lambda s: Call(s.results.completion, str(s.completion)),
@@ -256,6 +270,18 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "DeadLetters.purge": lambda s: Call(s.leases.dead.purge),
     "DeadLetters.redrive": lambda s: Call(s.leases.dead.redrive),
     "Deadlines.claim": lambda s: Call(s.deadlines.claim),
+    "Group.cancel": lambda s: Call(s.group.cancel),
+    "Group.close": lambda s: Call(s.group.close),
+    "Group.enqueue": lambda s: Call(s.group.enqueue, "new"),
+    "Group.enqueue_many": lambda s: Call(s.group.enqueue_many, ["new", "newer"], ttl=60),
+    "Group.hold": lambda s: Call(s.group.hold),
+    "Group.stats": lambda s: Call(s.group.stats),
+    "Groups.browse": lambda s: Call(s.groups.browse),
+    "Groups.clear": lambda s: Call(s.groups.clear),
+    "Groups.is_empty": lambda s: Call(s.groups.is_empty),
+    "Groups.peek": lambda s: Call(s.groups.peek),
+    "Groups.enqueue": lambda s: Call(s.groups.enqueue, "new", group=s.group),
+    "Groups.open": lambda s: Call(s.groups.open, "other", then=FollowUp(s.leases, "new")),
     "Leases.ack": lambda s: Call(s.leases.ack, s.lease),
     "Leases.ack_many": lambda s: Call(s.leases.ack_many, [s.lease]),
     "Leases.browse": lambda s: Call(s.leases.browse, state="leased"),
@@ -281,7 +307,9 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "PriorityQueue.dequeue_many": lambda s: Call(s.jobs.dequeue_many),
     "PriorityQueue.enqueue": lambda s: Call(s.jobs.enqueue, "new", priority=0),
     "PriorityQueue.enqueue_many": lambda s: Call(s.jobs.enqueue_many, ["new"], priority=0),
-    "PriorityQueue.first_item": lambda s: Call(s.jobs.first_item),
+    "PriorityQueue.clear": lambda s: Call(s.jobs.clear),
+    "PriorityQueue.is_empty": lambda s: Call(s.jobs.is_empty),
+    "PriorityQueue.peek": lambda s: Call(s.jobs.peek),
     "PriorityQueue.next_item": lambda s: Call(s.jobs.next_item, fdbqueue.Position(0, b"", rank=0)),
     "PriorityQueue.stats": lambda s: Call(s.jobs.stats),
     "Queue.browse": lambda s: Call(s.queue.browse),
@@ -296,6 +324,10 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "Queue.read": lambda s: driven(s.queue.read, _nothing),
     "Queue.stats": lambda s: Call(s.queue.stats),
     "Queue.transact": lambda s: driven(s.queue.transact, _nothing),
+    "RelaxedQueue.browse": lambda s: Call(s.relaxed.browse),
+    "RelaxedQueue.clear": lambda s: Call(s.relaxed.clear),
+    "RelaxedQueue.is_empty": lambda s: Call(s.relaxed.is_empty),
+    "RelaxedQueue.peek": lambda s: Call(s.relaxed.peek),
     "RelaxedQueue.dequeue": lambda s: Call(s.relaxed.dequeue),
     "RelaxedQueue.dequeue_many": lambda s: Call(s.relaxed.dequeue_many),
     "Resend.confirm": lambda s: Call(s.smart.resend.confirm, "B"),
@@ -305,6 +337,10 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "Resend.register": lambda s: Call(s.smart.resend.register, "C"),
     "Resend.reset": lambda s: Call(s.smart.resend.reset, "B"),
     "Resend.unregister": lambda s: Call(s.smart.resend.unregister, "B"),
+    "Results.browse": lambda s: Call(s.results.browse),
+    "Results.clear": lambda s: Call(s.results.clear),
+    "Results.is_empty": lambda s: Call(s.results.is_empty),
+    "Results.peek": lambda s: Call(s.results.peek),
     "Results.enqueue": lambda s: Call(s.results.enqueue, "new", delay=60, then=FollowUp(s.leases, "newer")),
     "Sessions.ack": lambda s: Call(s.sessions.ack, s.session_lease),
     "Sessions.ack_and_next": lambda s: Call(s.sessions.ack_and_next, s.session_lease),
@@ -330,6 +366,10 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "Sessions.snooze": lambda s: Call(s.sessions.snooze, s.session_lease, delay=60),
     "Sessions.state": lambda s: Call(s.sessions.state, "ann"),
     "Sessions.stats": lambda s: Call(s.sessions.stats),
+    "SmartQueue.browse": lambda s: Call(s.smart.browse),
+    "SmartQueue.clear": lambda s: Call(s.smart.clear),
+    "SmartQueue.is_empty": lambda s: Call(s.smart.is_empty),
+    "SmartQueue.peek": lambda s: Call(s.smart.peek),
     "SmartQueue.check": lambda s: Call(s.smart.check),
     "SmartQueue.dequeue": lambda s: Call(s.smart.dequeue),
     "SmartQueue.dequeue_many": lambda s: Call(s.smart.dequeue_many),
@@ -364,8 +404,9 @@ PARTS: dict[str, Callable[[Scene], Call]] = {
     "Deadlines.claim_next": lambda s: driven(s.deadlines.claim_next, until_us=1, lapsed_us=0, ended=None),
     "Deadlines.end": lambda s: driven(s.deadlines.end, _claim(s)),
     "Deadlines.next_us": lambda s: driven(s.deadlines.next_us, lead_us=None),
-    "FollowUp.enqueue": lambda s: driven(FollowUp(s.leases, "new").enqueue),
+    "FollowUp.carry_out": lambda s: driven(FollowUp(s.leases, "new").carry_out),
     "FollowUp.hold": lambda s: driven(FollowUp(s.leases, "new").hold),
+    "Groups.check_open": lambda s: driven(s.groups.check_open, s.group.name),
     "Leases.ack_unchanged": lambda s: Call(s.leases.ack_unchanged, list[Live]()),
     "Queue.next_index": lambda s: driven(s.queue.next_index, 1),
     "Queue.take_rows": lambda s: driven(s.queue.take_rows, [_row(s)]),

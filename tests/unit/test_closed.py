@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import threading
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.engine import FDBError
-from fdbqueue.errors import StorageError
+from fdbqueue.errors import ClusterError, StorageError
 
 KINDS = ["memory:", "file:{}", "file:{}?durability=relaxed"]
 
@@ -26,11 +28,49 @@ def test_a_transaction_that_was_open_is_refused_its_commit(url: str, tmp_path: P
 
 
 @pytest.mark.parametrize("url", KINDS[1:])
-def test_one_in_a_folder_opens_again_when_it_is_used(url: str, tmp_path: Path) -> None:
+def test_one_in_a_folder_is_refused_and_its_other_objects_work_on(url: str, tmp_path: Path) -> None:
+    other = fdbqueue.open(url.format(tmp_path))
     with fdbqueue.open(url.format(tmp_path)) as db:
         db[b"a"] = b"1"
-    assert db[b"a"] == b"1"
-    db.close()
+    with pytest.raises(StorageError, match=r"<Database file:.*> was closed\. Call fdbqueue\.open again"):
+        db[b"a"]
+    with pytest.raises(StorageError, match=r"was closed"):
+        fdbqueue.Queue("orders").enqueue(db, b"x")
+    with db, pytest.raises(StorageError, match=r"was closed"):
+        db.create_transaction().get(b"a").wait()
+    assert other[b"a"] == b"1"
+    other.close()
+    with fdbqueue.open(url.format(tmp_path)) as again:
+        assert again[b"a"] == b"1"
+
+
+def test_one_that_a_child_closes_stays_open_in_its_parent(tmp_path: Path) -> None:
+    with fdbqueue.open(f"file:{tmp_path}") as db:
+        db[b"a"] = b"1"
+        child = os.fork()
+        if child == 0:
+            try:
+                db.close()
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert db[b"a"] == b"1"
+
+
+def test_one_that_was_sent_before_is_open_where_it_arrives(tmp_path: Path) -> None:
+    with fdbqueue.open(f"file:{tmp_path}") as db:
+        db[b"a"] = b"1"
+        sent = pickle.dumps(db)
+    with pickle.loads(sent) as arrived:
+        assert arrived[b"a"] == b"1"
+
+
+@pytest.mark.cluster
+def test_a_cluster_that_was_closed_is_refused(cluster_file: str) -> None:
+    with fdbqueue.open(f"fdb:{cluster_file}") as db:
+        db.get(b"a")
+    with pytest.raises(ClusterError, match=r"was closed\. Call fdbqueue\.open again"):
+        db.get(b"a")
 
 
 def test_one_in_memory_is_gone_and_not_empty() -> None:
@@ -40,7 +80,7 @@ def test_one_in_memory_is_gone_and_not_empty() -> None:
         seen = queue.browse(db)
         next(seen)
     for use in (lambda: queue.enqueue(db, b""), lambda: db.create_transaction(), lambda: list(seen)):
-        with pytest.raises(StorageError, match="in memory was closed, and what it held is gone"):
+        with pytest.raises(StorageError, match=r"<Database memory:> was closed\. What it held is gone"):
             use()
     db.close()
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import enum
 import pickle
-from dataclasses import dataclass
+import re
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypedDict
 
 import msgspec
@@ -157,3 +163,121 @@ def test_an_unknown_codec_is_refused_and_the_known_ones_are_named() -> None:
         codec_named("pickle")
     with pytest.raises(TypeError, match="A codec has"):
         codec_named(7)  # type: ignore[arg-type]
+
+
+DAY = datetime.date(2026, 1, 2)
+NAN, INFINITY = float("nan"), float("inf")
+CHANGED: list[tuple[Any, str, str, str]] = [
+    ({"price": NAN}, "$.price", "nan would come back as None", "Give None, or use the codec 'msgpack'"),
+    ([1, {"a": [INFINITY]}], "$[1].a[0]", "inf would come back as None", "'msgpack'"),
+    ({"tags": {"x"}}, "$.tags", "{'x'} would come back as ['x']", "Give a list"),
+    ({"data": b"x"}, "$.data", "b'x' would come back as 'eA=='", "'msgpack'"),
+    ({"day": DAY}, "$.day", "datetime.date(2026, 1, 2) would come back as '2026-01-02'", "Give its text"),
+    ({"at": datetime.datetime(2026, 1, 2)}, "$.at", "would come back as '2026-01-02T00:00:00'", "Give its text"),
+    ({"sum": decimal.Decimal("1.5")}, "$.sum", "would come back as '1.5'", "Give its text"),
+    ({"id": uuid.UUID(int=1)}, "$.id", "would come back as '00000000-", "Give its text"),
+    ({1: "a"}, "$", "{1: 'a'} would come back as {'1': 'a'}", "Give str keys, or use the codec 'msgpack'"),
+    ({"a": {1.5: 2}}, "$.a", "{1.5: 2} would come back as {'1.5': 2}", "Give str keys"),
+    ({"at": (1, 2)}, "$.at", "(1, 2) would come back as [1, 2]", "Give a list"),
+    (NAN, "$", "nan would come back as None", "Give None"),
+    (Order(7), "$", "would come back as {'sku': 7}", "Name its class, as in Queue(name, codec=Order)"),
+]
+
+
+@pytest.mark.parametrize(("value", "path", "change", "remedy"), CHANGED)
+def test_json_refuses_what_would_not_come_back_equal_with_its_path_and_the_remedy(
+    db: Any, space: Subspace, value: Any, path: str, change: str, remedy: str
+) -> None:
+    queue = Queue(space, codec="json")
+    for enqueue in (lambda: queue.enqueue(db, value), lambda: queue.enqueue_many(db, [value])):
+        with pytest.raises(CodecError) as refused:
+            enqueue()
+        assert f"at {path}: " in str(refused.value)
+        assert change in str(refused.value)
+        assert remedy in str(refused.value)
+
+    assert list(db.get_range_startswith(space.key())) == []
+
+
+def test_msgpack_keeps_numbers_bytes_and_keys_and_refuses_what_it_changes() -> None:
+    codec = codec_named("msgpack")
+    kept: dict[Any, Any] = {"data": b"x", 1: [INFINITY], "when": datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)}
+    assert codec.decode(codec.encode(kept)) == kept
+    [nan] = codec.decode(codec.encode([NAN]))
+    assert nan != nan
+    for changed in ({"x"}, [DAY], {"at": (1, 2)}, [NAN, (1,)]):
+        with pytest.raises(CodecError, match="would come back as"):
+            codec.encode(changed)
+
+
+class Color(enum.IntEnum):
+    red = 1
+
+
+@pytest.mark.parametrize(
+    "value", [OrderedDict(a=1), Color.red, {"color": Color.red}, True, -0.0, 10**30, "", None, [], {"a": {}}]
+)
+def test_what_comes_back_equal_is_taken(value: Any) -> None:
+    codec = codec_named("json")
+
+    assert codec.decode(codec.encode(value)) == value
+
+
+@dataclass
+class Trip:
+    day: datetime.date
+    stops: set[str]
+    legs: tuple[int, ...] = ()
+    kg: float | None = None
+    more: Any = None
+
+
+@dataclass(eq=False)
+class Unequal:
+    """Two of them are never equal."""
+
+    day: datetime.date
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize("kind", [JsonCodec, MsgpackCodec])
+def test_with_a_type_a_value_keeps_what_the_type_has(kind: Any) -> None:
+    trip = Trip(DAY, {"Rome"}, (1, 2), 2.5, {"a": [None]})
+    codec = kind(Trip)
+    assert codec.decode(codec.encode(trip)) == trip
+    unequal = kind(Unequal)
+    assert unequal.decode(unequal.encode(Unequal(DAY))).day == DAY
+    dates = kind(dict[str, datetime.date])
+    assert dates.decode(dates.encode({"a": DAY})) == {"a": DAY}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (Trip(DAY, set(), kg=NAN), "$.kg: nan would come back as None"),
+        (Trip(DAY, set(), more={"at": DAY}), "$.more.at: datetime.date(2026, 1, 2) would come back as '2026-01-02'"),
+        (Unequal(DAY, {"t": (1,)}), "$.more.t: (1,) would come back as [1]"),
+    ],
+)
+def test_with_a_type_a_value_is_refused_that_the_type_does_not_keep(value: Any, said: str) -> None:
+    with pytest.raises(CodecError, match=re.escape(said)):
+        JsonCodec(type(value)).encode(value)
+
+
+def test_an_object_with_a_field_of_a_wrong_type_is_refused_before_it_is_stored(db: Any, space: Subspace) -> None:
+    queue: Queue[Any] = Queue(space, codec=Order)
+
+    with pytest.raises(CodecError, match="Expected `int`"):
+        queue.enqueue(db, Order("seven"))  # type: ignore[arg-type]
+    assert queue.is_empty(db)
+
+
+class Weight(pydantic.BaseModel):
+    kg: float | None = None
+
+
+def test_a_pydantic_model_with_nan_is_refused() -> None:
+    codec: Any = codec_named(Weight)
+    assert codec.decode(codec.encode(Weight())) == Weight()
+    with pytest.raises(CodecError, match=r"\$\.kg: nan would come back as None"):
+        codec.encode(Weight(kg=NAN))

@@ -2,7 +2,7 @@
 
 import fdbqueue
 from fdbqueue import Queue, Transaction
-from fdbqueue.layers import Leases
+from fdbqueue.layers import Consumer, Lease, Leases
 
 db = fdbqueue.open("memory:")
 texts = Queue("texts", codec="str")
@@ -24,3 +24,11 @@ add("text", "text")  # neither a transaction nor a database
 Queue("texts", codec=7)  # no codec
 Leases(texts).enqueue(db, 7)  # another type than the codec's
 Leases(texts).enqueue(db, "text", dely=3)  # no such parameter
+
+
+def double(lease: Lease[int]) -> int:
+    return lease.value * 2
+
+
+Consumer(Leases(texts), double)  # a handler of other values
+Consumer(Leases(texts), lambda lease: lease.value + 1)  # a handler that adds numbers

@@ -77,7 +77,8 @@ with db:
     def handle(lease: Lease[Order]) -> None:
         assert_type(lease.value.sku, str)
 
-    Consumer(leases, handle).drain(db)
+    assert_type(Consumer(leases, handle), Consumer[Order])
+    Consumer(leases, lambda lease: lease.value.sku.upper()).drain(db)
 
     class Shop:
         @fdbqueue.transactional

@@ -32,8 +32,8 @@ T = TypeVar("T")
 class Database:
     """An embedded database: a folder that any number of processes share, or one in memory.
 
-    The first use opens its store. A use after a fork, after unpickling or after `close` opens it again; a database in
-    memory stays closed. Each read or write on the database itself is one transaction, repeated until it commits.
+    The first use opens its store. A use after a fork or after unpickling opens it again. Each read or write on the
+    database itself is one transaction, repeated until it commits.
     """
 
     def __init__(self, path: str | None, options: Mapping[str, str]) -> None:
@@ -42,7 +42,7 @@ class Database:
         self._settings = Settings()
         self._outstanding = Outstanding()
         self._opened: Store | None = None
-        self._gone = False
+        self._closed = False
         self._new_locks()
         _databases.add(self)
 
@@ -72,13 +72,14 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Close the database for this process, after the commits that are under way.
+        """Close this database object, after the commits that are under way. Every later use raises StorageError.
 
-        The contents of a database in memory are then lost, and using it raises StorageError.
+        Other processes and other objects of the same folder are not affected. The contents of a database in memory are
+        then lost.
         """
         with self._lock:
             store, self._opened = self._opened, None
-            self._gone = self._path is None
+            self._closed = True
         if store is not None:
             store.close()
 
@@ -87,8 +88,9 @@ class Database:
         if store is None:
             with self._lock:
                 store = self._opened
-                if self._gone:
-                    raise StorageError("The database in memory was closed, and what it held is gone. Open another one.")
+                if self._closed:
+                    held = " What it held is gone." if self._path is None else ""
+                    raise StorageError(f"{self!r} was closed.{held} Call fdbqueue.open again for another one.")
                 if store is None:
                     store = self._opened = Store.open(self._path, self._url_options)
         return store

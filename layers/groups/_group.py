@@ -1,0 +1,303 @@
+"""`Group`: one group of items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import structs
+
+from fdbqueue import CompletionError
+from fdbqueue.lowlevel import (
+    DROP,
+    HOLD,
+    Database,
+    GroupRecord,
+    Layout,
+    Steps,
+    Transaction,
+    begin_sweep,
+    check_values,
+    encode_group,
+    group_keys,
+    is_database,
+    new_random,
+    only_database,
+    pull,
+    read_group,
+    read_member_counts,
+    rows,
+    settle,
+    verb,
+)
+
+from ..common._ending import NotEnded, until_ended
+from ..leases._sweeping import sweep
+from ..leases._times import positive
+from ..leases._transitions import Transitions
+
+if TYPE_CHECKING:
+    from ._groups import Groups
+
+BATCH_ITEMS = 100
+HOLD_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStats:
+    """The members of a group by state, now or, once they have ended, in total."""
+
+    state: str
+    """"open", "done" or "cancelled". A cancelled group may still have members at work."""
+    ended: bool
+    """Whether all members have ended."""
+    available: int
+    """Members that the next takes will get."""
+    leased: int
+    """Members at work."""
+    delayed: int
+    """Members that wait for their time."""
+    done: int
+    """Members that were acked or dequeued."""
+    dead: int
+    """Members that became dead letters."""
+    expired: int
+    """Members whose time to live was over."""
+    cancelled: int
+    """Members that a cancel removed."""
+    deleted: int
+    """Members that were removed in other ways."""
+
+
+_STATES = ("available", "leased", "delayed", "done", "dead", "expired", "cancelled", "deleted")
+
+
+class Group:
+    """One group. `Groups.open` and `Groups.group` return it.
+
+    Args:
+        groups: the groups of the queue.
+        name: the group's name.
+        token: the token of the hold that this producer has; b"" for none.
+        db: the database to wait in; None: `wait` needs one.
+    """
+
+    def __init__(self, groups: Groups, name: str, *, token: bytes = b"", db: Database | None = None) -> None:
+        self._groups = groups
+        self._leases = groups.leases
+        self._layout = groups.leases.layout
+        self._keys = group_keys(self._layout, name)
+        self._db = db
+        self.name = name
+        """The group's name."""
+        self.token = token
+        """The token of the hold that this producer has; b"" for none."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Group, token=self.token), (self._groups, self.name)
+
+    def __repr__(self) -> str:
+        return f"Group({self._layout.describe()}, {self.name!r})"
+
+    def at(self, db: Database) -> Group:
+        """Return this group with the database to wait in; after it was unpickled, for instance."""
+        only_database(db, "Group.at", "To look in a transaction use Group.stats(tr).")
+        return Group(self._groups, self.name, token=self.token, db=db)
+
+    @verb
+    def enqueue(self, /, tr: Transaction | Database, value: Any, **terms: Any) -> Steps[Any]:
+        """Append an item as a member; as `Groups.enqueue`."""
+        return (yield from self._groups.enqueue.steps(tr, value, group=self, **terms))
+
+    @verb
+    def enqueue_many(self, /, tr: Transaction | Database, values: Iterable[Any], **terms: Any) -> Steps[int]:
+        """Append items as members, in their order. Return how many.
+
+        Given a database, it uses transactions of 100 items. It holds the group open meanwhile, and extends the hold of
+        this producer.
+
+        Raises:
+            GroupError: there is no such group, or it is done or cancelled. Items of earlier transactions are in.
+
+        *Conflicts:* and *Cost:* as `enqueue`, for each item; one more write per transaction.
+        """
+        check_values(values)
+        if not is_database(tr):
+            return (yield from self._append(cast(Transaction, tr), list(values), terms, token=b"", last=False))
+        # A hold of its own: else the group could be done between two of its transactions.
+        token = self.token or new_random()
+        added, following = 0, iter(values)
+        batch = list(islice(following, BATCH_ITEMS))
+        while batch:
+            rest = list(islice(following, BATCH_ITEMS))
+            body = partial(self._append, values=batch, terms=terms, token=token, last=not rest and not self.token)
+            added += yield from self._leases.queue.transact(tr, body)
+            batch = rest
+        return added
+
+    @verb
+    def hold(self, tr: Transaction | Database, *, duration: float = HOLD_SECONDS, token: bytes = b"") -> Steps[Group]:
+        """Hold the group open: it is not done while a producer holds it. Return it with the token of the hold.
+
+        Args:
+            tr: a transaction, or a database.
+            duration: seconds until the hold ends without `close`.
+            token: a hold to extend; b"": this group's hold if it has one, else a new one.
+
+        Raises:
+            GroupError: there is no such group, or it is done or cancelled.
+
+        *Conflicts:* with the end or a cancel of the group. *Cost:* one read, two writes.
+        """
+        until_us = self._leases.now_us() + positive(duration, "duration")
+        held = token or self.token or new_random()
+
+        def body(tr: Transaction) -> Steps[None]:
+            yield from self._groups.check_open(tr, self.name)
+            set_hold(tr, self._layout, self.name, held, until_us)
+
+        yield from self._leases.queue.transact(tr, body)
+        return Group(self._groups, self.name, token=held, db=self._db)
+
+    @verb
+    def close(self, tr: Transaction | Database) -> Steps[None]:
+        """End this producer's hold: it adds no more members. A group without open members is done then.
+
+        Raises:
+            ValueError: this producer has no hold.
+
+        *Conflicts:* as the end of a member. *Cost:* two reads in parallel, one write.
+        """
+        if not self.token:
+            raise ValueError(f"{self!r} is not held by this object. `Groups.open` and `Group.hold` return one that is.")
+
+        def body(tr: Transaction) -> Steps[None]:
+            tr.clear(self._keys.holds.pack((self.token,)))
+            yield from settle(tr, self._layout, self.name, self._leases.now_us())
+
+        yield from self._leases.queue.transact(tr, body)
+
+    @verb
+    def cancel(self, tr: Transaction | Database) -> Steps[GroupStats]:
+        """Cancel the group: no member is taken or added from now on. Return its stats.
+
+        Members at work run to their end. Given a database, this call then removes the waiting members, in many
+        transactions if needed. In a transaction, the consumers of the queue remove them later. The group's follow-ups
+        are removed.
+
+        Raises:
+            GroupError: there is no such group, or it is done.
+
+        *Conflicts:* with takes of its members and enqueues into it at this moment. *Cost:* one read and four writes;
+        given a database, also about five reads and writes for each waiting member.
+        """
+        yield from self._leases.queue.transact(tr, self._cancel)
+        while is_database(tr) and (yield from self._leases.queue.transact(tr, self._sweep)):
+            pass
+        return (yield from self.stats.steps(tr))
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[GroupStats]:
+        """Return the number of members by state.
+
+        Raises:
+            CompletionError: there is no such group, or it was removed after its time; its `outcome` is "gone".
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* two reads; it does not grow with the group.
+        """
+        found = yield from self._leases.queue.read(tr, self._look)
+        return found[1]
+
+    @verb
+    def wait(self, timeout: float | None = None) -> Steps[GroupStats]:
+        """Wait until all members have ended and no producer holds the group, and return its stats.
+
+        ``await group`` does the same.
+
+        Args:
+            timeout: seconds to wait; None: no limit.
+
+        Raises:
+            CompletionError: the group was cancelled, once its members at work have ended; or there is none.
+            TimeoutError: the time is over. The group is not affected.
+            ValueError: the group has no database to wait in; `at` gives it one.
+
+        *Conflicts:* none. *Cost:* three reads and a watch: once, in general.
+        """
+        if self._db is None:
+            raise ValueError(f"{self!r} has no database to wait in. Give it one: group.at(db).wait().")
+        name = f"The group {self.name!r} of {self._leases.queue!r}"
+        stats = yield from until_ended(self._db, self._leases, self._look_for_end, timeout, name)
+        if stats.state != "done":
+            raise CompletionError(f"{name} was cancelled: {stats}.", outcome=stats.state)
+        return stats
+
+    def __await__(self) -> Any:
+        return self.wait.aio().__await__()
+
+    def _append(
+        self, tr: Transaction, values: list[Any], terms: dict[str, Any], token: bytes, last: bool
+    ) -> Steps[int]:
+        for value in values:
+            yield from self._groups.enqueue.steps(tr, value, group=self, **terms)
+        if last:
+            tr.clear(self._keys.holds.pack((token,)))
+        elif token:
+            set_hold(tr, self._layout, self.name, token, self._leases.now_us() + int(HOLD_SECONDS * 1e6))
+        return len(values)
+
+    def _cancel(self, tr: Transaction) -> Steps[None]:
+        value = yield tr.get(self._keys.record)
+        group = read_group(bytes(value)) if value.present() else None
+        if group is None or group.state == "done":
+            raise self._groups.refused(self.name, group)
+        if group.state == "cancelled":
+            return
+        tr.set(self._keys.record, encode_group(structs.replace(group, state="cancelled", then=())))
+        pull(tr, group.then, DROP)
+        span = self._keys.holds.range()
+        tr.clear_range(span.start, span.stop)
+        begin_sweep(tr, self._layout, self.name, self._leases.now_us())
+        yield from settle(tr, self._layout, self.name, self._leases.now_us())
+
+    def _sweep(self, tr: Transaction) -> Steps[bool]:
+        moves = Transitions(tr, self._layout, self._leases.now_us())
+        more = yield from sweep(tr, self._layout, moves, self.name, self._leases.now_us())
+        yield from moves.settle()
+        moves.finish()
+        return more
+
+    def _look(self, tr: Transaction) -> Steps[tuple[GroupRecord, GroupStats]]:
+        value = yield tr.snapshot.get(self._keys.record)
+        if not value.present():
+            raise CompletionError(
+                f"Nothing is known of the group {self.name!r} of {self._leases.queue!r}: it was not opened, it was kept"
+                " for its time and then removed, or the queue was cleared.",
+                outcome="gone",
+            )
+        group = read_group(bytes(value))
+        counts = yield from read_member_counts(tr, self._layout, self.name)
+        members = {state: counts.get(state, 0) for state in _STATES}
+        return group, GroupStats(state=group.state, ended=bool(group.ended_at_us), **members)
+
+    def _look_for_end(self, tr: Transaction) -> Steps[GroupStats | NotEnded]:
+        _, stats = yield from self._look(tr)
+        if stats.ended:
+            return stats
+        span = self._keys.holds.range()
+        holds = yield from rows(tr.snapshot, span.start, span.stop)
+        due_us = min((int.from_bytes(row.value, "big") for row in holds), default=0)
+        if stats.state == "cancelled":
+            cursor = yield tr.snapshot.get(self._keys.cursor)
+            due_us = int.from_bytes(bytes(cursor)[:8], "big") if cursor.present() else 0
+        return NotEnded(self._keys.record, due_us)
+
+
+def set_hold(tr: Transaction, layout: Layout, name: str, token: bytes, until_us: int) -> None:
+    """Write a hold of a group, and the timer of its end."""
+    keys = group_keys(layout, name)
+    tr.set(keys.holds.pack((token,)), until_us.to_bytes(8, "big"))
+    tr.set(layout.timer_key(until_us, keys.timer_place, HOLD), b"")

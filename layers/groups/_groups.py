@@ -1,0 +1,187 @@
+"""`Groups`: open groups in a queue, and enqueue members."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from fdbqueue import GroupError
+from fdbqueue.lowlevel import (
+    Database,
+    GroupRecord,
+    Steps,
+    Transaction,
+    count_members,
+    encode_group,
+    group_keys,
+    group_record,
+    is_database,
+    new_random,
+    only_transaction,
+    pack,
+    verb,
+)
+
+from ..common._composing import Enqueues, QueueWithLeases, enqueues_in_transactions
+from ..leases._done import FollowUp, check_follow_ups, follow_ups_of, position_in
+from ..leases._leases import Leases
+from ..leases._marking import mark
+from ..leases._times import positive
+from ._group import HOLD_SECONDS, Group, set_hold
+
+NAME_BYTES = 100
+KEEP_SECONDS = 86_400.0
+
+
+class Groups(QueueWithLeases[Any]):
+    """The groups of one queue's items. Other layers take them in place of its leases.
+
+    Args:
+        source: the `Leases` of the queue, or a layer of them whose `enqueue` takes a transaction: a `PriorityQueue`, a
+            `SmartQueue`, `Subscriptions`, `Results`.
+
+    >>> import fdbqueue
+    >>> from fdbqueue.layers import Consumer, FollowUp, Groups, Leases
+    >>> db = fdbqueue.open("memory:")
+    >>> pages = Leases(fdbqueue.Queue("pages", codec="str"))
+    >>> group = Groups(pages).open(db, "book", then=FollowUp(pages, "bind it"))
+    >>> group.enqueue_many(db, ["page 1", "page 2"])
+    2
+    >>> group.close(db)
+    >>> report = Consumer(pages, lambda lease: print(lease.value), concurrency=1).drain(db)
+    page 1
+    page 2
+    bind it
+    >>> group.wait(timeout=5).done
+    2
+    >>> db.close()
+    """
+
+    def __init__(self, source: Leases | Enqueues) -> None:
+        self.leases = enqueues_in_transactions(source, "Groups")
+        self.queue = self.leases.queue
+        self._source: Any = source
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Groups, (self._source,)
+
+    def __repr__(self) -> str:
+        return f"Groups({self._source!r})"
+
+    @verb
+    def open(
+        self,
+        tr: Transaction | Database,
+        name: str,
+        *,
+        then: FollowUp | Sequence[FollowUp] = (),
+        hold: float = HOLD_SECONDS,
+        keep: float = KEEP_SECONDS,
+    ) -> Steps[Group]:
+        """Begin a group, and return it. This producer holds it open until `Group.close`.
+
+        Args:
+            tr: a transaction, or a database.
+            name: its name, of at most 100 bytes, which no other group of the queue has.
+            then: items that become available when all members have ended, dead ones included. They are in their queues
+                from now on, delayed.
+            hold: seconds until the hold of this producer ends without `Group.close`. Enqueues of many items extend it.
+            keep: how many seconds the group is kept after its end.
+
+        Raises:
+            GroupError: there is a group of this name already.
+            ItemTooLarge: the follow-ups are too many.
+
+        *Conflicts:* with another call that opens a group of this name. *Cost:* one read, three writes; that of an
+        enqueue for each follow-up.
+        """
+        _check_name(name)
+        follow_ups = follow_ups_of(then)
+        check_follow_ups(follow_ups)
+        hold_us, keep_s = positive(hold, "hold"), math.ceil(positive(keep, "keep") / 1e6)
+        db: Any = tr if is_database(tr) else getattr(tr, "db", None)
+        group = Group(self, name, token=new_random(), db=db)
+
+        def body(tr: Transaction) -> Steps[None]:
+            if (found := (yield from group_record(tr, self.leases.layout, name))) is not None:
+                raise GroupError(f"There is a group {name!r} in {self.queue!r} already. It is {found.state}.")
+            held = []
+            for follow_up in follow_ups:
+                held += yield from follow_up.hold(tr)
+            now_us = self.leases.now_us()
+            record = GroupRecord(then=tuple(held), keep_s=keep_s, began_at_us=now_us)
+            tr.set(group_keys(self.leases.layout, name).record, encode_group(record))
+            set_hold(tr, self.leases.layout, name, group.token, now_us + hold_us)
+
+        yield from self.queue.transact(tr, body)
+        return group
+
+    def group(self, db: Database, name: str) -> Group:
+        """Return a group that was opened before, here or in another process. It reads nothing, and holds nothing.
+
+        Args:
+            db: a database.
+            name: the group's name.
+        """
+        _check_name(name)
+        return Group(self, name).at(db)
+
+    @verb
+    def enqueue(self, /, tr: Transaction | Database, value: Any, *, group: Group | str, **terms: Any) -> Steps[Any]:
+        """Append an item as a member of a group. Return what the source's `enqueue` returns.
+
+        Args:
+            tr: a transaction to enqueue in, or a database.
+            value: a value that the queue's codec encodes.
+            group: the group, or its name.
+            terms: the other arguments of the source's `enqueue`: delay, ttl, headers, priority ...
+
+        Raises:
+            GroupError: there is no such group, or it is done or cancelled; given a database, no key was touched.
+            CodecError, ItemTooLarge, TypeError: as the source's `enqueue`.
+
+        *Conflicts:* with the end or a cancel of the group. *Cost:* as the source's `enqueue`, one read and two writes.
+        """
+        name = group.name if isinstance(group, Group) else group
+        _check_name(name)
+        body = partial(self._enqueue, value=value, name=name, terms=terms)
+        return (yield from self.queue.transact(tr, body))
+
+    def check_open(self, tr: Transaction, name: str) -> Steps[None]:
+        """Raise unless members can be added to a group. For layers.
+
+        Raises:
+            GroupError: there is no such group, or it is done or cancelled.
+        """
+        only_transaction(tr, "Groups.check_open")
+        record = yield from group_record(tr, self.leases.layout, name)
+        if record is None or record.state != "open":
+            raise self.refused(name, record)
+
+    def refused(self, name: str, record: GroupRecord | None) -> GroupError:
+        """Return the error of a group that takes no members. For layers."""
+        if record is None:
+            return GroupError(f"There is no group {name!r} in {self.queue!r}; nothing was written. Open it first.")
+        return GroupError(f"The group {name!r} in {self.queue!r} is {record.state}; nothing was written.")
+
+    def _enqueue(self, tr: Transaction, value: Any, name: str, terms: dict[str, Any]) -> Steps[Any]:
+        yield from self.check_open(tr, name)
+        entered = yield from self._source.enqueue.steps(tr, value, **terms)
+        position = position_in(entered)
+        if position is not None:
+            layout, packed = self.leases.layout, pack(position)
+            delayed = bool(terms.get("delay") or terms.get("at"))
+            marked = yield from mark(tr, layout, packed, delayed=delayed, group=name)
+            if marked is not None:
+                tr.set(group_keys(layout, name).members + packed, b"")
+                count_members(tr, layout, name, **{marked.state: 1})
+        return entered
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"A group is named by a text, or it is a Group, not {name!r}.")
+    if not name or len(name.encode()) > NAME_BYTES:
+        raise ValueError(f"A group's name has 1 to {NAME_BYTES} bytes, not {len(name.encode())}: {name[:120]!r}.")

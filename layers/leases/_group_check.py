@@ -1,0 +1,56 @@
+"""Check that every member of a group has its key, and that the counters of groups are right."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fdbqueue.lowlevel import (
+    Database,
+    FormatError,
+    Layout,
+    Transaction,
+    group_keys,
+    has_notes,
+    items_of_all_places,
+    notes_of,
+    pages,
+)
+
+_OPEN = ("available", "leased", "delayed")
+
+
+def check_groups(tr: Transaction | Database, layout: Layout) -> list[str]:
+    """Return the problems of groups, a sentence each.
+
+    *Cost:* reads all items, and all keys of groups; memory for the keys of members.
+    """
+    wanted: set[bytes] = set()
+    there: Counter[tuple[str, str]] = Counter()
+    for packed, state, row in items_of_all_places(tr, layout):
+        try:
+            group = notes_of(row.value).group if row.value and has_notes(row.value) else ""
+        except FormatError:
+            continue  # the queue's own check reports it
+        if group and state in _OPEN:
+            wanted.add(group_keys(layout, group).members + packed)
+            there[group, state] += 1
+    surplus = []
+    counted: Counter[tuple[str, str]] = Counter()
+    span = layout.groups.range()
+    for page in pages(tr, span.start, span.stop):
+        for row in page:
+            name, kind, *rest = layout.groups.unpack(row.key)
+            if kind == "member":
+                surplus += [] if row.key in wanted else [row.key]
+                wanted.discard(row.key)
+            elif kind == "count" and rest[0] in _OPEN:
+                counted[name, rest[0]] = int.from_bytes(row.value, "little", signed=True)
+    problems = [f"The member {key!r} of a group has no item in the queue." for key in surplus]
+    problems += [f"The member {key!r} of a group is missing." for key in sorted(wanted)]
+    for name, state in sorted(there.keys() | counted.keys()):
+        if there[name, state] != counted[name, state]:
+            problems.append(
+                f"The counters say that {counted[name, state]:,} members of the group {name!r} are {state}, but there"
+                f" are {there[name, state]:,}."
+            )
+    return problems

@@ -1,0 +1,203 @@
+"""Consumers whose handlers fail: when the item is tried again, when a drain ends, and what is logged."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.layers import Consumer, Lease, Leases, PriorityQueue, Subscriptions, constant, exponential, immediately
+from tests.helpers.clock import Clock
+
+
+def fail(lease: Lease) -> None:
+    raise LookupError("no such printer")
+
+
+@pytest.fixture
+def queue(space: Subspace) -> Queue:
+    return Queue(space, codec="str")
+
+
+@pytest.mark.parametrize("backoff", [None, immediately, constant(0.0001), lambda attempt: 0])
+def test_a_drain_without_max_attempts_ends_though_its_handler_always_fails(
+    db: Any, queue: Queue, backoff: Callable[[int], float] | None
+) -> None:
+    leases = Leases(queue, backoff=backoff)
+    leases.enqueue_many(db, ["a", "b", "c"])
+
+    report = Consumer(leases, fail, concurrency=2).drain(db)
+
+    assert (report.failed, report.acked, report.dead) == (3, 0, 0)
+    assert leases.stats(db).delayed == 3
+
+
+def test_a_drain_handles_the_items_behind_those_that_fail(db: Any, queue: Queue) -> None:
+    leases = Leases(queue)
+    leases.enqueue_many(db, [f"bad {n}" for n in range(50)] + ["good"])
+
+    def handle(lease: Lease) -> None:
+        if lease.value != "good":
+            fail(lease)
+
+    report = Consumer(leases, handle, concurrency=2).drain(db)
+
+    assert (report.acked, report.failed) == (1, 50)
+
+
+def test_without_a_backoff_a_failed_item_waits_longer_after_each_attempt(db: Any, queue: Queue, clock: Clock) -> None:
+    leases = Leases(queue, clock=clock)
+    leases.enqueue(db, "a")
+    waits = []
+    for _ in range(4):
+        Consumer(leases, fail).drain(db)
+        [delayed] = leases.browse(db, state="delayed")
+        assert delayed.visible_at is not None
+        waits.append(delayed.visible_at - clock())
+        clock.now += waits[-1] + 0.001
+
+    assert [least <= wait <= 1.1 * least for least, wait in zip((1, 2, 4, 8), waits, strict=True)] == [True] * 4
+
+
+@pytest.mark.parametrize("form", ["run", "drain"])
+def test_a_consumer_of_any_kind_of_queue_waits_by_default(db: Any, space: Subspace, form: str) -> None:
+    jobs = PriorityQueue(Queue(space["levels"], codec="str"), levels=2)
+    paints = Subscriptions(Queue(space["paints"], codec="str"))
+    sources: list[tuple[Any, Leases]] = [(jobs, jobs.leases), (paints.subscribe(db, "all"), paints.leases)]
+    made: list[Consumer] = []
+
+    def handle(lease: Lease) -> None:
+        made[-1].stop()
+        fail(lease)
+
+    for source, leases in sources:
+        leases.enqueue(db, "a")
+        made.append(Consumer(source, handle))
+        assert getattr(made[-1], form)(db).failed == 1
+        assert leases.stats(db).delayed == 1
+
+
+def test_a_back_off_that_is_given_is_followed(db: Any, queue: Queue, clock: Clock) -> None:
+    leases = Leases(queue, backoff=constant(600), clock=clock)
+    leases.enqueue(db, "a")
+
+    Consumer(leases, fail).drain(db)
+
+    [delayed] = leases.browse(db, state="delayed")
+    assert delayed.visible_at == pytest.approx(clock() + 600)
+
+
+def test_with_max_attempts_and_no_wait_a_drain_tries_an_item_until_it_is_a_dead_letter(db: Any, queue: Queue) -> None:
+    leases = Leases(queue, max_attempts=3, backoff=immediately)
+    leases.enqueue(db, "a")
+
+    report = Consumer(leases, fail).drain(db)
+
+    assert (report.failed, report.dead) == (3, 1)
+
+
+def test_a_nack_by_hand_takes_effect_at_once(db: Any, queue: Queue) -> None:
+    leases = Leases(queue)
+    leases.enqueue(db, "a")
+    lease = leases.lease(db)
+    assert lease is not None
+
+    assert leases.nack(db, lease).value == "available"
+
+
+def test_the_traceback_of_an_error_is_logged_once_and_each_failure_is(
+    db: Any, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    leases = Leases(queue, max_attempts=4, backoff=immediately)
+    leases.enqueue(db, "a")
+
+    def handle(lease: Lease) -> None:
+        raise LookupError("no such printer" if lease.attempt < 4 else "no such paper")
+
+    Consumer(leases, handle).drain(db)
+
+    records = [record for record in caplog.records if record.name == "fdbqueue.layers.consumer"]
+    assert [record.getMessage().rpartition(": ")[2] for record in records] == ["no such printer"] * 3 + [
+        "no such paper"
+    ]
+    assert [record.exc_info is not None for record in records] == [True, False, False, True]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("form", ["run", "drain"])
+def test_a_report_says_that_a_signal_ended_the_call(db: Any, queue: Queue, number: signal.Signals, form: str) -> None:
+    leases = Leases(queue)
+    leases.enqueue_many(db, ["a", "b"])
+
+    async def handle(lease: Lease) -> None:
+        signal.raise_signal(number)
+        await asyncio.sleep(0)
+
+    report = getattr(Consumer(leases, handle, concurrency=1, prefetch=0), form)(db)
+
+    assert (report.stopped, report.acked) == (True, 1)
+    assert str(report).endswith(", stopped")
+
+
+def test_a_report_says_that_a_stop_or_a_cancellation_ended_the_call(db: Any, queue: Queue) -> None:
+    leases = Leases(queue)
+    leases.enqueue_many(db, ["a", "b"])
+    stopped: Consumer[str] = Consumer(leases, lambda lease: stopped.stop(), concurrency=1, prefetch=0)
+    assert stopped.drain(db).stopped
+
+    async def cancelled() -> Consumer:
+        consumer = Consumer(leases, lambda lease: None)
+        task = asyncio.create_task(consumer.run.aio(db))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return consumer
+
+    assert asyncio.run(cancelled()).report.stopped
+
+
+def test_a_drain_that_ends_by_itself_was_not_stopped(db: Any, queue: Queue) -> None:
+    leases = Leases(queue)
+    leases.enqueue(db, "a")
+    consumer = Consumer(leases, lambda lease: None)
+
+    report = consumer.drain(db)
+
+    assert not report.stopped
+    assert "stopped" not in str(report)
+    assert report.acked == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings", "said"),
+    [
+        (exponential, {"first": -1}, "first is a number of seconds, more than 0, not -1"),
+        (exponential, {"first": "1"}, "first is a number of seconds, not '1'"),
+        (exponential, {"factor": 0.5}, "factor is a number, 1 or more, not 0.5"),
+        (exponential, {"factor": None}, "factor is a number, not None"),
+        (exponential, {"jitter": -0.1}, "jitter is a number, 0 or more, not -0.1"),
+        (exponential, {"longest": 0}, "longest is a number of seconds, more than 0, not 0"),
+        (constant, {"seconds": -1}, "seconds is a number of seconds, 0 or more, not -1"),
+        (constant, {"seconds": "1"}, "seconds is a number of seconds, not '1'"),
+    ],
+)
+def test_a_policy_that_can_not_be_followed_is_refused_when_it_is_made(
+    policy: Any, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        policy(**settings)
+
+
+@pytest.mark.parametrize("policy", [exponential(first=2), constant(3), immediately])
+def test_policies_can_be_sent_with_their_leases(queue: Queue, policy: Any) -> None:
+    leases = pickle.loads(pickle.dumps(Leases(queue, backoff=policy)))
+
+    assert leases.retry.backoff == policy
+    assert exponential(first=2) != exponential(first=3)

@@ -1,0 +1,144 @@
+"""What the verbs of sessions read, write and commit: it grows neither with the sessions nor with their items."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.layers import Consumer, SessionLease, Sessions
+from tests.benchmarks.contended import CountingDatabase
+from tests.helpers.sessions import fill, lease_of
+from tests.helpers.standin import StandIn
+
+
+class Counted(StandIn):
+    """Counts the operations of its transactions, and notes the keys that they write."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = self.wrapped = db
+        self.did: Counter[str] = Counter()
+        self.written: set[bytes] = set()
+
+    def create_transaction(self) -> Any:
+        return _CountedTransaction(self._db.create_transaction(), self)
+
+
+class _CountedTransaction:
+    def __init__(self, tr: Any, db: Counted) -> None:
+        self._tr = tr
+        self._db = db
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._tr, name)
+        if name == "snapshot":
+            return _CountedTransaction(found, self._db)
+        if name in ("get", "get_range", "get_key"):
+            self._db.did["reads"] += 1
+        if name == "commit":
+            return self._commit  # a layer also asks whether it is there
+        if name in ("set", "clear", "clear_range", "add", "byte_max"):
+            self._db.did["writes"] += 1
+
+            def write(key: bytes, *args: Any) -> Any:
+                self._db.written.add(key)
+                return found(key, *args)
+
+            return write
+        return found
+
+    def _commit(self) -> Any:
+        self._db.did["commits"] += 1
+        return self._tr.commit()
+
+
+def cost(db: Any, call: Any) -> dict[str, int]:
+    counted = Counted(db)
+    call(counted)
+    return dict(counted.did)
+
+
+@pytest.mark.engines("memory")
+def test_the_cost_of_a_verb_grows_neither_with_the_sessions_nor_with_their_items(db: Any, space: Subspace) -> None:
+    costs = []
+    for size in (3, 300):
+        sessions = Sessions(Queue(space[size], codec="str"))
+        sessions.enqueue_many(db, ["x"] * size, session="long")
+        for number in range(size):
+            sessions.enqueue(db, "x", session=f"s{number}")
+        sessions.enqueue(db, "x", session="other")
+        leases: list[SessionLease] = []
+
+        def lease(db: Any, sessions: Sessions = sessions, leases: list[SessionLease] = leases) -> None:
+            leases.append(lease_of(sessions, db))
+
+        found = {
+            "enqueue": cost(db, lambda db, own=sessions: own.enqueue(db, "y", session="long")),
+            "first": cost(db, lambda db, own=sessions: own.enqueue(db, "y", session="new")),
+            "lease": cost(db, lease),
+            "next": cost(db, lambda db, own=sessions: leases.append(own.ack_and_next(db, leases[-1]))),  # noqa: B023
+            "ack": cost(db, lambda db, own=sessions: own.ack(db, leases[-1])),  # noqa: B023
+        }
+        costs.append(found)
+    assert costs[0] == costs[1]
+    assert all(one["commits"] == 1 for one in costs[0].values())
+    assert costs[0]["enqueue"] == {"reads": 3, "writes": 4, "commits": 1}
+    assert costs[0]["first"]["reads"] <= 5
+    assert costs[0]["lease"]["reads"] <= 8
+    assert costs[0]["ack"]["reads"] <= 6
+    assert costs[0]["next"]["writes"] <= 11
+
+
+@pytest.mark.engines("memory")
+def test_enqueues_into_sessions_that_have_items_write_no_key_in_common_but_totals(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="str"))
+    names = [f"s{n}" for n in range(40)]
+    fill(sessions, db, *(f"{name}:1" for name in names))
+    written: Counter[bytes] = Counter()
+    for name in names:
+        counted = Counted(db)
+        sessions.enqueue(counted, "2", session=name)
+        written.update(counted.written)
+    shared = [key for key, times in written.items() if times > 1]
+    kinds = {space.unpack(key)[0] for key in shared}
+    assert kinds == {"summed", "once"}, "the commit marker is this process's own"
+    assert len([key for key in shared if space.unpack(key)[0] == "summed"]) > 8, "totals are spread"
+
+
+def test_workers_hardly_conflict(db: Any, space: Subspace) -> None:
+    counting = CountingDatabase(db)
+    owns = [Sessions(Queue(space, codec="str"), quantum=5) for _ in range(4)]
+    numbers = iter(range(600))
+    owns[0].enqueue_many(db, ["x"] * 600, session=lambda value: f"s{next(numbers) % 60}")
+
+    def work(own: Sessions) -> None:
+        lease = own.lease(counting, duration=600)
+        while lease is not None:
+            lease = own.ack_and_next(counting, lease) or own.lease(counting, duration=600)
+
+    threads = [threading.Thread(target=work, args=(owns[n % 4],)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert owns[0].stats(db).dequeued == 600
+    assert counting.counted.conflicts < 0.05 * 600
+
+
+@pytest.mark.engines("memory")
+def test_a_consumer_makes_few_transactions_per_item(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="str"))
+    numbers = iter(range(1_000))
+    sessions.enqueue_many(db, ["x"] * 1_000, session=lambda value: f"s{next(numbers) % 10}")
+    counted = Counted(db)
+
+    async def handle(lease: SessionLease) -> None:
+        """Do nothing."""
+
+    report = Consumer(sessions, handle, concurrency=8).drain(counted)
+    assert report.acked == 1_000
+    assert counted.did["commits"] < 500
