@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Queue
+from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import ACKED, Consumer, NewState, SessionLease, Sessions, Snooze, constant
+from fdbqueue.layers import ACKED, UNCHANGED, Consumer, Lease, NewState, SessionLease, Sessions, Snooze, constant
+from fdbqueue.layers.consumer._session_run import TurnHold
+from fdbqueue.layers.sessions._turns import Done
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import fill, keys_of
 
@@ -169,6 +171,19 @@ def test_a_handler_may_write_the_state_or_ack_by_itself(db: Any, space: Subspace
     assert seen == {"ann": list(range(1, 13)), "bob": list(range(1, 13))}
     assert (report.acked, report.lost, report.failed) == (24, 0, 0)
     assert sessions.check(db).problems == ()
+
+
+def test_a_late_answer_of_an_ack_counts_no_item_that_it_does_not_name() -> None:
+    lease: Any = Lease(Position(1, b""), None, {}, b"", 0.0, 1, "")
+    first, second, third = (Done(Position(n, b"", rank=1), UNCHANGED) for n in (1, 2, 3))
+    hold = TurnHold(lease, done=[first, second])
+    assert hold.note_acked(second) == 2, "a handler has acked both itself"
+    hold.done.append(third)
+    assert hold.note_acked(first) == 0, "the answer of an earlier ack comes late"
+    assert hold.done == [third]
+    behind = hold.behind()
+    assert behind is not None
+    assert behind.positions == (second.position, third.position)
 
 
 def test_a_state_that_can_t_be_stored_fails_the_attempt(db: Any, space: Subspace) -> None:
