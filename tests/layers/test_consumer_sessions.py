@@ -13,7 +13,9 @@ from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import ACKED, UNCHANGED, Consumer, Lease, NewState, SessionLease, Sessions, Snooze, constant
 from fdbqueue.layers.consumer._session_run import TurnHold
-from fdbqueue.layers.sessions._turns import Done
+from fdbqueue.layers.sessions._lease import Behind
+from fdbqueue.layers.sessions._turns import Done, Settlement
+from fdbqueue.lowlevel import pack, run
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import fill, keys_of
 
@@ -184,6 +186,25 @@ def test_a_late_answer_of_an_ack_counts_no_item_that_it_does_not_name() -> None:
     behind = hold.behind()
     assert behind is not None
     assert behind.positions == (second.position, third.position)
+
+
+def test_an_ack_of_a_consumer_that_comes_late_does_not_move_the_item_in_progress_back(
+    db: Any, sessions: Sessions
+) -> None:
+    fill(sessions, db, "ann:1", "ann:2", "ann:3")
+    pointer: Any = sessions.staged.lease(db)
+    first: Any = run(sessions.turns.begin(db, pointer))
+    done = Done(first.position, UNCHANGED)
+    ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=[done], limit=1)))
+    second: Any = run(sessions.turns.item(db, pointer, ahead.rows[0], None, Behind((first.position,), UNCHANGED)))
+    late = Settlement(pointer, [done], pack(second.position), None)
+    third: Any = sessions.ack_and_next(db, second)  # it acks the first item too
+    assert third.value == "3"
+    run(sessions.queue.transact(db, lambda tr: sessions.turns.settle(tr, [late])))
+    sessions.ack(db, third)
+    assert sessions.info(db, "ann") is None
+    assert sessions.stats(db).dequeued == 3
+    assert sessions.check(db).problems == ()
 
 
 def test_a_state_that_can_t_be_stored_fails_the_attempt(db: Any, space: Subspace) -> None:
