@@ -56,9 +56,12 @@ class TurnHold(Hold):
         return Behind(tuple(one.position for one in done), states[-1] if states else UNCHANGED) if done else None
 
     def note_acked(self, last: Done) -> int:
-        """Note that all items up to `last` are acked. Return how many that were."""
+        """Note that all items up to `last` are acked. Return how many that were.
+
+        A verb of a later item may have acked it already. Then this says nothing about the items that are left.
+        """
         count = 0
-        while self.done and self.acked is not last:
+        while last in self.done:
             self.acked = self.done.pop(0)
             count += 1
         self.room.set()

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Queue
+from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import ACKED, Consumer, NewState, SessionLease, Sessions, Snooze, constant
+from fdbqueue.layers import ACKED, UNCHANGED, Consumer, Lease, NewState, SessionLease, Sessions, Snooze, constant
+from fdbqueue.layers.consumer._session_run import TurnHold
+from fdbqueue.layers.sessions._lease import Behind
+from fdbqueue.layers.sessions._turns import Done, Settlement
+from fdbqueue.lowlevel import pack, run
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import fill, keys_of
 
@@ -168,6 +172,38 @@ def test_a_handler_may_write_the_state_or_ack_by_itself(db: Any, space: Subspace
     assert (sessions.state(db, "ann"), sessions.state(db, "bob")) == (78, 78)
     assert seen == {"ann": list(range(1, 13)), "bob": list(range(1, 13))}
     assert (report.acked, report.lost, report.failed) == (24, 0, 0)
+    assert sessions.check(db).problems == ()
+
+
+def test_a_late_answer_of_an_ack_counts_no_item_that_it_does_not_name() -> None:
+    lease: Any = Lease(Position(1, b""), None, {}, b"", 0.0, 1, "")
+    first, second, third = (Done(Position(n, b"", rank=1), UNCHANGED) for n in (1, 2, 3))
+    hold = TurnHold(lease, done=[first, second])
+    assert hold.note_acked(second) == 2, "a handler has acked both itself"
+    hold.done.append(third)
+    assert hold.note_acked(first) == 0, "the answer of an earlier ack comes late"
+    assert hold.done == [third]
+    behind = hold.behind()
+    assert behind is not None
+    assert behind.positions == (second.position, third.position)
+
+
+def test_an_ack_of_a_consumer_that_comes_late_does_not_move_the_item_in_progress_back(
+    db: Any, sessions: Sessions
+) -> None:
+    fill(sessions, db, "ann:1", "ann:2", "ann:3")
+    pointer: Any = sessions.staged.lease(db)
+    first: Any = run(sessions.turns.begin(db, pointer))
+    done = Done(first.position, UNCHANGED)
+    ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=[done], limit=1)))
+    second: Any = run(sessions.turns.item(db, pointer, ahead.rows[0], None, Behind((first.position,), UNCHANGED)))
+    late = Settlement(pointer, [done], pack(second.position), None)
+    third: Any = sessions.ack_and_next(db, second)  # it acks the first item too
+    assert third.value == "3"
+    run(sessions.queue.transact(db, lambda tr: sessions.turns.settle(tr, [late])))
+    sessions.ack(db, third)
+    assert sessions.info(db, "ann") is None
+    assert sessions.stats(db).dequeued == 3
     assert sessions.check(db).problems == ()
 
 
