@@ -37,6 +37,7 @@ from fdbqueue.errors import (
     ScanTooLarge,
     SelectorError,
     StorageError,
+    StreamError,
     SubscriptionError,
     UrlError,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "SelectorError",
     "Stats",
     "StorageError",
+    "StreamError",
     "SubscriptionError",
     "Subspace",
     "Transaction",

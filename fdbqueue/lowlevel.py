@@ -9,7 +9,8 @@ from __future__ import annotations
 from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
 from fdbqueue.browse import Browser, Pace, Pages, pages
-from fdbqueue.check import items_of_all_places
+from fdbqueue.check import CLAIMED, items_of_all_places
+from fdbqueue.claimed import ClaimedBatch, claimed_places
 from fdbqueue.codecs import CODEC_ERRORS, UNREADABLE, V
 from fdbqueue.engine.api import Database, Future, KeyValue, ReadTransaction, Transaction
 from fdbqueue.engine.errors import (
@@ -25,7 +26,8 @@ from fdbqueue.engine.errors import (
 )
 from fdbqueue.engine.keys import Subspace, Versionstamp, strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
-from fdbqueue.engine.steps import Steps, finished, pause, rows, run, run_async, started, wait_in_thread
+from fdbqueue.engine.manysets import set_rows
+from fdbqueue.engine.steps import Steps, finished, pause, rows, run, run_async, started, wait_in_thread, within
 from fdbqueue.engine.transactional import attempts, is_database, only_database, only_transaction
 from fdbqueue.errors import FormatError
 from fdbqueue.exclusive import keep_out, made_exclusive
@@ -68,6 +70,7 @@ from fdbqueue.tail import LastIndex, give_up_to, raise_tail, read_tail
 from fdbqueue.verbs import verb
 
 __all__ = [
+    "CLAIMED",
     "CODEC_ERRORS",
     "COMMIT_UNKNOWN_RESULT",
     "COUNTED_RANKS",
@@ -86,6 +89,7 @@ __all__ = [
     "UNREADABLE",
     "AdaptiveLimit",
     "Browser",
+    "ClaimedBatch",
     "Database",
     "Envelope",
     "FDBError",
@@ -113,6 +117,7 @@ __all__ = [
     "attempts",
     "check_values",
     "chunks_of",
+    "claimed_places",
     "count",
     "count_levels",
     "envelope",
@@ -149,6 +154,7 @@ __all__ = [
     "rows",
     "run",
     "run_async",
+    "set_rows",
     "size_of",
     "span_of",
     "started",
@@ -157,4 +163,5 @@ __all__ = [
     "wait_in_thread",
     "wants_arrivals",
     "with_notes",
+    "within",
 ]
