@@ -1,8 +1,8 @@
-"""The Python DataSource ``fdbqueue``: a batch sink that Spark finds by its name.
+"""The Python DataSource ``fdbqueue``, which Spark finds by its name: batches and streams into and out of queues.
 
-`writer` runs once on the driver's side, before any task. `write` runs in an executor's process, once per attempt at a
-partition. `commit` runs on the driver's side again, in another process than `writer`. The objects passed between them
-are pickled.
+This module has the batch sink. `writer` runs once on the driver's side, before any task. `write` runs in an executor's
+process, once per attempt at a partition. `commit` runs on the driver's side again, in another process than `writer`.
+The objects passed between them are pickled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 import fdbqueue
@@ -29,10 +29,13 @@ from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.attempt import COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED, Attempt, PartitionReport
 from fdbqueue.spark.columns import Columns
 from fdbqueue.spark.held import Counter, Holder, drop, release
+from fdbqueue.spark.itemcolumns import check_schema, look_schema
 from fdbqueue.spark.job import Begun, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.options import Options, parse, refuse_overwrite
 from fdbqueue.spark.partition import Log, NoLog, PartitionLog
+from fdbqueue.spark.reader import FdbQueueReader
+from fdbqueue.spark.readoptions import parse_look
 from fdbqueue.spark.record import Header
 from fdbqueue.spark.schema import header_of, value_columns
 
@@ -40,19 +43,26 @@ NAME = "fdbqueue"
 
 
 class FdbQueueDataSource(DataSource):
-    """``df.write.format("fdbqueue").mode("append").option(…).save()``; the options are in `options.py`."""
+    """The format ``fdbqueue``. The options are in `options.py` and `readoptions.py`."""
 
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
         return NAME
 
-    def schema(self) -> NoReturn:
-        """Refuse a read. A write takes the DataFrame's own schema."""
-        raise NotImplementedError(
-            "The format fdbqueue writes a queue and reads none: an item that a task has taken could not be given back"
-            " when the task fails. Consume it with fdbqueue.layers.consumer, or look at it with Queue.browse."
-        )
+    def schema(self) -> StructType:
+        """Return the columns of a look, or of a stream if there is a ``streamName``."""
+        return look_schema(parse_look(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a look at the queue. It takes no items.
+
+        Raises:
+            ValueError: an option or the schema is not valid.
+        """
+        options = parse_look(self.options)
+        check_schema(schema, look_schema(options))
+        return FdbQueueReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Refuse a stream: each of its batches needs its own job id, and one option can't give that."""
