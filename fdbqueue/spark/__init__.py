@@ -57,24 +57,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fdbqueue.spark.claims import Claim, claim
 from fdbqueue.spark.job import forget_job, job_report, jobs
 from fdbqueue.spark.record import JobReport
+from fdbqueue.spark.streams import Settled, forget_stream, release, settle, streams
 
 if TYPE_CHECKING:
     from fdbqueue.spark.dataframe import enqueue_dataframe, register
+    from fdbqueue.spark.draining import DrainReport, drain_to_table, redrive
     from fdbqueue.spark.source import FdbQueueDataSource
 
 __all__ = [
+    "Claim",
+    "DrainReport",
     "FdbQueueDataSource",
     "JobReport",
+    "Settled",
+    "claim",
+    "drain_to_table",
     "enqueue_dataframe",
     "forget_job",
+    "forget_stream",
     "job_report",
     "jobs",
+    "redrive",
     "register",
+    "release",
+    "settle",
+    "streams",
 ]
 
-_FROM = {"FdbQueueDataSource": "source", "enqueue_dataframe": "dataframe", "register": "dataframe"}
+_FROM = {
+    "DrainReport": "draining",
+    "FdbQueueDataSource": "source",
+    "drain_to_table": "draining",
+    "enqueue_dataframe": "dataframe",
+    "redrive": "draining",
+    "register": "dataframe",
+}
 
 
 def __getattr__(name: str) -> Any:

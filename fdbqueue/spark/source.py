@@ -29,15 +29,16 @@ from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.attempt import COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED, Attempt, PartitionReport
 from fdbqueue.spark.columns import Columns
 from fdbqueue.spark.held import Counter, Holder, drop, release
-from fdbqueue.spark.itemcolumns import check_schema, look_schema
+from fdbqueue.spark.itemcolumns import check_schema, look_schema, stream_schema
 from fdbqueue.spark.job import Begun, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.options import Options, parse, refuse_overwrite
 from fdbqueue.spark.partition import Log, NoLog, PartitionLog
 from fdbqueue.spark.reader import FdbQueueReader
-from fdbqueue.spark.readoptions import parse_look
+from fdbqueue.spark.readoptions import is_claim, is_stream, parse_claim, parse_look, parse_stream
 from fdbqueue.spark.record import Header
 from fdbqueue.spark.schema import header_of, value_columns
+from fdbqueue.spark.streamreader import FdbQueueClaimReader, FdbQueueStreamReader
 
 NAME = "fdbqueue"
 
@@ -52,17 +53,34 @@ class FdbQueueDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of a look, or of a stream if there is a ``streamName``."""
+        if is_stream(self.options) or is_claim(self.options):
+            options = parse_stream(self.options) if is_stream(self.options) else parse_claim(self.options)
+            return stream_schema(options, headers=options.headers)
         return look_schema(parse_look(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a look at the queue. It takes no items.
+        """Return a look at the queue, which takes no items, or the reader of a named claim.
 
         Raises:
             ValueError: an option or the schema is not valid.
         """
+        if is_claim(self.options):
+            claim = parse_claim(self.options)
+            check_schema(schema, stream_schema(claim, headers=True))
+            return FdbQueueClaimReader(claim, schema)
         options = parse_look(self.options)
         check_schema(schema, look_schema(options))
         return FdbQueueReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> FdbQueueStreamReader:
+        """Return a stream that takes items out of the queue.
+
+        Raises:
+            ValueError: an option or the schema is not valid.
+        """
+        options = parse_stream(self.options)
+        check_schema(schema, stream_schema(options, headers=True))
+        return FdbQueueStreamReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Refuse a stream: each of its batches needs its own job id, and one option can't give that."""

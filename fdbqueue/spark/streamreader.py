@@ -1,0 +1,136 @@
+"""The streaming source of the format ``fdbqueue``, and the reader of named claims. `streamsource.py` has the protocol.
+
+Spark keeps one reader in a process of its own for each run of a query. The tasks get other instances: all that they
+need is in the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+import fdbqueue
+from fdbqueue.items import is_chunked
+from fdbqueue.layers.streams import Split, Stream
+from fdbqueue.queue import Queue
+from fdbqueue.spark.claims import splits
+from fdbqueue.spark.itemcolumns import Table, bad_payload
+from fdbqueue.spark.looking import Stored
+from fdbqueue.spark.readoptions import StreamOptions
+from fdbqueue.spark.streamsource import Offset, Source
+
+
+@dataclass
+class SplitPartition(InputPartition):
+    """The items that one task reads."""
+
+    batch: int
+    epoch: str
+    split: Split
+
+
+class FdbQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Takes items out of a queue in batches, each exactly once."""
+
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._source: Source | None = None
+
+    def initialOffset(self) -> Offset:
+        """Return the offset before the first batch."""
+        return self._on_the_driver().initial_offset()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return ``maxItemsPerTrigger``."""
+        return ReadMaxRows(self._options.max_items)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note how many items there are now."""
+        self._on_the_driver().prepare_for_available_now()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Ack the committed batches, and return the offset of the next one, or `start`."""
+        return self._on_the_driver().latest_offset(start, unlimited=isinstance(limit, ReadAllAvailable))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the queue's figures, which the query's progress shows as ``latestOffset``."""
+        return self._on_the_driver().report()
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Claim the batch, and return its splits."""
+        return [SplitPartition(*split) for split in self._on_the_driver().partitions(start, end)]
+
+    def read(self, partition: SplitPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """Yield the items of a split.
+
+        Raises:
+            StreamError: it lacks items, since the batch was acked or released, or the queue cleared.
+        """
+        yield from _batches(self._options, self._schema, partition)
+
+    def commit(self, end: Offset) -> None:
+        """Ack a committed batch."""
+        self._on_the_driver().commit(end)
+
+    def stop(self) -> None:
+        """Do nothing: Spark rarely calls this."""
+
+    def _on_the_driver(self) -> Source:
+        if self._source is None:
+            db = fdbqueue.open(self._options.url)
+            self._source = Source(db, self._options, bad=bad_payload(self._options.codec))
+        return self._source
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_source": None}
+
+
+class FdbQueueClaimReader(DataSourceReader):
+    """Reads a named claim, the same rows in every action."""
+
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the splits of the claim.
+
+        Raises:
+            StreamError: there is no such claim, or it is acked.
+        """
+        with fdbqueue.open(self._options.url) as db:
+            return [SplitPartition(*split) for split in splits(_stream(self._options), db)]
+
+    def read(self, partition: SplitPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """Yield the items of a split."""
+        yield from _batches(self._options, self._schema, partition)
+
+
+def _stream(options: StreamOptions) -> Stream[bytes]:
+    return Stream(Queue(options.layout().space), options.stream)
+
+
+def _batches(options: StreamOptions, schema: StructType, partition: SplitPartition) -> Iterator[pa.RecordBatch]:
+    table, stream = Table(options, schema), _stream(options)
+    place = stream.queue.layout.claimed(stream.name, partition.batch)
+    with fdbqueue.open(options.url) as db:
+        for page in stream.read(db, partition.epoch, partition.batch, partition.split):
+            items = [Stored(place.packed(row.key), "claimed", row.value) for row in page]
+            if not table.payloads or not any(is_chunked(item.value) for item in items):
+                yield table.batch(items)
+                continue
+            for row, item in zip(page, items, strict=True):  # one at a time: each may have megabytes
+                payload = stream.payload(db, partition.batch, row) if is_chunked(row.value) else None
+                yield table.batch([item._replace(payload=payload)])
