@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -38,13 +37,15 @@ from fdbqueue.spark.reader import FdbQueueReader
 from fdbqueue.spark.readoptions import is_claim, is_stream, parse_claim, parse_look, parse_stream
 from fdbqueue.spark.record import Header
 from fdbqueue.spark.schema import header_of, value_columns
+from fdbqueue.spark.sinkoptions import parse_sink
 from fdbqueue.spark.streamreader import FdbQueueClaimReader, FdbQueueStreamReader
+from fdbqueue.spark.streamwriter import FdbQueueStreamWriter
 
 NAME = "fdbqueue"
 
 
 class FdbQueueDataSource(DataSource):
-    """The format ``fdbqueue``. The options are in `options.py` and `readoptions.py`."""
+    """The format ``fdbqueue``. The options are in `options.py`, `readoptions.py` and `sinkoptions.py`."""
 
     @classmethod
     def name(cls) -> str:
@@ -82,12 +83,20 @@ class FdbQueueDataSource(DataSource):
         check_schema(schema, stream_schema(options, headers=True))
         return FdbQueueStreamReader(options, schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse a stream: each of its batches needs its own job id, and one option can't give that."""
-        raise NotImplementedError(
-            "The format fdbqueue is no sink for streams. Use writeStream.foreachBatch, and enqueue each batch there as"
-            " a job of its own, with the number of the batch in its job id."
-        )
+    def streamWriter(self, schema: StructType, overwrite: bool) -> FdbQueueStreamWriter:
+        """Return a sink of a stream. Spark calls this twice for each batch.
+
+        Raises:
+            ValueError: an option, the schema or the output mode is not valid.
+        """
+        if overwrite:
+            raise ValueError(
+                "A queue is appended to: complete mode would enqueue the whole result again with each batch. Use append"
+                " or update mode; in update mode each changed row is a new item."
+            )
+        options = parse_sink(self.options)
+        header_of(options.rows, schema)
+        return FdbQueueStreamWriter(options, [field.name for field in value_columns(options.rows, schema)])
 
     def writer(self, schema: StructType, overwrite: bool) -> FdbQueueWriter:
         """Check everything that can be checked before the first task, and begin the job.

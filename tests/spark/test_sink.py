@@ -175,14 +175,6 @@ def test_a_jobs_options_are_none_of_a_look(spark: SparkSession, url: str, queue_
         spark.read.format("fdbqueue").options(url=url, queue=queue_name, jobId="job").load()
 
 
-def test_the_format_is_no_sink_of_streams(spark: SparkSession, url: str, queue_name: str, tmp_path: Path) -> None:
-    options = {"url": url, "queue": queue_name, "jobId": "job", "codec": "json", "checkpointLocation": str(tmp_path)}
-    ticks = spark.readStream.format("rate").load()
-    query = ticks.writeStream.format("fdbqueue").trigger(availableNow=True).options(**options).start()
-    with pytest.raises(PySparkException, match=r"Use writeStream\.foreachBatch"):
-        query.awaitTermination()
-
-
 def test_a_column_that_would_be_lost_is_refused(spark: SparkSession, url: str, queue_name: str) -> None:
     df = spark.createDataFrame([(b"v", 1)], "value binary, priority int")
     with pytest.raises(PySparkException, match="columns priority would be lost"):
