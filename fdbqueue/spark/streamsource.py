@@ -91,6 +91,7 @@ class Source:
         self._epoch = secrets.token_hex(8)
         self._run = secrets.token_hex(8)
         self._established = False
+        self._acked = 0
         self._left: int | None = None
         self._unlimited = False
         self._asked = 0
@@ -106,7 +107,10 @@ class Source:
         while self._stream.leases.reclaim(self._db, limit=64).more:
             pass
         self._look = self._stream.look(self._db)
-        self._left = min(self._look.stats.available, self._options.limit or UNLIMITED)
+        there = self._look.stats.available
+        if self._options.on_lost == "redeliver":
+            there += self._lost_items(self._look)
+        self._left = min(there, self._options.limit or UNLIMITED)
 
     def latest_offset(self, start: Offset, *, unlimited: bool = False) -> Offset:
         """Ack what is committed, and return the next batch's offset, or `start` if there is nothing to take.
@@ -115,14 +119,13 @@ class Source:
             StreamError: the checkpoint does not fit the stream's record.
         """
         place = Place.parse(start, self._options.stream)
-        if place.batch:
-            self._stream.ack(self._db, self._terms(place))
+        self._ack(place)
         look = self._stream.look(self._db, seconds=0.0 if self._left is not None else self._wait_seconds)
         self._look = look
-        if not self._is_due(look):
+        following = self._following(place, look)
+        if not self._is_due(look) and not (following.replaces is not None and self._lost_items(look)):
             return start
         self._unlimited = unlimited
-        following = self._following(place, look)
         self._asked = following.batch
         return self._offset(following)
 
@@ -135,8 +138,7 @@ class Source:
         before, place = Place.parse(start, self._options.stream), Place.parse(end, self._options.stream)
         if place.batch == before.batch:
             return []
-        if before.batch:
-            self._stream.ack(self._db, self._terms(before))
+        self._ack(before)
         batch = self._stream.claim(self._db, self._terms(place))
         self._established = True
         self._since = None
@@ -147,9 +149,12 @@ class Source:
 
     def commit(self, end: Offset) -> None:
         """Ack a batch that is in the commit log."""
-        place = Place.parse(end, self._options.stream)
-        if place.batch:
+        self._ack(Place.parse(end, self._options.stream))
+
+    def _ack(self, place: Place) -> None:
+        if place.batch != self._acked:  # an idle query asks again and again
             self._stream.ack(self._db, self._terms(place))
+            self._acked = place.batch
 
     def report(self) -> dict[str, Any] | None:
         """Return the queue's figures at the last poll, for the query's progress."""
@@ -176,6 +181,13 @@ class Source:
             return True
         self._rest(SHORT_SECONDS)
         return False
+
+    def _lost_items(self, look: Look) -> int:
+        """Return how many items a lost checkpoint's open batch has. It is settled though no other item is there."""
+        if look.record is None or not look.stats.claimed:
+            return 0
+        state = self._stream.state(self._db)
+        return state.items if state is not None and state.epoch != self._epoch else 0
 
     def _following(self, place: Place, look: Look) -> Place:
         record = look.record

@@ -13,12 +13,14 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.oplog import OperationLog
 from fdbqueue.layers.priority import PriorityQueue
+from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.streams import BatchRecord, Split, Stream, Terms
 from fdbqueue.layers.streams._records import joined, splits_of, thinned
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
+from tests.helpers.smart import note
 
 
 def terms(batch: int = 1, **changes: Any) -> Terms:
@@ -338,6 +340,37 @@ def test_an_exclusive_subscription_keeps_a_stream_out(db: Any, queue: Queue[byte
         Stream(Queue(queue.layout.space), "s").claim(db, terms())
     owner.close(db)
     assert stream.look(db).any
+
+
+def test_a_smart_queue_does_not_see_claimed_items_and_gets_them_back_whole(db: Any, smart: SmartQueue) -> None:
+    for number in range(4):
+        smart.enqueue(db, note(f"{number}"))
+    before = smart.check(db)
+    assert before.ok
+    stream: Stream[Any] = Stream(smart.queue, "s")
+    assert stream.claim(db, terms(items=2)).count == 2
+    assert smart.check(db).ok
+    assert 2 in smart.stats(db).types.values()
+    stream.release(db)
+    assert smart.check(db).ok
+    stream.claim(db, terms(epoch="f", replaces="e", open_batch="redeliver"))
+    stream.ack(db, terms(epoch="f"))
+    assert smart.check(db).ok
+    assert list(db[smart.queue.layout.smart.range()]) == []
+
+
+def test_a_subscription_gets_released_items_though_it_has_passed_their_place(
+    db: Any, queue: Queue[bytes], stream: Stream[bytes]
+) -> None:
+    one, two = (Subscriptions(queue).subscribe(db, name) for name in ("one", "two"))
+    queue.enqueue_many(db, [b"a", b"b", b"c"])
+    stream.claim(db, terms(items=2))
+    lease = one.lease(db)
+    assert lease is not None
+    assert lease.value == b"c"
+    stream.release(db)
+    got = [one.lease(db), two.lease(db)]
+    assert [lease and lease.value for lease in got] == [b"a", b"b"]
 
 
 def test_an_operation_log_names_the_place(db: Any, space: Subspace) -> None:

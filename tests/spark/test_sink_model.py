@@ -19,7 +19,8 @@ from tests.helpers.faults import FaultyDatabase
 from tests.spark.simulated import rows
 from tests.spark.simulated_stream import Killed, Killer, dying
 
-HISTORIES = 300
+HISTORIES = 100
+LONG = range(HISTORIES, 3_000)
 
 
 @pytest.fixture
@@ -165,6 +166,13 @@ def history(db: Any, queue: Queue[bytes], seed: int) -> None:
 @pytest.mark.engines("memory")
 def test_random_histories_write_each_row_once_and_in_order(db: Any, space: Subspace) -> None:
     for seed in range(HISTORIES):
+        history(db, Queue(space[seed]), seed)
+
+
+@pytest.mark.slow
+@pytest.mark.engines("memory")
+def test_thousands_of_histories_do_so_too(db: Any, space: Subspace) -> None:
+    for seed in LONG:
         history(db, Queue(space[seed]), seed)
 
 
