@@ -10,6 +10,10 @@
 | ``codec`` | ``bytes`` (default), ``str``, ``json``, ``msgpack`` or ``tuple`` |
 | ``valueColumn`` | the column with the values; default ``value``, for the last three codecs all columns, as a record |
 | ``headersColumn`` | a column with the headers of each row, a map from string |
+| ``priorityColumn`` | a column with the priority of each row, a whole number; smaller is sooner, null is the last |
+| ``levels`` | how many priorities the queue has; default 10. A queue keeps its number |
+| ``delayColumn`` | a column with seconds until each row becomes available, from when its task read it |
+| ``ttlColumn`` | a column with seconds after which each row is removed |
 | ``jobId`` | the job's identity; required unless ``delivery`` is ``atLeastOnce`` |
 | ``delivery`` | ``exactlyOnce`` (default) or ``atLeastOnce`` |
 | ``partitions`` | how many partitions the DataFrame has; a job with more is refused, and so is a failed job that is
@@ -24,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fdbqueue.layers.common._levels import MAX_LEVELS
 from fdbqueue.layout import Layout
 from fdbqueue.spark.attempt import BATCH_ROWS
 from fdbqueue.spark.keys import JOBS_WITHOUT_A_QUEUE
@@ -32,6 +37,7 @@ from fdbqueue.spark.optionvalues import CODECS, from_hex, known, layout_of, not_
 RECORD_CODECS = ("json", "msgpack", "tuple")
 EXACTLY_ONCE = "exactlyOnce"
 AT_LEAST_ONCE = "atLeastOnce"
+LEVELS = 10
 DELIVERIES = (EXACTLY_ONCE, AT_LEAST_ONCE)
 MAX_BATCH_ROWS = 6_000
 """One mark has room for this many digests."""
@@ -43,6 +49,10 @@ NAMES = (
     "codec",
     "valueColumn",
     "headersColumn",
+    "priorityColumn",
+    "levels",
+    "delayColumn",
+    "ttlColumn",
     "jobId",
     "delivery",
     "partitions",
@@ -63,6 +73,10 @@ class Options:
     value_column: str | None = None
     """The column with the values; None: all columns are one record."""
     headers_column: str | None = None
+    priority_column: str | None = None
+    levels: int = LEVELS
+    delay_column: str | None = None
+    ttl_column: str | None = None
     job_id: str | None = None
     delivery: str = EXACTLY_ONCE
     partitions: int | None = None
@@ -74,6 +88,20 @@ class Options:
     def exactly_once(self) -> bool:
         """Whether rows get marks."""
         return self.delivery == EXACTLY_ONCE
+
+    @property
+    def other_columns(self) -> tuple[str, ...]:
+        """The columns that are no part of the values."""
+        named = (
+            *(self.queue_column, self.headers_column),
+            *(self.priority_column, self.delay_column, self.ttl_column),
+        )
+        return tuple(name for name in named if name is not None)
+
+    @property
+    def layered(self) -> bool:
+        """Whether rows have a priority, a delay or a time to live."""
+        return not (self.priority_column is self.delay_column is self.ttl_column is None)
 
     @property
     def names_a_queue(self) -> bool:
@@ -103,6 +131,10 @@ def parse(given: Mapping[str, str]) -> Options:
         codec=codec,
         value_column=not_empty("valueColumn", values.get("valueColumn")) or _default_value_column(codec),
         headers_column=not_empty("headersColumn", values.get("headersColumn")),
+        priority_column=not_empty("priorityColumn", values.get("priorityColumn")),
+        levels=number("levels", values.get("levels"), MAX_LEVELS) or LEVELS,
+        delay_column=not_empty("delayColumn", values.get("delayColumn")),
+        ttl_column=not_empty("ttlColumn", values.get("ttlColumn")),
         job_id=not_empty("jobId", values.get("jobId")),
         delivery=one_of("delivery", values.get("delivery", EXACTLY_ONCE), DELIVERIES),
         partitions=number("partitions", values.get("partitions")),
@@ -111,6 +143,13 @@ def parse(given: Mapping[str, str]) -> Options:
     )
     if options.queue is not None and options.queue_key is not None:
         raise ValueError("Give one of the options queue and queueKey, not both.")
+    if options.smart is not None and options.layered:
+        raise ValueError(
+            "The option smart can't be combined with priorityColumn, delayColumn and ttlColumn: the smart queue's own"
+            " function decides about its messages. Put the values into the messages."
+        )
+    if "levels" in values and options.priority_column is None:
+        raise ValueError("The option levels needs the option priorityColumn.")
     if not options.names_a_queue and options.queue_column is None:
         raise ValueError("The option queue is missing: the queue's name. (Or queueColumn: a column that names it.)")
     if options.exactly_once and options.job_id is None:

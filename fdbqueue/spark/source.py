@@ -24,13 +24,13 @@ from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
 from fdbqueue.spark import checked
-from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.attempt import COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED, Attempt, PartitionReport
 from fdbqueue.spark.columns import Columns
 from fdbqueue.spark.held import Counter, Holder, drop, release
 from fdbqueue.spark.itemcolumns import check_schema, look_schema, stream_schema
 from fdbqueue.spark.job import Begun, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
 from fdbqueue.spark.keys import JobKeys
+from fdbqueue.spark.layered import appender_of, rows_at_once
 from fdbqueue.spark.options import Options, parse, refuse_overwrite
 from fdbqueue.spark.partition import Log, NoLog, PartitionLog
 from fdbqueue.spark.reader import FdbQueueReader
@@ -132,7 +132,7 @@ class FdbQueueWriter(DataSourceArrowWriter):
         self._submission = os.urandom(16)
         self._begun: Begun | None = None
         if options.smart is not None:
-            checked.CheckedAppender(options.home(), options.smart)  # raises if it is missing, before the job begins
+            appender_of(options)  # raises if the function is missing, before the job begins
         with fdbqueue.open(options.url) as db:
             if options.exactly_once:
                 self._begun = begin_job(db, self._keys(), header)
@@ -193,24 +193,14 @@ class FdbQueueWriter(DataSourceArrowWriter):
         if self._begun is not None:
             log = PartitionLog(db, self._keys(), partition, self._begun.stored)
         options = self._options
-        if options.smart is None:
-            appender = Appender(options.home())
-            return Attempt(
-                db,
-                log,
-                appender,
-                partition=partition,
-                batch_rows=options.batch_rows,
-                in_flight=COMMITS_IN_FLIGHT_EMBEDDED if options.url.startswith("file:") else COMMITS_IN_FLIGHT,
-                at=self.at,
-            )
+        in_flight = COMMITS_IN_FLIGHT_EMBEDDED if options.url.startswith("file:") else COMMITS_IN_FLIGHT
         return Attempt(
             db,
             log,
-            checked.CheckedAppender(options.home(), options.smart),
+            appender_of(options),
             partition=partition,
-            batch_rows=min(options.batch_rows, checked.BATCH_ROWS),
-            in_flight=checked.COMMITS_IN_FLIGHT,
+            batch_rows=rows_at_once(options),
+            in_flight=in_flight if options.smart is None else checked.COMMITS_IN_FLIGHT,
             at=self.at,
         )
 

@@ -15,10 +15,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 import fdbqueue
-from fdbqueue.spark import checked
-from fdbqueue.spark.appender import Appender
-from fdbqueue.spark.attempt import BATCH_ROWS
 from fdbqueue.spark.columns import Columns
+from fdbqueue.spark.layered import appender_of, rows_at_once
 from fdbqueue.spark.sinkoptions import SinkOptions
 from fdbqueue.spark.staging import SinkKeys, Staged, Staging, commit_batch
 
@@ -37,15 +35,13 @@ class FdbQueueStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, columns: list[str]) -> None:
         self._options = options
         self._columns = columns
-        if options.rows.smart is not None:
-            checked.CheckedAppender(options.rows.home(), options.rows.smart)  # raises if it is missing
+        appender_of(options.rows)  # raises if the function of a smart queue is missing
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchStored:
         """Store the rows of one partition aside. Spark may call it again, and twice at the same time."""
         query, batch, partition = _task()
         options = self._options
         columns = Columns(options.rows, self._columns)
-        part_rows = checked.BATCH_ROWS if options.rows.smart is not None else BATCH_ROWS
         with fdbqueue.open(options.rows.url) as db:
             staging = Staging(
                 db,
@@ -54,7 +50,7 @@ class FdbQueueStreamWriter(DataSourceStreamArrowWriter):
                 batch=batch,
                 partition=partition,
                 lost=options.lost,
-                part_rows=min(part_rows, options.rows.batch_rows),
+                part_rows=rows_at_once(options.rows),
             )
             with closing(staging):
                 for some in iterator:
@@ -74,7 +70,7 @@ class FdbQueueStreamWriter(DataSourceStreamArrowWriter):
             commit_batch(
                 db,
                 self._keys(query),
-                self._appender(),
+                appender_of(options.rows),
                 [message.staged for message in stored],
                 query=query,
                 batch=batchId,
@@ -87,10 +83,6 @@ class FdbQueueStreamWriter(DataSourceStreamArrowWriter):
 
     def at(self, point: str) -> None:
         """Do nothing. Tests make a query fail here."""
-
-    def _appender(self) -> Appender:
-        rows = self._options.rows
-        return Appender(rows.home()) if rows.smart is None else checked.CheckedAppender(rows.home(), rows.smart)
 
     def _keys(self, query: str) -> SinkKeys:
         return SinkKeys(self._options.rows.home(), self._options.stream or query)
