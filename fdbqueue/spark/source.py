@@ -15,7 +15,13 @@ from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 import fdbqueue
@@ -25,6 +31,7 @@ from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
 from fdbqueue.spark import checked
 from fdbqueue.spark.attempt import COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED, Attempt, PartitionReport
+from fdbqueue.spark.claimreader import FdbQueueClaimReader
 from fdbqueue.spark.columns import Columns
 from fdbqueue.spark.held import Counter, Holder, drop, release
 from fdbqueue.spark.itemcolumns import check_schema, look_schema, stream_schema
@@ -38,7 +45,6 @@ from fdbqueue.spark.readoptions import is_claim, is_stream, parse_claim, parse_l
 from fdbqueue.spark.record import Header
 from fdbqueue.spark.schema import header_of, value_columns
 from fdbqueue.spark.sinkoptions import parse_sink
-from fdbqueue.spark.streamreader import FdbQueueClaimReader, FdbQueueStreamReader
 from fdbqueue.spark.streamwriter import FdbQueueStreamWriter
 
 NAME = "fdbqueue"
@@ -73,14 +79,18 @@ class FdbQueueDataSource(DataSource):
         check_schema(schema, look_schema(options))
         return FdbQueueReader(options, schema)
 
-    def streamReader(self, schema: StructType) -> FdbQueueStreamReader:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a stream that takes items out of the queue.
 
         Raises:
-            ValueError: an option or the schema is not valid.
+            ValueError: an option or the schema is not valid. NotImplementedError: PySpark is older than 4.2.
         """
         options = parse_stream(self.options)
         check_schema(schema, stream_schema(options, headers=True))
+        try:
+            from fdbqueue.spark.streamreader import FdbQueueStreamReader
+        except ModuleNotFoundError as error:
+            raise NotImplementedError("A stream out of a queue needs PySpark 4.2 or newer.") from error
         return FdbQueueStreamReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> FdbQueueStreamWriter:

@@ -230,7 +230,7 @@ def commit_batch(
         StreamError: the name belongs to another query, the checkpoint is an older one, or stored rows are gone.
     """
     ordered = sorted(staged, key=lambda one: one.partition)
-    decision = tuple((one.token, one.parts) for one in ordered)
+    decision = tuple((one.token, one.parts) for one in ordered if one.parts)
     stopped = any(not one.token for one in ordered)
     while True:
         decide = partial(

@@ -1,4 +1,4 @@
-"""The streaming source of the format ``fdbqueue``, and the reader of named claims. `streamsource.py` has the protocol.
+"""The streaming source of the format ``fdbqueue``; `streamsource.py` has what it answers.
 
 Spark keeps one reader in a process of its own for each run of a query. The tasks get other instances: all that they
 need is in the partition.
@@ -7,11 +7,10 @@ need is in the partition.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -21,23 +20,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 import fdbqueue
-from fdbqueue.items import is_chunked
-from fdbqueue.layers.streams import Split, Stream
-from fdbqueue.queue import Queue
-from fdbqueue.spark.claims import splits
-from fdbqueue.spark.itemcolumns import Table, bad_payload
-from fdbqueue.spark.looking import Stored
+from fdbqueue.spark.claimreader import SplitPartition, read_split
+from fdbqueue.spark.itemcolumns import bad_payload
 from fdbqueue.spark.readoptions import StreamOptions
 from fdbqueue.spark.streamsource import Offset, Source
-
-
-@dataclass
-class SplitPartition(InputPartition):
-    """The items that one task reads."""
-
-    batch: int
-    epoch: str
-    split: Split
 
 
 class FdbQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -78,7 +64,7 @@ class FdbQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             StreamError: it lacks items, since the batch was acked or released, or the queue cleared.
         """
-        yield from _batches(self._options, self._schema, partition)
+        yield from read_split(self._options, self._schema, partition)
 
     def commit(self, end: Offset) -> None:
         """Ack a committed batch."""
@@ -95,42 +81,3 @@ class FdbQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None}
-
-
-class FdbQueueClaimReader(DataSourceReader):
-    """Reads a named claim, the same rows in every action."""
-
-    def __init__(self, options: StreamOptions, schema: StructType) -> None:
-        self._options = options
-        self._schema = schema
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Return the splits of the claim.
-
-        Raises:
-            StreamError: there is no such claim, or it is acked.
-        """
-        with fdbqueue.open(self._options.url) as db:
-            return [SplitPartition(*split) for split in splits(_stream(self._options), db)]
-
-    def read(self, partition: SplitPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """Yield the items of a split."""
-        yield from _batches(self._options, self._schema, partition)
-
-
-def _stream(options: StreamOptions) -> Stream[bytes]:
-    return Stream(Queue(options.layout().space), options.stream)
-
-
-def _batches(options: StreamOptions, schema: StructType, partition: SplitPartition) -> Iterator[pa.RecordBatch]:
-    table, stream = Table(options, schema), _stream(options)
-    place = stream.queue.layout.claimed(stream.name, partition.batch)
-    with fdbqueue.open(options.url) as db:
-        for page in stream.read(db, partition.epoch, partition.batch, partition.split):
-            items = [Stored(place.packed(row.key), "claimed", row.value) for row in page]
-            if not table.payloads or not any(is_chunked(item.value) for item in items):
-                yield table.batch(items)
-                continue
-            for row, item in zip(page, items, strict=True):  # one at a time: each may have megabytes
-                payload = stream.payload(db, partition.batch, row) if is_chunked(row.value) else None
-                yield table.batch([item._replace(payload=payload)])

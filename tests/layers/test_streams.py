@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -235,6 +236,33 @@ def test_streams_and_other_consumers_share_the_items(db: Any, queue: Queue[bytes
     assert item.value == b"6"
     stream.ack(db, terms())
     assert values(other, db, 1, other.claim(db, terms(epoch="f")), "f") == second
+    assert queue.check(db).ok
+
+
+def test_streams_and_consumers_at_the_same_time_get_each_item_once(db: Any, queue: Queue[bytes]) -> None:
+    queue.enqueue_many(db, [b"%04d" % number for number in range(1_500)])
+
+    def stream_out(name: str) -> list[bytes]:
+        stream: Stream[bytes] = Stream(Queue(queue.layout.space), name)
+        got: list[bytes] = []
+        for batch in range(1, 1_000):
+            record = stream.claim(db, terms(batch, epoch=name, items=100))
+            if not record.count:
+                break
+            got += values(stream, db, batch, record, name)
+            stream.ack(db, terms(batch, epoch=name))
+        return got
+
+    def dequeue() -> list[bytes]:
+        got: list[bytes] = []
+        while items := Queue(queue.layout.space).dequeue_many(db, limit=7):
+            got += [item.value for item in items]
+        return got
+
+    with ThreadPoolExecutor(3) as pool:
+        taken = [pool.submit(stream_out, "s"), pool.submit(stream_out, "t"), pool.submit(dequeue)]
+        every = sorted(value for future in taken for value in future.result())
+    assert every == [b"%04d" % number for number in range(1_500)]
     assert queue.check(db).ok
 
 

@@ -11,16 +11,12 @@ import pytest
 from fdbqueue import Queue, StreamError
 from fdbqueue.layers.leases import Leases
 from fdbqueue.spark import claim, drain_to_table, forget_stream, redrive, release, settle, streams
+from tests.spark.sessions import source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.engines("file", "cluster")]
-
-
-def source(spark: SparkSession, url: str, queue_name: str, **options: str) -> DataFrame:
-    given = {"url": url, "queue": queue_name, "streamName": "s", "codec": "str", **options}
-    return spark.readStream.format("fdbqueue").options(**given).load()
 
 
 def run(df: DataFrame, checkpoint: Path, each: Callable[[DataFrame, int], None]) -> Any:

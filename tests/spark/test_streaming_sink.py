@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fdbqueue import Queue
+from tests.spark.sessions import source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.engines("file", "cluster")]
-
-
-def source(spark: SparkSession, url: str, queue_name: str, **options: str) -> DataFrame:
-    given = {"url": url, "queue": queue_name, "streamName": "s", "codec": "str", **options}
-    return spark.readStream.format("fdbqueue").options(**given).load()
 
 
 @pytest.fixture
