@@ -28,7 +28,7 @@
 | ``failOnDataLoss`` | ``true`` | whether a batch whose items are gone is an error; otherwise it is empty |
 | ``onLostCheckpoint`` | ``fail`` | what a new checkpoint does with the open batch of a lost one: ``fail``,
   ``redeliver`` or ``drop`` |
-| ``maxAttempts`` | none | failed attempts after which an expired lease makes its item a dead letter |
+| ``maxAttempts`` | none | the ``max_attempts`` of other consumers, whose expired leases the stream gives back |
 | ``limit`` | none | with availableNow: how many items in all |
 """
 

@@ -193,7 +193,7 @@ class Stream(Generic[V]):
             yield from self._clear_chunks(db, terms.batch)
 
     def read(self, db: Database, epoch: str, batch: int, split: Split) -> Iterator[list[KeyValue]]:
-        """Yield the items of a split, a page of rows at a time. Call `payloads` for those in chunks.
+        """Yield the items of a split, a page of rows at a time. `payload` reads those in chunks.
 
         Raises:
             StreamError: it lacks items, or the batch was acked or released. No page of it may be used then.
