@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, Generic
 
 from msgspec.structs import replace
 
-from fdbqueue import Queue, Stats, StreamError
+from fdbqueue import CheckReport, Queue, Stats, StreamError
 from fdbqueue.lowlevel import (
     NOT_COMMITTED,
     AdaptiveLimit,
@@ -34,6 +35,7 @@ from fdbqueue.lowlevel import (
 
 from ..leases._leases import Leases
 from ..leases._reclaiming import reclaim
+from ._check import check_batches
 from ._claiming import CLAIM_BYTES, FIRST_ROWS, MOST_ROWS, Claiming
 from ._keys import StreamKeys
 from ._records import BatchRecord, Split, StreamRecord, decode, encode
@@ -260,6 +262,14 @@ class Stream(Generic[V]):
     def state(self, tr: Transaction | Database) -> Steps[StreamState | None]:
         """Return the stream's state by snapshot; None if it has no record."""
         return (yield from self.queue.read(tr, self._state))
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Check the queue, and the batches of this stream, as `Queue.check` does.
+
+        A batch that is released or claimed meanwhile may look wrong.
+        """
+        report = self.leases.check(tr)
+        return dataclasses.replace(report, problems=(*report.problems, *check_batches(tr, self._keys)))
 
     def _look(self, tr: Transaction, watched: bool) -> Steps[tuple[Look, list[Any]]]:
         now_us = self._now_us()

@@ -340,6 +340,20 @@ def test_a_split_that_lacks_items_is_an_error(db: Any, queue: Queue[bytes], stre
         values(stream, db, 1, record)
 
 
+def test_a_check_compares_batches_with_their_items(db: Any, queue: Queue[bytes], stream: Stream[bytes]) -> None:
+    queue.enqueue_many(db, [b"%d" % number for number in range(5)])
+    record = stream.claim(db, terms(items=3))
+    assert stream.check(db).problems == ()
+    first = queue.layout.claimed("s", 1).key(record.splits[0].first)
+    stored = bytes(db[first])
+    db.clear(first)
+    problems = " ".join(stream.check(db).problems)
+    assert "Batch 1 of the stream 's' has 2 items, and its record says 3." in problems
+    db[first] = stored
+    db.clear(stream._keys.batch(1))
+    assert "3 items of the stream 's' are in batch 1, which has no record." in stream.check(db).problems
+
+
 def test_bad_items_become_dead_letters(db: Any, queue: Queue[bytes], stream: Stream[bytes]) -> None:
     queue.enqueue_many(db, [b"good", b"bad", bytes(200_000), b"good too"])
     record = stream.claim(db, terms(bad=lambda payload: "" if payload.startswith(b"good") else "It is bad."))
