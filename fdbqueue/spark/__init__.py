@@ -24,7 +24,7 @@ Looks: `reader.py` calls `looking.py`, which knows no Spark. `readoptions.py` ha
 columns, of looks and of streams.
 
 Streams out of a queue: `streamreader.py` is what Spark calls. `streamsource.py` has its answers, without Spark, on top
-of `fdbqueue.layers.streams`. `streams.py` is for operators. `claims.py` and `claimreader.py` have named claims.
+of `fdbqueue.layers.streams`. `operating.py` is for operators. `claims.py` and `claimreader.py` have named claims.
 `draining.py` has `drain_to_table` and `redrive`.
 
 Streams into a queue: `streamwriter.py` is what Spark calls, `staging.py` the protocol without Spark, and
@@ -77,8 +77,8 @@ from typing import TYPE_CHECKING, Any
 
 from fdbqueue.spark.claims import Claim, claim
 from fdbqueue.spark.job import forget_job, job_report, jobs
+from fdbqueue.spark.operating import Settled, forget_stream, release, settle, streams
 from fdbqueue.spark.record import JobReport
-from fdbqueue.spark.streams import Settled, forget_stream, release, settle, streams
 
 if TYPE_CHECKING:
     from fdbqueue.spark.dataframe import enqueue_dataframe, register
