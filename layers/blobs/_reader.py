@@ -240,7 +240,7 @@ class BlobReader(io.BufferedIOBase):
         if not value.present() or notes_of(bytes(value)).token != self._item.token:
             raise LeaseLost(
                 f"The lease of {self._position} of {self._queue!r} is lost: the item was acked or given back already,"
-                " or the lease expired and another consumer took the item. Undo what was done for it; extend leases"
+                " or the lease expired and another consumer took the item. Undo its work, and extend leases"
                 " whose work takes longer.",
                 lost=[self._position],
             )

@@ -1,4 +1,4 @@
-"""The lease of a session with its item in progress, and the handle by which a worker passes it on."""
+"""The lease of a session and its item in progress, and a handle to pass it to another process."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Turns(Generic[V]):
         return self._working.encoded_state(result.value) if isinstance(result, NewState) else UNCHANGED
 
     def settle(self, tr: Transaction, settlements: list[Settlement]) -> Steps[list[Settled]]:
-        """Ack what was done in several turns, and end those that leave."""
+        """Ack the finished items of several turns, and end the turns that are over."""
         moves = Transitions(tr, self._line.layout)
         under_way = [started(self._settle(tr, moves, one)) for one in settlements]
         outcomes = []

@@ -215,8 +215,8 @@ def test_a_late_attempt_that_has_not_begun_stops_too(job: Job) -> None:
 def test_a_late_transaction_under_way_fails_when_the_job_is_committed(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Also before the marks are removed, which would make it fail anyhow.
-    monkeypatch.setattr("fdbqueue.spark.job.remove_marks", lambda db, keys: None)
+    # Also before the log is removed, which would make it fail anyhow.
+    monkeypatch.setattr("fdbqueue.spark.job.remove_log", lambda db, keys: None)
 
     def play(at: Any) -> Any:
         return job.run(VALUES, at=at)
@@ -293,7 +293,7 @@ def test_committing_twice_gives_the_same_report(job: Job) -> None:
 
 
 def test_a_committed_job_leaves_its_record_only(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdbqueue.spark.job.MARKS_A_REMOVAL", 3)
+    monkeypatch.setattr("fdbqueue.spark.job.ENTRIES_A_REMOVAL", 3)
     job.commit(job.run(VALUES, 0), job.run(VALUES, 1))
     span = job.queue.layout.jobs.range()
     assert [row.key for row in job.db.get_range(span.start, span.stop)] == [job.keys.record]

@@ -286,7 +286,7 @@ def test_resubmitting_a_job_removes_the_records_of_its_dead_driver(
 ) -> None:
     enqueue_dataframe(numbers, url=url, queue=queue_name, job_id="job", partitions=1)
     keys = JobKeys(Queue(queue_name).layout, "job")
-    db[keys.mark(0, 1)] = bytes(16)
+    db[keys.log_entry(0, 1)] = bytes(16)
     assert enqueue_dataframe(numbers, url=url, queue=queue_name, job_id="job").rows == 2000
     assert not list(db[keys.begin : keys.end])
 

@@ -157,7 +157,7 @@ def test_the_longest_names_make_keys_that_a_database_takes() -> None:
         *layout.dependent_keys((bytes(DEPENDENT_NAMES_BYTES), *deadline_parts(layout, at_us)), packed),
         _arrival(layout, packed),
         job.owner(2**31),
-        job.mark(2**31, 2**63 - 1),
+        job.log_entry(2**31, 2**63 - 1),
     ]
     assert len(layout.prefix) == MAX_KEY_BYTES - APPENDED_BYTES
     assert max(map(len, keys)) <= MAX_KEY_BYTES
