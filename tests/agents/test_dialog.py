@@ -104,7 +104,7 @@ def test_a_wrong_size_fails_or_waits_for_more(size: int) -> None:
         (confirming(5, 2**31 + 1).removesuffix(b"\nBye.\n"), b"Hi.\nOK.\nOK.\n"),
     ],
 )
-def test_a_line_that_the_server_does_not_take_gets_bye(line: bytes, answers: bytes) -> None:
+def test_an_unexpected_line_gets_bye(line: bytes, answers: bytes) -> None:
     host = played(World(), [line + b"\n"])
 
     assert host.said == answers + b"Bye.\n"

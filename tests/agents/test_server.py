@@ -179,7 +179,7 @@ def test_the_lock_lasts_from_the_moment_when_the_data_is_locked(db: Any, space: 
     assert leased.expires_at == clock.now + 30
 
 
-def test_data_whose_lease_is_over_during_the_dialog_is_not_locked(db: Any, space: Subspace) -> None:
+def test_data_with_an_expired_lease_is_not_locked(db: Any, space: Subspace) -> None:
     clock = Clock()
     leases = leases_of(space, clock=clock)
 

@@ -160,7 +160,7 @@ def test_an_item_that_reappears_after_its_ack_is_found(scene: Scene) -> None:
     assert {"I1", "I4", "I10"} <= scene.broken()
 
 
-def test_an_item_that_is_passed_over_is_found(scene: Scene) -> None:
+def test_a_skipped_item_is_found(scene: Scene) -> None:
     first = scene.enqueue("a")
     second = scene.enqueue("b")
 
@@ -176,7 +176,7 @@ def test_an_item_that_is_passed_over_is_found(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("wanted", [1, 2])
-def test_an_item_may_be_passed_over_that_falls_to_a_request_in_front_and_no_other(
+def test_only_an_item_assigned_to_an_earlier_request_may_be_skipped(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, wanted: int
 ) -> None:
     monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
@@ -307,7 +307,7 @@ def test_an_item_that_goes_to_a_former_owner_is_found(other: Any) -> None:
         assert scene.broken() == (set() if hand else {"owner"})
 
 
-def test_an_item_that_is_delivered_though_another_stands_in_front_is_found(other: Any) -> None:
+def test_a_delivery_ahead_of_an_earlier_item_is_found(other: Any) -> None:
     scene = other(Kind.exclusive)
     scene.enqueue("a")
     told = scene.told("deliver", {"name": "b", "count": 1, "size": 10, "headers": None})
@@ -351,7 +351,7 @@ def test_a_decision_that_the_serial_state_does_not_give_is_found(other: Any) -> 
     assert "I8" in scene.broken()
 
 
-def test_a_deadline_that_is_claimed_or_told_twice_is_found(other: Any) -> None:
+def test_a_deadline_claimed_or_reported_twice_is_found(other: Any) -> None:
     def told_at_a_claim() -> Told:
         told: Told = scene.told("missed", {})
         with calling(f"missed#{told.number}"):

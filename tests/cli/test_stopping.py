@@ -16,7 +16,7 @@ from fdbqueue.cli.stopping import SIGNALS, StopSignals
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_is_heard_where_the_command_looks_for_it(number: signal.Signals) -> None:
+def test_the_first_signal_takes_effect_where_the_command_checks_for_it(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with StopSignals() as signals:
         signals.check()

@@ -151,7 +151,7 @@ def test_a_full_disk_makes_no_traceback_of_the_help(arguments: list[str]) -> Non
     assert (failed.returncode, failed.stderr) == (3, "Error: [Errno 28] No space left on device\n")
 
 
-def test_nothing_is_taken_out_for_an_output_that_is_closed(file_url: str) -> None:
+def test_no_item_is_dequeued_for_a_closed_output(file_url: str) -> None:
     command = [*COMMAND, "dequeue", "orders", "--url", file_url]
     refused = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, text=True)
 
@@ -196,7 +196,7 @@ def test_no_arguments_print_help(tmp_path: Path) -> None:
     assert "Usage" in told.stdout + told.stderr
 
 
-def test_an_item_is_shown_although_the_terminal_has_not_all_its_signs(file_url: str) -> None:
+def test_an_item_with_unprintable_characters_is_shown(file_url: str) -> None:
     with fdbqueue.open(file_url) as db:
         fdbqueue.Queue("signs", codec="json").enqueue(db, "tea → pot")
     _, shown = on_terminal("dequeue", "signs", url=file_url, PYTHONIOENCODING="ascii")
@@ -204,7 +204,7 @@ def test_an_item_is_shown_although_the_terminal_has_not_all_its_signs(file_url: 
     assert "tea \\u2192 pot" in shown
 
 
-def test_a_mistyped_folder_is_neither_an_empty_queue_nor_made(tmp_path: Path) -> None:
+def test_a_mistyped_folder_is_an_error_and_is_not_created(tmp_path: Path) -> None:
     folder = tmp_path / "shpo"
     for command in ("stats", "dequeue", "top"):
         code, shown = on_terminal(command, "orders", url=f"file:{folder}?durability=relaxed")

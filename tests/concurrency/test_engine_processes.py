@@ -295,7 +295,7 @@ def add(path: str) -> None:
             done += request.error is None
 
 
-def test_a_map_that_another_process_has_grown_is_taken_over(tmp_path: Path, processes: Processes) -> None:
+def test_a_process_adopts_a_map_that_another_has_grown(tmp_path: Path, processes: Processes) -> None:
     with opened(tmp_path, map_size=str(1 << 20), durability="relaxed") as store:
         put(store, (b"a", b""))
         for number in range(2):
@@ -314,7 +314,7 @@ def grow(path: str, number: int) -> None:
 # -- watches ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_watch_hears_of_commits_of_other_processes(tmp_path: Path, processes: Processes) -> None:
+def test_a_watch_notices_commits_of_other_processes(tmp_path: Path, processes: Processes) -> None:
     with opened(tmp_path, durability="relaxed") as store:
         heard = {key: threading.Event() for key in (b"a", b"b", b"c", b"other")}
         for key, event in heard.items():
@@ -332,7 +332,7 @@ def touch(path: str) -> None:
         commit(store, sets((b"c", b""), write_ranges=[(b"b\0", b"d")]))
 
 
-def test_a_watch_hears_of_commits_of_its_own_process_at_once(tmp_path: Path) -> None:
+def test_a_watch_notices_commits_of_its_own_process_at_once(tmp_path: Path) -> None:
     with opened(tmp_path, durability="relaxed") as store:
         heard: list[bytes] = []
         committer = threading.current_thread()

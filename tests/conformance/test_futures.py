@@ -117,7 +117,7 @@ def test_an_exception_in_a_callback_is_printed_and_dropped(value: Any, capsys: p
     assert "in the callback" in capsys.readouterr().err
 
 
-def test_a_future_that_failed_tells_how(db: Any) -> None:
+def test_a_failed_future_raises_its_error(db: Any) -> None:
     tr = db.create_transaction()
     future = tr.get(b"\xff")
     future.block_until_ready()
@@ -169,7 +169,7 @@ def test_a_commit_calls_back_without_a_wait(db: Any, space: Subspace) -> None:
     assert db[space["key"]] == b"1"
 
 
-def test_a_commit_that_is_over_can_not_be_cancelled(db: Any, space: Subspace) -> None:
+def test_a_finished_commit_can_not_be_cancelled(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr[space["a"]] = b"1"
     commit = tr.commit()

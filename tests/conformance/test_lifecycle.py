@@ -37,7 +37,7 @@ def test_a_reset_makes_a_used_transaction_new(db: Any, space: Subspace) -> None:
     assert db.get(space["a"]) == b"2"
 
 
-def test_a_reset_forgets_what_was_written_and_read(db: Any, space: Subspace) -> None:
+def test_a_reset_discards_writes_and_reads(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.get(space["a"]).present()
     tr.set(space["b"], b"forgotten")
@@ -110,7 +110,7 @@ def test_a_pause_ends_with_its_transaction(db: Any) -> None:
     assert code_of(pause.wait) == 1025
 
 
-def test_a_pause_that_is_over_before_it_is_dropped_has_done_its_work(db: Any, space: Subspace) -> None:
+def test_a_finished_on_error_future_has_reset_its_transaction(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.options.set_max_retry_delay(0)
     tr[space["a"]] = b"of the first attempt"
@@ -306,7 +306,7 @@ def test_snapshot_reads_see_own_writes_unless_that_is_turned_off(db: Any, space:
     ("code", "retryable", "maybe"),
     [(1020, True, False), (1007, True, False), (1021, True, True), (1031, False, False), (2004, False, False)],
 )
-def test_the_predicates_say_what_can_be_tried_again(code: int, retryable: bool, maybe: bool) -> None:
+def test_the_predicates_name_the_retryable_errors(code: int, retryable: bool, maybe: bool) -> None:
     error = FDBError(code)
     assert predicates.retryable(error) is retryable
     assert predicates.maybe_committed(error) is maybe
@@ -316,7 +316,7 @@ def test_the_predicates_say_what_can_be_tried_again(code: int, retryable: bool, 
     assert predicates.is_retryable_not_committed(error) is (retryable and not maybe)
 
 
-def test_a_broken_promise_is_told_as_a_cancelled_transaction(db: Any) -> None:
+def test_a_broken_promise_is_reported_as_a_cancelled_transaction(db: Any) -> None:
     assert code_of(db.create_transaction().on_error(1100).wait) == 1025
 
 

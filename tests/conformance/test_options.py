@@ -45,7 +45,7 @@ def shown(tr: Any, prefix: bytes, space: Subspace) -> list[tuple[bytes, bytes]]:
         ("use_grv_cache", None, 2007),
     ],
 )
-def test_a_bad_option_fails_what_comes_after_it(db: Any, name: str, argument: Any, code: int) -> None:
+def test_a_bad_option_fails_later_calls(db: Any, name: str, argument: Any, code: int) -> None:
     tr = db.create_transaction()
     getattr(tr.options, f"set_{name}")(*(() if argument is None else (argument,)))
     assert code_of(tr.get(b"key").wait) == code
@@ -182,7 +182,7 @@ def test_a_use_during_the_commit_fails_the_commit_unless_an_option_allows_it(db:
     assert db[space["key"]] == b"1"
 
 
-def test_some_options_outlive_an_error_and_none_a_reset(db: Any) -> None:
+def test_some_options_survive_an_error_and_no_option_survives_a_reset(db: Any) -> None:
     tr = db.create_transaction()
     tr.options.set_retry_limit(1)
     tr.options.set_max_retry_delay(1)
@@ -356,7 +356,7 @@ def test_a_range_up_to_a_key_that_is_too_long_conflicts_as_far_as_keys_go(db: An
 # -- special keys --------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_tells_its_conflict_ranges(db: Any, space: Subspace) -> None:
+def test_a_transaction_reports_its_conflict_ranges(db: Any, space: Subspace) -> None:
     db[space["row"]] = b""
     tr = db.create_transaction()
     base = space.key()
@@ -368,7 +368,7 @@ def test_a_transaction_tells_its_conflict_ranges(db: Any, space: Subspace) -> No
     assert shown(tr, WRITES, space) == [(b"own", b"1"), (b"own\x00", b"0"), (b"p", b"1"), (b"q", b"0")]
 
 
-def test_touching_conflict_ranges_are_told_as_one(db: Any, space: Subspace) -> None:
+def test_touching_conflict_ranges_are_reported_as_one(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     base = space.key()
     for begin, end in ((b"c", b"d"), (b"a", b"b"), (b"b", b"c")):
@@ -444,7 +444,7 @@ def test_a_relaxed_range_over_modules_about_machines_is_not_supported(db: Any) -
         (READS + b"a", KeySelector(CONFLICTS + b"b", False, 2)),
     ],
 )
-def test_a_broken_transaction_tells_no_read_conflicts_on_the_way(db: Any, begin: Any, end: Any) -> None:
+def test_a_cancelled_transaction_can_not_read_a_range_over_its_read_conflicts(db: Any, begin: Any, end: Any) -> None:
     tr = db.create_transaction()
     tr.cancel()
     assert code_of(tr.get_range(begin, end).to_list) == 1025

@@ -195,7 +195,7 @@ def test_an_empty_range_has_no_size(db: Any, space: Subspace) -> None:
 
 
 @pytest.mark.parametrize("size", ["get_estimated_range_size_bytes", "get_range_split_points"])
-def test_a_cancelled_transaction_says_so_before_it_looks_at_a_range(db: Any, space: Subspace, size: str) -> None:
+def test_a_cancelled_transaction_fails_before_it_checks_a_range(db: Any, space: Subspace, size: str) -> None:
     tr = db.create_transaction()
     tr.cancel()
     key = space["a"].key()
@@ -234,7 +234,7 @@ def test_a_limit_has_32_bits(view: Any, filled: bytes, limit: int, count: int) -
 
 
 @pytest.mark.parametrize("limit", [2**31, -2])
-def test_a_limit_below_none_is_refused_with_2012(view: Any, filled: bytes, limit: int) -> None:
+def test_a_negative_limit_is_refused_with_2012(view: Any, filled: bytes, limit: int) -> None:
     with pytest.raises(FDBError) as caught:
         view.get_range(filled, filled + b"\xff", limit=limit).to_list()
     assert caught.value.code == 2012

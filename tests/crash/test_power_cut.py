@@ -253,7 +253,7 @@ def test_a_commit_of_a_killed_process_is_on_disk_before_others_read_or_write(
             assert witness.waits == before + (act is not contents)
 
 
-def test_no_label_stands_beside_a_relaxed_commit_or_the_one_before_it(folder: Path) -> None:
+def test_a_relaxed_commit_and_the_one_before_it_have_no_label(folder: Path) -> None:
     """Not even that of a durable commit which failed, by a process which was killed then."""
     with opened(folder) as store:
         put(store, (b"a", b"1"))

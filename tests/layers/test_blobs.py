@@ -35,7 +35,7 @@ SIZES = [0, 1, 39, 40, 41, 50, 80, 81, 1_000]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_data_come_back_as_they_were_written(db: Any, leases: Leases, blobs: Blobs, size: int) -> None:
+def test_data_is_read_as_it_was_written(db: Any, leases: Leases, blobs: Blobs, size: int) -> None:
     data = data_of(size)
     position = write(blobs, db, data)
     lease = leases.lease(db)
@@ -355,9 +355,7 @@ def test_browsing_shows_the_blob(db: Any, leases: Leases, blobs: Blobs) -> None:
     assert item.value == stored.value == peeked.value
 
 
-def test_a_check_finds_what_is_missing_changed_left_over_or_counted_wrong(
-    db: Any, leases: Leases, blobs: Blobs
-) -> None:
+def test_a_check_finds_missing_changed_orphaned_and_miscounted_data(db: Any, leases: Leases, blobs: Blobs) -> None:
     layout = leases.queue.layout
     write(blobs, db, data_of(100))
     blob = leases.queue.peek(db).value  # type: ignore[union-attr]

@@ -158,7 +158,7 @@ def test_an_item_is_not_acked_for_a_generator_that_never_ran(db: Any, leases: Le
     assert "generator" in letter.error
 
 
-def test_a_drain_leaves_no_item_that_came_back_while_it_looked_for_more(db: Any, leases: Leases) -> None:
+def test_a_drain_also_handles_items_that_return_during_its_last_look(db: Any, leases: Leases) -> None:
     patient = Leases(Queue(leases.layout.space), max_attempts=5, backoff=immediately)
 
     async def handle(lease: Lease) -> None:
@@ -218,7 +218,7 @@ def test_a_lease_is_extended_while_its_handler_runs(db: Any, space: Subspace) ->
     assert (report.acked, report.lost) == (1, 0)
 
 
-def test_a_handler_whose_lease_was_taken_away_is_reported(db: Any, leases: Leases) -> None:
+def test_a_handler_with_a_lost_lease_is_reported(db: Any, leases: Leases) -> None:
     leases.enqueue_many(db, [b"1", b"2"])
 
     def handle(lease: Lease) -> None:
@@ -317,7 +317,7 @@ def wait_for_items_until_nothing_answers(url: str, space: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_a_process_whose_database_falls_silent_while_its_consumer_waits_ends(
+def test_a_process_ends_though_its_database_stops_answering_a_waiting_consumer(
     processes: Processes, url: str, space: Subspace
 ) -> None:
     processes.run(wait_for_items_until_nothing_answers, url, space.key())

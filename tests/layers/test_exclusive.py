@@ -124,7 +124,7 @@ def test_another_process_notices_it_after_a_second(
     assert len(mine.lease_many(db)) == 1
 
 
-def test_a_staged_call_that_waits_already_is_told(db: Any, leases: Leases) -> None:
+def test_a_waiting_staged_call_gets_the_refusal(db: Any, leases: Leases) -> None:
     staged = StagedQueue(leases)
     told: list[BaseException] = []
 

@@ -249,7 +249,7 @@ def test_a_consumer_of_a_kind_of_queue_fails_its_items_by_that_policy(db: Any, q
     assert (report.failed, report.dead) == (1, 1)
 
 
-def test_levels_and_turns_are_kept_by_what_stands_on_a_priority_queue(db: Any, space: Subspace) -> None:
+def test_layers_on_a_priority_queue_keep_its_levels_and_turns(db: Any, space: Subspace) -> None:
     jobs = PriorityQueue(Queue(space["levels"], codec=MESSAGES), levels=2)
     smart = SmartQueue(jobs)
     for number, priority in enumerate([1, 0, 1, 0]):

@@ -59,7 +59,7 @@ def test_an_item_changes_its_place_and_never_its_position(db: Any, leases: Lease
     assert keys(db, leases) == [where]
 
 
-def test_an_item_that_comes_back_is_first_again(db: Any, leases: Leases) -> None:
+def test_an_item_given_back_is_first_again(db: Any, leases: Leases) -> None:
     fill(leases, db, 5)
     taken = leases.lease_many(db, limit=3)
     assert leases.nack(db, taken[1]) is Disposition.available
@@ -231,7 +231,7 @@ def test_an_item_given_back_in_time_is_still_removed_at_its_time(db: Any, leases
     assert keys(db, leases) == []
 
 
-def test_a_plain_dequeue_takes_items_that_came_back_and_leaves_no_timer(db: Any, leases: Leases) -> None:
+def test_a_plain_dequeue_takes_returned_items_and_leaves_no_timer(db: Any, leases: Leases) -> None:
     leases.enqueue(db, b"x", ttl=10, headers={"n": 1})
     leases.nack(db, lease_of(leases, db))
     item = leases.queue.dequeue(db)

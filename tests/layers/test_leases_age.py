@@ -53,7 +53,7 @@ def test_a_plain_item_is_at_least_as_old_as_the_first_look_that_counted_it(
     assert age(StagedQueue(leases).leases, db) == 3
 
 
-def test_an_item_that_comes_back_is_as_old_as_before(db: Any, leases: Leases, clock: Clock) -> None:
+def test_a_returned_item_keeps_its_age(db: Any, leases: Leases, clock: Clock) -> None:
     leases.queue.enqueue_many(db, ["a", "b"])
     age(leases, db)
     clock.now += 10
@@ -80,7 +80,7 @@ def test_with_priorities_an_item_is_as_old_as_it_has_been_the_first(db: Any, spa
     assert age(jobs.leases, db) == 10
 
 
-def test_a_clear_lets_earlier_looks_be_forgotten(db: Any, leases: Leases, clock: Clock) -> None:
+def test_a_clear_discards_earlier_ages(db: Any, leases: Leases, clock: Clock) -> None:
     leases.queue.enqueue_many(db, ["a", "b", "c"])
     age(leases, db)
     clock.now += 10

@@ -126,7 +126,7 @@ def test_large_dead_letters_are_redriven_in_transactions_that_are_not_too_large(
     assert leases.check(db).ok
 
 
-def test_those_that_are_named_are_redriven_together_in_their_order(db: Any, leases: Leases) -> None:
+def test_named_dead_letters_are_redriven_together_in_their_order(db: Any, leases: Leases) -> None:
     a, b, c, d = kill(leases, db, 4)
     counted = FaultyDatabase(db, lambda: None)
     assert leases.dead.redrive(counted, [c, a, c, Position(7, b"nobody")], to="tail") == 2
@@ -210,7 +210,7 @@ def test_a_redrive_does_not_conflict_with_a_new_dead_letter(db: Any, leases: Lea
     tr.commit().wait()
 
 
-def test_every_state_can_be_looked_at(db: Any, leases: Leases, clock: Clock) -> None:
+def test_every_state_can_be_browsed(db: Any, leases: Leases, clock: Clock) -> None:
     kill(leases, db)
     leases.enqueue(db, b"leased", headers={"n": 1})
     leases.lease(db, duration=9, consumer="me")
@@ -229,7 +229,7 @@ def test_every_state_can_be_looked_at(db: Any, leases: Leases, clock: Clock) -> 
     assert [kept.value for kept in leases.browse(db, state="dead")] == [b"0"]
 
 
-def test_browsing_begins_behind_a_position_and_passes_over_large_items_that_are_gone(db: Any, leases: Leases) -> None:
+def test_browsing_starts_after_a_position_and_skips_removed_large_items(db: Any, leases: Leases) -> None:
     large = bytes(INLINE_BYTES + 1)
     leases.enqueue_many(db, [b"0", b"1", large, large, b"4"], ttl=99)
     [first] = leases.browse(db, state="available", limit=1)

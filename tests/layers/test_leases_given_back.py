@@ -21,7 +21,7 @@ def leases(space: Subspace, clock: Clock) -> Leases:
     return Leases(Queue(space), clock=clock)
 
 
-def test_a_snoozed_item_comes_back_without_counting_the_attempt(db: Any, leases: Leases, clock: Clock) -> None:
+def test_a_snooze_does_not_count_the_attempt(db: Any, leases: Leases, clock: Clock) -> None:
     fill(leases, db, 2)
     lease = lease_of(leases, db)
     assert leases.snooze(db, lease, delay=3) is Disposition.delayed

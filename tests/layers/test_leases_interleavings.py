@@ -51,7 +51,7 @@ def test_a_lease_does_not_conflict_with_enqueues_behind_it(db: Any, leases: Leas
     assert not conflicts(tr)
 
 
-def test_a_lease_conflicts_with_an_item_that_comes_back_in_front_of_it(db: Any, leases: Leases) -> None:
+def test_a_lease_conflicts_with_an_item_given_back_ahead_of_it(db: Any, leases: Leases) -> None:
     fill(leases, db, 2)
     front = lease_of(leases, db)
     tr = db.create_transaction()
@@ -72,7 +72,7 @@ def test_a_lease_conflicts_with_a_slow_producer_in_front_of_it(db: Any, leases: 
     assert lease_of(leases, db).value == b"slow"
 
 
-def test_a_lease_does_not_conflict_with_an_item_that_comes_back_behind_it(db: Any, leases: Leases) -> None:
+def test_a_lease_does_not_conflict_with_an_item_given_back_behind_it(db: Any, leases: Leases) -> None:
     fill(leases, db, 3)
     taken = leases.lease_many(db, limit=2)
     leases.nack(db, taken[0])

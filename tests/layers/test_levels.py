@@ -52,7 +52,7 @@ def test_amqp_priorities_have_the_sub_queues_that_qpids_brokers_give_them(count:
 
 
 @pytest.mark.parametrize(("fewer", "more"), list(itertools.combinations(range(1, 11), 2)))
-def test_priorities_that_few_levels_tell_apart_are_told_apart_by_more(fewer: int, more: int) -> None:
+def test_more_levels_distinguish_all_priorities_that_fewer_do(fewer: int, more: int) -> None:
     few, many = AmqpLevels(fewer).rank_of, AmqpLevels(more).rank_of
     for one, other in itertools.combinations(range(10), 2):
         assert few(one) == few(other) or many(one) > many(other)

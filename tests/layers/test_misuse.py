@@ -92,7 +92,7 @@ def test_the_characters_of_one_text_are_not_enqueued(db: Any, space: Subspace) -
     assert list(db.get_range_startswith(space.key())) == []
 
 
-def test_less_than_no_items_can_not_be_looked_at(db: Any, space: Subspace) -> None:
+def test_browsing_refuses_a_negative_limit(db: Any, space: Subspace) -> None:
     queue = Queue(space)
     with pytest.raises(ValueError, match="limit is how many items to look at"):
         queue.browse(db, limit=-1)
@@ -105,7 +105,7 @@ def test_an_index_is_no_position(db: Any, space: Subspace) -> None:
 
 
 @pytest.mark.parametrize("layer", [Leases, StagedQueue, SmartQueue, Subscriptions])
-def test_a_layer_stands_on_a_queue_and_not_on_its_name(layer: Any) -> None:
+def test_a_layer_needs_a_queue_and_not_its_name(layer: Any) -> None:
     with pytest.raises(TypeError, match=r"Leases\(Queue\('orders'\)\)+, not (of )?'mails'"):
         layer("mails")
 

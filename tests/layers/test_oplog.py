@@ -147,7 +147,7 @@ def test_foreign_bytes_are_no_record(stored: bytes, first: bytes) -> None:
         st.sampled_from(["enqueue", "delay", "staged", "lease", "dequeue", "ack", "nack", "many"]), max_size=25
     ),
 )
-def test_the_log_rebuilds_every_key_of_the_queue_whatever_becomes_of_the_commits(
+def test_the_log_rebuilds_every_key_of_the_queue_under_commit_faults(
     db: Any, plan: list[Fault | None], verbs: list[str]
 ) -> None:
     space = Subspace(("fdbqueue tests", "oplog", "random faults"))

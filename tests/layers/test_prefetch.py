@@ -157,7 +157,7 @@ def test_an_item_that_arrives_ahead_of_prefetched_ones_is_taken_in_its_place(
 
 
 @pytest.mark.parametrize("index", [1, 4])
-def test_an_item_that_comes_in_the_batch_of_the_last_take_is_seen_by_the_next(
+def test_an_item_committed_in_the_batch_of_the_last_take_is_seen_by_the_next(
     watching: Watching, staged: StagedQueue, index: int
 ) -> None:
     assert value(staged.dequeue(watching)) == "3"  # it knows 4, 5 and 6
@@ -223,7 +223,7 @@ def test_an_item_that_falls_due_is_seen_without_any_write(
     assert list(rest(staged, watching)) == ["5", "6", "7", "delayed"]
 
 
-def test_an_item_whose_time_to_live_ends_is_not_taken(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
+def test_a_prefetched_item_that_expires_is_not_taken(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
     staged = StagedQueue(leases)
     for number in range(4):
         queue.enqueue(db, str(number))
@@ -248,9 +248,7 @@ def test_a_queue_that_is_cleared_and_filled_again_is_seen(db: Any, watching: Wat
 # What the process itself does.
 
 
-def test_an_item_whose_caller_was_cancelled_is_back_in_its_place_and_comes_first(
-    db: Any, queue: Queue, leases: Leases
-) -> None:
+def test_an_item_of_a_cancelled_caller_returns_to_its_place_and_is_first(db: Any, queue: Queue, leases: Leases) -> None:
     held = HeldDatabase(db)
     held.release()
     staged = StagedQueue(leases)
@@ -285,7 +283,7 @@ def test_an_item_that_is_put_back_while_the_next_is_taken_comes_first(
     assert list(rest(staged, watching)) == ["3", "4", "5", "6", "7"]
 
 
-def test_an_item_that_cannot_be_read_is_told_and_stays(db: Any, queue: Queue, leases: Leases) -> None:
+def test_an_unreadable_item_is_reported_and_stays(db: Any, queue: Queue, leases: Leases) -> None:
     staged = StagedQueue(leases)
     raw = Queue(queue.layout.space)
     for stored in (b"a", b"b", b"c", b"\xff", b"behind"):
@@ -342,7 +340,7 @@ def test_a_queue_whose_timers_are_gone_is_prefetched_again(
     assert reads[-1] == 1
 
 
-def test_after_something_unforeseen_it_looks_for_some_time(
+def test_after_a_wrong_prediction_it_reads_for_some_time(
     watching: Watching, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_uncontended, "PAUSE_CALLS", 3)

@@ -46,7 +46,7 @@ def test_with_amqp_levels_larger_is_sooner(db: Any, space: Subspace) -> None:
     assert values == [[9, 2], [5, 4], [4, 1], "default", [0, 0], [3, 3]]
 
 
-def test_consumers_see_the_priority_that_was_sent_though_several_share_a_level(db: Any, space: Subspace) -> None:
+def test_consumers_see_the_sent_priority_also_if_several_share_a_level(db: Any, space: Subspace) -> None:
     jobs = jobs_of(space, levels=AmqpLevels(2))
     jobs.enqueue(db, 1, priority=7, headers={"other": "x"})
     item = jobs.dequeue(db)
@@ -233,7 +233,7 @@ def test_nothing_found_conflicts_with_an_arrival_in_any_level(
 # With the other layers: by composition alone.
 
 
-def test_an_expired_lease_a_delay_and_a_redrive_come_back_into_their_levels(db: Any, space: Subspace) -> None:
+def test_expired_delayed_and_redriven_items_return_to_their_levels(db: Any, space: Subspace) -> None:
     clock = Clock()
     jobs = jobs_of(space, clock=clock, max_attempts=2)
     fill(jobs, db, 1, 1, 1)

@@ -23,7 +23,7 @@ def queue(space: Subspace) -> Queue:
 
 
 @given(window=st.integers(1, 6), limits=st.lists(st.integers(1, 4), max_size=12))
-def test_everything_taken_stood_among_the_first_of_the_window(db: Any, window: int, limits: list[int]) -> None:
+def test_every_taken_item_was_within_the_window(db: Any, window: int, limits: list[int]) -> None:
     queue = Queue(("fdbqueue tests", "relaxed", str(window), str(limits)), codec="json")
     queue.clear(db)
     relaxed = RelaxedQueue(queue, window=window)

@@ -107,7 +107,7 @@ def test_an_empty_queue_accepts_every_message(db: Any, smart: SmartQueue) -> Non
     assert (outcome.decision, outcome.by, outcome.asked, outcome.items_read) == (Decision.queue, None, 0, 0)
 
 
-def test_a_message_that_takes_over_values_keeps_its_key_its_headers_and_its_place(db: Any, smart: SmartQueue) -> None:
+def test_a_replaced_message_keeps_its_key_its_headers_and_its_place(db: Any, smart: SmartQueue) -> None:
     outcome = smart.enqueue(db, Progress("a", 10), headers={"who": "me"})
     smart.enqueue(db, Progress("b", 10))
     later = smart.enqueue(db, Progress("a", 90))

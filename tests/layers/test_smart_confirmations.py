@@ -424,7 +424,7 @@ def test_a_waiting_fetch_is_woken_by_an_enqueue(db: Any, smart: SmartQueue, wait
     assert copy.value["n"] == 1
 
 
-def test_a_waiting_fetch_is_woken_by_an_item_that_comes_back(db: Any, smart: SmartQueue, waiting: Waiting) -> None:
+def test_a_waiting_fetch_is_woken_by_an_item_given_back(db: Any, smart: SmartQueue, waiting: Waiting) -> None:
     smart.enqueue(db, frame(1))
     lease = smart.leases.lease(db)
     assert lease is not None
@@ -441,7 +441,7 @@ def test_a_waiting_fetch_is_woken_by_a_reset(db: Any, smart: SmartQueue, waiting
     assert fetched.result(WAIT) is not None
 
 
-def test_a_waiting_fetch_is_woken_by_a_take_over(db: Any, merging: SmartQueue, waiting: Waiting) -> None:
+def test_a_waiting_fetch_is_woken_by_a_replacement(db: Any, merging: SmartQueue, waiting: Waiting) -> None:
     merging.enqueue(db, frame(1))
     fetch(merging, db)
     fetched = waiting.begin(merging, db)
@@ -462,7 +462,7 @@ def test_a_waiting_fetch_is_woken_by_a_redriven_letter(db: Any, smart: SmartQueu
     assert fetched.result(WAIT) is not None
 
 
-def test_a_waiting_fetch_is_told_that_its_recipient_is_no_more(db: Any, smart: SmartQueue, waiting: Waiting) -> None:
+def test_a_waiting_fetch_fails_when_its_recipient_is_unregistered(db: Any, smart: SmartQueue, waiting: Waiting) -> None:
     fetched = waiting.begin(smart, db)
     smart.resend.unregister(db, "B")
     with pytest.raises(ValueError, match="not registered"):

@@ -119,7 +119,7 @@ def test_a_function_that_fails_of_what_an_item_would_become_is_named(db: Any, sp
     assert [message["n"] for message in contents(smart, db)] == [1]
 
 
-def test_check_tells_of_an_item_whose_key_function_fails(db: Any, space: Subspace) -> None:
+def test_check_reports_an_item_with_a_failing_key_function(db: Any, space: Subspace) -> None:
     smart_queue(space, MessageType("x", key=lambda message: 1)).enqueue(db, {"type": "x"})
     told = smart_queue(space, MessageType("x", key=fail)).check(db).problems
     assert any("'key' of the message type 'x' failed" in problem for problem in told)
@@ -149,7 +149,7 @@ def test_a_function_that_would_have_to_be_awaited_is_refused_when_the_type_is_ma
             dataclasses.replace(MessageType("x"), **cast(Any, {function: given}))
 
 
-def test_a_class_whose_check_would_have_to_be_awaited_is_refused_when_the_type_is_made() -> None:
+def test_a_class_with_an_async_check_is_refused() -> None:
     with pytest.raises(TypeError, match="check of the message type 'x' is called and not awaited"):
         MessageType("x", AsksLater)
 
@@ -269,7 +269,7 @@ def test_every_take_asks_the_predicate_first(db: Any, mortal: SmartQueue, taker:
     assert mortal.check(db).problems == ()
 
 
-def test_a_predicate_is_asked_again_when_an_item_comes_back(db: Any, mortal: SmartQueue) -> None:
+def test_a_predicate_runs_again_when_an_item_is_given_back(db: Any, mortal: SmartQueue) -> None:
     fill(mortal, db, 2)
     lease = mortal.leases.lease(db)
     assert lease is not None
@@ -325,7 +325,7 @@ def test_a_prefetched_item_is_not_taken_when_it_is_outdated(db: Any, mortal: Sma
     assert mortal.check(db).problems == ()
 
 
-def test_a_newcomer_meets_no_outdated_item_and_removes_those_that_it_meets(db: Any, space: Subspace) -> None:
+def test_a_new_message_removes_the_outdated_items_in_its_scope(db: Any, space: Subspace) -> None:
     OUTDATED.clear()
     asked = []
 

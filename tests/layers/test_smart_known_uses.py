@@ -190,7 +190,7 @@ class Total:
         return Decision.ignore
 
 
-def test_the_bottom_line_is_told_once_and_with_its_total(db: Any, space: Subspace) -> None:
+def test_the_total_is_reported_once(db: Any, space: Subspace) -> None:
     clock = Clock()
     totals = queue_of(space, MessageType("total", Total, key=lambda total: total.event, sees=OWN_KEY), clock=clock)
     began = clock.now

@@ -138,7 +138,7 @@ def test_a_bad_check_is_named_with_its_item_and_nothing_is_written(
         assert rows_of(smart, db) == before
 
 
-def test_a_leased_item_can_not_take_over_values(db: Any, space: Subspace) -> None:
+def test_a_leased_item_can_not_be_replaced(db: Any, space: Subspace) -> None:
     def check(queued: Data, new: Data, asked: Asked) -> Any:
         return Replace(new)
 

@@ -238,9 +238,7 @@ def test_a_waiting_enqueue_goes_in_when_an_item_expires(db: Any, space: Subspace
     assert smart.queue.stats(db).expired == 1
 
 
-def test_many_that_wait_for_room_come_in_one_by_one_without_an_event_loop_being_blocked(
-    db: Any, space: Subspace
-) -> None:
+def test_many_waiting_enqueues_go_in_one_by_one_and_block_no_event_loop(db: Any, space: Subspace) -> None:
     smart = limited(space, "wait")
 
     async def main() -> None:

@@ -249,7 +249,7 @@ steps = st.lists(st.tuples(st.integers(0, 2), verbs, messages), min_size=5, max_
 
 
 @given(history=steps)
-def test_committed_decisions_are_those_of_the_serial_order_of_their_commits(
+def test_committed_decisions_match_the_serial_order_of_their_commits(
     db: Any, history: list[tuple[int, str, dict[str, Any]]]
 ) -> None:
     clock = Clock()

@@ -132,7 +132,7 @@ class UrgentFirst:
         return 0 if value.text.startswith("urgent") else 1
 
 
-def test_a_queue_with_an_order_of_its_own_is_asked_in_that_order(db: Any, space: Subspace) -> None:
+def test_checks_of_an_ordered_queue_run_in_its_order(db: Any, space: Subspace) -> None:
     smart = SmartQueue(Queue(space, codec=Messages(MessageType("note", Note)), order=UrgentFirst()))
     later = position_of(smart, db, note("later", new="queue and delete"))
     urgent = position_of(smart, db, note("urgent", new="take over", other="ignore"))
@@ -170,7 +170,7 @@ def test_enqueue_many_gives_all_the_same_delay_and_headers(db: Any, space: Subsp
         ]
 
 
-def test_a_delayed_item_is_asked_and_can_take_over_values(db: Any, space: Subspace) -> None:
+def test_a_delayed_item_is_checked_and_can_be_replaced(db: Any, space: Subspace) -> None:
     clock = Clock()
     smart = smart_queue(space, clock=clock)
     smart.enqueue(db, Progress("a", 1), delay=10)

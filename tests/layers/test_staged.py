@@ -179,7 +179,7 @@ def test_a_waiting_call_gets_an_item_that_falls_due_without_help(
     assert leases.check(db).ok
 
 
-def test_a_time_that_is_over_leaves_no_request_and_the_others_wait_on(
+def test_a_call_that_times_out_leaves_no_request_and_others_wait_on(
     db: Any, queue: Queue, staged: StagedQueue, pool: ThreadPoolExecutor
 ) -> None:
     soon = pool.submit(staged.dequeue, db, timeout=0.05)
@@ -261,7 +261,7 @@ def test_a_cancelled_calls_item_goes_to_the_processes_next_call(db: Any, queue: 
     assert queue.check(db).ok
 
 
-def test_an_item_that_does_not_decode_is_told_and_stays(
+def test_an_undecodable_item_is_reported_and_stays(
     db: Any, queue: Queue, staged: StagedQueue, pool: ThreadPoolExecutor
 ) -> None:
     raw = Queue(queue.layout.space)

@@ -73,7 +73,7 @@ def test_a_lease_starts_at_the_version_of_the_last_ack_and_sees_later_items(
     assert leases.check(db).ok
 
 
-def test_an_attempt_after_an_unknown_outcome_has_its_own_version_though_another_call_has_seen_one_meanwhile(
+def test_an_attempt_after_an_unknown_outcome_asks_for_its_own_version(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tr = db.create_transaction()

@@ -171,7 +171,7 @@ def test_a_claim_notices_a_change_ahead_right_before_its_commit(
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_an_item_that_slips_in_between_those_in_front_is_counted(
+def test_an_item_inserted_ahead_of_a_claim_is_counted(
     db: Any, queue: Queue, leases: Leases, clock: Clock, at: int
 ) -> None:
     register(db, queue, clock, wanted=2)
@@ -381,7 +381,9 @@ def test_a_claim_raises_an_unreadable_item_when_it_is_first(
     assert left_behind(queue, db) == []
 
 
-def test_of_large_items_the_first_serves_those_behind_it(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
+def test_with_large_items_the_first_process_serves_later_requests(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
     size = 5_000
     queue.enqueue_many(db, [name * size for name in "abcde"])
     staged = StagedQueue(leases)
@@ -403,7 +405,7 @@ def test_items_in_chunks_are_taken_one_after_the_other(db: Any, queue: Queue, le
     assert leases.check(db).ok
 
 
-def test_one_reads_as_of_its_own_registration_and_asks_for_nothing_newer(db: Any, queue: Queue, leases: Leases) -> None:
+def test_a_claim_reads_at_the_version_of_its_registration(db: Any, queue: Queue, leases: Leases) -> None:
     queue.enqueue_many(db, ["a", "b"])
     staged = StagedQueue(leases)
     versions: list[int] = []
@@ -431,7 +433,7 @@ def test_a_claim_reads_once_in_a_queue_without_timers(db: Any, queue: Queue, lea
     assert reading.reads - before == 1
 
 
-def test_a_version_that_can_not_be_looked_at_any_more_is_not_tried_again_for_a_while() -> None:
+def test_a_version_that_is_too_old_is_not_used_again_for_a_while() -> None:
     own = OwnVersion()
     assert own.of(7) == 7
     assert own.of(-1) == 0

@@ -113,9 +113,7 @@ def test_a_lease_longer_than_grants_live_is_extended_when_it_is_collected(
     assert leases.check(db).ok
 
 
-def test_a_granted_lease_that_was_reclaimed_before_its_holder_looked_is_not_delivered(
-    db: Any, queue: Queue, leases: Leases
-) -> None:
+def test_a_granted_lease_that_was_reclaimed_is_not_delivered(db: Any, queue: Queue, leases: Leases) -> None:
     queue.enqueue(db, "a")
     lease = take(StagedQueue(leases), db, duration=5.0)
     delivery = Delivery(leases)
@@ -226,7 +224,7 @@ def test_a_recent_version_is_used_once_and_an_old_one_never(monkeypatch: pytest.
     assert recent.take() == 0
 
 
-def test_a_queue_without_timers_is_looked_at_in_one_read_and_one_with_timers_in_two(
+def test_a_queue_without_timers_takes_one_read_and_one_with_timers_two(
     db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     staged = StagedQueue(leases)
@@ -266,7 +264,7 @@ def test_leases_that_were_live_at_different_versions_are_read_before_they_are_ac
     assert known.take([second]) == []  # it is forgotten with the attempt that used it
 
 
-def test_a_first_registration_whose_outcome_was_unknown_is_tried_again_at_a_version_of_its_own(
+def test_a_registration_with_an_unknown_outcome_is_repeated_at_a_version_of_its_own(
     db: Any, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.enqueue_many(db, ["a", "b"])

@@ -128,7 +128,7 @@ def test_granted_items_without_a_caller_return_to_their_places(db: Any, queue: Q
     assert leases.check(db).ok
 
 
-def test_a_granted_item_that_can_not_be_read_goes_back_with_those_behind_it(
+def test_an_unreadable_granted_item_is_given_back_with_the_items_behind_it(
     db: Any, queue: Queue, leases: Leases
 ) -> None:
     of_bytes = Leases(Queue(queue.layout.space), clock=leases.clock)

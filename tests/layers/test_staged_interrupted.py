@@ -75,9 +75,7 @@ def test_ctrl_c_at_any_line_of_a_wait_leaves_a_queue_that_others_can_use(db: Any
 
 
 @pytest.mark.parametrize("verb", ["enqueue", "dequeue"])
-def test_a_database_that_is_out_of_order_fails_the_call_and_not_those_after_it(
-    db: Any, queue: Queue, leases: Leases, verb: str
-) -> None:
+def test_a_failing_database_fails_the_call_and_no_later_ones(db: Any, queue: Queue, leases: Leases, verb: str) -> None:
     staged = StagedQueue(leases)
     queue.enqueue(db, "a")
     broken = FaultyDatabase.failing_at(db, {0}, ("before", StorageError("the disk is full")))
@@ -103,7 +101,7 @@ def test_a_call_without_a_timeout_returns_none_at_once_while_others_wait(db: Any
     assert [value(item) for item in asyncio.run(ask_while_another_call_waits())] == [None, None, None, "a"]
 
 
-def test_waits_that_are_over_leave_nothing_in_memory(db: Any, leases: Leases) -> None:
+def test_finished_waits_leave_nothing_in_memory(db: Any, leases: Leases) -> None:
     staged = StagedQueue(leases)
 
     def callbacks() -> int:

@@ -37,7 +37,7 @@ def test_a_new_subscription_begins_at_the_head(db: Any, subscriptions: Subscript
     assert values(of_color(subscriptions, db, "red").lease_many(db)) == ["red0", "red1"]
 
 
-def test_an_item_that_comes_back_is_delivered_before_what_stands_behind_it(
+def test_an_item_given_back_is_delivered_before_later_items(
     db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
 ) -> None:
     red = of_color(subscriptions, db, "red")
@@ -409,7 +409,7 @@ def test_the_check_continues_after_unreadable_items_and_failing_selectors(
         assert told in problems
 
 
-def test_the_check_tells_of_nothing_that_only_moved_while_it_looked(
+def test_the_check_reports_no_item_that_moved_during_the_check(
     db: Any, subscriptions: Subscriptions, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     red = of_color(subscriptions, db, "red")

@@ -128,7 +128,7 @@ def test_a_call_that_is_cancelled_while_its_commit_is_under_way_gives_the_item_b
 
 
 @pytest.mark.usefixtures("order")
-def test_a_call_that_is_cancelled_while_it_registers_leaves_the_line(
+def test_a_call_cancelled_during_its_registration_is_removed(
     db: Any, subscriptions: Subscriptions, everything: Subscription
 ) -> None:
     held = HeldDatabase(db)
@@ -144,7 +144,7 @@ def test_a_call_that_is_cancelled_while_it_registers_leaves_the_line(
 
 
 @pytest.mark.usefixtures("order")
-def test_a_call_that_is_cancelled_while_it_leaves_the_line_leaves_it(
+def test_a_call_cancelled_during_its_removal_is_removed(
     db: Any, subscriptions: Subscriptions, everything: Subscription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = HeldDatabase(db)
@@ -321,7 +321,7 @@ def test_ctrl_c_within_a_commit_undoes_it_whether_it_took_effect_or_still_would(
 
 
 @pytest.mark.parametrize("timeout", [0.0, 100.0])
-def test_a_call_whose_commit_times_out_gives_the_item_back_though_it_took_effect(
+def test_a_call_with_a_timed_out_commit_gives_its_item_back(
     db: Any, subscriptions: Subscriptions, everything: Subscription, timeout: float
 ) -> None:
     subscriptions.leases.queue.enqueue(db, "x")

@@ -238,9 +238,7 @@ def test_an_immediate_item_that_is_not_delivered_was_never_there(db: Any, subscr
     assert subscriptions.leases.stats(db).enqueued == 0
 
 
-def test_an_immediate_item_conflicts_with_its_consumer_that_leaves_the_line(
-    db: Any, subscriptions: Subscriptions
-) -> None:
+def test_an_immediate_item_conflicts_with_the_end_of_its_consumers_wait(db: Any, subscriptions: Subscriptions) -> None:
     subscriptions.subscribe(db, "all")
     stand_in_line(subscriptions, db, b"client", "all")
     line = Waiters(subscriptions.leases.layout)

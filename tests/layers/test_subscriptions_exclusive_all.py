@@ -389,7 +389,7 @@ def test_waiting_calls_get_arriving_items_in_order(db: Any, space: Subspace) -> 
     asyncio.run(session())
 
 
-def test_calls_that_wait_for_a_former_owner_are_told_when_it_is_taken_over(
+def test_waiting_calls_of_a_former_owner_fail_when_it_is_replaced(
     db: Any, subscriptions: Subscriptions, mine: Subscription, clock: Clock
 ) -> None:
     async def session() -> None:

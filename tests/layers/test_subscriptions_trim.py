@@ -36,7 +36,7 @@ def test_a_transaction_that_records_arrivals_does_not_trim(db: Any, space: Subsp
     assert tr.get(queue.layout.trimmed_key).wait().present() == (not records)
 
 
-def test_leases_that_expire_together_come_back_though_arrivals_are_trimmed(
+def test_leases_that_expire_together_return_though_arrivals_are_trimmed(
     db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
 ) -> None:
     everything = subscriptions.subscribe(db, "all")
@@ -49,7 +49,7 @@ def test_leases_that_expire_together_come_back_though_arrivals_are_trimmed(
     assert values(everything.lease_many(db, limit=2)) == ["red0", "red1"]
 
 
-def test_which_notes_may_go_is_looked_for_once_a_second_at_most_by_every_clock(
+def test_notes_are_trimmed_once_a_second_at_most_by_every_clock(
     db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
 ) -> None:
     everything = subscriptions.subscribe(db, "all")
@@ -87,7 +87,7 @@ def test_trimming_notes_conflicts_with_no_other_subscription(
     assert not conflicts(tr)
 
 
-def test_a_subscription_that_has_not_looked_yet_holds_no_notes(
+def test_a_subscription_that_never_took_an_item_holds_no_notes(
     db: Any, subscriptions: Subscriptions, leases: Leases
 ) -> None:
     everything, new = subscriptions.subscribe(db, "all"), subscriptions.subscribe(db, "new")

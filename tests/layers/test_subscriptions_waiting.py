@@ -62,9 +62,7 @@ def test_a_call_that_waits_gets_what_is_given_back_and_what_falls_due(db: Any, s
     asyncio.run(session())
 
 
-def test_a_call_that_waits_ends_when_its_time_is_over_and_leaves_the_line(
-    db: Any, subscriptions: Subscriptions
-) -> None:
+def test_a_waiting_call_ends_at_its_timeout_and_is_removed(db: Any, subscriptions: Subscriptions) -> None:
     red = of_color(subscriptions, db, "red")
     subscriptions.leases.enqueue(db, "blue", headers={"color": "blue"})
     assert red.lease(db, timeout=0.05) is None
@@ -75,7 +73,7 @@ def test_a_call_that_waits_ends_when_its_time_is_over_and_leaves_the_line(
         red.lease(db.create_transaction(), timeout=1)
 
 
-def test_a_call_that_is_cancelled_leaves_the_line_and_keeps_nothing(db: Any, subscriptions: Subscriptions) -> None:
+def test_a_cancelled_call_is_removed_and_keeps_no_item(db: Any, subscriptions: Subscriptions) -> None:
     async def session() -> None:
         red = of_color(subscriptions, db, "red")
         [task] = await started(subscriptions, db, red)

@@ -133,7 +133,7 @@ def test_a_call_is_stopped_when_its_time_is_over_and_again_when_it_goes_on_for_a
     assert (limit.stopped, limit.due) == (True, due + 100)
 
 
-def test_a_call_that_catches_even_that_is_told_to_have_run_too_long() -> None:
+def test_a_call_that_catches_the_exception_is_reported_as_too_long() -> None:
     def stubborn() -> str:
         with contextlib.suppress(BaseException):
             wait_busily(threading.Event())

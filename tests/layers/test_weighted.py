@@ -61,9 +61,7 @@ def test_levels_that_always_have_items_are_served_by_their_weights(db: Any, spac
         assert numbers == sorted(numbers)
 
 
-def test_the_least_urgent_item_waits_no_longer_than_one_round_though_urgent_ones_keep_coming(
-    db: Any, space: Subspace
-) -> None:
+def test_the_least_urgent_item_waits_at_most_one_round(db: Any, space: Subspace) -> None:
     leases = weighted(space)
     leases.enqueue(db, "patient", headers={"priority": 2})
     fill(leases, db, 0, 0)
@@ -106,7 +104,7 @@ def test_expired_items_do_not_waste_a_turn(mortals: int, db: Any, space: Subspac
     assert leases.check(db).ok
 
 
-def test_every_call_in_a_callers_transaction_has_a_turn_of_its_own(db: Any, space: Subspace) -> None:
+def test_every_call_in_a_callers_transaction_has_its_own_turn(db: Any, space: Subspace) -> None:
     leases = weighted(space, (1, 1))
     fill(leases, db, 0, 0, 1, 1)
     tr = db.create_transaction()
@@ -114,9 +112,7 @@ def test_every_call_in_a_callers_transaction_has_a_turn_of_its_own(db: Any, spac
     assert [lease and lease.value for lease in (leases.lease(tr), leases.lease(tr))] == [[0, 0], [1, 2]]
 
 
-def test_takers_whose_turns_are_different_levels_do_not_conflict_and_those_of_one_level_do(
-    db: Any, space: Subspace
-) -> None:
+def test_takes_conflict_only_if_their_turns_have_the_same_level(db: Any, space: Subspace) -> None:
     leases = weighted(space, (1, 1))
     fill(leases, db, 0, 1, 0, 1)
     first, second, third = (db.create_transaction() for _ in range(3))

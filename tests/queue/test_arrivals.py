@@ -87,7 +87,7 @@ def test_many_places_are_noted_as_one(db: Any, queue: Queue) -> None:
     assert noted(db, queue) == [(places[0], places[-1])]
 
 
-def test_notes_stand_in_the_order_of_commits(db: Any, queue: Queue) -> None:
+def test_notes_are_in_commit_order(db: Any, queue: Queue) -> None:
     slow, fast = db.create_transaction(), db.create_transaction()
     queue.enqueue(slow, b"slow")
     late = queue.enqueue(fast, b"fast")

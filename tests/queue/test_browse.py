@@ -54,7 +54,7 @@ def test_large_items_and_those_of_other_states_are_awaited_too(db: Any, space: S
     assert asyncio.run(sizes()) == []
 
 
-def test_an_item_that_can_not_be_read_is_told_when_it_is_reached(db: Any, space: Subspace) -> None:
+def test_an_unreadable_item_is_reported_when_it_is_reached(db: Any, space: Subspace) -> None:
     queue = Queue(space, codec="str")
     queue.enqueue(db, "first")
     position = queue.enqueue(db, "second")

@@ -173,7 +173,7 @@ def test_as_many_commits_are_under_way_as_the_database_says_it_can_use(db: Any, 
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_an_input_that_breaks_tells_what_is_in_and_what_is_missing(db: Any, queue: Queue) -> None:
+def test_a_failing_input_reports_enqueued_and_missing_values(db: Any, queue: Queue) -> None:
     def values() -> Iterator[bytes]:
         yield from numbered(35)
         raise LookupError("the file ended early")
@@ -208,7 +208,7 @@ def test_an_interrupted_endless_load_tells_which_values_are_in(db: Any, queue: Q
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_commit_that_cannot_succeed_tells_exactly_what_is_missing(db: Any, queue: Queue) -> None:
+def test_a_commit_that_cannot_succeed_reports_the_missing_values(db: Any, queue: Queue) -> None:
     faulty = FaultyDatabase.failing_at(db, {2}, ("before", 2023))
     with pytest.raises(BulkInterrupted) as stopped:
         queue.enqueue_many(faulty, numbered(60))
@@ -236,7 +236,7 @@ def test_a_commit_that_times_out_is_neither_said_to_be_in_nor_to_be_missing(db: 
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_values_whose_repeated_commit_a_full_disk_refused_are_missing_and_not_unknown(db: Any, queue: Queue) -> None:
+def test_values_refused_by_a_full_disk_are_missing_and_not_unknown(db: Any, queue: Queue) -> None:
     full = StorageError("The disk is full. Nothing of this commit was kept.")
     plan: Iterator[Fault | None] = iter([None, None, ("before", 1020), ("before", full)])
     faulty = FaultyDatabase(db, lambda: next(plan, None))
@@ -256,7 +256,7 @@ def test_a_full_disk_before_anything_is_in_is_the_disks_own_error(db: Any, queue
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_an_input_that_breaks_while_the_only_commit_is_in_doubt_does_not_hide_the_doubt(db: Any, queue: Queue) -> None:
+def test_a_failing_input_does_not_hide_a_commit_with_an_unknown_outcome(db: Any, queue: Queue) -> None:
     def values() -> Iterator[bytes]:
         yield from numbered(10)
         raise LookupError("the file ended early")
@@ -332,7 +332,7 @@ class UnreadDatabase(FaultyDatabase):
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_batches_whose_last_index_could_not_be_read_go_in_all_the_same(db: Any, queue: Queue) -> None:
+def test_batches_with_an_unreadable_last_index_are_enqueued(db: Any, queue: Queue) -> None:
     report = queue.enqueue_many(UnreadDatabase(db, lambda: None), numbered(50))
     assert (report.items, report.retries) == (50, 5)
     assert contents(queue, db) == numbered(50)
@@ -354,7 +354,7 @@ class DroppingDatabase(FaultyDatabase):
         return DroppingTransaction(self._db.create_transaction(), self)
 
 
-def test_a_batch_in_doubt_is_not_halved_before_it_is_known_not_to_be_in(db: Any, queue: Queue) -> None:
+def test_a_batch_is_not_split_while_its_outcome_is_unknown(db: Any, queue: Queue) -> None:
     dropping = DroppingDatabase.failing_at(db, {0}, ("after", 1021))
     dropping.reads = iter([1007, 1007, 1007])
     report = queue.enqueue_many(dropping, numbered(20))
@@ -362,7 +362,7 @@ def test_a_batch_in_doubt_is_not_halved_before_it_is_known_not_to_be_in(db: Any,
     assert (report.items, report.transactions, report.retries) == (20, 1, 0)
 
 
-def test_a_doubt_that_could_not_be_settled_is_told_as_one(db: Any, queue: Queue) -> None:
+def test_an_outcome_that_stays_unknown_is_reported_as_unknown(db: Any, queue: Queue) -> None:
     dropping = DroppingDatabase.failing_at(db, {0}, ("after", 1021))
     dropping.reads = iter([2017])
     with pytest.raises(FDBError, match="1021"):
@@ -372,7 +372,7 @@ def test_a_doubt_that_could_not_be_settled_is_told_as_one(db: Any, queue: Queue)
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize(("failing", "first", "last"), [(0, 11, 30), (2, 1, 20)])
-def test_the_first_and_the_last_that_are_told_of_an_interrupted_load_are_in(
+def test_an_interrupted_load_reports_the_first_and_last_enqueued_positions(
     db: Any, queue: Queue, failing: int, first: int, last: int
 ) -> None:
     with pytest.raises(BulkInterrupted) as stopped:

@@ -51,7 +51,7 @@ def test_every_call_is_exactly_once_under_any_two_faults_in_a_row(
     assert queue.check(db).ok
 
 
-def test_an_item_that_was_consumed_before_its_producer_looked_is_not_enqueued_again(db: Any, queue: Queue) -> None:
+def test_a_consumed_item_with_an_unknown_outcome_is_not_enqueued_again(db: Any, queue: Queue) -> None:
     consumed: list[bytes] = []
 
     class Consumed(FaultyTransaction):
@@ -238,7 +238,7 @@ class RefusingDisk:
         raise lmdb.Error("Input/output error")
 
 
-def test_a_disk_that_fails_under_a_commit_and_at_the_look_leaves_its_outcome_unknown(tmp_path: Path) -> None:
+def test_a_disk_that_fails_at_a_commit_and_its_check_leaves_an_unknown_outcome(tmp_path: Path) -> None:
     queue = Queue("q")
     with fdbqueue.open(f"file:{tmp_path}") as db:
         queue.enqueue(db, b"x")

@@ -257,13 +257,13 @@ def test_a_bad_rank_is_refused_before_any_key_is_touched(rank: Any, db: Any, spa
 
 
 @pytest.mark.parametrize("name", ["", "x" * 101])
-def test_an_order_whose_name_can_not_be_kept_is_refused(name: str) -> None:
+def test_an_order_with_an_unsuitable_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="name of an order"):
         Queue("q", order=Named(name))
 
 
 @pytest.mark.parametrize("name", ["x", "x" * 100])
-def test_an_order_whose_name_can_just_be_kept_is_taken(name: str, db: Any, space: Subspace) -> None:
+def test_an_order_with_a_name_at_the_limit_is_accepted(name: str, db: Any, space: Subspace) -> None:
     queue = queue_of(space, Named(name))
     queue.enqueue(db, 10)
     queue.enqueue(db, 20)

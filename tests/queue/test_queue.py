@@ -25,14 +25,14 @@ def values(queue: Queue, db: Any) -> list[Any]:
     return [item.value for item in queue.browse(db)]
 
 
-def test_items_come_out_in_the_order_in_which_they_went_in(db: Any, queue: Queue) -> None:
+def test_items_are_dequeued_in_the_order_of_their_enqueue(db: Any, queue: Queue) -> None:
     for n in range(20):
         queue.enqueue(db, b"%d" % n)
     taken = [queue.dequeue(db) for _ in range(20)]
     assert [item.value for item in taken if item] == [b"%d" % n for n in range(20)]
 
 
-def test_an_empty_queue_gives_none_and_an_empty_value_is_a_value(db: Any, queue: Queue) -> None:
+def test_an_empty_queue_returns_none_and_an_empty_value_is_a_value(db: Any, queue: Queue) -> None:
     assert queue.dequeue(db) is None
     assert queue.peek(db) is None
     assert queue.is_empty(db)

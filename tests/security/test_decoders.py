@@ -179,7 +179,7 @@ def place_of(queue: Queue, name: str) -> Place:
 
 @pytest.mark.parametrize("foreign", FOREIGN, ids=range(len(FOREIGN)))
 @pytest.mark.parametrize("where", [*PLACES, "request", "grant", "once"])
-def test_foreign_bytes_in_a_queue_are_told_and_stay_and_nothing_else_is_lost(
+def test_foreign_bytes_in_a_queue_are_reported_and_lose_no_item(
     db: Any, space: Subspace, where: str, foreign: bytes
 ) -> None:
     queue = Queue(space, codec="str")

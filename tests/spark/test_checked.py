@@ -54,7 +54,7 @@ def newest(job: Job) -> dict[int, int]:
     return dict(found)
 
 
-def test_each_row_is_compared_and_a_second_attempt_compares_none(db: Any, space: Subspace) -> None:
+def test_each_row_is_compared_once_over_all_attempts(db: Any, space: Subspace) -> None:
     job = Job(db, space)
     for skipped in (0, 95):
         one = attempt(job)

@@ -46,7 +46,7 @@ def test_rows_of_one_attempt_keep_their_order(job: Job) -> None:
     assert [item.value for item in job.queue.browse(job.db)] == VALUES
 
 
-def test_a_retry_skips_what_is_in_whatever_its_order(job: Job) -> None:
+def test_a_retry_in_any_order_skips_enqueued_rows(job: Job) -> None:
     first = job.attempt()
     first.add(rows(VALUES[:50]))
     shuffled = random.Random(1).sample(VALUES, k=len(VALUES))
@@ -98,7 +98,7 @@ def test_rows_are_noted_as_arrivals_for_subscriptions(job: Job) -> None:
     assert spans == [(positions[0], positions[9]), (positions[10], positions[19]), (positions[20], positions[24])]
 
 
-def test_new_rows_are_held_back_until_all_earlier_ones_were_met(job: Job) -> None:
+def test_new_rows_wait_until_a_retry_has_met_all_earlier_ones(job: Job) -> None:
     job.run(VALUES[:10])
     retry = job.attempt()
     retry.add(rows(VALUES[10:]))
@@ -308,7 +308,7 @@ def test_an_unfinished_job_reports_how_far_it_is(job: Job) -> None:
     assert (report.committed, report.rows, report.attempts, report.transactions) == (False, 130, 3, 13)
 
 
-def test_transactions_are_counted_over_all_attempts_also_those_that_never_told(job: Job) -> None:
+def test_transactions_of_all_attempts_are_counted_also_of_unreported_ones(job: Job) -> None:
     job.run(VALUES[:30])
     before = job_report(job.db, job.queue.layout.space, "job")
     assert before is not None
@@ -340,7 +340,7 @@ def test_conflicts_of_attempts_that_finished_are_in_the_report(job: Job) -> None
     assert done.retries == disturbed.retries >= done.conflicts
 
 
-def test_of_transactions_under_way_at_once_each_that_conflicts_and_each_that_comes_in_is_counted(job: Job) -> None:
+def test_concurrent_transactions_are_counted_with_their_conflicts(job: Job) -> None:
     report = job.run(VALUES, db=FaultyDatabase.failing_at(job.db, {3, 5}, ("before", 1020)))
     assert (report.conflicts, report.transactions) == (2, 10)
     assert job.commit(report).rows == 100
@@ -390,9 +390,7 @@ FAULTS: list[Fault] = [("before", 1020), ("before", 1021), ("after", 1021), ("be
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[1]} {fault[0]}")
 @pytest.mark.engines("memory", "cluster")
-def test_a_commit_that_fails_or_is_in_doubt_anywhere_neither_loses_nor_doubles(
-    db: Any, space: Subspace, fault: Fault
-) -> None:
+def test_a_failed_or_unknown_commit_neither_loses_nor_duplicates_rows(db: Any, space: Subspace, fault: Fault) -> None:
     for number in range(8):
         faulty = FaultyDatabase.failing_at(db, {number}, fault)
         job = Job(db, space[number])

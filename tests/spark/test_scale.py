@@ -54,7 +54,7 @@ def test_processes_are_found_and_measured_while_they_run() -> None:
     assert found.own_memory() == 0
 
 
-def test_a_look_that_fails_fails_the_block() -> None:
+def test_a_failing_sample_fails_the_block() -> None:
     failed = threading.Event()
 
     def look() -> None:
@@ -69,7 +69,7 @@ def test_a_look_that_fails_fails_the_block() -> None:
         watch()
 
 
-def test_a_look_is_taken_again_and_again_until_the_block_ends() -> None:
+def test_samples_are_taken_until_the_block_ends() -> None:
     looked = threading.Semaphore(0)
     with watching(looked.release, every=0.001):
         for _ in range(3):

@@ -102,7 +102,7 @@ def test_a_record_of_an_earlier_version_is_compared_by_the_number_of_its_rows(db
 
 @pytest.mark.engines("memory", "cluster")
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_job_whose_own_commit_was_in_doubt_was_not_committed_already(db: Any, space: Subspace, when: Any) -> None:
+def test_a_job_with_an_unknown_commit_is_not_committed_already(db: Any, space: Subspace, when: Any) -> None:
     job = Job(db, space)
     report = job.run(VALUES)
     job.db = FaultyDatabase.failing_at(db, {0}, (when, 1021))
@@ -161,7 +161,7 @@ def test_a_submission_that_ends_while_it_releases_its_rows_leaves_the_rest_to_th
     assert submit(db, space, *parts).values() == sorted(VALUES)
 
 
-def test_of_two_submissions_at_once_the_second_finds_the_first_ones_rows(db: Any, space: Subspace) -> None:
+def test_a_concurrent_second_submission_finds_the_rows_of_the_first(db: Any, space: Subspace) -> None:
     first = Job(db, space)
     begun = first.attempt()
     begun.add(rows(VALUES[:50]))

@@ -152,7 +152,7 @@ def test_a_thread_keeps_an_expired_turn_until_it_sleeps(clock: Clock) -> None:
     joined(one)
 
 
-def test_a_request_that_is_done_before_its_thread_lies_down_is_not_slept_over(clock: Clock) -> None:
+def test_a_request_done_before_its_thread_sleeps_is_returned_at_once(clock: Clock) -> None:
     turns, mine, early = TimeSlices(), CommitRequest(), CommitRequest()
     turns.sleep(mine, [], threading.Lock())
     finish(turns, early)
@@ -242,7 +242,7 @@ def test_an_interrupted_thread_leaves_no_thread_asleep(led: threading.Lock) -> N
     joined(thread)
 
 
-def test_a_request_that_is_done_before_its_thread_is_gathered_is_not_slept_over(led: threading.Lock) -> None:
+def test_a_request_done_before_its_thread_is_gathered_is_returned_at_once(led: threading.Lock) -> None:
     gathering, early = Gathering(), CommitRequest()
     finish(gathering, early)
     joined(sleeping(gathering, early, lead=led))

@@ -78,7 +78,7 @@ def test_every_key_among_the_items_has_a_position(key: bytes) -> None:
 
 
 @given(position=positions)
-def test_everything_stands_in_the_queues_range_and_only_items_in_the_items(position: Position) -> None:
+def test_every_key_is_in_the_queues_range_and_only_items_are_in_theirs(position: Position) -> None:
     layout = Layout(Subspace(("q",)))
     begin, end = layout.whole_range()
     item = layout.item_key(position)

@@ -56,7 +56,7 @@ def put_one(store: Store, request: CommitRequest) -> None:
     store.wait(request)
 
 
-def test_closing_ends_though_others_go_on_to_commit(tmp_path: Path) -> None:
+def test_closing_ends_while_others_still_commit(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), {"durability": "relaxed"})
 
     def work() -> None:
@@ -163,7 +163,7 @@ def test_ctrl_c_at_any_line_of_closing_leaves_nothing_open(tmp_path: Path) -> No
     assert closed
 
 
-def test_ctrl_c_while_a_folder_is_closed_is_told_when_that_is_done(tmp_path: Path) -> None:
+def test_ctrl_c_during_a_close_is_raised_after_it(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), {})
     store.submit(sets((b"a", b"1")))
     sweep = Committer.sweep

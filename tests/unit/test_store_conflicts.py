@@ -117,7 +117,7 @@ def test_conflicting_ranges_are_reported_one_by_one(
         assert list(request.conflicting) == [span for span in _as_ranges(*reads) if _meet([span], all_written)]
 
 
-def test_a_range_turned_round_is_told_to_watches_and_conflicts_with_nothing() -> None:
+def test_an_inverted_range_reaches_watches_and_conflicts_with_nothing() -> None:
     heard: set[bytes] = set()  # once or twice, as the thread that listens may come across it too
     with opened() as store:
         since = put(store).version
@@ -130,7 +130,7 @@ def test_a_range_turned_round_is_told_to_watches_and_conflicts_with_nothing() ->
 
 
 @given(keys=st.lists(st.binary(max_size=300)), ranges=st.lists(st.tuples(st.binary(), st.binary())))
-def test_a_record_of_the_log_holds_what_was_written(keys: list[bytes], ranges: list[Range]) -> None:
+def test_a_record_of_the_log_holds_the_written_keys(keys: list[bytes], ranges: list[Range]) -> None:
     assert decode(encode(17, keys, ranges)) == (keys, ranges)
 
 
@@ -176,7 +176,7 @@ def test_a_conflict_with_another_process_commit_is_found_in_the_log(store: Store
 @pytest.mark.parametrize("few", [0, commit_log.FEW])
 @pytest.mark.parametrize("block", [1, commit_log.BLOCK_BYTES])
 @pytest.mark.parametrize("tail", _TAILS)
-def test_commits_of_another_process_are_told_apart_though_they_come_in_runs(
+def test_runs_of_commits_of_another_process_are_distinguished(
     store: Store, tail: int, block: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_rows, "TAIL_BYTES", tail)

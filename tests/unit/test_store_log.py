@@ -77,7 +77,7 @@ def test_a_process_without_watches_decodes_no_commits_of_others(
         assert not told, "what would be kept here, and decoded, grows with their commits"
 
 
-def test_small_commits_stand_in_the_tail_and_become_a_row_now_and_then() -> None:
+def test_small_commits_are_in_the_tail_and_sometimes_become_a_row() -> None:
     with opened() as store:
         for number in range(400):
             put(store, (b"key/%04d" % number, b""))

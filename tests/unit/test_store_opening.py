@@ -185,7 +185,7 @@ def test_opening_does_not_wait_for_a_process_that_is_stopped_between_commits(
         db[b"b"] = b""
 
 
-def test_a_file_that_was_cut_off_beside_the_data_is_made_whole(tmp_path: Path) -> None:
+def test_a_truncated_file_of_labels_is_repaired(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         put(store, (b"a", b"1"))
     (tmp_path / "synced").write_bytes((tmp_path / "synced").read_bytes()[:60])
@@ -194,7 +194,7 @@ def test_a_file_that_was_cut_off_beside_the_data_is_made_whole(tmp_path: Path) -
     assert (tmp_path / "synced").stat().st_size == 4096
 
 
-def test_a_file_whose_last_but_one_commit_is_missing_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_its_last_but_one_commit_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data.mdb"
     with opened(tmp_path) as store:
         page = store.files.env.stat()["psize"]
@@ -264,7 +264,7 @@ def fill(store: Store) -> None:
         put(store, (b"%d" % number, bytes(100_000)))
 
 
-def test_a_file_grows_no_larger_than_max_size_whatever_the_map_begins_with(tmp_path: Path) -> None:
+def test_a_file_stays_within_max_size_whatever_the_first_map_size(tmp_path: Path) -> None:
     with opened(tmp_path, max_size="2000000") as store:
         with pytest.raises(StorageError, match="full at max_size"):
             fill(store)
@@ -276,7 +276,7 @@ def test_a_file_grows_no_larger_than_max_size_whatever_the_map_begins_with(tmp_p
 
 
 @pytest.mark.parametrize(("what", "outcome"), [("txn_at", 1021), ("clear", 1021), ("write", 1510)])
-def test_a_disk_that_fails_under_a_label_is_told_as_such(
+def test_a_disk_that_fails_at_a_label_is_a_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, outcome: int
 ) -> None:
     def failing(*_: Any) -> Any:
@@ -294,9 +294,7 @@ def test_a_disk_that_fails_under_a_label_is_told_as_such(
         put(store, (b"c", b""))
 
 
-def test_too_many_open_files_are_told_as_an_error_of_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_open_files_are_an_error_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none_left(*_: Any) -> int:
         raise OSError(24, "Too many open files")
 

@@ -80,7 +80,7 @@ def test_many_sets_are_passed_as_rows_and_a_few_are_not() -> None:
     assert list(rows) == [(b"%02d" % n, b"") for n in range(MANY - 1)]
 
 
-def test_rows_with_long_keys_and_the_empty_one_stand_where_sets_put_them() -> None:
+def test_rows_with_long_keys_and_the_empty_key_are_where_sets_put_them() -> None:
     lengths = [0, 1, 499, 500, 501, 511, 512, 9_999]
     for some in (lengths, lengths[1:], lengths[:3], lengths[1:4], lengths[1:5]):
         rows = {b"k" * length: b"%d" % length for length in some}
