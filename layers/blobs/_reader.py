@@ -28,7 +28,7 @@ from ..leases._lease import LeaseRef
 
 WINDOW_PIECES = 11
 WINDOW_BYTES = WINDOW_PIECES * CHUNK_BYTES
-"""What one transaction reads."""
+"""Bytes that one transaction reads."""
 
 
 class BlobReader(io.BufferedIOBase):

@@ -61,7 +61,7 @@ class SessionHandle(LeaseHandle):
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What a consumer has done in this turn before the present item, and not acked yet, or just now."""
+    """Items that a consumer finished earlier in this turn, with acks that are pending or just committed."""
 
     positions: tuple[Position, ...]
     """The items, in order. The last one that is known to be acked comes first, if there is one."""

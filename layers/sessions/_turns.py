@@ -1,4 +1,4 @@
-"""How a consumer works through a session's turn: it reads items ahead, and acks them in batches."""
+"""Turns of a consumer: it reads several items of a session ahead, and acks them in batches."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What to write about a turn."""
+    """The outcome of a turn, to be written."""
 
     pointer: Lease[Held]
     done: list[Done]
@@ -62,12 +62,12 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of a settlement."""
+    """The result of writing a settlement."""
 
     live: bool
     """Whether the lease was live. If not, nothing was written."""
     urgent: bool = False
-    """Whether an item waits that goes in front of the one in progress."""
+    """Whether a more urgent item waits than the one in progress."""
 
 
 class Turns(Generic[V]):

@@ -327,7 +327,7 @@ def test_a_client_that_asks_for_data_and_closes_its_side_at_once_is_not_waited_f
             reader.feed_data(GREETING + b"I'm agent of type number 5.\nI want to receive.\n")
             reader.feed_eof()  # it is there when the server first looks
             async with asyncio.timeout(10):
-                await Connection(server._house, reader, writer).run()
+                await Connection(server._shared, reader, writer).run()
             assert clients.recv(100) == b"Hi.\nOK.\nOK.\n"
             clients.close()
 
