@@ -301,7 +301,7 @@ def _check_size(own: MessageType, beside: tuple[bytes, ...]) -> None:
     size_bytes = sum(map(len, beside))
     if size_bytes > DEPENDENT_NAMES_BYTES:
         raise ItemTooLarge(
-            f"The key of the new {own.name!r}, and what else stands beside it, has {size_bytes:,} bytes,"
+            f"The key of the new {own.name!r} and its other dependent keys have {size_bytes:,} bytes,"
             f" over the limit of {DEPENDENT_NAMES_BYTES:,}. Use a shorter key, such as a hash of it."
         )
 
