@@ -67,6 +67,8 @@ class Behind:
     """The items, in order. The last one that is known to be acked comes first, if there is one."""
     state: Any
     """The session's new encoded state; `UNCHANGED`: none."""
+    results: tuple[bytes, ...]
+    """The encoded results of the items."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,7 +196,9 @@ def test_an_ack_of_a_consumer_that_comes_late_does_not_move_the_item_in_progress
     first: Any = run(sessions.turns.begin(db, pointer))
     done = Done(first.position, UNCHANGED)
     ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=[done], limit=1)))
-    second: Any = run(sessions.turns.item(db, pointer, ahead.rows[0], None, Behind((first.position,), UNCHANGED)))
+    second: Any = run(
+        sessions.turns.item(db, pointer, ahead.rows[0], None, Behind((first.position,), UNCHANGED, (b"",)))
+    )
     late = Settlement(pointer, [done], pack(second.position), None)
     third: Any = sessions.ack_and_next(db, second)  # it acks the first item too
     assert third.value == "3"

@@ -138,11 +138,10 @@ def test_a_cancelled_wait_keeps_no_session(db: Any, queue: Queue) -> None:
 def test_a_worker_that_waits_costs_nothing(db: Any, queue: Queue) -> None:
     sessions = Sessions(queue)
     thread, got = waiting_in_a_thread(sessions, db, timeout=0.5)
-    until_requested(sessions, db, 1)
-    before = looks(sessions)
     thread.join()
     assert got == [None]
-    assert looks(sessions) - before <= 1
+    # One look finds nothing and registers the wait, one sets the watches, and one ends it. None depends on the time.
+    assert looks(sessions) <= 3
 
 
 @pytest.mark.parametrize("timeout", [-1, "soon", float("nan")])
