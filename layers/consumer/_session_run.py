@@ -53,11 +53,11 @@ class TurnHold(Hold):
     def behind(self) -> Behind | None:
         """Return what a verb of the next item's lease has to ack first."""
         done = [*([] if self.acked is None else [self.acked]), *self.done]
-        states = [one.state for one in self.done if not isinstance(one.state, Unchanged)]
         if not done:
             return None
-        results = tuple(one.result for one in done)
-        return Behind(tuple(one.position for one in done), states[-1] if states else UNCHANGED, results)
+        return Behind(
+            tuple(one.position for one in done), tuple(one.state for one in done), tuple(one.result for one in done)
+        )
 
     def note_acked(self, last: Done) -> int:
         """Note that all items up to `last` are acked. Return how many that were.
@@ -167,7 +167,7 @@ class SessionRun(Run):
             row = ahead.popleft()
             try:
                 lease = await run_async(
-                    self._turns.item(self._db, hold.lease, row, state, hold.behind() or Behind((), UNCHANGED, ()))
+                    self._turns.item(self._db, hold.lease, row, state, hold.behind() or Behind((), (), ()))
                 )
             except (FormatError, CodecError):
                 # The next lease of this session begins with the item, and blocks the session.

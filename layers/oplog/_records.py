@@ -15,7 +15,17 @@ from typing import NamedTuple
 import msgspec
 
 from fdbqueue import FormatError, Position
-from fdbqueue.lowlevel import UNREADABLE, KeyValue, Layout, Notes, Place, Subspace, envelope_without_notes, notes_of
+from fdbqueue.lowlevel import (
+    CLAIMED,
+    UNREADABLE,
+    KeyValue,
+    Layout,
+    Notes,
+    Place,
+    Subspace,
+    envelope_without_notes,
+    notes_of,
+)
 
 FORMAT_VERSION = 1
 DIGEST_BYTES = 8
@@ -45,7 +55,7 @@ class Moved(NamedTuple):
 
     position: Position
     state: str
-    """"available", "leased", "delayed" or "dead"."""
+    """"available", "leased", "delayed", "dead" or "claimed"."""
     token: bytes
     """The token of its lease; b"" unless it is leased."""
     attempt: int
@@ -121,6 +131,8 @@ def place_of(layout: Layout, key: bytes) -> tuple[str, Position] | None:
         place: Place = getattr(layout, state)
         if place.begin <= whole < place.end:
             return state, place.position(whole)
+    if whole.startswith(layout.claims.key()):
+        return CLAIMED, layout.claimed(*layout.claim_of(whole)).position(whole)
     return None
 
 

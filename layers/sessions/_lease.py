@@ -65,10 +65,10 @@ class Behind:
 
     positions: tuple[Position, ...]
     """The items, in order. The last one that is known to be acked comes first, if there is one."""
-    state: Any
-    """The session's new encoded state; `UNCHANGED`: none."""
+    states: tuple[Any, ...]
+    """The session's new encoded state after each; `UNCHANGED`: none."""
     results: tuple[bytes, ...]
-    """The encoded results of the items."""
+    """The encoded result of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

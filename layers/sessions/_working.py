@@ -251,10 +251,12 @@ class Working(Generic[V]):
         found = yield from done
         results = dict(zip(places, behind.results, strict=True))
         yield from remove(tr, session, found, results, self._line.leases.now_us())
-        if found:
-            self.write_state(tr, session, behind.state)
+        keys = {key for key, _ in found}
+        for packed, state in zip(places, behind.states, strict=True):
+            if session.layout.available.key(packed) in keys:  # else its ack has written the state, or a later one
+                self.write_state(tr, session, state)
         turn.pointer = replace(turn.pointer, current=current, used=turn.pointer.used + len(found))
-        return turn, head.without({key for key, _ in found})
+        return turn, head.without(keys)
 
     def _lost(self, ref: SessionRef) -> LeaseLost:
         return LeaseLost(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from typing import Any
 
@@ -17,7 +18,7 @@ from fdbqueue.layers.sessions._lease import Behind
 from fdbqueue.layers.sessions._turns import Done, Settlement
 from fdbqueue.lowlevel import pack, run
 from tests.helpers.clock import Clock
-from tests.helpers.sessions import fill, keys_of
+from tests.helpers.sessions import fill, keys_of, lease_of
 
 
 @pytest.fixture
@@ -196,9 +197,8 @@ def test_an_ack_of_a_consumer_that_comes_late_does_not_move_the_item_in_progress
     first: Any = run(sessions.turns.begin(db, pointer))
     done = Done(first.position, UNCHANGED)
     ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=[done], limit=1)))
-    second: Any = run(
-        sessions.turns.item(db, pointer, ahead.rows[0], None, Behind((first.position,), UNCHANGED, (b"",)))
-    )
+    behind = Behind((first.position,), (UNCHANGED,), (b"",))
+    second: Any = run(sessions.turns.item(db, pointer, ahead.rows[0], None, behind))
     late = Settlement(pointer, [done], pack(second.position), None)
     third: Any = sessions.ack_and_next(db, second)  # it acks the first item too
     assert third.value == "3"
@@ -207,6 +207,25 @@ def test_an_ack_of_a_consumer_that_comes_late_does_not_move_the_item_in_progress
     assert sessions.info(db, "ann") is None
     assert sessions.stats(db).dequeued == 3
     assert sessions.check(db).problems == ()
+
+
+def test_a_verb_does_not_write_a_state_again_that_a_later_one_has_replaced(db: Any, sessions: Sessions) -> None:
+    fill(sessions, db, "ann:1", "ann:2", "ann:3")
+    pointer: Any = sessions.staged.lease(db)
+    first: Any = run(sessions.turns.begin(db, pointer))
+    done = [Done(first.position, b"old")]
+
+    def following() -> Any:
+        ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=done, limit=1)))
+        behind = Behind(tuple(one.position for one in done), tuple(one.state for one in done), (b"",) * len(done))
+        return run(sessions.turns.item(db, pointer, ahead.rows[0], None, behind))
+
+    second = following()
+    sessions.set_state(db, second, b"new")  # it acks the first item, and writes its state before
+    done.append(Done(second.position, UNCHANGED))
+    sessions.nack(db, following())
+    assert sessions.state(db, "ann") == b"new"
+    assert lease_of(sessions, db).value == "3"
 
 
 def test_a_state_that_can_t_be_stored_fails_the_attempt(db: Any, space: Subspace) -> None:
@@ -328,3 +347,33 @@ def test_a_lease_that_expires_under_its_handler_is_reported_lost(db: Any, space:
     assert (taken[0].value, taken[0].attempt) == ("1", 2)
     assert (report.acked, report.lost) == (0, 1)
     other.ack(db, taken[0])
+
+
+def test_states_are_right_however_handlers_end(db: Any, space: Subspace) -> None:
+    choice = random.Random(seed := random.randrange(1_000_000))
+    names, items = ["ann", "bob", "cy"], list(range(1, 31))
+    for number in range(6):
+        queue = Queue(space[number], codec="json")
+        sessions = Sessions(queue, state_codec="json", quantum=choice.choice([2, 3, 10]))
+        for name in names:
+            sessions.enqueue_many(db, items, session=name)
+
+        def handle(lease: SessionLease, sessions: Sessions = sessions) -> Any:
+            after = (lease.state or 0) + lease.value
+            how = choice.choice(["fail", "snooze", "set_state", "ack", "ack_and_next", "return", "return", "return"])
+            if how == "fail":
+                raise RuntimeError("no paper")
+            if how == "snooze":
+                raise Snooze(0.0)
+            if how == "return":
+                return NewState(after)
+            if how == "set_state":
+                sessions.set_state(db, lease, after)
+                return None
+            ack_it(db, sessions, how, lease, after)
+            return ACKED
+
+        report = Consumer(sessions, handle, concurrency=choice.choice([1, 2, 3])).drain(db)
+        assert [sessions.state(db, name) for name in names] == [sum(items)] * 3, f"seed {seed}"
+        assert (report.acked, report.lost) == (90, 0), f"seed {seed}"
+        assert sessions.check(db).problems == ()
