@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from fdbqueue import FormatError, Position, Queue
 from fdbqueue.lowlevel import (
+    DROP,
     NO_NOTES,
     Database,
     Notes,
@@ -21,6 +22,7 @@ from fdbqueue.lowlevel import (
     new_random,
     notes_of,
     pack,
+    pull,
     read_counts,
     rows,
     started,
@@ -29,6 +31,7 @@ from fdbqueue.lowlevel import (
 
 from ..leases._lease import Disposition
 from ..leases._leases import Leases
+from ..leases._taking import notes_if_readable
 from ..leases._timers import due_timers
 from ..leases._transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut, is_over
 from ._records import (
@@ -49,6 +52,8 @@ from ._session import Head, Session, SessionMoves, last_index
 from ._tracking import release, tracked
 
 Where = Literal["place", "tail"]
+MAX_DROPPED = 100
+"""Of so many dead letters of a removed session the follow-ups are dropped. It reads them."""
 MAX_KNOWN = 4_096
 """For how many sessions a process keeps what it has computed of their keys."""
 
@@ -405,8 +410,10 @@ class Line:
             following.add_conflicts_with_arrivals(tr)
 
     def _purge(self, tr: Transaction, session: Session) -> Steps[None]:
-        """Count the dead letters out that are cleared with their session."""
+        """Count the dead letters out that are cleared with their session, and drop the follow-ups of the first ones."""
         dead = session.layout.dead
+        for row in (yield from rows(tr.snapshot, dead.begin, dead.end, limit=MAX_DROPPED)):
+            pull(tr, notes_if_readable(row.value).then, DROP)
         tr.add_read_conflict_range(dead.begin, dead.end)
         counts = yield from read_counts(tr, session.layout)
         session.count_all(tr, dead=-counts.get("dead", 0), purged=counts.get("dead", 0))

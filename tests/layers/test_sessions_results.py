@@ -18,11 +18,13 @@ from fdbqueue.layers import (
     Groups,
     Leases,
     NewState,
-    PriorityQueue,
+    RelaxedQueue,
     Results,
     SessionLease,
     Sessions,
     StagedQueue,
+    Subscriptions,
+    Watchdog,
 )
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import do_all, lease_of
@@ -200,6 +202,30 @@ def test_the_follow_up_of_a_dead_letter_waits_for_the_operator(
     assert sessions.check(db).problems == ()
 
 
+def test_the_follow_up_of_a_dead_letter_is_dropped_with_its_session(
+    db: Any, sessions: Sessions, results: Results[Any]
+) -> None:
+    results.enqueue(db, "1", session="ann", then=FollowUp(sessions, "after", session="bob"))
+    sessions.nack(db, lease_of(sessions, db))
+    sessions.remove(db, "ann")
+    assert sessions.info(db, "ann") is None
+    assert sessions.lease(db) is None
+    assert sessions.info(db, "bob") is None
+    assert sessions.check(db).problems == ()
+
+
+def test_a_held_follow_up_that_expires_is_gone(
+    db: Any, sessions: Sessions, results: Results[Any], clock: Clock
+) -> None:
+    results.enqueue(db, "1", session="ann", then=FollowUp(results, "after", session="bob", ttl=10))
+    clock.now += 11
+    lease = lease_of(sessions, db)
+    sessions.ack(db, lease)
+    assert sessions.lease(db) is None
+    assert sessions.info(db, "bob") is None
+    assert sessions.check(db).problems == ()
+
+
 def test_follow_ups_cross_between_sessions_and_plain_queues(db: Any, space: Subspace, sessions: Sessions) -> None:
     mails = Leases(Queue(space["mails"], codec="str"))
     Results(sessions).enqueue(db, "1", session="ann", then=FollowUp(mails, "mail"))
@@ -269,7 +295,7 @@ def test_a_result_that_can_not_be_stored_fails_one_attempt_of_a_consumer(
     assert (outcome_of(bad), good.wait(timeout=1)) == ("dead", 1)
 
 
-@pytest.mark.parametrize("layer", [StagedQueue, PriorityQueue])
+@pytest.mark.parametrize("layer", [StagedQueue, RelaxedQueue, Subscriptions, Watchdog])
 def test_other_layers_refuse_results_of_sessions(sessions: Sessions, layer: Any) -> None:
     for given in (Results(sessions), Groups(sessions)):
         with pytest.raises(TypeError, match=r"Consumer\(sessions, handler\)"):
