@@ -14,6 +14,7 @@ from fdbqueue import BulkInterrupted, LeaseLost, Queue, SubscriptionError
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.oplog._oplog import calling
+from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
@@ -43,6 +44,8 @@ class Tools:
     """In a round with subscriptions that anybody serves."""
     smart: SmartQueue | None
     """In a round with smart checks."""
+    sessions: Sessions | None
+    """In a round with sessions."""
     history: History
     clock: ChaosClock
 

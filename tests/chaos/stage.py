@@ -21,11 +21,12 @@ from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
 from tests.chaos.faults import Odds
 from tests.chaos.history import OK, History, read_histories, told_claims, told_leases
-from tests.chaos.kinds import CREDIT, Kind, credit_of, log_of, queue_of
+from tests.chaos.kinds import CREDIT, MAX_ATTEMPTS, Kind, credit_of, log_of, queue_of
 from tests.chaos.oracle import Verdict, judge
 from tests.chaos.owners import reset
 from tests.chaos.rules import Rules
-from tests.chaos.worker import MAX_ATTEMPTS, Part, play
+from tests.chaos.sessionhands import check_of_sessions, drain_sessions
+from tests.chaos.worker import Part, play
 from tests.helpers.processes import Processes, kill_9
 
 CAST = ("producer", "loader", "consumer", "consumer", "consumer", "keeper")
@@ -127,6 +128,8 @@ class Round:
 
     def _check(self) -> list[str]:
         queue = queue_of(self.space, self.kind)
+        if self.kind is Kind.sessions:
+            return check_of_sessions(self.db, queue)
         problems = [*StagedQueue(queue).check(self.db).problems]
         if credit_of(self.kind):
             problems += Subscriptions(queue).check(self.db).problems
@@ -206,6 +209,10 @@ class Round:
         def ahead() -> float:
             return time.time() + FAR_AHEAD_S
 
+        if self.kind is Kind.sessions:
+            logged = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
+            drain_sessions(logged, queue, history, clock=ahead)
+            return
         leases = Leases(queue, max_attempts=MAX_ATTEMPTS, clock=ahead)
         staged = StagedQueue(leases, consumer="drain")
         db = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
