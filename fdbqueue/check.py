@@ -11,6 +11,7 @@ from typing import TypeVar, cast
 
 from fdbqueue.blobcheck import check_blobs
 from fdbqueue.browse import pages
+from fdbqueue.claimed import chunks_to_clear, claimed_places
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts, is_database
@@ -24,7 +25,9 @@ from fdbqueue.stats import Stats, read_level_counts, read_stats
 T = TypeVar("T")
 
 PLACES = ("available", "leased", "delayed", "dead")
-"""The states of an item, each with its own place."""
+"""The states of an item that have one place each."""
+CLAIMED = "claimed"
+"""The state of an item that a batch of a stream has. Each batch is a place of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,11 @@ def check_queue(tr: Transaction | Database, layout: Layout, *, order: OrderCheck
     order = order or OrderCheck()
     large: dict[Position, Chunked] = {}
     blobs: dict[Position, Blob] = {}
-    found = dict.fromkeys(PLACES, 0)
+    found = dict.fromkeys((*PLACES, CLAIMED), 0)
     previous = b""
     for packed, name, row in items_of_all_places(tr, layout):
         found[name] += 1
-        place: Place = getattr(layout, name)
+        place = Place(row.key[: -len(packed)])
         problem = _check_item(place, row, large, blobs)
         if problem:
             problems.append(problem)
@@ -85,13 +88,14 @@ def check_queue(tr: Transaction | Database, layout: Layout, *, order: OrderCheck
 def items_of_all_places(tr: Transaction | Database, layout: Layout) -> Iterator[tuple[bytes, str, KeyValue]]:
     """Yield the packed position, state and row of all items in the order of their positions, a page at a time."""
 
-    def items_in(name: str) -> Iterator[tuple[bytes, str, KeyValue]]:
-        place: Place = getattr(layout, name)
+    def items_in(name: str, place: Place) -> Iterator[tuple[bytes, str, KeyValue]]:
         for page in pages(tr, place.begin, place.end):
             for row in page:
                 yield place.packed(row.key), name, row
 
-    return heapq.merge(*map(items_in, PLACES), key=itemgetter(0))
+    batches = _read(tr, partial(claimed_places, layout=layout))
+    places = [(name, getattr(layout, name)) for name in PLACES] + [(CLAIMED, batch.place) for batch in batches]
+    return heapq.merge(*(items_in(name, place) for name, place in places), key=itemgetter(0))
 
 
 def _read(tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> T:
@@ -136,7 +140,8 @@ def _check_chunks(
         for position, chunked in large.items()
         if sizes.get(position, 0) != chunked.size_bytes and not unsettled
     ]
+    going = _read(tr, partial(chunks_to_clear, layout=layout))
     problems += [
-        f"Chunks of {position} belong to no item." for position in sizes.keys() - large.keys() if not unsettled
+        f"Chunks of {position} belong to no item." for position in sizes.keys() - large.keys() - going if not unsettled
     ]
     return problems

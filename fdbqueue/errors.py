@@ -185,6 +185,10 @@ class BulkInterrupted(FdbQueueError):
         self.unknown = list(unknown)
 
 
+class StreamError(FdbQueueError):
+    """A stream was refused: its checkpoint does not fit what the queue has of the stream, or its record is gone."""
+
+
 class JobError(FdbQueueError):
     """A bulk job was refused: it does not fit what its earlier attempt or run wrote, or its record is gone."""
 

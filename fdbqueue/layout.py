@@ -14,6 +14,7 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("lease", index, random)`` | the envelope of an item that is leased | `layers/leases` |
 | ``("delay", index, random)`` | the envelope of an item that waits for its time or for another item | `layers/leases` |
 | ``("dead", index, random)`` | the envelope of a dead letter | `layers/leases` |
+| ``("claim", stream, batch, index, random)`` | the envelope of an item in a stream's batch | `layers/streams` |
 | ``("timer", at_us, index, random, kind)`` | empty; the end of its lease, delay, life or outcome | `layers` |
 | ``("group", name, …)`` | a group: its record, members, counters and holds | `groups.py` |
 | ``("completion", index, random)`` | what became of the item, for its completion | `outcomes.py` |
@@ -54,6 +55,12 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("blob", id, n)`` | the n-th piece of an item's blob | `layers/blobs` |
 | ``("upload", "open", id)`` | empty; a blob is being written, and its item is not enqueued yet | `layers/blobs` |
 | ``("upload", "until", id)`` | 8 bytes, little-endian: until when nothing may sweep it, in microseconds | same |
+| ``("stream", stream)`` | how far the stream is, and who reads it | `layers/streams` |
+| ``("stream", stream, "batch", batch)`` | what a batch has, until it is acked | same |
+| ``("stream", stream, "seen")`` | 8 bytes: when its reader was last seen | same |
+| ``("claimed chunks", stream, batch, index, random)`` | empty; the item of a batch is in chunks | same |
+| ``("sink", stream)`` | the last batch of a stream into the queue, and the one that is decided | Spark's sink |
+| ``("sink", stream, query, …)`` | rows that wait for their batch's commit (`spark/staging.py`) | same |
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
 | ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
 | ``("agent", id)`` | the lease that an agent's lock has, and when it was to end (`agents/locks.py`) | agent servers |
@@ -222,6 +229,8 @@ class Layout:
         "begin",
         "blobs",
         "chunks",
+        "claimed_chunks",
+        "claims",
         "completions",
         "copies",
         "counts",
@@ -250,8 +259,10 @@ class Layout:
         "resent_key",
         "returned",
         "served_key",
+        "sinks",
         "smart",
         "space",
+        "streams",
         "subscribed",
         "subscribed_key",
         "subscriptions",
@@ -285,6 +296,9 @@ class Layout:
         self.leased = Place(self.space["lease"].key())
         self.delayed = Place(self.space["delay"].key())
         self.dead = Place(self.space["dead"].key())
+        self.claims = self.space["claim"]
+        self.claimed_chunks = self.space["claimed chunks"]
+        self.streams = self.space["stream"]
         self.timers = self.space["timer"]
         # This sorts behind the items, so that one read of the last key shows whether there is a mark.
         self.high_water_mark_key: bytes = self.space.pack((True,))
@@ -328,6 +342,7 @@ class Layout:
         self.served_key: bytes = self.space.pack(("served",))
         self.trimmed_key: bytes = self.space.pack(("trimmed",))
         self.trimming_key: bytes = self.space.pack(("trimming",))
+        self.sinks = self.space["sink"]
         self.smart = self.space["smart"]
         self.deadlines = self.space["deadline"]
         self.missed = self.space["missed"]
@@ -394,6 +409,16 @@ class Layout:
         """Return the key of the `number`-th piece, from 0, of a blob."""
         key: bytes = self.blobs.pack((blob, number))
         return key
+
+    def claimed(self, stream: str, batch: int) -> Place:
+        """Return the place of the items that a batch of a stream has."""
+        return Place(self.claims[stream][batch].key())
+
+    def claim_of(self, key: bytes) -> tuple[str, int]:
+        """Return the stream and the batch in the key of a claimed item, or of the chunks of one."""
+        space = self.claims if self.claims.contains(key) else self.claimed_chunks
+        stream, batch, *_ = space.unpack(key)
+        return stream, batch
 
     def part_of(self, space: Subspace) -> bytes:
         """Return the part of a subspace's keys between the queue's prefix and a packed position."""

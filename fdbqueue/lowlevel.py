@@ -12,7 +12,8 @@ from fdbqueue.arguments import check_borders, check_limit
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
 from fdbqueue.browse import Browser, Pace, Pages, pages
 from fdbqueue.bulk import COMMITS_IN_FLIGHT
-from fdbqueue.check import check_queue, items_of_all_places
+from fdbqueue.check import CLAIMED, check_queue, items_of_all_places
+from fdbqueue.claimed import ClaimedBatch, claimed_places
 from fdbqueue.codecs import CODEC_ERRORS, UNREADABLE, V
 from fdbqueue.engine.api import Database, Future, KeyValue, ReadTransaction, Transaction
 from fdbqueue.engine.errors import (
@@ -28,7 +29,8 @@ from fdbqueue.engine.errors import (
 )
 from fdbqueue.engine.keys import Subspace, Versionstamp, strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
-from fdbqueue.engine.steps import Steps, finished, pause, rows, run, run_async, started, wait_in_thread
+from fdbqueue.engine.set_rows import set_rows
+from fdbqueue.engine.steps import Steps, finished, pause, rows, run, run_async, started, wait_in_thread, within
 from fdbqueue.engine.transactional import attempts, is_database, only_database, only_transaction
 from fdbqueue.errors import FormatError
 from fdbqueue.exclusive import keep_out, made_exclusive
@@ -105,6 +107,7 @@ from fdbqueue.verbs import verb
 __all__ = [
     "BLOB_ID_BYTES",
     "CHUNK_BYTES",
+    "CLAIMED",
     "CODEC_ERRORS",
     "COMMITS_IN_FLIGHT",
     "COMMIT_UNKNOWN_RESULT",
@@ -133,6 +136,7 @@ __all__ = [
     "AdaptiveLimit",
     "Blob",
     "Browser",
+    "ClaimedBatch",
     "Database",
     "Envelope",
     "FDBError",
@@ -169,6 +173,7 @@ __all__ = [
     "check_queue",
     "check_values",
     "chunks_of",
+    "claimed_places",
     "clear_parts",
     "count",
     "count_levels",
@@ -220,6 +225,7 @@ __all__ = [
     "rows",
     "run",
     "run_async",
+    "set_rows",
     "settle",
     "size_of",
     "span_of",
@@ -230,5 +236,6 @@ __all__ = [
     "wants_arrivals",
     "with_blob",
     "with_notes",
+    "within",
     "write_chunks",
 ]

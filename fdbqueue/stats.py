@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows
@@ -12,7 +12,7 @@ from fdbqueue.errors import FormatError
 from fdbqueue.layout import Layout
 
 _COUNT = struct.Struct("<q")
-_KEPT = ("leased", "delayed", "dead", "enqueued", "dequeued", "expired", "purged", "deleted")
+_KEPT = ("leased", "delayed", "dead", "claimed", "enqueued", "dequeued", "expired", "purged", "deleted")
 """The stored counters. An enqueued item that is counted in none of the others is available. So a plain enqueue and a
 plain dequeue write one counter each."""
 
@@ -47,6 +47,8 @@ class Stats:
     that they follow did not end well."""
     outcomes: int
     """Outcomes of ended items that are kept for their completions."""
+    claimed: int = field(default=0, kw_only=True)
+    """Items that the open batches of streams have (`fdbqueue.layers.streams`)."""
 
 
 def count(tr: Transaction, layout: Layout, **changes: int) -> None:

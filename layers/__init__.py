@@ -16,12 +16,13 @@ The public classes are here too, so one import is enough. Their modules are load
 `blobs`            items of up to 2 GiB, written and read as files
 `groups`           wait for all items of a group; let one item follow them; cancel the rest
 `oplog`            log every change to a queue
+`streams`          numbered batches for a reader with a log of its own, such as Spark
 =================  ====================================================================================
 
 A layer keeps all its keys under the queue's own subspace. Each layer is a folder: its ``__init__`` has the recipe and
 the public names, and a name that begins with an underscore is internal. `common` has parts that several layers use.
-Imports go one way: leases <- common <- staged <- priority, groups, results, sessions, smart, subscriptions <- blobs,
-consumer.
+Imports go one way: leases <- common <- staged <- priority, groups, results, sessions, smart, streams,
+subscriptions <- blobs, consumer.
 
 The folder is at the top of the repository. ``fdbqueue/layers`` is a symbolic link to it, and `fdbqueue.layers` is its
 only import name.

@@ -13,11 +13,10 @@ from fdbqueue.agents import dialog as said
 from fdbqueue.agents.access import EVERYTHING, Rights
 from fdbqueue.agents.dialog import Dialog, End, Ended
 from fdbqueue.agents.limits import InFlight, Limits
-from fdbqueue.agents.queues import PIECE_BYTES, AgentQueue, Locked
+from fdbqueue.agents.queues import PIECE_BYTES, AgentQueue, Locked, Upload
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import leaves_in_doubt
 from fdbqueue.errors import FdbQueueError, LeaseLost
-from fdbqueue.layers.blobs import BlobWriter
 
 log = logging.getLogger("fdbqueue.agents")
 """What is logged never has a byte of a client's."""
@@ -47,7 +46,7 @@ class _Work:
     """What the connection must put in order if it ends now."""
 
     queue: AgentQueue | None = None
-    upload: BlobWriter | None = None
+    upload: Upload | None = None
     locked: Locked | None = None
     reserved: int = 0
     moved: int = 0
@@ -186,7 +185,7 @@ class Connection:
         if size > self._limits.max_size or not self._reserve(min(size, UPLOAD_BYTES)):
             self._dialog.refuse()
         else:
-            self._work.upload = self._queue.upload()
+            self._work.upload = self._queue.upload(size)
             self._dialog.accept()
 
     async def _take_part(self, data: bytes) -> None:
@@ -194,7 +193,7 @@ class Connection:
         if not work.moved:
             self._seconds_left = self._limits.data_seconds
         if work.upload is not None:
-            await work.upload.write.aio(data)
+            await work.upload.write(data)
         work.moved += len(data)
         if work.moved >= PIECE_BYTES:
             work.moved = 0
@@ -205,7 +204,7 @@ class Connection:
         if self._work.upload is None:
             raise RuntimeError("no upload")
         try:
-            await self._work.upload.commit.aio()
+            await self._work.upload.commit()
             self._release()
         except (FdbQueueError, FDBError, OSError) as error:
             if isinstance(error, FDBError) and leaves_in_doubt(error):
@@ -274,7 +273,7 @@ class Connection:
         self._dialog.accept()
 
     async def _confirm(self, id: int) -> None:
-        if await self._queue.confirm(id):
+        if await self._queue.confirm.aio(id):
             self._dialog.accept()
         else:
             self._dialog.refuse()
@@ -307,7 +306,7 @@ class Connection:
         work, self._work = self._work, _Work()
         try:
             if work.upload is not None:
-                await work.upload.abort.aio()
+                await work.upload.abort()
             if work.locked is not None and work.queue is not None:
                 await work.queue.give_back(work.locked)
         except LeaseLost:  # it is back already
@@ -318,18 +317,22 @@ class Connection:
     async def _close(self) -> None:
         """Send the last lines, and wait for the client to close: a reset would overtake the last answer."""
         self._dialog.leave()
+        transport = self._writer.transport
+        too_slow = asyncio.get_running_loop().call_later(LINGER_SECONDS, transport.abort)
         try:
-            async with asyncio.timeout(LINGER_SECONDS):
-                await self._flush()
-                if self._writer.can_write_eof():
-                    self._writer.write_eof()
-                left = LINGER_BYTES
-                while left > 0 and (data := await self._reader.read(PIECE_BYTES)):
-                    left -= len(data)
-                self._writer.close()
+            await self._flush()
+            if self._writer.can_write_eof():
+                self._writer.write_eof()
+            left = LINGER_BYTES
+            while left > 0 and (data := await self._reader.read(PIECE_BYTES)):
+                left -= len(data)
+            self._writer.close()
+            if transport.get_write_buffer_size():  # the client has closed its side, and does not read
                 await self._writer.wait_closed()
-        except (OSError, asyncio.CancelledError):  # too slow, or lost already
-            self._writer.transport.abort()
+        except (OSError, asyncio.CancelledError):  # lost already, or the server stops
+            transport.abort()
+        finally:
+            too_slow.cancel()
 
 
 def _told(error: BaseException) -> str:

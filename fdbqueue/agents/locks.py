@@ -14,6 +14,7 @@ whose leases are over. (docs/adr/0092)
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 
 from fdbqueue.agents.words import MAX_ID
 from fdbqueue.errors import FormatError, LeaseLost
@@ -53,15 +54,27 @@ class Locks:
         self._layout = leases.layout
         self._space = leases.layout.agents
 
-    def lock(self, tr: Transaction, lease: Lease[bytes]) -> Steps[int]:
-        """Give an ID to a lease that was taken in this transaction.
+    def lock(self, tr: Transaction, leases: Sequence[Lease[bytes]]) -> Steps[list[int]]:
+        """Give IDs to leases that were taken in this transaction.
 
-        *Conflicts:* with another lock that gets the same ID. *Cost:* one read and one write.
+        *Conflicts:* with another lock that gets one of these IDs. *Cost:* one read of a range; one read, in parallel,
+        and one write for each lease.
         """
-        while True:
-            id = new_id()
-            if (yield from self._lock(tr, id, lease)):
-                return id
+        ids: list[int] = []
+        while len(ids) < len(leases):
+            drawn = {new_id(): None for _ in range(len(leases) - len(ids))}
+            reads = [(id, tr.get(self._space.pack((id,)))) for id in drawn]
+            for id, read in reads:
+                # Of two locks with one ID at the same time, one fails and reads the other.
+                stored = yield read
+                if stored.present() and (yield from self._is_live(tr, _read(bytes(stored))[0])):
+                    continue
+                lease = leases[len(ids)]
+                tr.set(self._space.pack((id,)), fdb_tuple.pack((str(lease.handle), int(lease.expires_at * 1e6))))
+                ids.append(id)
+        if ids:
+            yield from self._sweep(tr, ids[0], limit=LOOK_BEHIND * len(ids))
+        return ids
 
     @verb
     def give_back(self, tr: Transaction | Database, id: int, lease: Lease[bytes]) -> Steps[None]:
@@ -85,43 +98,43 @@ class Locks:
 
         *Conflicts:* as `Leases.ack`, and with another confirm of this ID. *Cost:* two reads, five writes.
         """
+        return (yield from self.confirm_many.steps(tr, [id]))[0]
 
-        def body(tr: Transaction) -> Steps[bool]:
-            return self._confirm(tr, id)
+    @verb
+    def confirm_many(self, tr: Transaction | Database, ids: Sequence[int]) -> Steps[list[bool]]:
+        """Ack leases, each as `confirm` does, in one transaction. Of an ID that is given twice, the first counts."""
+
+        def body(tr: Transaction) -> Steps[list[bool]]:
+            return self._confirm(tr, ids)
 
         return (yield from self._leases.queue.transact(tr, body))
 
-    def _lock(self, tr: Transaction, id: int, lease: Lease[bytes]) -> Steps[bool]:
-        own = self._space.pack((id,))
+    def _sweep(self, tr: Transaction, id: int, *, limit: int) -> Steps[None]:
+        """Clear the next keys whose leases are over. By snapshot: a live lock does not conflict with this."""
         overdue_us = self._leases.now_us() - ENDED_SECONDS * 1e6
-        near = yield from rows(tr.snapshot, own, self._space.range().stop, limit=1 + LOOK_BEHIND)
-        # Of two locks with one ID at the same time, one fails and reads the other.
-        tr.add_read_conflict_key(own)
-        for row in near:
+        behind = self._space.pack((id,)) + b"\x00"
+        for row in (yield from rows(tr.snapshot, behind, self._space.range().stop, limit=limit)):
             handle, ends_us = _read(row.value)
-            if row.key == own:
-                if (yield from self._is_live(tr, handle)):
-                    return False
-            elif ends_us < overdue_us and not (yield from self._is_live(tr, handle)):
+            if ends_us < overdue_us and not (yield from self._is_live(tr, handle)):
                 tr.add_read_conflict_key(row.key)  # another lock may just get this ID
                 tr.clear(row.key)
-        tr.set(own, fdb_tuple.pack((str(lease.handle), int(lease.expires_at * 1e6))))
-        return True
 
-    def _confirm(self, tr: Transaction, id: int) -> Steps[bool]:
-        key = self._space.pack((id,))
-        stored = yield tr.get(key)
-        if not stored.present():
-            return False
-        handle, _ = _read(bytes(stored))
-        if handle is None:
-            return False
-        tr.clear(key)
+    def _confirm(self, tr: Transaction, ids: Sequence[int]) -> Steps[list[bool]]:
+        held: dict[int, LeaseHandle] = {}
+        reads = [(id, tr.get(self._space.pack((id,)))) for id in dict.fromkeys(ids)]
+        for id, read in reads:
+            stored = yield read
+            handle = _read(bytes(stored))[0] if stored.present() else None
+            if handle is not None:
+                held[id] = handle
+                tr.clear(self._space.pack((id,)))
         try:
-            yield from self._leases.ack.steps(tr, handle)
-        except LeaseLost:
-            return False
-        return True
+            yield from self._leases.ack_many.steps(tr, held.values())
+        except LeaseLost as error:
+            lost = set(error.lost)
+            held = {id: handle for id, handle in held.items() if handle.position not in lost}
+            yield from self._leases.ack_many.steps(tr, held.values())
+        return [held.pop(id, None) is not None for id in ids]
 
     def _is_live(self, tr: Transaction, handle: LeaseHandle | None) -> Steps[bool]:
         """Return whether a lease is its item's present one. By snapshot: a lease that is over stays over."""

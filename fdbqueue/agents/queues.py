@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from fdbqueue.agents.locks import Locks
 from fdbqueue.layers.blobs import Blob, Blobs, BlobWriter
@@ -16,12 +16,27 @@ from fdbqueue.lowlevel import Database, Steps, Transaction, verb
 from fdbqueue.queue import Queue
 
 PIECE_BYTES = 65_536
+SMALL_BYTES = 90_000
+"""Data of up to this size of clients that send at the same time shares a transaction."""
 BATCH_ITEMS = 64
 """How many items one transaction leases."""
 FRESH = 0.9
 """A lock with this part of its time left needs no extension when it begins."""
 Target: TypeAlias = Queue[bytes] | Leases[bytes] | QueueWithLeases[bytes]
 """What can be an agent type's queue: a queue, its leases, or a kind of queue that has leases."""
+
+
+class Upload(Protocol):
+    """Data that becomes an item by its commit."""
+
+    async def write(self, data: bytes) -> None:
+        """Append a piece."""
+
+    async def commit(self) -> None:
+        """Append the item, visibly and durably."""
+
+    async def abort(self) -> None:
+        """Remove what was written, unless it is committed."""
 
 
 class Locked(NamedTuple):
@@ -63,11 +78,15 @@ class AgentQueue:
         self._locks = Locks(self._leases)
         self._seconds = lock
         self._waiting = 0
+        self._is_plain = isinstance(target, Queue | Leases) and self._leases.queue.order is None
         self._takes: TransactionBatcher[None, Locked | None] = TransactionBatcher(self._take_all, weight=BATCH_ITEMS)
+        self._confirms: TransactionBatcher[int, bool] = TransactionBatcher(self._confirm_all, weight=BATCH_ITEMS)
 
-    def upload(self) -> BlobWriter:
-        """Return a file for the data of a new item."""
-        return self._blobs.write(self._db)
+    def upload(self, size: int) -> Upload:
+        """Begin to store data of this size."""
+        if size <= SMALL_BYTES and self._is_plain:
+            return _SmallUpload(self._db, self._staged)
+        return _LargeUpload(self._blobs.write(self._db))
 
     @verb
     def take(self) -> Steps[Locked | None]:
@@ -91,7 +110,7 @@ class AgentQueue:
         if lease is None:
             return None
         try:
-            id = yield from self._leases.queue.transact(self._db, lambda tr: self._locks.lock(tr, lease))
+            [id] = yield from self._leases.queue.transact(self._db, lambda tr: self._locks.lock(tr, [lease]))
         except GeneratorExit:  # nothing can be waited for any more: the item comes back when its lease is over
             raise
         except BaseException:
@@ -133,20 +152,51 @@ class AgentQueue:
         """
         await self._locks.give_back.aio(self._db, locked.id, locked.lease)
 
-    async def confirm(self, id: int) -> bool:
-        """Remove the item that is locked under an ID. Return False if there is none."""
-        return await self._locks.confirm.aio(self._db, id)
+    @verb
+    def confirm(self, id: int) -> Steps[bool]:
+        """Remove the item that is locked under an ID. Return False if there is none. Confirms share a transaction."""
+        return bool((yield from self._confirms.call(PendingCall(self._db, id))))
 
     def _take_all(self, db: Database, wanted: list[None]) -> Steps[list[Locked | Exception | None]]:
         """Lease an item for each call, in one transaction."""
 
         def body(tr: Transaction) -> Steps[tuple[list[Locked], bool]]:
             leases = yield from self._leases.lease_many.steps(tr, limit=len(wanted), duration=self._seconds)
-            locked = []
-            for lease in leases:
-                id = yield from self._locks.lock(tr, lease)
-                locked.append(Locked(id, lease))
-            return locked, bool(locked)
+            ids = yield from self._locks.lock(tr, leases)
+            return [Locked(id, lease) for id, lease in zip(ids, leases, strict=True)], bool(ids)
 
         locked: list[Locked] = yield from commit_if_written(self._leases.queue, db, body)
         return [*locked, *[None] * (len(wanted) - len(locked))]
+
+    def _confirm_all(self, db: Database, ids: list[int]) -> Steps[list[bool]]:
+        return self._locks.confirm_many.steps(db, ids)
+
+
+class _SmallUpload:
+    def __init__(self, db: Database, staged: StagedQueue[bytes]) -> None:
+        self._db = db
+        self._staged = staged
+        self._data = b""
+
+    async def write(self, data: bytes) -> None:
+        self._data += data
+
+    async def commit(self) -> None:
+        await self._staged.enqueue.aio(self._db, self._data)
+
+    async def abort(self) -> None:
+        self._data = b""
+
+
+class _LargeUpload:
+    def __init__(self, out: BlobWriter) -> None:
+        self._out = out
+
+    async def write(self, data: bytes) -> None:
+        await self._out.write.aio(data)
+
+    async def commit(self) -> None:
+        await self._out.commit.aio()
+
+    async def abort(self) -> None:
+        await self._out.abort.aio()

@@ -25,7 +25,7 @@ def clear(
     with opened(url) as db:
         cleared = queue_of(queue)
         held = cleared.stats(db)
-        items = held.available + held.leased + held.delayed + held.dead
+        items = held.available + held.leased + held.delayed + held.dead + held.claimed
         if not yes:
             if not is_terminal(sys.stdin):
                 raise typer.BadParameter(

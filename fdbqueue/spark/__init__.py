@@ -1,17 +1,35 @@
-"""LEVEL 3: Spark loads queues. The only place for pyspark.
+"""LEVEL 3: Spark loads queues, looks at them, and streams out of them and into them. The only place for pyspark.
 
     fdbqueue.spark.register(spark)
     df.write.format("fdbqueue").mode("append").option("url", …).option("queue", …).option("jobId", …).save()
+    spark.read.format("fdbqueue").option("url", …).option("queue", …).load()
+    spark.readStream.format("fdbqueue").option("url", …).option("queue", …).option("streamName", …).load()
+    df.writeStream.format("fdbqueue").option("url", …).option("queue", …).option("streamName", …).start()
 
     report = fdbqueue.spark.enqueue_dataframe(df, url=…, queue=…, job_id=…)
+    report = fdbqueue.spark.drain_to_table(spark, url=…, queue=…, table=…, checkpoint=…)
+    claim = fdbqueue.spark.claim(url=…, queue=…, name=…)
 
 General layout
 --------------
-Spark calls `source.py` (the DataSource). `options.py` and `schema.py` refuse bad arguments on the driver. `columns.py`
-turns Arrow batches into rows, and `dataframe.py` has `enqueue_dataframe`. The other modules know no Spark. `attempt.py`
-is one attempt at one partition. `partition.py` has the partition's marks and its owner. `job.py` begins, commits and
-reports jobs. `resubmitted.py` is for jobs that are submitted again. `record.py` and `keys.py` define the stored data.
-`digests.py`, `backlog.py`, `rows.py` and `appender.py` are the parts.
+Spark calls `source.py` (the DataSource, and the batch sink). `optionvalues.py` checks the values of all options.
+
+Bulk loads: `options.py` and `schema.py` refuse bad arguments on the driver. `columns.py` turns Arrow batches into rows,
+and `dataframe.py` has `enqueue_dataframe`. The other modules know no Spark. `attempt.py` is one attempt at one
+partition. `partition.py` has the partition's marks and its owner. `job.py` begins, commits and reports jobs.
+`resubmitted.py` is for jobs that are submitted again. `record.py` and `keys.py` define the stored data. `digests.py`,
+`backlog.py`, `rows.py`, `appender.py` and `layered.py` are the parts.
+
+Looks: `reader.py` calls `looking.py`, which knows no Spark. `readoptions.py` has the options, and `itemcolumns.py` the
+columns, of looks and of streams.
+
+Streams out of a queue: `streamreader.py` is what Spark calls. `streamsource.py` has its answers, without Spark, on top
+of `fdbqueue.layers.streams`. `operating.py` is for operators. `claims.py` and `claimreader.py` have named claims.
+`draining.py` has `drain_to_table` and `redrive`.
+
+Streams into a queue: `streamwriter.py` is what Spark calls, `staging.py` the protocol without Spark, and
+`sinkoptions.py` the options. The guides under docs say where the guarantees of looks and streams end. The rest of this
+text is about bulk loads.
 
 Guarantees: with ``exactlyOnce``, each row of the DataFrame is in the queue once when the job has succeeded. This holds
 with retried tasks, speculative copies, killed workers, a killed driver and a job that is submitted again. Each
@@ -57,24 +75,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fdbqueue.spark.claims import Claim, claim
 from fdbqueue.spark.job import forget_job, job_report, jobs
+from fdbqueue.spark.operating import Settled, forget_stream, release, settle, streams
 from fdbqueue.spark.record import JobReport
 
 if TYPE_CHECKING:
     from fdbqueue.spark.dataframe import enqueue_dataframe, register
+    from fdbqueue.spark.draining import DrainReport, drain_to_table, redrive
     from fdbqueue.spark.source import FdbQueueDataSource
 
 __all__ = [
+    "Claim",
+    "DrainReport",
     "FdbQueueDataSource",
     "JobReport",
+    "Settled",
+    "claim",
+    "drain_to_table",
     "enqueue_dataframe",
     "forget_job",
+    "forget_stream",
     "job_report",
     "jobs",
+    "redrive",
     "register",
+    "release",
+    "settle",
+    "streams",
 ]
 
-_FROM = {"FdbQueueDataSource": "source", "enqueue_dataframe": "dataframe", "register": "dataframe"}
+_FROM = {
+    "DrainReport": "draining",
+    "FdbQueueDataSource": "source",
+    "drain_to_table": "draining",
+    "enqueue_dataframe": "dataframe",
+    "redrive": "draining",
+    "register": "dataframe",
+}
 
 
 def __getattr__(name: str) -> Any:

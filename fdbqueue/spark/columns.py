@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -10,8 +11,11 @@ import pyarrow as pa
 
 from fdbqueue.codecs import codec_named
 from fdbqueue.errors import CodecError
-from fdbqueue.items import INLINE_BYTES, PLAIN, envelope
+from fdbqueue.items import INLINE_BYTES, PLAIN, Notes, envelope, with_notes
+from fdbqueue.layers.common._levels import PRIORITY
+from fdbqueue.layers.leases._times import LONGEST_SECONDS
 from fdbqueue.spark.digests import digests_of
+from fdbqueue.spark.layered import check_priority, levels_of
 from fdbqueue.spark.options import Options
 from fdbqueue.spark.rows import Rows
 
@@ -33,6 +37,7 @@ class Columns:
         self._names = names
         self._encode: Callable[[Any], bytes] = _ENCODERS.get(options.codec) or codec_named(options.codec).encode
         self._payloads = self._payload_reader()
+        self._levels = levels_of(options)
 
     def rows(self, batch: pa.RecordBatch) -> tuple[Rows, int]:
         """Return the batch's rows, and the size of their encoded values in bytes.
@@ -48,7 +53,10 @@ class Columns:
         if max(sizes, default=0) > INLINE_BYTES:
             large = [payload if len(payload) > INLINE_BYTES else None for payload in payloads]
         stored = _envelopes(payloads, headers, some_large=large is not None)
-        return Rows(stored, _digests(payloads, headers, queues), queues, large), sum(sizes)
+        digests = _digests(payloads, headers, queues)
+        if self._options.delay_column is not None or self._options.ttl_column is not None:
+            stored, digests = self._with_times(batch, stored, digests)
+        return Rows(stored, digests, queues, large), sum(sizes)
 
     def _payload_reader(self) -> Callable[[pa.RecordBatch], list[bytes]]:
         options = self._options
@@ -94,7 +102,48 @@ class Columns:
 
     def _headers(self, batch: pa.RecordBatch) -> list[Mapping[str, Any] | None] | None:
         name = self._options.headers_column
-        return None if name is None else [value or None for value in _values(batch, name)]
+        headers = None if name is None else [value or None for value in _values(batch, name)]
+        name, levels = self._options.priority_column, self._levels
+        if name is None or levels is None:
+            return headers
+        priorities = _values(batch, name)
+        for priority in set(priorities):
+            check_priority(levels, priority, name)
+        return [
+            one if priority is None else {**(one or {}), PRIORITY: priority}
+            for one, priority in zip(headers or [None] * len(priorities), priorities, strict=True)
+        ]
+
+    def _with_times(
+        self, batch: pa.RecordBatch, stored: list[bytes], digests: list[bytes]
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Return the envelopes with the times of delays and lives, and digests that include the seconds."""
+        now_us = time.time_ns() // 1_000
+        delays = self._seconds(batch, self._options.delay_column)
+        lives = self._seconds(batch, self._options.ttl_column)
+        noted = [
+            with_notes(
+                one,
+                Notes(
+                    enqueued_at_us=now_us,
+                    visible_at_us=now_us + int(delay * 1e6) if delay else 0,
+                    ttl_at_us=0 if life is None else now_us + int(life * 1e6),
+                ),
+            )
+            for one, delay, life in zip(stored, delays, lives, strict=True)
+        ]
+        return noted, digests_of(map(_pack, zip(digests, delays, lives, strict=True)))
+
+    def _seconds(self, batch: pa.RecordBatch, name: str | None) -> list[float | None]:
+        if name is None:
+            return [None] * batch.num_rows
+        values: list[float | None] = _values(batch, name)
+        for value in values:
+            if value is not None and not 0 <= value <= LONGEST_SECONDS:
+                raise CodecError(
+                    f"The column {name!r} has {value!r}, and seconds are 0 to {LONGEST_SECONDS:.0e}, or null."
+                )
+        return values
 
     def _queues(self, batch: pa.RecordBatch) -> list[str | None] | None:
         name = self._options.queue_column

@@ -55,6 +55,10 @@ def enqueue_dataframe(
     value_column: str | None = None,
     queue_column: str | None = None,
     headers_column: str | None = None,
+    priority_column: str | None = None,
+    levels: int | None = None,
+    delay_column: str | None = None,
+    ttl_column: str | None = None,
     delivery: str = EXACTLY_ONCE,
     smart: str | None = None,
     batch_rows: int | None = None,
@@ -79,6 +83,10 @@ def enqueue_dataframe(
         value_column: the column with the values; None: ``value`` for bytes and str, else all columns, as a record.
         queue_column: a column that names the queue of each row.
         headers_column: a column with the headers of each row, a map from string.
+        priority_column: a column with the priority of each row; smaller is sooner.
+        levels: how many priorities the queue has; 10 by default.
+        delay_column: a column with seconds until each row becomes available.
+        ttl_column: a column with seconds after which each row is removed.
         delivery: ``exactlyOnce``, or ``atLeastOnce``, which writes no marks and needs no `job_id`.
         smart: ``module:function`` that executors can import. It takes a queue's subspace and returns the `SmartQueue`
             that each row is compared by. It needs the codec json or msgpack.
@@ -109,6 +117,10 @@ def enqueue_dataframe(
         "valueColumn": value_column,
         "queueColumn": queue_column,
         "headersColumn": headers_column,
+        "priorityColumn": priority_column,
+        "levels": None if levels is None else str(levels),
+        "delayColumn": delay_column,
+        "ttlColumn": ttl_column,
         "delivery": delivery,
         "smart": smart,
         "batchRows": None if batch_rows is None else str(batch_rows),

@@ -10,6 +10,10 @@
 | ``codec`` | ``bytes`` (default), ``str``, ``json``, ``msgpack`` or ``tuple`` |
 | ``valueColumn`` | the column with the values; default ``value``, for the last three codecs all columns, as a record |
 | ``headersColumn`` | a column with the headers of each row, a map from string |
+| ``priorityColumn`` | a column with the priority of each row, a whole number; smaller is sooner, null is the last |
+| ``levels`` | how many priorities the queue has; default 10. A queue keeps its number |
+| ``delayColumn`` | a column with seconds until each row becomes available, from when its task read it |
+| ``ttlColumn`` | a column with seconds after which each row is removed |
 | ``jobId`` | the job's identity; required unless ``delivery`` is ``atLeastOnce`` |
 | ``delivery`` | ``exactlyOnce`` (default) or ``atLeastOnce`` |
 | ``partitions`` | how many partitions the DataFrame has; a job with more is refused, and so is a failed job that is
@@ -21,19 +25,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fdbqueue.engine import Subspace
+from fdbqueue.layers.common._levels import MAX_LEVELS
 from fdbqueue.layout import Layout
 from fdbqueue.spark.attempt import BATCH_ROWS
 from fdbqueue.spark.keys import JOBS_WITHOUT_A_QUEUE
+from fdbqueue.spark.optionvalues import CODECS, from_hex, known, layout_of, not_empty, number, one_of, url_of
 
-CODECS = ("bytes", "str", "json", "msgpack", "tuple")
 RECORD_CODECS = ("json", "msgpack", "tuple")
 EXACTLY_ONCE = "exactlyOnce"
 AT_LEAST_ONCE = "atLeastOnce"
+LEVELS = 10
 DELIVERIES = (EXACTLY_ONCE, AT_LEAST_ONCE)
 MAX_BATCH_ROWS = 6_000
 """One mark has room for this many digests."""
@@ -45,6 +49,10 @@ NAMES = (
     "codec",
     "valueColumn",
     "headersColumn",
+    "priorityColumn",
+    "levels",
+    "delayColumn",
+    "ttlColumn",
     "jobId",
     "delivery",
     "partitions",
@@ -65,6 +73,10 @@ class Options:
     value_column: str | None = None
     """The column with the values; None: all columns are one record."""
     headers_column: str | None = None
+    priority_column: str | None = None
+    levels: int = LEVELS
+    delay_column: str | None = None
+    ttl_column: str | None = None
     job_id: str | None = None
     delivery: str = EXACTLY_ONCE
     partitions: int | None = None
@@ -78,6 +90,20 @@ class Options:
         return self.delivery == EXACTLY_ONCE
 
     @property
+    def other_columns(self) -> tuple[str, ...]:
+        """The columns that are no part of the values."""
+        named = (
+            *(self.queue_column, self.headers_column),
+            *(self.priority_column, self.delay_column, self.ttl_column),
+        )
+        return tuple(name for name in named if name is not None)
+
+    @property
+    def layered(self) -> bool:
+        """Whether rows have a priority, a delay or a time to live."""
+        return not (self.priority_column is self.delay_column is self.ttl_column is None)
+
+    @property
     def names_a_queue(self) -> bool:
         """Whether there is a queue for rows that name none."""
         return self.queue is not None or self.queue_key is not None
@@ -85,8 +111,8 @@ class Options:
     def home(self) -> Layout:
         """Return the queue that has the job's records."""
         if self.queue_key is not None:
-            return Layout(Subspace(rawPrefix=self.queue_key))
-        return Layout(JOBS_WITHOUT_A_QUEUE if self.queue is None else self.queue)
+            return layout_of(self.queue_key)
+        return layout_of(JOBS_WITHOUT_A_QUEUE if self.queue is None else self.queue)
 
 
 def parse(given: Mapping[str, str]) -> Options:
@@ -95,29 +121,35 @@ def parse(given: Mapping[str, str]) -> Options:
     Raises:
         ValueError: an option is unknown, missing or not valid; the message says what to do.
     """
-    known = {name.lower(): name for name in NAMES}
-    values = {}
-    for name, value in given.items():
-        if name.lower() not in known:
-            raise ValueError(f"There is no option {name!r}. The fdbqueue sink has {', '.join(NAMES)}.")
-        values[known[name.lower()]] = value
-    codec = _one_of("codec", values.get("codec", "bytes"), CODECS)
+    values = known(given, NAMES, "The fdbqueue sink")
+    codec = one_of("codec", values.get("codec", "bytes"), CODECS)
     options = Options(
-        url=_url(values.get("url")),
-        queue=_not_empty("queue", values.get("queue")),
-        queue_key=_hex(values.get("queueKey")),
-        queue_column=_not_empty("queueColumn", values.get("queueColumn")),
+        url=url_of(values.get("url")),
+        queue=not_empty("queue", values.get("queue")),
+        queue_key=from_hex("queueKey", values.get("queueKey")),
+        queue_column=not_empty("queueColumn", values.get("queueColumn")),
         codec=codec,
-        value_column=_not_empty("valueColumn", values.get("valueColumn")) or _default_value_column(codec),
-        headers_column=_not_empty("headersColumn", values.get("headersColumn")),
-        job_id=_not_empty("jobId", values.get("jobId")),
-        delivery=_one_of("delivery", values.get("delivery", EXACTLY_ONCE), DELIVERIES),
-        partitions=_number("partitions", values.get("partitions")),
+        value_column=not_empty("valueColumn", values.get("valueColumn")) or _default_value_column(codec),
+        headers_column=not_empty("headersColumn", values.get("headersColumn")),
+        priority_column=not_empty("priorityColumn", values.get("priorityColumn")),
+        levels=number("levels", values.get("levels"), MAX_LEVELS) or LEVELS,
+        delay_column=not_empty("delayColumn", values.get("delayColumn")),
+        ttl_column=not_empty("ttlColumn", values.get("ttlColumn")),
+        job_id=not_empty("jobId", values.get("jobId")),
+        delivery=one_of("delivery", values.get("delivery", EXACTLY_ONCE), DELIVERIES),
+        partitions=number("partitions", values.get("partitions")),
         smart=_smart(values.get("smart"), codec),
-        batch_rows=_number("batchRows", values.get("batchRows"), MAX_BATCH_ROWS) or BATCH_ROWS,
+        batch_rows=number("batchRows", values.get("batchRows"), MAX_BATCH_ROWS) or BATCH_ROWS,
     )
     if options.queue is not None and options.queue_key is not None:
         raise ValueError("Give one of the options queue and queueKey, not both.")
+    if options.smart is not None and options.layered:
+        raise ValueError(
+            "The option smart can't be combined with priorityColumn, delayColumn and ttlColumn: the smart queue's own"
+            " function decides about its messages. Put the values into the messages."
+        )
+    if "levels" in values and options.priority_column is None:
+        raise ValueError("The option levels needs the option priorityColumn.")
     if not options.names_a_queue and options.queue_column is None:
         raise ValueError("The option queue is missing: the queue's name. (Or queueColumn: a column that names it.)")
     if options.exactly_once and options.job_id is None:
@@ -137,29 +169,6 @@ def refuse_overwrite() -> None:
     )
 
 
-def _url(given: str | None) -> str:
-    url = given or os.environ.get("FDBQUEUE_URL")
-    if not url:
-        raise ValueError(
-            "The option url is missing, and FDBQUEUE_URL is not set. Give file:PATH or fdb:[CLUSTER_FILE]."
-        )
-    scheme, _, rest = url.partition(":")
-    if scheme == "memory":
-        raise ValueError(
-            "memory: is private to one process, and every task of Spark is another. Use file:PATH on one machine, or"
-            " fdb:[CLUSTER_FILE]."
-        )
-    if rest.startswith("//"):
-        return url  # absolute, or refused at the opening
-    if scheme == "file":
-        # Executors have other working folders than the driver.
-        path, mark, query = rest.partition("?")
-        return f"file:{os.path.abspath(path)}{mark}{query}" if path else url
-    if scheme == "fdb" and rest:
-        return f"fdb:{os.path.abspath(rest)}"
-    return url
-
-
 def _default_value_column(codec: str) -> str | None:
     return None if codec in RECORD_CODECS else "value"
 
@@ -169,35 +178,4 @@ def _smart(value: str | None, codec: str) -> str | None:
         raise ValueError(
             "The option smart needs codec=json or codec=msgpack, as the smart queue's messages are stored."
         )
-    return _not_empty("smart", value)
-
-
-def _not_empty(name: str, value: str | None) -> str | None:
-    if value is not None and not value:
-        raise ValueError(f"The option {name} is empty.")
-    return value
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    for one in allowed:
-        if value.lower() == one.lower():
-            return one
-    raise ValueError(f"The option {name} is one of {', '.join(allowed)}, not {value!r}.")
-
-
-def _number(name: str, value: str | None, most: int | None = None) -> int | None:
-    if value is None:
-        return None
-    if not value.isdecimal() or int(value) < 1 or (most is not None and int(value) > most):
-        upper = "" if most is None else f" to {most:,}"
-        raise ValueError(f"The option {name} is a whole number from 1{upper}, not {value!r}.")
-    return int(value)
-
-
-def _hex(value: str | None) -> bytes | None:
-    if value is None:
-        return None
-    try:
-        return bytes.fromhex(value)
-    except ValueError as error:
-        raise ValueError(f"The option queueKey is the prefix of a subspace in hex, not {value!r}.") from error
+    return not_empty("smart", value)

@@ -31,6 +31,11 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """The columns that are read, each with its Spark type."""
     smart: str | None = None
     """Names the function that makes the rows' smart queues. Records of earlier versions do not have it."""
+    # Records of earlier versions do not have these either.
+    priority_column: str | None = None
+    levels: int | None = None
+    delay_column: str | None = None
+    ttl_column: str | None = None
 
     def expect(self, job_id: str, other: Header) -> None:
         """Refuse a submission of the job as `other`, if the headers differ.

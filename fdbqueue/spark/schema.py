@@ -7,7 +7,8 @@ from pyspark.sql import types as t
 from fdbqueue.spark.options import Options
 from fdbqueue.spark.record import Header
 
-_NUMBERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.FloatType, t.DoubleType)
+_INTEGERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
+_NUMBERS = (*_INTEGERS, t.FloatType, t.DoubleType)
 _IN_TUPLES = (t.NullType, t.BooleanType, t.StringType, t.BinaryType, *_NUMBERS)
 _IN_RECORDS = (*_IN_TUPLES, t.DecimalType, t.DateType, t.TimestampType, t.TimestampNTZType, t.DayTimeIntervalType)
 _MAP_KEYS = (t.StringType, t.ByteType, t.ShortType, t.IntegerType, t.LongType)
@@ -30,6 +31,15 @@ def header_of(options: Options, schema: t.StructType) -> Header:
     if options.headers_column is not None:
         others.append(_field(schema, "headersColumn", options.headers_column))
         _check_headers(others[-1])
+    if options.priority_column is not None:
+        others.append(_field(schema, "priorityColumn", options.priority_column))
+        if not isinstance(others[-1].dataType, _INTEGERS):
+            raise _wrong(others[-1], "which has priorities, must be a whole number")
+    for option, name in ("delayColumn", options.delay_column), ("ttlColumn", options.ttl_column):
+        if name is not None:
+            others.append(_field(schema, option, name))
+            if not isinstance(others[-1].dataType, _NUMBERS):
+                raise _wrong(others[-1], "which has seconds, must be a number")
     names = [field.name for field in columns]
     if len(set(names)) < len(names):
         raise ValueError(f"Two columns have the same name: {', '.join(names)}.")
@@ -51,6 +61,10 @@ def header_of(options: Options, schema: t.StructType) -> Header:
         headers_column=options.headers_column,
         columns=tuple((field.name, field.dataType.simpleString()) for field in [*columns, *others]),
         smart=options.smart,
+        priority_column=options.priority_column,
+        levels=None if options.priority_column is None else options.levels,
+        delay_column=options.delay_column,
+        ttl_column=options.ttl_column,
     )
 
 
@@ -58,7 +72,7 @@ def value_columns(options: Options, schema: t.StructType) -> list[t.StructField]
     """Return the columns that make up the values."""
     if options.value_column is not None:
         return [_field(schema, "valueColumn", options.value_column)]
-    return [field for field in schema.fields if field.name not in (options.queue_column, options.headers_column)]
+    return [field for field in schema.fields if field.name not in options.other_columns]
 
 
 def _field(schema: t.StructType, option: str, name: str) -> t.StructField:

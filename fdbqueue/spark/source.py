@@ -1,8 +1,8 @@
-"""The Python DataSource ``fdbqueue``: a batch sink that Spark finds by its name.
+"""The Python DataSource ``fdbqueue``, which Spark finds by its name: batches and streams into and out of queues.
 
-`writer` runs once on the driver's side, before any task. `write` runs in an executor's process, once per attempt at a
-partition. `commit` runs on the driver's side again, in another process than `writer`. The objects passed between them
-are pickled.
+This module has the batch sink. `writer` runs once on the driver's side, before any task. `write` runs in an executor's
+process, once per attempt at a partition. `commit` runs on the driver's side again, in another process than `writer`.
+The objects passed between them are pickled.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 import fdbqueue
@@ -25,41 +30,83 @@ from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
 from fdbqueue.spark import checked
-from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.attempt import COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED, Attempt, PartitionReport
+from fdbqueue.spark.claimreader import FdbQueueClaimReader
 from fdbqueue.spark.columns import Columns
+from fdbqueue.spark.itemcolumns import check_schema, look_schema, stream_schema
 from fdbqueue.spark.job import Begun, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
 from fdbqueue.spark.keys import JobKeys
+from fdbqueue.spark.layered import appender_of, rows_at_once
 from fdbqueue.spark.options import Options, parse, refuse_overwrite
 from fdbqueue.spark.partition import Log, NoLog, PartitionLog
+from fdbqueue.spark.reader import FdbQueueReader
+from fdbqueue.spark.readoptions import is_claim, is_stream, parse_claim, parse_look, parse_stream
 from fdbqueue.spark.record import Header
 from fdbqueue.spark.resubmitted import Counter, Holder, drop, release
 from fdbqueue.spark.schema import header_of, value_columns
+from fdbqueue.spark.sinkoptions import parse_sink
+from fdbqueue.spark.streamwriter import FdbQueueStreamWriter
 
 NAME = "fdbqueue"
 
 
 class FdbQueueDataSource(DataSource):
-    """``df.write.format("fdbqueue").mode("append").option(…).save()``; the options are in `options.py`."""
+    """The format ``fdbqueue``. The options are in `options.py`, `readoptions.py` and `sinkoptions.py`."""
 
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
         return NAME
 
-    def schema(self) -> NoReturn:
-        """Refuse a read. A write takes the DataFrame's own schema."""
-        raise NotImplementedError(
-            "The format fdbqueue can't read a queue: a failed task could not give back the items that it took. Consume"
-            " the queue with fdbqueue.layers.Consumer, or read it with Queue.browse."
-        )
+    def schema(self) -> StructType:
+        """Return the columns of a look, or of a stream if there is a ``streamName``."""
+        if is_stream(self.options) or is_claim(self.options):
+            options = parse_stream(self.options) if is_stream(self.options) else parse_claim(self.options)
+            return stream_schema(options, headers=options.headers)
+        return look_schema(parse_look(self.options))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse a stream: each of its batches needs its own job id, and one option can't give that."""
-        raise NotImplementedError(
-            "The format fdbqueue does not write streams. Use writeStream.foreachBatch, and enqueue each batch there as"
-            " a job of its own, with the number of the batch in its job id."
-        )
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a look at the queue, which takes no items, or the reader of a named claim.
+
+        Raises:
+            ValueError: an option or the schema is not valid.
+        """
+        if is_claim(self.options):
+            claim = parse_claim(self.options)
+            check_schema(schema, stream_schema(claim, headers=True))
+            return FdbQueueClaimReader(claim, schema)
+        options = parse_look(self.options)
+        check_schema(schema, look_schema(options))
+        return FdbQueueReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return a stream that takes items out of the queue.
+
+        Raises:
+            ValueError: an option or the schema is not valid. NotImplementedError: PySpark is older than 4.2.
+        """
+        options = parse_stream(self.options)
+        check_schema(schema, stream_schema(options, headers=True))
+        try:
+            from fdbqueue.spark.streamreader import FdbQueueStreamReader
+        except ModuleNotFoundError as error:
+            raise NotImplementedError("A stream out of a queue needs PySpark 4.2 or newer.") from error
+        return FdbQueueStreamReader(options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> FdbQueueStreamWriter:
+        """Return a sink of a stream. Spark calls this twice for each batch.
+
+        Raises:
+            ValueError: an option, the schema or the output mode is not valid.
+        """
+        if overwrite:
+            raise ValueError(
+                "A queue is appended to: complete mode would enqueue the whole result again with each batch. Use append"
+                " or update mode; in update mode each changed row is a new item."
+            )
+        options = parse_sink(self.options)
+        header_of(options.rows, schema)
+        return FdbQueueStreamWriter(options, [field.name for field in value_columns(options.rows, schema)])
 
     def writer(self, schema: StructType, overwrite: bool) -> FdbQueueWriter:
         """Check everything that can be checked before the first task, and begin the job.
@@ -95,7 +142,7 @@ class FdbQueueWriter(DataSourceArrowWriter):
         self._submission = os.urandom(16)
         self._begun: Begun | None = None
         if options.smart is not None:
-            checked.CheckedAppender(options.home(), options.smart)  # raises if it is missing, before the job begins
+            appender_of(options)  # raises if the function is missing, before the job begins
         with fdbqueue.open(options.url) as db:
             if options.exactly_once:
                 self._begun = begin_job(db, self._keys(), header)
@@ -156,24 +203,14 @@ class FdbQueueWriter(DataSourceArrowWriter):
         if self._begun is not None:
             log = PartitionLog(db, self._keys(), partition, self._begun.stored)
         options = self._options
-        if options.smart is None:
-            appender = Appender(options.home())
-            return Attempt(
-                db,
-                log,
-                appender,
-                partition=partition,
-                batch_rows=options.batch_rows,
-                in_flight=COMMITS_IN_FLIGHT_EMBEDDED if options.url.startswith("file:") else COMMITS_IN_FLIGHT,
-                at=self.at,
-            )
+        in_flight = COMMITS_IN_FLIGHT_EMBEDDED if options.url.startswith("file:") else COMMITS_IN_FLIGHT
         return Attempt(
             db,
             log,
-            checked.CheckedAppender(options.home(), options.smart),
+            appender_of(options),
             partition=partition,
-            batch_rows=min(options.batch_rows, checked.BATCH_ROWS),
-            in_flight=checked.COMMITS_IN_FLIGHT,
+            batch_rows=rows_at_once(options),
+            in_flight=in_flight if options.smart is None else checked.COMMITS_IN_FLIGHT,
             at=self.at,
         )
 

@@ -52,13 +52,15 @@ class TurnHold(Hold):
     def behind(self) -> Behind | None:
         """Return what a verb of the next item's lease has to ack first."""
         done = [*([] if self.acked is None else [self.acked]), *self.done]
-        states = [one.state for one in self.done if not isinstance(one.state, Unchanged)]
-        return Behind(tuple(one.position for one in done), states[-1] if states else UNCHANGED) if done else None
+        return Behind(tuple(one.position for one in done), tuple(one.state for one in done)) if done else None
 
     def note_acked(self, last: Done) -> int:
-        """Note that all items up to `last` are acked. Return how many that were."""
+        """Note that all items up to `last` are acked. Return how many that were.
+
+        A verb of a later item may have acked it already. Then this says nothing about the items that are left.
+        """
         count = 0
-        while self.done and self.acked is not last:
+        while last in self.done:
             self.acked = self.done.pop(0)
             count += 1
         self.room.set()
@@ -160,7 +162,7 @@ class SessionRun(Run):
             row = ahead.popleft()
             try:
                 lease = await run_async(
-                    self._turns.item(self._db, hold.lease, row, state, hold.behind() or Behind((), UNCHANGED))
+                    self._turns.item(self._db, hold.lease, row, state, hold.behind() or Behind((), ()))
                 )
             except (FormatError, CodecError):
                 # The next lease of this session begins with the item, and blocks the session.

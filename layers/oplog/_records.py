@@ -16,6 +16,7 @@ import msgspec
 
 from fdbqueue import FormatError, Position
 from fdbqueue.lowlevel import (
+    CLAIMED,
     UNREADABLE,
     KeyValue,
     Layout,
@@ -59,7 +60,7 @@ class Moved(NamedTuple):
 
     position: Position
     state: str
-    """"available", "leased", "delayed" or "dead"."""
+    """"available", "leased", "delayed", "dead" or "claimed"."""
     token: bytes
     """The token of its lease; b"" unless it is leased."""
     attempt: int
@@ -135,6 +136,8 @@ def place_of(layout: Layout, key: bytes) -> tuple[str, Position] | None:
         place: Place = getattr(layout, state)
         if place.begin <= whole < place.end:
             return state, place.position(whole)
+    if whole.startswith(layout.claims.key()):
+        return CLAIMED, layout.claimed(*layout.claim_of(whole)).position(whole)
     return None
 
 

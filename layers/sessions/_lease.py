@@ -65,8 +65,8 @@ class Behind:
 
     positions: tuple[Position, ...]
     """The items, in order. The last one that is known to be acked comes first, if there is one."""
-    state: Any
-    """The session's new encoded state; `UNCHANGED`: none."""
+    states: tuple[Any, ...]
+    """The session's new encoded state after each; `UNCHANGED`: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

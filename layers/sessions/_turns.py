@@ -163,7 +163,8 @@ class Turns(Generic[V]):
         if one.leaving is not None:
             now_us = self._line.leases.now_us()
             yield from self._line.pass_on(tr, moves, turn, left, now_us=now_us, used=used, to=one.leaving)
-        elif one.current:
+        elif one.current and found:
+            # If nothing was found, a verb of a later item has acked these, and noted that item.
             self._line.note(tr, turn, replace(turn.pointer, current=one.current, used=used))
         current = session.layout.available.key(one.current)
         return Settled(live=True, urgent=bool(one.current and left.rows and left.rows[0].key < current))

@@ -238,10 +238,12 @@ class Working(Generic[V]):
             raise self._lost(ref)
         found = yield from done
         remove(tr, session, found)
-        if found:
-            self.write_state(tr, session, behind.state)
+        keys = {key for key, _ in found}
+        for packed, state in zip(places, behind.states, strict=True):
+            if session.layout.available.key(packed) in keys:  # else its ack has written the state, or a later one
+                self.write_state(tr, session, state)
         turn.pointer = replace(turn.pointer, current=current, used=turn.pointer.used + len(found))
-        return turn, head.without({key for key, _ in found})
+        return turn, head.without(keys)
 
     def _lost(self, ref: SessionRef) -> LeaseLost:
         return LeaseLost(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fdbqueue import CheckFailed, CheckReport, FormatError
 from fdbqueue.lowlevel import (
+    CLAIMED,
     Database,
     KeyValue,
     Layout,
@@ -91,7 +92,7 @@ def _problems(tr: Transaction | Database, layout: Layout, index: SmartIndex, mes
     wanted: set[bytes] = set()
     allowed: set[bytes] = set()
     for packed, state, row in items_of_all_places(tr, layout):
-        if state == "dead":
+        if state in ("dead", CLAIMED):
             continue
         try:
             beside = set(layout.dependent_keys(notes_of(row.value).beside, packed))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fdbqueue import FormatError
 from fdbqueue.lowlevel import (
+    CLAIMED,
     CODEC_ERRORS,
     Database,
     Layout,
@@ -54,7 +55,7 @@ def other_dependent_keys(layout: Layout) -> tuple[tuple[str, Subspace], ...]:
 def _problems(tr: Transaction | Database, layout: Layout) -> list[str]:
     named: set[bytes] = set()
     for packed, state, row in items_of_all_places(tr, layout):
-        if state == "dead":
+        if state in ("dead", CLAIMED):
             continue
         try:
             named.update(layout.dependent_keys(notes_of(row.value).beside, packed))

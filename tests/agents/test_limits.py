@@ -63,7 +63,8 @@ def test_data_that_trickles_is_cut_off_and_leaves_nothing_behind(db: Any, space:
     assert leases_of(space).stats(db).available == 0
 
 
-def test_a_client_that_never_reads_gives_its_data_back(db: Any, space: Subspace) -> None:
+@pytest.mark.parametrize("half_closes", [False, True])
+def test_a_client_that_never_reads_gives_its_data_back(db: Any, space: Subspace, half_closes: bool) -> None:
     leases = leases_of(space)
     leases.enqueue(db, b"x" * 7_000_000)
 
@@ -75,8 +76,12 @@ def test_a_client_that_never_reads_gives_its_data_back(db: Any, space: Subspace)
             deaf.setblocking(False)
             await asyncio.get_running_loop().sock_connect(deaf, (host, int(port)))
             await asyncio.get_running_loop().sock_sendall(deaf, receiving(5))
+            if half_closes:
+                deaf.shutdown(socket.SHUT_WR)
             await until(lambda: leases.stats(db).leased == 1)
+            (connection,) = server._connections.values()
             await left_alone(server)
+            assert connection._writer.transport.get_write_buffer_size() == 0  # no socket is kept for it
             deaf.close()
 
     asyncio.run(body())

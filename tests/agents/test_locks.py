@@ -43,7 +43,7 @@ def leased(leases: Leases[bytes], db: Any) -> Lease[bytes]:
 
 
 def locked(leases: Leases[bytes], db: Any, lease: Lease[bytes]) -> int:
-    return run(leases.queue.transact(db, lambda tr: Locks(leases).lock(tr, lease)))
+    return run(leases.queue.transact(db, lambda tr: Locks(leases).lock(tr, [lease])))[0]
 
 
 def of_two_one_fails(first: Any, second: Any) -> None:
@@ -59,8 +59,8 @@ def test_of_two_locks_with_one_id_at_the_same_time_one_takes_another(
     next_ids += [7, 7, 7, 8]
     one, other = leased(leases, db), leased(leases, db)
     first, second = db.create_transaction(), db.create_transaction()
-    assert run(Locks(leases).lock(first, one)) == 7
-    assert run(Locks(leases).lock(second, other)) == 7
+    assert run(Locks(leases).lock(first, [one])) == [7]
+    assert run(Locks(leases).lock(second, [other])) == [7]
 
     of_two_one_fails(first, second)
 
@@ -74,7 +74,7 @@ def test_two_leases_of_one_transaction_get_two_ids(db: Any, leases: Leases[bytes
     leases.enqueue_many(db, [b"one", b"other"])
     tr = db.create_transaction()
 
-    assert [run(Locks(leases).lock(tr, lease)) for lease in leases.lease_many(tr)] == [7, 8]
+    assert run(Locks(leases).lock(tr, leases.lease_many(tr))) == [7, 8]
     tr.commit().wait()
 
     assert [item.value for item in leases.browse(db, state="leased")] == [b"one", b"other"]
@@ -92,6 +92,21 @@ def test_of_two_confirms_at_the_same_time_one_removes_the_item(db: Any, leases: 
 
     assert not Locks(leases).confirm(db, id)
     assert leases.stats(db).dequeued == 1
+
+
+def test_of_ids_confirmed_together_those_whose_locks_are_lost_are_refused(
+    db: Any, leases: Leases[bytes], clock: Clock
+) -> None:
+    lost = locked(leases, db, leased(leases, db))
+    clock.now += 31
+    leases.reclaim(db)
+    leases.lease(db)
+    good = locked(leases, db, leased(leases, db))
+
+    assert Locks(leases).confirm_many(db, [lost, good, good, 0]) == [False, True, False, False]
+
+    assert leases.stats(db).dequeued == 1
+    assert leases.stats(db).leased == 1
 
 
 def test_of_a_confirm_and_an_end_of_the_lock_at_the_same_time_one_happens(
@@ -119,8 +134,8 @@ def test_a_key_that_is_cleared_because_its_lock_is_over_is_not_that_of_a_new_loc
     one, other = leased(leases, db), leases.lease(db)
     assert other is not None
     first, second = db.create_transaction(), db.create_transaction()
-    assert run(Locks(leases).lock(first, one)) == 7
-    assert run(Locks(leases).lock(second, other)) == 5  # it clears 7, as it was
+    assert run(Locks(leases).lock(first, [one])) == [7]
+    assert run(Locks(leases).lock(second, [other])) == [5]  # it clears 7, as it was
 
     of_two_one_fails(first, second)
 

@@ -386,6 +386,22 @@ def test_two_servers_on_one_database_give_each_item_to_one_agent(db: Any, space:
     assert leases_of(space).stats(db).dequeued == 40
 
 
+def test_confirms_at_the_same_time_each_get_their_own_answer(db: Any, space: Subspace) -> None:
+    async def body() -> None:
+        async with serving(db, space) as server:
+            for _ in range(10):
+                await said_by(server, sending(5, b"data"))
+            ids = [id for _, id in await asyncio.gather(*(received_at(server) for _ in range(10)))]
+            unknown = [id + 1 if id + 1 not in ids else 0 for id in ids]
+            asked = [*ids, *unknown, *ids[:3]]
+            answers = await asyncio.gather(*(said_by(server, confirming(5, id)) for id in asked))
+            assert answers[10:20] == [REFUSED] * 10
+            assert answers[:10].count(CONFIRMED) + answers[20:].count(CONFIRMED) == 10
+
+    asyncio.run(body())
+    assert leases_of(space).stats(db).dequeued == 10
+
+
 def test_an_item_that_can_not_be_read_gets_bye_and_stays(db: Any, space: Subspace) -> None:
     leases = leases_of(space)
     position = leases.enqueue(db, b"data")

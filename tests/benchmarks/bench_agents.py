@@ -2,8 +2,8 @@
 
 One dialog is one connection, on both sides, as the protocol of agents has it. Both servers wait for the disk at each
 write (beanstalkd ``-f 0``). The clients are the same threads with plain sockets. They say all lines of a dialog at
-once, and read until the server closes. beanstalkd makes an item available again when the connection that reserved it
-closes, so each client has a tube of its own there, and an agent type of its own here.
+once, and read until the server closes. All agents have one type, and share its queue. beanstalkd makes an item
+available again when the connection that reserved it closes, so each of its clients has a tube of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from tests.benchmarks.harness import SIZE, Contestant, Sample, compare, heading, in_threads, say
 from tests.helpers.agents import confirming, receiving, sending
 
+TYPE = 5
 DATA = b"x" * 100
 LARGE = b"x" * 65_536
 TRIPLES = {"quick": 20, "full": 1_000}.get(SIZE, 300)
@@ -67,10 +68,10 @@ def dialog(port: int, script: bytes) -> bytes:
 
 def with_agents(port: int, number: int, data: bytes) -> None:
     """Send, receive and confirm."""
-    expect(dialog(port, sending(number, data)), b"OK.\nBye.\n")
-    answers = expect(dialog(port, receiving(number)), b"Data is locked.\nBye.\n")
+    expect(dialog(port, sending(TYPE, data)), b"OK.\nBye.\n")
+    answers = expect(dialog(port, receiving(TYPE)), b"Data is locked.\nBye.\n")
     id = int(answers.split(b"Data ID is ", 1)[1].split(b".", 1)[0])
-    expect(dialog(port, confirming(number, id)), b"OK.\nBye.\n")
+    expect(dialog(port, confirming(TYPE, id)), b"OK.\nBye.\n")
 
 
 def with_beanstalkd(port: int, number: int, data: bytes) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import Queue
+from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import ACKED, Consumer, NewState, SessionLease, Sessions, Snooze, constant
+from fdbqueue.layers import ACKED, UNCHANGED, Consumer, Lease, NewState, SessionLease, Sessions, Snooze, constant
+from fdbqueue.layers.consumer._session_run import TurnHold
+from fdbqueue.layers.sessions._lease import Behind
+from fdbqueue.layers.sessions._turns import Done, Settlement
+from fdbqueue.lowlevel import pack, run
 from tests.helpers.clock import Clock
-from tests.helpers.sessions import fill, keys_of
+from tests.helpers.sessions import fill, keys_of, lease_of
 
 
 @pytest.fixture
@@ -171,6 +176,57 @@ def test_a_handler_may_write_the_state_or_ack_by_itself(db: Any, space: Subspace
     assert sessions.check(db).problems == ()
 
 
+def test_a_late_answer_of_an_ack_counts_no_item_that_it_does_not_name() -> None:
+    lease: Any = Lease(Position(1, b""), None, {}, b"", 0.0, 1, "")
+    first, second, third = (Done(Position(n, b"", rank=1), UNCHANGED) for n in (1, 2, 3))
+    hold = TurnHold(lease, done=[first, second])
+    assert hold.note_acked(second) == 2, "a handler has acked both itself"
+    hold.done.append(third)
+    assert hold.note_acked(first) == 0, "the answer of an earlier ack comes late"
+    assert hold.done == [third]
+    behind = hold.behind()
+    assert behind is not None
+    assert behind.positions == (second.position, third.position)
+
+
+def test_an_ack_of_a_consumer_that_comes_late_does_not_move_the_item_in_progress_back(
+    db: Any, sessions: Sessions
+) -> None:
+    fill(sessions, db, "ann:1", "ann:2", "ann:3")
+    pointer: Any = sessions.staged.lease(db)
+    first: Any = run(sessions.turns.begin(db, pointer))
+    done = Done(first.position, UNCHANGED)
+    ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=[done], limit=1)))
+    second: Any = run(sessions.turns.item(db, pointer, ahead.rows[0], None, Behind((first.position,), (UNCHANGED,))))
+    late = Settlement(pointer, [done], pack(second.position), None)
+    third: Any = sessions.ack_and_next(db, second)  # it acks the first item too
+    assert third.value == "3"
+    run(sessions.queue.transact(db, lambda tr: sessions.turns.settle(tr, [late])))
+    sessions.ack(db, third)
+    assert sessions.info(db, "ann") is None
+    assert sessions.stats(db).dequeued == 3
+    assert sessions.check(db).problems == ()
+
+
+def test_a_verb_does_not_write_a_state_again_that_a_later_one_has_replaced(db: Any, sessions: Sessions) -> None:
+    fill(sessions, db, "ann:1", "ann:2", "ann:3")
+    pointer: Any = sessions.staged.lease(db)
+    first: Any = run(sessions.turns.begin(db, pointer))
+    done = [Done(first.position, b"old")]
+
+    def following() -> Any:
+        ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=done, limit=1)))
+        behind = Behind(tuple(one.position for one in done), tuple(one.state for one in done))
+        return run(sessions.turns.item(db, pointer, ahead.rows[0], None, behind))
+
+    second = following()
+    sessions.set_state(db, second, b"new")  # it acks the first item, and writes its state before
+    done.append(Done(second.position, UNCHANGED))
+    sessions.nack(db, following())
+    assert sessions.state(db, "ann") == b"new"
+    assert lease_of(sessions, db).value == "3"
+
+
 def test_a_state_that_can_t_be_stored_fails_the_attempt(db: Any, space: Subspace) -> None:
     sessions = Sessions(Queue(space, codec="str"), max_attempts=1)
     fill(sessions, db, "ann:1", "ann:2")
@@ -290,3 +346,33 @@ def test_a_lease_that_expires_under_its_handler_is_reported_lost(db: Any, space:
     assert (taken[0].value, taken[0].attempt) == ("1", 2)
     assert (report.acked, report.lost) == (0, 1)
     other.ack(db, taken[0])
+
+
+def test_states_are_right_however_handlers_end(db: Any, space: Subspace) -> None:
+    choice = random.Random(seed := random.randrange(1_000_000))
+    names, items = ["ann", "bob", "cy"], list(range(1, 31))
+    for number in range(6):
+        queue = Queue(space[number], codec="json")
+        sessions = Sessions(queue, state_codec="json", quantum=choice.choice([2, 3, 10]))
+        for name in names:
+            sessions.enqueue_many(db, items, session=name)
+
+        def handle(lease: SessionLease, sessions: Sessions = sessions) -> Any:
+            after = (lease.state or 0) + lease.value
+            how = choice.choice(["fail", "snooze", "set_state", "ack", "ack_and_next", "return", "return", "return"])
+            if how == "fail":
+                raise RuntimeError("no paper")
+            if how == "snooze":
+                raise Snooze(0.0)
+            if how == "return":
+                return NewState(after)
+            if how == "set_state":
+                sessions.set_state(db, lease, after)
+                return None
+            ack_it(db, sessions, how, lease, after)
+            return ACKED
+
+        report = Consumer(sessions, handle, concurrency=choice.choice([1, 2, 3])).drain(db)
+        assert [sessions.state(db, name) for name in names] == [sum(items)] * 3, f"seed {seed}"
+        assert (report.acked, report.lost) == (90, 0), f"seed {seed}"
+        assert sessions.check(db).problems == ()

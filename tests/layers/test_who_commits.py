@@ -255,7 +255,11 @@ DATABASE_ONLY: dict[str, Callable[[Scene], Call]] = {
     "Watchdog.run": lambda s: Call(Watchdog(s.leases).run),
     "Watchdog.sweep": lambda s: Call(Watchdog(s.leases).sweep),
     "forget_job": lambda s: Call(fdbqueue.spark.forget_job, s.queue.layout.space, "flights"),
+    "forget_stream": lambda s: Call(fdbqueue.spark.forget_stream, s.queue.layout.space, "flights"),
     "job_report": lambda s: Call(fdbqueue.spark.job_report, s.queue.layout.space, "flights"),
+    "release": lambda s: Call(fdbqueue.spark.release, s.queue.layout.space, "flights"),
+    "settle": lambda s: Call(fdbqueue.spark.settle, s.queue.layout.space, "flights", checkpoint="none"),
+    "streams": lambda s: Call(fdbqueue.spark.streams, s.queue.layout.space),
     "jobs": lambda s: Call(fdbqueue.spark.jobs, s.queue.layout.space),
 }
 """Those that make their own transactions; their first parameter is called `db`."""

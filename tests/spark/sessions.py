@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 LEAN = {
@@ -54,3 +55,9 @@ def new_session(master: str, folder: Path, **config: str) -> object:
     register(spark)
     spark.dataSource.register(FaultyDataSource)
     return spark
+
+
+def source(spark: Any, url: str, queue_name: str, **options: str) -> Any:
+    """Return a stream of texts out of a queue."""
+    given = {"url": url, "queue": queue_name, "streamName": "s", "codec": "str", **options}
+    return spark.readStream.format("fdbqueue").options(**given).load()

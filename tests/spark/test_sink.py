@@ -170,14 +170,9 @@ def test_what_can_not_be_is_refused_before_any_task(
     assert not list(jobs(db, queue_name))
 
 
-def test_what_only_other_formats_do_is_refused(spark: SparkSession, url: str, queue_name: str, tmp_path: Path) -> None:
-    options = {"url": url, "queue": queue_name, "jobId": "job", "codec": "json", "checkpointLocation": str(tmp_path)}
-    with pytest.raises(PySparkException, match="can't read a queue"):
-        spark.read.format("fdbqueue").options(**options).load()
-    ticks = spark.readStream.format("rate").load()
-    query = ticks.writeStream.format("fdbqueue").trigger(availableNow=True).options(**options).start()
-    with pytest.raises(PySparkException, match=r"Use writeStream\.foreachBatch"):
-        query.awaitTermination()
+def test_a_jobs_options_are_none_of_a_look(spark: SparkSession, url: str, queue_name: str) -> None:
+    with pytest.raises(PySparkException, match=r"(?i)no option 'jobid'\. A look at a queue has"):
+        spark.read.format("fdbqueue").options(url=url, queue=queue_name, jobId="job").load()
 
 
 def test_a_column_that_would_be_lost_is_refused(spark: SparkSession, url: str, queue_name: str) -> None:

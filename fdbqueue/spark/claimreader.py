@@ -1,0 +1,75 @@
+"""The reader of named claims, and how a task reads a split of a batch, which streams share.
+
+`streamreader.py` needs PySpark 4.2. This module needs 4.1, like the batch sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+import fdbqueue
+from fdbqueue.items import is_chunked
+from fdbqueue.layers.streams import Split, Stream
+from fdbqueue.queue import Queue
+from fdbqueue.spark.claims import splits
+from fdbqueue.spark.itemcolumns import Table
+from fdbqueue.spark.looking import Stored
+from fdbqueue.spark.readoptions import StreamOptions
+
+
+@dataclass
+class SplitPartition(InputPartition):
+    """The items that one task reads."""
+
+    batch: int
+    epoch: str
+    split: Split
+
+
+class FdbQueueClaimReader(DataSourceReader):
+    """Reads a named claim, the same rows in every action."""
+
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the splits of the claim.
+
+        Raises:
+            StreamError: there is no such claim, or it is acked.
+        """
+        with fdbqueue.open(self._options.url) as db:
+            return [SplitPartition(*split) for split in splits(_stream(self._options), db)]
+
+    def read(self, partition: SplitPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """Yield the items of a split."""
+        yield from read_split(self._options, self._schema, partition)
+
+
+def _stream(options: StreamOptions) -> Stream[bytes]:
+    return Stream(Queue(options.layout().space), options.stream)
+
+
+def read_split(options: StreamOptions, schema: StructType, partition: SplitPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the items of a split, in a task.
+
+    Raises:
+        StreamError: it lacks items, since the batch was acked or released, or the queue cleared.
+    """
+    table, stream = Table(options, schema), _stream(options)
+    place = stream.queue.layout.claimed(stream.name, partition.batch)
+    with fdbqueue.open(options.url) as db:
+        for page in stream.read(db, partition.epoch, partition.batch, partition.split):
+            items = [Stored(place.packed(row.key), "claimed", row.value) for row in page]
+            if not table.payloads or not any(is_chunked(item.value) for item in items):
+                yield table.batch(items)
+                continue
+            for row, item in zip(page, items, strict=True):  # one at a time: each may have megabytes
+                payload = stream.payload(db, partition.batch, row) if is_chunked(row.value) else None
+                yield table.batch([item._replace(payload=payload)])

@@ -1,0 +1,109 @@
+"""Rows with a priority, a delay or a time to live: what other layers keep of an item, written with it.
+
+The priority stands in the row's headers, where `fdbqueue.layers.PriorityQueue` puts it too. The times stand in the
+notes of its envelope (`columns.py`).
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import run
+from fdbqueue.errors import CodecError
+from fdbqueue.high_water_mark import LastIndex, give_up_to
+from fdbqueue.items import NO_NOTES, chunks_of, has_notes, headers_of, notes_of
+from fdbqueue.layers.leases._transitions import Transitions
+from fdbqueue.layers.priority import Levels
+from fdbqueue.layout import Layout, Position, pack
+from fdbqueue.spark.appender import Appender, Part
+from fdbqueue.spark.attempt import BATCH_ROWS
+from fdbqueue.spark.checked import BATCH_ROWS as CHECKED_ROWS
+from fdbqueue.spark.checked import CheckedAppender
+from fdbqueue.spark.options import Options
+from fdbqueue.spark.rows import Rows
+
+LAYERED_ROWS = 1_000
+"""Each row takes several writes."""
+
+
+class LayeredAppender(Appender):
+    """Writes rows into the places that their delays name, with timers and ranks.
+
+    Args:
+        home: the queue of rows that name no queue.
+        levels: the order of the queues; None: they are first in, first out.
+    """
+
+    def __init__(self, home: Layout, levels: Levels | None) -> None:
+        super().__init__(home)
+        self._levels = levels
+        self._order = None if levels is None else levels.name
+
+    def prepare(self, tr: Transaction, rows: Rows) -> list[Part]:
+        """Start to read the end of each queue that `rows` go into."""
+        return [Part(tail, some, LastIndex(tr, tail.layout, self._order)) for tail, some in self._by_queue(rows)]
+
+    def write(self, tr: Transaction, parts: list[Part]) -> None:
+        """Write the items, after the ends of their queues were read."""
+        for part in parts:
+            tail, rows, layout = part.tail, part.rows, part.tail.layout
+            index = max(run(part.last.steps()) + 1, tail.next_index)
+            tail.next_index = index + len(rows)
+            give_up_to(tr, layout, tail.next_index - 1, self._order)
+            moves = Transitions(tr, layout)
+            large = rows.large or repeat(None, len(rows))
+            for at, (stored, payload) in enumerate(zip(rows.stored, large, strict=True), index):
+                self._write_one(tr, layout, moves, at, stored, payload)
+            moves.tally("enqueued", len(rows))
+            moves.finish()
+
+    def _write_one(
+        self, tr: Transaction, layout: Layout, moves: Transitions, index: int, stored: bytes, payload: bytes | None
+    ) -> None:
+        rank = None if self._levels is None else self._levels.rank(None, headers_of(stored))
+        position = Position(index, self._random, rank=rank)
+        notes = notes_of(stored) if has_notes(stored) else NO_NOTES
+        if notes.visible_at_us:
+            moves.enter_delayed(pack(position), stored, notes)
+        else:
+            moves.enter_available(pack(position), stored, notes)
+        for number, chunk in enumerate(chunks_of(payload or b"")):
+            tr.set(layout.chunk_key(position, number), chunk)
+
+
+def appender_of(options: Options) -> Appender:
+    """Return what writes the rows of a job or a stream.
+
+    Raises:
+        ValueError: the option ``smart`` names no function.
+    """
+    if options.smart is not None:
+        return CheckedAppender(options.home(), options.smart)
+    if options.layered:
+        return LayeredAppender(options.home(), levels_of(options))
+    return Appender(options.home())
+
+
+def rows_at_once(options: Options) -> int:
+    """Return how many rows one transaction writes at most."""
+    most = CHECKED_ROWS if options.smart is not None else LAYERED_ROWS if options.layered else BATCH_ROWS
+    return min(most, options.batch_rows)
+
+
+def levels_of(options: Options) -> Levels | None:
+    """Return the order of a queue with priorities; None without a column of priorities."""
+    return None if options.priority_column is None else Levels(options.levels)
+
+
+def check_priority(levels: Levels, priority: int | None, column: str) -> None:
+    """Refuse a priority that the queue does not have.
+
+    Raises:
+        CodecError: it is not one of the levels.
+    """
+    try:
+        if priority is not None:
+            levels.rank_of(priority)
+    except ValueError as error:
+        raise CodecError(f"The column {column!r}: {error}") from error

@@ -1,0 +1,135 @@
+"""Values of options, checked before anything runs. Spark gives every option as text."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from fdbqueue.engine import Subspace
+from fdbqueue.layout import Layout, Name
+
+CODECS = ("bytes", "str", "json", "msgpack", "tuple")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+def known(given: Mapping[str, str], names: Sequence[str], what: str) -> dict[str, str]:
+    """Return the options by their exact names. They are case-insensitive.
+
+    Raises:
+        ValueError: there is no option of that name.
+    """
+    exact = {name.lower(): name for name in names}
+    values = {}
+    for name, value in given.items():
+        if name.lower() not in exact:
+            raise ValueError(f"There is no option {name!r}. {what} has {', '.join(names)}.")
+        values[exact[name.lower()]] = value
+    return values
+
+
+def url_of(given: str | None) -> str:
+    """Return the database's URL, with an absolute path: executors have other working folders than the driver.
+
+    Raises:
+        ValueError: there is none, or it is ``memory:``.
+    """
+    url = given or os.environ.get("FDBQUEUE_URL")
+    if not url:
+        raise ValueError(
+            "The option url is missing, and FDBQUEUE_URL is not set. Give file:PATH or fdb:[CLUSTER_FILE]."
+        )
+    scheme, _, rest = url.partition(":")
+    if scheme == "memory":
+        raise ValueError(
+            "memory: is private to one process, and every task of Spark is another. Use file:PATH on one machine, or"
+            " fdb:[CLUSTER_FILE]."
+        )
+    if rest.startswith("//"):
+        return url  # absolute, or refused at the opening
+    if scheme == "file":
+        path, mark, query = rest.partition("?")
+        return f"file:{os.path.abspath(path)}{mark}{query}" if path else url
+    if scheme == "fdb" and rest:
+        return f"fdb:{os.path.abspath(rest)}"
+    return url
+
+
+def queue_of(values: Mapping[str, str]) -> str | bytes:
+    """Return the queue's name, or the prefix of its subspace, from the options ``queue`` and ``queueKey``.
+
+    Raises:
+        ValueError: both or none are given.
+    """
+    queue, key = not_empty("queue", values.get("queue")), from_hex("queueKey", values.get("queueKey"))
+    if queue is not None and key is not None:
+        raise ValueError("Give one of the options queue and queueKey, not both.")
+    if queue is not None:
+        return queue
+    if key is None:
+        raise ValueError("The option queue is missing: the queue's name.")
+    return key
+
+
+def layout_of(queue: str | bytes) -> Layout:
+    """Return the keys of the queue that `queue_of` returned."""
+    return Layout(Subspace(rawPrefix=queue)) if isinstance(queue, bytes) else Layout(queue)
+
+
+def naming(queue: Name) -> dict[str, str]:
+    """Return the options that name a queue.
+
+    Raises:
+        TypeError: it is no queue's name. ValueError: the name is not valid.
+    """
+    return {"queue": queue} if isinstance(queue, str) and queue else {"queueKey": Layout(queue).prefix.hex()}
+
+
+def not_empty(name: str, value: str | None) -> str | None:
+    """Return the value, which may be missing."""
+    if value is not None and not value:
+        raise ValueError(f"The option {name} is empty.")
+    return value
+
+
+def one_of(name: str, value: str, allowed: Sequence[str]) -> str:
+    """Return the allowed value that is meant, whatever the case."""
+    for one in allowed:
+        if value.lower() == one.lower():
+            return one
+    raise ValueError(f"The option {name} is one of {', '.join(allowed)}, not {value!r}.")
+
+
+def number(name: str, value: str | None, most: int | None = None) -> int | None:
+    """Return a whole number from 1, which may be missing."""
+    if value is None:
+        return None
+    if not value.isdecimal() or int(value) < 1 or (most is not None and int(value) > most):
+        upper = "" if most is None else f" to {most:,}"
+        raise ValueError(f"The option {name} is a whole number from 1{upper}, not {value!r}.")
+    return int(value)
+
+
+def boolean(name: str, value: str | None, default: bool) -> bool:
+    """Return a truth value, or the default."""
+    return default if value is None else one_of(name, value, ("true", "false")) == "true"
+
+
+def seconds(name: str, value: str | None, default: float) -> float:
+    """Return a duration, such as ``500ms``, ``15s`` or ``15m``, in seconds."""
+    if value is None:
+        return default
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)\s*", value)
+    if found is None:
+        raise ValueError(f"The option {name} is a duration such as 500ms, 15s or 15m, not {value!r}.")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def from_hex(name: str, value: str | None) -> bytes | None:
+    """Return the bytes, which may be missing."""
+    if value is None:
+        return None
+    try:
+        return bytes.fromhex(value)
+    except ValueError as error:
+        raise ValueError(f"The option {name} is the prefix of a subspace in hex, not {value!r}.") from error

@@ -1,0 +1,236 @@
+"""The options of a look at a queue and of a stream out of one, checked before anything runs.
+
+| option of both | default | meaning |
+| --- | --- | --- |
+| ``url`` | ``FDBQUEUE_URL`` | the database, as for the sink (`options.py`) |
+| ``queue``, ``queueKey`` | required | the queue's name, or the prefix of its subspace in hex |
+| ``codec`` | ``bytes`` | ``bytes`` makes ``value`` binary; ``str``, ``json``, ``msgpack`` and ``tuple`` make it text,
+  the last two as JSON |
+| ``onBadItem`` | ``fail`` | an item that does not decode: ``fail``, ``null``, and for streams ``dead`` |
+| ``minPartitions`` | 1 | at least so many partitions, if there are enough items |
+
+| option of a look | default | meaning |
+| --- | --- | --- |
+| ``states`` | all | some of ``available``, ``leased``, ``delayed``, ``dead``, ``claimed``, with commas between |
+| ``from`` | the first | the first position to read |
+| ``to`` | no end | the position to stop before |
+| ``limit`` | none | how many items; then one partition reads them |
+
+| option of a stream | default | meaning |
+| --- | --- | --- |
+| ``streamName`` | required | the stream; one query may use it |
+| ``maxItemsPerTrigger`` | 10000 | how many items a batch has at most |
+| ``maxBytesPerTrigger`` | 8000000 | about how many bytes of payload a batch has at most; the first item always passes |
+| ``minItemsPerTrigger`` | 1 | wait for so many items |
+| ``maxTriggerDelay`` | ``15m`` | but no longer than this |
+| ``maxItemsPerPartition`` | 5000 | about how many items a task has at most |
+| ``includeHeaders`` | ``false`` | whether there is a column ``headers`` |
+| ``failOnDataLoss`` | ``true`` | whether a batch whose items are gone is an error; otherwise it is empty |
+| ``onLostCheckpoint`` | ``fail`` | what a new checkpoint does with the open batch of a lost one: ``fail``,
+  ``redeliver`` or ``drop`` |
+| ``maxAttempts`` | none | the ``max_attempts`` of other consumers, whose expired leases the stream gives back |
+| ``limit`` | none | with availableNow: how many items in all |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue.layout import Layout, Position, pack
+from fdbqueue.spark.optionvalues import (
+    CODECS,
+    boolean,
+    known,
+    layout_of,
+    not_empty,
+    number,
+    one_of,
+    queue_of,
+    seconds,
+    url_of,
+)
+
+STATES = ("available", "leased", "delayed", "dead", "claimed")
+FAIL, NULL, DEAD = "fail", "null", "dead"
+MAX_ITEMS = 10_000
+MAX_BYTES = 8_000_000
+SPLIT_ITEMS = 5_000
+_SHARED = ("url", "queue", "queueKey", "codec", "onBadItem", "minPartitions")
+LOOK_NAMES = (*_SHARED, "states", "from", "to", "limit")
+STREAM_NAMES = (
+    *_SHARED,
+    "streamName",
+    "maxItemsPerTrigger",
+    "maxBytesPerTrigger",
+    "minItemsPerTrigger",
+    "maxTriggerDelay",
+    "maxItemsPerPartition",
+    "includeHeaders",
+    "failOnDataLoss",
+    "onLostCheckpoint",
+    "maxAttempts",
+    "limit",
+)
+_CONSUMING = {name.lower() for name in STREAM_NAMES} - {name.lower() for name in LOOK_NAMES}
+_CONSUMING |= {"consume", "ack", "dequeue", "delete", "remove", "take", "lease"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What a look and a stream have in common."""
+
+    url: str
+    queue: str | bytes
+    codec: str
+    on_bad: str
+    min_partitions: int
+
+    def layout(self) -> Layout:
+        """Return the keys of the queue."""
+        return layout_of(self.queue)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookOptions(ReadOptions):
+    """The parsed options of a look."""
+
+    states: tuple[str, ...]
+    begin: bytes | None
+    """The packed position to begin with; None: the first."""
+    end: bytes | None
+    """The packed position to stop before; None: no end."""
+    limit: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions(ReadOptions):
+    """The parsed options of a stream."""
+
+    stream: str
+    max_items: int = MAX_ITEMS
+    max_bytes: int = MAX_BYTES
+    min_items: int = 1
+    max_delay: float = 900.0
+    split_items: int = SPLIT_ITEMS
+    headers: bool = False
+    fail_on_data_loss: bool = True
+    on_lost: str = FAIL
+    max_attempts: int | None = None
+    limit: int | None = None
+
+
+def is_stream(given: Mapping[str, str]) -> bool:
+    """Return whether the options are a stream's. Spark does not say so when it asks for the schema."""
+    return any(name.lower() == "streamname" for name in given)
+
+
+def is_claim(given: Mapping[str, str]) -> bool:
+    """Return whether the options are those of a named claim (`claims.py`)."""
+    return any(name.lower() == "claim" for name in given)
+
+
+def parse_claim(given: Mapping[str, str]) -> StreamOptions:
+    """Parse the options of a named claim's DataFrame.
+
+    Raises:
+        ValueError: an option is unknown, missing or not valid.
+    """
+    values = known(given, (*_SHARED, "includeHeaders", "claim"), "A claim's DataFrame")
+    return StreamOptions(
+        **_shared(values, (FAIL, NULL)),
+        stream=not_empty("claim", values.get("claim")) or "",
+        headers=boolean("includeHeaders", values.get("includeHeaders"), False),
+    )
+
+
+def parse_look(given: Mapping[str, str]) -> LookOptions:
+    """Parse the options of a look.
+
+    Raises:
+        ValueError: an option is unknown, missing or not valid; or it would consume items.
+    """
+    consuming = sorted(name for name in given if name.lower() in _CONSUMING)
+    if consuming:
+        raise ValueError(
+            f"spark.read only looks at a queue, and {', '.join(consuming)} would take items out: every action reads"
+            " again, and none says that its job succeeded. Use fdbqueue.spark.drain_to_table, readStream with"
+            " trigger(availableNow=True), or fdbqueue.spark.claim for a batch program. A readStream needs a streamName."
+        )
+    values = known(given, LOOK_NAMES, "A look at a queue")
+    begin, end = _position("from", values.get("from")), _position("to", values.get("to"))
+    if begin is not None and end is not None and end < begin:
+        raise ValueError(f"The option to, {values['to']}, comes before the option from, {values['from']}.")
+    return LookOptions(
+        **_shared(values, (FAIL, NULL)),
+        states=_states(values.get("states")),
+        begin=begin,
+        end=end,
+        limit=number("limit", values.get("limit")),
+    )
+
+
+def parse_stream(given: Mapping[str, str]) -> StreamOptions:
+    """Parse the options of a stream.
+
+    Raises:
+        ValueError: an option is unknown, missing or not valid.
+    """
+    refused = [name for name in given if name.lower() in ("startingoffsets", "endingoffsets", "startingposition")]
+    if refused:
+        raise ValueError(
+            f"There is no {refused[0]}: a stream begins at the head of its queue, and takes what is there."
+        )
+    values = known(given, STREAM_NAMES, "A stream out of a queue")
+    stream = not_empty("streamName", values.get("streamName"))
+    if stream is None:
+        raise ValueError(
+            "The option streamName is missing. It identifies the stream in the queue, so that a lost or a copied"
+            " checkpoint is noticed. Give each query its own."
+        )
+    options = StreamOptions(
+        **_shared(values, (FAIL, NULL, DEAD)),
+        stream=stream,
+        max_items=number("maxItemsPerTrigger", values.get("maxItemsPerTrigger")) or MAX_ITEMS,
+        max_bytes=number("maxBytesPerTrigger", values.get("maxBytesPerTrigger")) or MAX_BYTES,
+        min_items=number("minItemsPerTrigger", values.get("minItemsPerTrigger")) or 1,
+        max_delay=seconds("maxTriggerDelay", values.get("maxTriggerDelay"), 900.0),
+        split_items=number("maxItemsPerPartition", values.get("maxItemsPerPartition")) or SPLIT_ITEMS,
+        headers=boolean("includeHeaders", values.get("includeHeaders"), False),
+        fail_on_data_loss=boolean("failOnDataLoss", values.get("failOnDataLoss"), True),
+        on_lost=one_of("onLostCheckpoint", values.get("onLostCheckpoint", FAIL), (FAIL, "redeliver", "drop")),
+        max_attempts=number("maxAttempts", values.get("maxAttempts")),
+        limit=number("limit", values.get("limit")),
+    )
+    if options.min_items > options.max_items:
+        raise ValueError(
+            f"The option minItemsPerTrigger, {options.min_items:,}, is over maxItemsPerTrigger, {options.max_items:,}."
+        )
+    return options
+
+
+def _shared(values: Mapping[str, str], bad: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "url": url_of(values.get("url")),
+        "queue": queue_of(values),
+        "codec": one_of("codec", values.get("codec", "bytes"), CODECS),
+        "on_bad": one_of("onBadItem", values.get("onBadItem", FAIL), bad),
+        "min_partitions": number("minPartitions", values.get("minPartitions"), 100_000) or 1,
+    }
+
+
+def _states(value: str | None) -> tuple[str, ...]:
+    if value is None:
+        return STATES
+    chosen = {one_of("states", one.strip(), STATES) for one in value.split(",")}
+    return tuple(state for state in STATES if state in chosen)
+
+
+def _position(name: str, value: str | None) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return pack(Position.parse(value))
+    except ValueError as error:
+        raise ValueError(f"The option {name} is a position, as the column of that name shows it: {error}") from error

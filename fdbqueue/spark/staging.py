@@ -1,0 +1,332 @@
+"""A stream's batch into queues, exactly once: tasks store their rows aside, and the commit moves them.
+
+Spark commits a batch after all its tasks, and repeats a batch that is not in its commit log. A repeated batch may have
+other partitions, and rows in another order. So no task writes to the queue. Each attempt stores its rows under its own
+token. The commit first stores its decision: which attempts count. Then it moves their rows, some in each transaction,
+with the progress in the same record. A commit that is repeated finds the decision and goes on; it never makes a second
+one. The last transaction says that the batch is done and removes all stored rows.
+
+| key (a tuple behind the queue's) | value |
+| --- | --- |
+| ``("sink", name)`` | the record: the query, the last batch that is done, and the decision of the next one |
+| ``("sink", name, query, batch, token, n, piece)`` | some of the rows that an attempt stored |
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from fdbqueue.codecs import UNREADABLE
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.transactional import attempts
+from fdbqueue.errors import FormatError, StreamError
+from fdbqueue.items import CHUNK_BYTES
+from fdbqueue.layout import Layout
+from fdbqueue.spark.appender import Appender
+from fdbqueue.spark.attempt import BATCH_BYTES, BATCH_ROWS
+from fdbqueue.spark.backlog import Backlog
+from fdbqueue.spark.rows import Rows, pack, unpack
+
+FORMAT_VERSION = 1
+_FIRST_BYTE = bytes((FORMAT_VERSION << 4,))
+MAX_NAME_BYTES = 500
+Lost: TypeAlias = Literal["fail", "continue"]
+"""What to do if the name belongs to another checkpoint: refuse, or go on as that one's successor."""
+
+
+class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The record of a sink."""
+
+    query: str
+    """The query's id, which its checkpoint keeps."""
+    done: int = -1
+    """The last batch whose rows are all in."""
+    batch: int = -1
+    """The decided batch; it is done if it is not after `done`."""
+    attempts: tuple[tuple[bytes, int], ...] = ()
+    """The decision: the attempts whose rows count, in the order of their partitions, and how many stored parts each
+    has."""
+    moved: int = 0
+    """How many of those parts are in the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What one attempt stored."""
+
+    partition: int
+    token: bytes
+    """The attempt's token; b"" if the batch was done already, and nothing was stored."""
+    parts: int
+    rows: int
+
+
+class SinkKeys:
+    """The keys of one sink.
+
+    Raises:
+        ValueError: the name is empty or too long.
+    """
+
+    __slots__ = ("_space", "layout", "name", "record")
+
+    def __init__(self, layout: Layout, name: str) -> None:
+        if not 0 < len(name.encode()) <= MAX_NAME_BYTES:
+            raise ValueError(f"The name of a stream has 1 to {MAX_NAME_BYTES} bytes, not {len(name.encode()):,}.")
+        self.layout = layout
+        self.name = name
+        self._space = layout.sinks[name]
+        self.record: bytes = self._space.key()
+
+    def part(self, query: str, batch: int, token: bytes, number: int, piece: int) -> bytes:
+        """Return the key of a piece of a stored part."""
+        key: bytes = self._space.pack((query, batch, token, number, piece))
+        return key
+
+    def part_range(self, query: str, batch: int, token: bytes, number: int) -> tuple[bytes, bytes]:
+        """Return the begin and end of the pieces of a stored part."""
+        span = self._space.range((query, batch, token, number))
+        return span.start, span.stop
+
+    def until(self, query: str, batch: int | None = None) -> tuple[bytes, bytes]:
+        """Return the begin and end of all that is stored for a query's batches up to this one; None: for all."""
+        space = self._space[query]
+        begin: bytes = space.key()
+        return begin, strinc(begin if batch is None else space[batch].key())
+
+
+def decode(stored: bytes, name: str) -> SinkRecord:
+    """Return the record in stored bytes.
+
+    Raises:
+        FormatError: this version of the library can't read them.
+    """
+    if stored[:1] != _FIRST_BYTE:
+        raise FormatError(
+            f"The record of the sink {name!r} is of another format than {FORMAT_VERSION}: update fdbqueue."
+        )
+    try:
+        return msgspec.msgpack.decode(stored[1:], type=SinkRecord)
+    except UNREADABLE as error:
+        raise FormatError(f"The record of the sink {name!r} is damaged: {error}.") from error
+
+
+def encode(record: SinkRecord) -> bytes:
+    """Return the stored bytes of a record."""
+    return _FIRST_BYTE + msgspec.msgpack.encode(record)
+
+
+class Staging:
+    """One attempt at one partition of a batch. It stores its rows aside.
+
+    Args:
+        db: the database.
+        keys: the keys of the sink.
+        query: the query's id.
+        batch: the number of the batch.
+        partition: the number of the partition.
+        lost: what to do if the name belongs to another query.
+        part_rows: how many rows the commit moves in one transaction.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        keys: SinkKeys,
+        *,
+        query: str,
+        batch: int,
+        partition: int,
+        lost: Lost = "fail",
+        part_rows: int = BATCH_ROWS,
+    ) -> None:
+        self._db = db
+        self._keys = keys
+        self._query = query
+        self._batch = batch
+        self._partition = partition
+        self._lost = lost
+        self._part_rows = part_rows
+        self._token = os.urandom(8)
+        self._backlog = Backlog()
+        self._rows = self._parts = 0
+        self._stopped = not run(attempts(db, self._is_open))
+
+    def add(self, some: Rows) -> None:
+        """Take more of the input.
+
+        Raises:
+            StreamError: the name belongs to another query, or the checkpoint is an older one.
+        """
+        self._rows += len(some)
+        if not self._stopped:
+            self._backlog.append(some)
+            self._store(rest=False)
+
+    def finish(self) -> Staged:
+        """Store the remaining rows, at the end of the input."""
+        if not self._stopped:
+            self._store(rest=True)
+        return Staged(self._partition, b"" if self._stopped else self._token, self._parts, self._rows)
+
+    def close(self) -> None:
+        """Drop the rows in memory."""
+        self._backlog.close()
+
+    def _store(self, *, rest: bool) -> None:
+        while batch := self._backlog.take(rows=self._part_rows, size_bytes=BATCH_BYTES, rest=rest):
+            packed = pack(batch)
+            for start in range(0, len(packed), BATCH_BYTES * 2):
+                if not run(attempts(self._db, partial(self._write, start=start, packed=packed))):
+                    self._stopped = True
+                    return
+            self._parts += 1
+
+    def _write(self, tr: Transaction, start: int, packed: bytes) -> Steps[bool]:
+        if not (yield from self._is_open(tr)):
+            return False
+        for at in range(start, min(start + BATCH_BYTES * 2, len(packed)), CHUNK_BYTES):
+            key = self._keys.part(self._query, self._batch, self._token, self._parts, at)
+            tr.set(key, packed[at : min(at + CHUNK_BYTES, start + BATCH_BYTES * 2)])
+        return True
+
+    def _is_open(self, tr: Transaction) -> Steps[bool]:
+        """Return whether the batch is undecided. A plain read: a late attempt fails, and then stops."""
+        value = yield tr.get(self._keys.record)
+        if not value.present():
+            return True
+        record = decode(bytes(value), self._keys.name)
+        if record.query != self._query:
+            if self._lost == "fail":
+                raise foreign(self._keys.name)
+            return True
+        if self._batch < record.done:
+            raise restored(self._keys.name, self._batch, record.done)
+        return self._batch > max(record.done, record.batch)
+
+
+def commit_batch(
+    db: Database,
+    keys: SinkKeys,
+    appender: Appender,
+    staged: Sequence[Staged],
+    *,
+    query: str,
+    batch: int,
+    lost: Lost = "fail",
+) -> None:
+    """Decide which attempts count, unless that is decided, and move their rows to their queues.
+
+    Raises:
+        StreamError: the name belongs to another query, the checkpoint is an older one, or stored rows are gone.
+    """
+    ordered = sorted(staged, key=lambda one: one.partition)
+    decision = tuple((one.token, one.parts) for one in ordered if one.parts)
+    stopped = any(not one.token for one in ordered)
+    while True:
+        decide = partial(
+            _decide, keys=keys, query=query, batch=batch, decision=None if stopped else decision, lost=lost
+        )
+        record = run(attempts(db, decide))
+        if record.batch > record.done:
+            _move(db, keys, appender, record)
+        if record.query == query:
+            return
+
+
+def _decide(
+    tr: Transaction,
+    keys: SinkKeys,
+    query: str,
+    batch: int,
+    decision: tuple[tuple[bytes, int], ...] | None,
+    lost: Lost,
+) -> Steps[SinkRecord]:
+    """Store the decision. If another query's decision is open, return that one, to finish it first."""
+    value = yield tr.get(keys.record)
+    record = decode(bytes(value), keys.name) if value.present() else SinkRecord(query=query)
+    if record.query != query:
+        if lost == "fail":
+            raise foreign(keys.name)
+        if record.batch > record.done:
+            return record
+        tr.clear_range(*keys.until(record.query))
+        record = SinkRecord(query=query)
+    if batch < record.done:
+        raise restored(keys.name, batch, record.done)
+    if batch <= max(record.done, record.batch):
+        return record
+    if decision is None:
+        raise StreamError(
+            f"Tasks of batch {batch} of the sink {keys.name!r} found it done, and now its record is gone: the queue was"
+            " cleared meanwhile. Restart the query."
+        )
+    record = replace(record, batch=batch, attempts=decision, moved=0)
+    tr.set(keys.record, encode(record))
+    return record
+
+
+def _move(db: Database, keys: SinkKeys, appender: Appender, record: SinkRecord) -> None:
+    """Move the decided rows, from where an earlier commit stopped, and mark the batch as done."""
+    parts = [(token, number) for token, count in record.attempts for number in range(count)]
+    for at in range(record.moved, len(parts)):
+        if run(attempts(db, partial(_move_one, keys=keys, appender=appender, record=record, at=at, part=parts[at]))):
+            return
+    run(attempts(db, partial(_finish, keys=keys, batch=record.batch, query=record.query)))
+
+
+def _move_one(
+    tr: Transaction, keys: SinkKeys, appender: Appender, record: SinkRecord, at: int, part: tuple[bytes, int]
+) -> Steps[bool]:
+    """Move one stored part, unless it is in the queue; return whether the whole batch is done."""
+    value = yield tr.get(keys.record)
+    if not value.present():
+        raise StreamError(f"The record of the sink {keys.name!r} is gone: the queue was cleared. Restart the query.")
+    now = decode(bytes(value), keys.name)
+    if now.query != record.query or now.done >= record.batch:
+        return True
+    if now.moved > at:
+        return False  # by another commit of the batch, or by this transaction before its outcome was unknown
+    found = yield from rows(tr.snapshot, *keys.part_range(record.query, record.batch, *part))
+    if not found:
+        raise StreamError(f"Stored rows of batch {record.batch} of the sink {keys.name!r} are gone.")
+    appender.write(tr, appender.prepare(tr, unpack(b"".join(row.value for row in found))))
+    tr.set(keys.record, encode(replace(now, moved=at + 1)))
+    return False
+
+
+def _finish(tr: Transaction, keys: SinkKeys, batch: int, query: str) -> Steps[None]:
+    value = yield tr.get(keys.record)
+    if not value.present():
+        return
+    now = decode(bytes(value), keys.name)
+    if now.query == query and now.done < batch:
+        tr.set(keys.record, encode(SinkRecord(query=query, done=batch, batch=batch)))
+        tr.clear_range(*keys.until(query, batch))
+
+
+def foreign(name: str) -> StreamError:
+    """Return the error of a query whose checkpoint is not the sink's."""
+    return StreamError(
+        f"The sink {name!r} belongs to another checkpoint. If that one is lost, batches that this query repeats would"
+        " be in twice: set onLostCheckpoint=continue to go on all the same. If it is in use, give this query a"
+        " streamName of its own."
+    )
+
+
+def restored(name: str, batch: int, done: int) -> StreamError:
+    """Return the error of a checkpoint that is older than the sink's record."""
+    return StreamError(
+        f"The sink {name!r} has batch {done}, and the checkpoint is at batch {batch}: it is an older copy. Its next"
+        " batches may have other rows than those that are in. Restore the newest checkpoint, or give the query a"
+        " streamName of its own."
+    )

@@ -1,0 +1,229 @@
+"""The driver's side of a stream out of a queue, without Spark: what it answers to each call of a trigger.
+
+Spark writes the offset of a batch into its log before it asks for the partitions, and its number into the commit log
+after the sink has the batch. So `partitions` claims, and `latest_offset` acks: the start of the next batch is in the
+commit log by then. `commit` acks too, for a query that nobody starts again.
+
+An offset is ``{"stream": NAME, "epoch": HEX, "batch": N}``, always in this order, since Spark compares its text. The
+first batch of a checkpoint that replaces another one also names the epoch that it replaces.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue.engine.api import Database
+from fdbqueue.errors import StreamError
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.streams import Look, Split, Stream, Terms, foreign
+from fdbqueue.queue import Queue
+from fdbqueue.spark.readoptions import DEAD, FAIL, StreamOptions
+
+WAIT_SECONDS = 1.0
+"""How long a poll waits for an item, instead of asking again every 10 ms."""
+SHORT_SECONDS = 0.2
+"""How long a poll rests while there are too few items."""
+UNLIMITED = 1 << 60
+Offset = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A parsed offset."""
+
+    epoch: str
+    batch: int
+    replaces: str | None = None
+
+    @classmethod
+    def parse(cls, offset: Mapping[str, Any], stream: str) -> Place:
+        """Parse an offset of Spark's log.
+
+        Raises:
+            StreamError: it belongs to another stream.
+        """
+        try:
+            found, place = offset["stream"], cls(offset["epoch"], int(offset["batch"]), offset.get("replaces"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise StreamError(f"The checkpoint's offset {dict(offset)!r} is not one of a fdbqueue stream.") from error
+        if found != stream:
+            raise StreamError(
+                f"The checkpoint is of the stream {found!r}, and the option streamName is {stream!r} now. A stream"
+                " keeps its name as long as its checkpoint."
+            )
+        return place
+
+
+class Source:
+    """One run of a query's source.
+
+    Args:
+        db: the database.
+        options: the options of the stream.
+        bad: why a payload does not decode, for ``onBadItem=dead``.
+        clock: seconds, for `maxTriggerDelay`.
+        rest: waits.
+        wait_seconds: how long a poll waits for an item.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        options: StreamOptions,
+        *,
+        bad: Callable[[bytes], str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rest: Callable[[float], None] = time.sleep,
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
+        self._db = db
+        self._options = options
+        self._bad = bad if options.on_bad == DEAD else None
+        self._clock = clock
+        self._rest = rest
+        self._wait_seconds = wait_seconds
+        queue = Queue(options.layout().space)
+        self._stream = Stream(Leases(queue, max_attempts=options.max_attempts), options.stream)
+        self._epoch = secrets.token_hex(8)
+        self._run = secrets.token_hex(8)
+        self._established = False
+        self._acked = 0
+        self._left: int | None = None
+        self._unlimited = False
+        self._asked = 0
+        self._since: float | None = None
+        self._look: Look | None = None
+
+    def initial_offset(self) -> Offset:
+        """Return the offset before the first batch. It is always the same, since Spark may ask twice."""
+        return self._offset(Place("", 0))
+
+    def prepare_for_available_now(self) -> None:
+        """Note how many items there are. The query ends when it has taken so many, though producers go on."""
+        while self._stream.leases.reclaim(self._db, limit=64).more:
+            pass
+        self._look = self._stream.look(self._db)
+        there = self._look.stats.available
+        if self._options.on_lost == "redeliver":
+            there += self._lost_items(self._look)
+        self._left = min(there, self._options.limit or UNLIMITED)
+
+    def latest_offset(self, start: Offset, *, unlimited: bool = False) -> Offset:
+        """Ack what is committed, and return the next batch's offset, or `start` if there is nothing to take.
+
+        Raises:
+            StreamError: the checkpoint does not fit the stream's record.
+        """
+        place = Place.parse(start, self._options.stream)
+        self._ack(place)
+        look = self._stream.look(self._db, seconds=0.0 if self._left is not None else self._wait_seconds)
+        self._look = look
+        following = self._following(place, look)
+        if not self._is_due(look) and not (following.replaces is not None and self._lost_items(look)):
+            return start
+        self._unlimited = unlimited
+        self._asked = following.batch
+        return self._offset(following)
+
+    def partitions(self, start: Offset, end: Offset) -> list[tuple[int, str, Split]]:
+        """Claim the batch, or find it as it was claimed. Return its splits, each with batch and epoch.
+
+        Raises:
+            StreamError: the checkpoint does not fit the stream's record.
+        """
+        before, place = Place.parse(start, self._options.stream), Place.parse(end, self._options.stream)
+        if place.batch == before.batch:
+            return []
+        self._ack(before)
+        batch = self._stream.claim(self._db, self._terms(place))
+        self._established = True
+        self._since = None
+        if self._left is not None and self._asked == place.batch:
+            self._left -= batch.count
+            self._asked = 0
+        return [(place.batch, place.epoch, split) for split in batch.splits]
+
+    def commit(self, end: Offset) -> None:
+        """Ack a batch that is in the commit log."""
+        self._ack(Place.parse(end, self._options.stream))
+
+    def _ack(self, place: Place) -> None:
+        if place.batch != self._acked:  # an idle query asks again and again
+            self._stream.ack(self._db, self._terms(place))
+            self._acked = place.batch
+
+    def report(self) -> dict[str, Any] | None:
+        """Return the queue's figures at the last poll, for the query's progress."""
+        if self._look is None:
+            return None
+        stats = self._look.stats
+        return {
+            name: getattr(stats, name)
+            for name in ("available", "leased", "delayed", "dead", "claimed", "enqueued", "dequeued")
+        }
+
+    def _is_due(self, look: Look) -> bool:
+        """Return whether to take a batch now."""
+        if not look.any:
+            self._since = None
+            return False
+        if self._left is not None:
+            return self._left > 0
+        if look.stats.available >= self._options.min_items:
+            return True
+        if self._since is None:
+            self._since = self._clock()
+        if self._clock() - self._since >= self._options.max_delay:
+            return True
+        self._rest(SHORT_SECONDS)
+        return False
+
+    def _lost_items(self, look: Look) -> int:
+        """Return how many items a lost checkpoint's open batch has. It is settled though no other item is there."""
+        if look.record is None or not look.stats.claimed:
+            return 0
+        state = self._stream.state(self._db)
+        return state.items if state is not None and state.epoch != self._epoch else 0
+
+    def _following(self, place: Place, look: Look) -> Place:
+        record = look.record
+        if place.batch:
+            acked = record.acked if record is not None and record.epoch == place.epoch else 0
+            return Place(place.epoch, max(place.batch, acked) + 1)
+        if record is None or record.epoch == self._epoch:
+            return Place(self._epoch, 1)
+        if record.released <= record.acked and self._options.on_lost == FAIL:
+            raise foreign(self._options.stream, record)
+        return Place(self._epoch, 1, replaces=record.epoch)
+
+    def _terms(self, place: Place) -> Terms:
+        options = self._options
+        items, size = options.max_items, options.max_bytes
+        if self._unlimited and self._asked == place.batch and self._look is not None:
+            items, size = max(1, self._look.stats.available), UNLIMITED
+        if self._left is not None and self._asked == place.batch:
+            items = min(items, max(1, self._left))
+        return Terms(
+            epoch=place.epoch,
+            batch=place.batch,
+            run=self._run,
+            established=self._established,
+            items=items,
+            size_bytes=size,
+            at_least_splits=options.min_partitions,
+            split_items=options.split_items,
+            replaces=place.replaces,
+            open_batch="drop" if options.on_lost == "drop" else "redeliver",
+            strict=options.fail_on_data_loss,
+            bad=self._bad,
+        )
+
+    def _offset(self, place: Place) -> Offset:
+        offset: Offset = {"stream": self._options.stream, "epoch": place.epoch, "batch": place.batch}
+        if place.replaces is not None:
+            offset["replaces"] = place.replaces
+        return offset

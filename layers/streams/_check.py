@@ -1,0 +1,43 @@
+"""Check that the batches of a stream have the items that their records count."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fdbqueue import FormatError
+from fdbqueue.lowlevel import Database, Transaction, pages
+
+from ._keys import StreamKeys
+from ._records import BatchRecord, decode
+
+
+def check_batches(tr: Transaction | Database, keys: StreamKeys) -> list[str]:
+    """Return the problems, a sentence each. A batch that is claimed or acked meanwhile may look wrong.
+
+    *Cost:* reads all items of the stream's batches, a page at a time.
+    """
+    found: Counter[int] = Counter()
+    for page in pages(tr, *keys.claims()):
+        found.update(keys.packed_of(row.key)[0] for row in page)
+    problems = []
+    for page in pages(tr, *keys.batches()):
+        for row in page:
+            number = keys.number_of(row.key)
+            there = found.pop(number, 0)
+            try:
+                batch = decode(BatchRecord, row.value, f"batch {number} of the stream {keys.name!r}")
+            except FormatError as error:
+                problems.append(str(error))
+                continue
+            if batch.count != there:
+                problems.append(
+                    f"Batch {number} of the stream {keys.name!r} has {there:,} items, and its record says"
+                    f" {batch.count:,}."
+                )
+            if batch.sealed and sum(split.count for split in batch.splits) != batch.count:
+                problems.append(f"The splits of batch {number} of the stream {keys.name!r} do not add up.")
+    problems += [
+        f"{count:,} items of the stream {keys.name!r} are in batch {number}, which has no record."
+        for number, count in found.items()
+    ]
+    return problems

@@ -1,0 +1,93 @@
+"""Give the items of an open batch back to their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from fdbqueue import FormatError, Queue
+from fdbqueue.lowlevel import NO_NOTES, Database, KeyValue, Notes, Steps, Transaction, notes_of, rows, started
+
+from ..leases._leases import CONSUMER_BYTES
+from ..leases._transitions import Transitions, cut
+from ._keys import StreamKeys
+from ._records import StreamRecord, decode, encode
+
+ROWS = 500
+SIZE_BYTES = 1_000_000
+
+
+class Returning:
+    """Gives the items of a stream's open batch back, in transactions of bounded size.
+
+    Args:
+        db: the database.
+        queue: the queue.
+        keys: the keys of the stream.
+        now_us: the clock, in microseconds.
+    """
+
+    def __init__(self, db: Database, queue: Queue[Any], keys: StreamKeys, now_us: Callable[[], int]) -> None:
+        self._db = db
+        self._queue = queue
+        self._keys = keys
+        self._now_us = now_us
+
+    def give_back(self, epoch: str | None) -> Steps[int]:
+        """Give the items back and return how many. The first transaction refuses the reader from then on.
+
+        Args:
+            epoch: only if the record still has this epoch; None: in any case.
+        """
+        total = 0
+        while True:
+            returned, more = yield from self._queue.transact(self._db, lambda tr: self._some(tr, epoch))
+            total += returned
+            if not more:
+                return total
+
+    def _some(self, tr: Transaction, epoch: str | None) -> Steps[tuple[int, bool]]:
+        keys = self._keys
+        value = yield tr.get(keys.record)
+        if not value.present():
+            return 0, False
+        record = decode(StreamRecord, bytes(value), f"the stream {keys.name!r}")
+        batches = yield from rows(tr, *keys.batches())
+        if not batches or (epoch is not None and record.epoch != epoch):
+            return 0, False
+        last = keys.number_of(batches[-1].key)
+        if record.released < last:
+            tr.set(keys.record, encode(replace(record, released=last)))
+        moves = Transitions(tr, keys.layout)
+        asked = started(moves.ask())
+        found = yield from rows(tr, *keys.claims(), limit=ROWS)
+        yield from asked
+        done = size = 0
+        for row in found:
+            if size > SIZE_BYTES:
+                break
+            self._return(tr, moves, row)
+            size += len(row.value)
+            done += 1
+        moves.tally("claimed", -done)
+        moves.finish()
+        if done == len(found) < ROWS:
+            tr.clear_range(*keys.batches())
+            tr.clear_range(*keys.all_chunks())
+            return done, False
+        return done, True
+
+    def _return(self, tr: Transaction, moves: Transitions, row: KeyValue) -> None:
+        batch, packed = self._keys.packed_of(row.key)
+        tr.clear(row.key)
+        try:
+            notes = notes_of(row.value)
+        except FormatError:  # a claim takes none
+            notes = NO_NOTES
+        again: Notes = replace(notes, attempt=notes.attempt + 1, consumer=cut(self._keys.name, CONSUMER_BYTES))
+        moves.put_back(packed, row.value, again, now_us=self._now_us(), delay_us=0)
+        if moves.arrived and moves.arrived[-1] == packed:
+            moves.set_dependent(packed, notes)
+        tr.clear(self._keys.chunks(batch, packed))

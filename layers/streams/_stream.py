@@ -1,0 +1,475 @@
+"""`Stream`: the verbs of a stream."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic
+
+from msgspec.structs import replace
+
+from fdbqueue import CheckReport, Queue, Stats, StreamError
+from fdbqueue.lowlevel import (
+    NOT_COMMITTED,
+    AdaptiveLimit,
+    Database,
+    FDBError,
+    KeyValue,
+    Steps,
+    Transaction,
+    V,
+    attempts,
+    count,
+    join_chunks,
+    only_database,
+    parse,
+    read_stats,
+    rows,
+    run,
+    verb,
+    within,
+)
+
+from ..leases._leases import Leases
+from ..leases._reclaiming import reclaim
+from ._check import check_batches
+from ._claiming import CLAIM_BYTES, FIRST_ROWS, MOST_ROWS, Claiming
+from ._keys import StreamKeys
+from ._records import BatchRecord, Split, StreamRecord, decode, encode
+from ._returning import Returning
+from ._terms import TakeOver, Terms, check_record, check_run, foreign, given_back, gone, restored, short
+
+TIMERS = 64
+READ_ROWS = 2_000
+READ_BYTES = 1_000_000
+SEEN_US = 10_000_000
+"""How often an idle reader writes when it was seen."""
+_OUTSIDE = "A stream works in several transactions."
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a reader sees before it asks for a batch."""
+
+    record: StreamRecord | None
+    """The stream's record; None if nothing was ever claimed."""
+    stats: Stats
+    """The queue's counters."""
+    any: bool
+    """Whether an item is available."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """A stream, for operators."""
+
+    name: str
+    acked: int
+    """The last acked batch; its items are gone."""
+    acked_items: int
+    """How many items were acked in all."""
+    released: int
+    """The last batch that was given back; 0: none."""
+    batch: int | None
+    """The open batch; None if there is none."""
+    items: int
+    """How many items the open batch has."""
+    size_bytes: int
+    """About how many bytes their payloads have."""
+    sealed: bool
+    """Whether the open batch is complete."""
+    epoch: str
+    """Identifies the checkpoint."""
+    seen_at: float | None
+    """When its reader was last seen, by its own clock; None if never."""
+
+
+class Stream(Generic[V]):
+    """One stream of a queue.
+
+    The verbs take a database, since a batch takes several transactions. Each can be repeated after any failure.
+
+    Args:
+        queue: the queue, or its `Leases`, whose policy decides about other consumers' expired leases.
+        name: the stream's name, at most 500 bytes.
+        clock: seconds since 1970, as `time.time`.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> orders = Queue("orders", codec="str")
+    >>> report = orders.enqueue_many(db, ["a", "b", "c"])
+    >>> stream = Stream(orders, "totals")
+    >>> terms = Terms(epoch="1f", batch=1, run="", items=2, size_bytes=1_000)
+    >>> batch = stream.claim(db, terms)
+    >>> [row.value for split in batch.splits for page in stream.read(db, terms.epoch, 1, split) for row in page]
+    [b'\\x10a', b'\\x10b']
+    >>> stream.ack(db, terms)
+    >>> orders.stats(db).dequeued
+    2
+    >>> db.close()
+    """
+
+    def __init__(self, queue: Queue[V] | Leases[V], name: str, *, clock: Callable[[], float] = time.time) -> None:
+        self.leases = queue if isinstance(queue, Leases) else Leases(queue, clock=clock)
+        self.queue = self.leases.queue
+        self.name = name
+        self._keys = StreamKeys(self.queue.layout, name)
+        self._layout = self.queue.layout
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"Stream({self._layout.describe()}, {self.name!r})"
+
+    @verb
+    def look(self, db: Database, *, seconds: float = 0.0) -> Steps[Look]:
+        """Move the items whose timers are due, and return what there is.
+
+        Args:
+            db: the database.
+            seconds: if no item is available, how long to wait for one.
+
+        *Conflicts:* only if timers are due, as `Leases.reclaim`. *Cost:* one transaction, and one more after a wait
+        that ended early.
+        """
+        only_database(db, "Stream.look", _OUTSIDE)
+        look, watches = yield from attempts(db, partial(self._look, watched=seconds > 0))
+        if not watches:
+            return look
+        try:
+            came = yield from within(watches[0], seconds)
+        finally:
+            for watch in watches:
+                watch.cancel()
+        if not came:
+            return look
+        return (yield from attempts(db, partial(self._look, watched=False)))[0]
+
+    @verb
+    def record(self, db: Database) -> Steps[StreamRecord | None]:
+        """Return the stream's record; None if nothing was ever claimed."""
+        return (yield from attempts(db, self._record))
+
+    @verb
+    def claim(self, db: Database, terms: Terms) -> Steps[BatchRecord]:
+        """Claim a batch, or return it as it was claimed. Everything before it must be acked.
+
+        Raises:
+            StreamError: the terms do not fit the stream's record. SubscriptionError: the queue has an exclusive
+                subscription. FormatError: the first item can't be read.
+
+        *Conflicts:* as `Queue.dequeue_many`. It takes fewer items at once after a conflict. *Cost:* a transaction for
+        each 4,000 items or 1 MB.
+        """
+        only_database(db, "Stream.claim", _OUTSIDE)
+        portion = _Portion(min(FIRST_ROWS, terms.items))
+        while True:
+            try:
+                batch = yield from self.queue.transact(
+                    db, lambda tr: self._claim(tr, terms, portion.limit), on_retry=portion.note
+                )
+            except TakeOver:
+                yield from self._take_over(db, terms)
+                continue
+            if batch.sealed:
+                return batch
+            portion.grow(batch)
+
+    @verb
+    def ack(self, db: Database, terms: Terms) -> Steps[None]:
+        """Remove the batches up to `terms.batch`, which the reader has processed. A second call changes nothing.
+
+        Raises:
+            StreamError: the terms do not fit the stream's record; nothing was removed.
+
+        *Conflicts:* with another ack of the stream, and with its release. *Cost:* one transaction of any number of
+        items, and one more for each 100 items in chunks.
+        """
+        only_database(db, "Stream.ack", _OUTSIDE)
+        if terms.batch < 1:
+            return
+        chunked = yield from attempts(db, partial(self._ack, terms=terms))
+        if chunked:
+            yield from self._clear_chunks(db, terms.batch)
+
+    def read(self, db: Database, epoch: str, batch: int, split: Split) -> Iterator[list[KeyValue]]:
+        """Yield the items of a split, a page of rows at a time. `payload` reads those in chunks.
+
+        Raises:
+            StreamError: it lacks items, or the batch was acked or released. No page of it may be used then.
+
+        *Conflicts:* none. *Cost:* a transaction for each page of up to 2,000 items or about 1 MB.
+        """
+        only_database(db, "Stream.read", _OUTSIDE)
+        place = self._keys.items(batch)
+        begin, end = place.key(split.first), place.key(split.last) + b"\x00"
+        limit, found = FIRST_ROWS, 0
+        while found < split.count:
+            page = run(attempts(db, partial(self._page, epoch=epoch, batch=batch, begin=begin, end=end, limit=limit)))
+            if not page:
+                break
+            found += len(page)
+            begin = page[-1].key + b"\x00"
+            mean = sum(len(row.value) for row in page) // len(page) + 1
+            limit = max(1, min(READ_ROWS, READ_BYTES // mean))
+            yield page
+        if found != split.count:
+            raise short(self.name, batch, found, split.count)
+
+    def payload(self, db: Database, batch: int, row: KeyValue) -> bytes:
+        """Return the payload of an item in chunks.
+
+        Raises:
+            FormatError: the chunks are damaged, or gone.
+        """
+        packed = self._keys.items(batch).packed(row.key)
+        chunked = parse(row.value).chunked
+        if chunked is None:
+            return parse(row.value).payload
+        found = run(attempts(db, lambda tr: rows(tr.snapshot, *self._layout.chunk_range_of(packed))))
+        return join_chunks(chunked, [chunk.value for chunk in found])
+
+    @verb
+    def release(self, db: Database) -> Steps[int]:
+        """Give the items of the open batch back to their places, and return how many. The reader is refused then.
+
+        What the reader has already passed on is delivered again. An attempt is counted for each item.
+
+        *Conflicts:* with the reader's claims and acks. *Cost:* a transaction for each 500 items.
+        """
+        only_database(db, "Stream.release", _OUTSIDE)
+        return (yield from self._returning(db).give_back(None))
+
+    @verb
+    def drop(self, db: Database) -> Steps[int]:
+        """Take the items of the open batch for processed, and return how many."""
+        only_database(db, "Stream.drop", _OUTSIDE)
+        return (yield from self._drop(db, None))
+
+    @verb
+    def forget(self, db: Database) -> Steps[bool]:
+        """Remove the record of a stream without an open batch; return whether there was one.
+
+        Raises:
+            StreamError: the stream has an open batch.
+        """
+        only_database(db, "Stream.forget", _OUTSIDE)
+        return (yield from attempts(db, self._forget))
+
+    @verb
+    def state(self, tr: Transaction | Database) -> Steps[StreamState | None]:
+        """Return the stream's state by snapshot; None if it has no record."""
+        return (yield from self.queue.read(tr, self._state))
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Check the queue, and the batches of this stream, as `Queue.check` does.
+
+        A batch that is released or claimed meanwhile may look wrong.
+        """
+        report = self.leases.check(tr)
+        return dataclasses.replace(report, problems=(*report.problems, *check_batches(tr, self._keys)))
+
+    def _look(self, tr: Transaction, watched: bool) -> Steps[tuple[Look, list[Any]]]:
+        now_us = self._now_us()
+        _, written = yield from reclaim(tr, self._layout, limit=TIMERS, now_us=now_us, retry=self.leases.retry)
+        record = yield from self._record(tr)
+        stats = yield from read_stats(tr, self._layout)
+        head = yield from rows(tr.snapshot, self._layout.begin, self._layout.end, limit=1)
+        if record is not None:
+            seen = yield tr.snapshot.get(self._keys.seen)
+            if not seen.present() or now_us - int.from_bytes(bytes(seen), "big") > SEEN_US:
+                tr.set(self._keys.seen, now_us.to_bytes(8, "big"))
+        watches = []
+        if watched and not head and not written:
+            # Items that come back in a queue without subscriptions change no counter: the wait is short for them.
+            watches.append(tr.watch(self._layout.count_key("enqueued")))
+        return Look(record, stats, bool(head)), watches
+
+    def _record(self, tr: Transaction) -> Steps[StreamRecord | None]:
+        value = yield tr.snapshot.get(self._keys.record)
+        return self._decoded(value)
+
+    def _decoded(self, value: Any) -> StreamRecord | None:
+        what = f"the stream {self.name!r}"
+        return decode(StreamRecord, bytes(value), what) if value.present() else None
+
+    def _batch(self, stored: bytes, number: int) -> BatchRecord:
+        return decode(BatchRecord, stored, f"batch {number} of the stream {self.name!r}")
+
+    def _claim(self, tr: Transaction, terms: Terms, limit: int) -> Steps[BatchRecord]:
+        # Plain reads: of two readers that claim at the same time, one fails and sees what the other did.
+        stored = tr.get(self._keys.record)
+        value = yield tr.get(self._keys.batch(terms.batch))
+        now_us = self._now_us()
+        record = self._decoded((yield stored))
+        if record is None:
+            if terms.batch > 1 and terms.strict:
+                raise gone(self.name, terms.batch)
+            record = StreamRecord(epoch=terms.epoch, acked=terms.batch - 1, begun_us=now_us)
+        elif not check_record(record, self.name, terms):
+            return BatchRecord(sealed=True)
+        if record.acked != terms.batch - 1:
+            raise StreamError(
+                f"The stream {self.name!r} has acked batch {record.acked}, and batch {terms.batch} was asked for: ack"
+                " the batches before it first."
+            )
+        batch = self._batch(bytes(value), terms.batch) if value.present() else BatchRecord(begun_us=now_us)
+        if record.run != terms.run or not value.present():
+            tr.set(self._keys.record, encode(replace(record, run=terms.run)))
+        if batch.sealed:
+            return batch
+        batch = yield from Claiming(self._keys, terms, now_us).more(tr, batch, limit)
+        tr.set(self._keys.batch(terms.batch), encode(batch))
+        tr.set(self._keys.seen, now_us.to_bytes(8, "big"))
+        return batch
+
+    def _ack(self, tr: Transaction, terms: Terms) -> Steps[bool]:
+        """Ack the batches, and return whether chunks are left to clear."""
+        keys, last = self._keys, terms.batch
+        record = self._decoded((yield tr.get(keys.record)))
+        if record is None:
+            if terms.strict:
+                raise gone(self.name, last)
+            tr.set(keys.record, encode(StreamRecord(epoch=terms.epoch, acked=last, begun_us=self._now_us())))
+            return False
+        if record.epoch != terms.epoch:
+            raise foreign(self.name, record)
+        check_run(record, self.name, terms.run, established=terms.established)
+        if record.acked > last and terms.strict:
+            raise restored(self.name, record, last + 1)
+        if record.acked >= last:
+            return bool((yield from rows(tr.snapshot, *keys.all_chunks(last), limit=1)))
+        if record.released >= last:
+            raise given_back(self.name, record)
+        found = [self._batch(row.value, keys.number_of(row.key)) for row in (yield from rows(tr, *keys.batches(last)))]
+        if not all(batch.sealed for batch in found) or (len(found) < last - record.acked and terms.strict):
+            raise gone(self.name, last)
+        self._remove(tr, record, last, sum(batch.count for batch in found))
+        return any(batch.chunked for batch in found)
+
+    def _remove(self, tr: Transaction, record: StreamRecord, last: int, items: int) -> None:
+        keys = self._keys
+        tr.clear_range(*keys.claims(last))
+        tr.clear_range(*keys.batches(last))
+        tr.set(keys.record, encode(replace(record, acked=last, items=record.items + items)))
+        tr.set(keys.seen, self._now_us().to_bytes(8, "big"))
+        if items:
+            count(tr, self._layout, claimed=-items, dequeued=items)
+
+    def _clear_chunks(self, db: Database, last: int) -> Steps[None]:
+        def some(tr: Transaction) -> Steps[bool]:
+            found = yield from rows(tr, *self._keys.all_chunks(last), limit=100)
+            for row in found:
+                _, packed = self._keys.packed_of(row.key)
+                tr.clear_range(*self._layout.chunk_range_of(packed))
+                tr.clear(row.key)
+            return bool(found)
+
+        while (yield from attempts(db, some)):
+            pass
+
+    def _page(
+        self, tr: Transaction, epoch: str, batch: int, begin: bytes, end: bytes, limit: int
+    ) -> Steps[list[KeyValue]]:
+        stored = tr.snapshot.get(self._keys.record)
+        found = yield from rows(tr.snapshot, begin, end, limit=limit)
+        record = self._decoded((yield stored))
+        if record is None:
+            raise gone(self.name, batch)
+        if record.epoch != epoch:
+            raise foreign(self.name, record)
+        if record.acked >= batch:
+            raise restored(self.name, record, batch)
+        if record.released >= batch:
+            raise given_back(self.name, record)
+        return found
+
+    def _take_over(self, db: Database, terms: Terms) -> Steps[None]:
+        """Give the replaced epoch's open batch back, or drop it. Then the record is this epoch's."""
+        if terms.open_batch == "drop":
+            yield from self._drop(db, terms.replaces)
+        else:
+            yield from self._returning(db).give_back(terms.replaces)
+
+        def begin(tr: Transaction) -> Steps[None]:
+            record = self._decoded((yield tr.get(self._keys.record)))
+            if record is not None and record.epoch == terms.replaces:
+                tr.clear_range(*self._keys.batches())
+                tr.set(self._keys.record, encode(StreamRecord(epoch=terms.epoch, begun_us=self._now_us())))
+
+        yield from attempts(db, begin)
+
+    def _drop(self, db: Database, epoch: str | None) -> Steps[int]:
+        def body(tr: Transaction) -> Steps[int]:
+            record = self._decoded((yield tr.get(self._keys.record)))
+            if record is None or (epoch is not None and record.epoch != epoch):
+                return 0
+            found = yield from rows(tr, *self._keys.batches())
+            if not found:
+                return 0
+            items = sum(self._batch(row.value, self._keys.number_of(row.key)).count for row in found)
+            self._remove(tr, record, self._keys.number_of(found[-1].key), items)
+            return items
+
+        dropped = yield from self.queue.transact(db, body)
+        yield from self._clear_chunks(db, 1 << 62)
+        return dropped
+
+    def _returning(self, db: Database) -> Returning:
+        return Returning(db, self.queue, self._keys, self._now_us)
+
+    def _forget(self, tr: Transaction) -> Steps[bool]:
+        value = yield tr.get(self._keys.record)
+        if (yield from rows(tr, *self._keys.batches(), limit=1)):
+            raise StreamError(f"The stream {self.name!r} has an open batch: release or settle it first.")
+        tr.clear_range(*self._keys.batches())
+        tr.clear(self._keys.record)
+        tr.clear(self._keys.seen)
+        return bool(value.present())
+
+    def _state(self, tr: Transaction) -> Steps[StreamState | None]:
+        record = yield from self._record(tr)
+        if record is None:
+            return None
+        seen = yield tr.snapshot.get(self._keys.seen)
+        found = yield from rows(tr.snapshot, *self._keys.batches())
+        batches = [(self._keys.number_of(row.key), row.value) for row in found]
+        opened = [self._batch(value, number) for number, value in batches]
+        return StreamState(
+            self.name,
+            record.acked,
+            record.items,
+            record.released,
+            batches[-1][0] if batches else None,
+            sum(batch.count for batch in opened),
+            sum(batch.size_bytes for batch in opened),
+            bool(opened) and all(batch.sealed for batch in opened),
+            record.epoch,
+            int.from_bytes(bytes(seen), "big") / 1e6 if seen.present() else None,
+        )
+
+    def _now_us(self) -> int:
+        return int(self._clock() * 1e6)
+
+
+class _Portion:
+    """How many items the next transaction of a claim takes."""
+
+    def __init__(self, limit: int) -> None:
+        self._too_old = AdaptiveLimit(limit)
+        self.limit = limit
+
+    def note(self, error: FDBError) -> None:
+        """Take fewer after a conflict: other consumers take items at the same head."""
+        self._too_old.note(error)
+        self.limit = min(self.limit, self._too_old.limit)
+        if error.code == NOT_COMMITTED:
+            self.limit = max(1, self.limit // 2)
+
+    def grow(self, batch: BatchRecord) -> None:
+        """Take as many as fit into a transaction, by the mean size so far."""
+        mean = batch.size_bytes // max(1, batch.count) + 1
+        self.limit = max(1, min(MOST_ROWS, CLAIM_BYTES // mean, self.limit * 8))
+        self._too_old = AdaptiveLimit(self.limit)

@@ -1,0 +1,178 @@
+"""Looks, streams out of a queue and streams into one, against sources and sinks that do nothing."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fdbqueue
+from fdbqueue import Queue
+from fdbqueue.layers.streams import Stream, Terms
+from fdbqueue.spark.readoptions import parse_stream
+from fdbqueue.spark.streamsource import Source
+from tests.benchmarks.harness import SIZE, Contestant, Sample, compare, heading, say
+from tests.spark.sessions import new_session, why_no_spark
+
+ROWS = int(os.environ.get("FDBQUEUE_BENCH_STREAM_ROWS", "10_000" if SIZE == "quick" else "100_000"))
+VALUE_BYTES = 100
+PARTS = 2
+IDLE_SECONDS = 2.0 if SIZE == "quick" else 10.0
+_folders = itertools.count()
+
+
+def main() -> None:
+    heading("Spark, looks and streams")
+    missing = why_no_spark()
+    if missing is not None:
+        say(f"\nSkipped: Spark can't run here ({missing}).")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"file:{folder}/db"
+        claims(url)
+        idle(url)
+        java = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": "-XX:+UseParallelGC"}
+        spark: Any = new_session("local[2]", Path(folder), **java)
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
+        from tests.benchmarks.noop_source import NoopDataSource
+
+        spark.dataSource.register(NoopDataSource)
+        looks(spark, url)
+        sources(spark, url, folder)
+        sinks(spark, url, folder)
+        spark.stop()
+
+
+def filled(url: str, rows: int) -> str:
+    """Return the name of a new queue with so many items."""
+    name = f"fdbqueue bench {secrets.token_hex(4)}"
+    with fdbqueue.open(url) as db:
+        Queue(name).enqueue_many(db, (b"%0*d" % (VALUE_BYTES, number) for number in range(rows)))
+    return name
+
+
+def claims(url: str) -> None:
+    """Claim items, against dequeues of the same number."""
+
+    def dequeue() -> Sample:
+        with fdbqueue.open(url) as db:
+            queue = Queue(filled(url, ROWS))
+            started = time.perf_counter()
+            while queue.dequeue_many(db, limit=4_000):
+                pass
+            return Sample(ROWS, time.perf_counter() - started)
+
+    def claim() -> Sample:
+        with fdbqueue.open(url) as db:
+            queue = Queue(filled(url, ROWS))
+            started = time.perf_counter()
+            Stream(queue, "s").claim(db, Terms(epoch="e", batch=1, run="", items=ROWS, size_bytes=1 << 40))
+            return Sample(ROWS, time.perf_counter() - started)
+
+    compare(
+        f"{ROWS:,} items of {VALUE_BYTES} B, dequeued or claimed",
+        [Contestant("dequeue_many of 4,000", dequeue), Contestant("claim of a batch", claim, wanted=0.6)],
+    )
+
+
+def idle(url: str) -> None:
+    """Print how many transactions an idle query makes."""
+    from tests.helpers.faults import FaultyDatabase
+
+    with fdbqueue.open(url) as db:
+        counted = FaultyDatabase(db, lambda: None)
+        options = parse_stream({"url": url, "queue": filled(url, 0), "streamName": "s"})
+        source = Source(counted, options)
+        start = source.initial_offset()
+        began = time.perf_counter()
+        while time.perf_counter() < began + IDLE_SECONDS:
+            source.latest_offset(start)
+        seconds = time.perf_counter() - began
+        say(f"\nAn idle query commits {counted.commits / seconds:.2f} transactions a second.")
+
+
+def looks(spark: Any, url: str) -> None:
+    """Look at a queue, against a reader that does nothing."""
+    name = filled(url, ROWS)
+
+    def read(kind: str, **options: str) -> Sample:
+        df = spark.read.format(kind).options(**options).load()
+        started = time.perf_counter()
+        df.write.format("noop").mode("overwrite").save()
+        return Sample(ROWS, time.perf_counter() - started)
+
+    noop = partial(read, "noop source", rows=str(ROWS), parts=str(PARTS))
+    look = partial(read, "fdbqueue", url=url, queue=name, minPartitions=str(PARTS))
+    noop()
+    look()
+    compare(
+        f"A look at {ROWS:,} items, all columns",
+        [Contestant("a reader that does nothing", noop), Contestant("a look", look, wanted=0.5)],
+    )
+
+
+def sources(spark: Any, url: str, folder: str) -> None:
+    """Stream out of a queue, against a source that does nothing."""
+    for rows, wanted in (ROWS, 0.5), (1, 0.71):
+        noop = partial(_drained, spark, folder, "noop source", rows, rows=str(rows), parts="1", stream="s")
+        noop()
+        compare(
+            f"A trigger with {rows:,} items out of a queue",
+            [
+                Contestant("a source that does nothing", noop),
+                Contestant("a stream", partial(_streamed, spark, url, folder, rows), wanted=wanted),
+            ],
+        )
+
+
+def _streamed(spark: Any, url: str, folder: str, rows: int) -> Sample:
+    most = str(max(rows, 2))
+    options = {"url": url, "queue": filled(url, rows), "streamName": "s", "maxItemsPerTrigger": most}
+    options |= {"maxBytesPerTrigger": str(1 << 40), "maxItemsPerPartition": str(rows)}
+    return _drained(spark, folder, "fdbqueue", rows, **options)
+
+
+def _drained(spark: Any, folder: str, kind: str, items: int, **options: str) -> Sample:
+    df = spark.readStream.format(kind).options(**options).load()
+    return _timed(df.writeStream.format("noop"), folder, items)
+
+
+def _timed(writer: Any, folder: str, rows: int) -> Sample:
+    """Run a query once, and return how long its trigger took by its own progress."""
+    checkpoint = f"{folder}/checkpoint {next(_folders)}"
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+    taken = max(progress.durationMs["triggerExecution"] for progress in query.recentProgress)
+    return Sample(rows, taken / 1000)
+
+
+def sinks(spark: Any, url: str, folder: str) -> None:
+    """Stream into a queue, against the batch sink with the same rows."""
+
+    def batch() -> Sample:
+        df = spark.read.format("noop source").options(rows=str(ROWS), parts=str(PARTS)).load().select("value")
+        options = {"url": url, "queue": f"fdbqueue bench {secrets.token_hex(4)}", "jobId": "bench", "partitions": "2"}
+        started = time.perf_counter()
+        df.write.format("fdbqueue").mode("append").options(**options).save()
+        return Sample(ROWS, time.perf_counter() - started)
+
+    def stream() -> Sample:
+        df = spark.readStream.format("noop source").options(rows=str(ROWS), parts=str(PARTS), stream="s").load()
+        writer = df.select("value").writeStream.format("fdbqueue")
+        return _timed(writer.options(url=url, queue=f"fdbqueue bench {secrets.token_hex(4)}"), folder, ROWS)
+
+    batch()
+    stream()
+    compare(
+        f"{ROWS:,} rows into a queue",
+        [Contestant("the batch sink", batch), Contestant("a trigger of the streaming sink", stream, wanted=0.4)],
+    )
+
+
+if __name__ == "__main__":
+    main()

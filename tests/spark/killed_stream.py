@@ -1,0 +1,170 @@
+"""A query that kills Spark at one point: ``python -m tests.spark.killed_stream URL QUEUE FOLDER POINT``.
+
+It streams a queue into another one until the first is empty. At the point, and only the first time, it kills the JVM,
+as a machine that loses its power does, or one worker.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from fdbqueue.spark.claimreader import SplitPartition
+from fdbqueue.spark.itemcolumns import check_schema, stream_schema
+from fdbqueue.spark.readoptions import parse_stream
+from fdbqueue.spark.schema import header_of, value_columns
+from fdbqueue.spark.sinkoptions import parse_sink
+from fdbqueue.spark.source import FdbQueueDataSource
+from fdbqueue.spark.streamreader import FdbQueueStreamReader
+from fdbqueue.spark.streamsource import Offset
+from fdbqueue.spark.streamwriter import BatchStored, FdbQueueStreamWriter
+from tests.spark.sessions import new_session
+
+SOURCE_POINTS = (
+    "latest offset begins",
+    "latest offset ends",
+    "partitions begin",
+    "partitions end",
+    "a worker reads",
+    "the jvm reads",
+    "source commit begins",
+    "source commit ends",
+)
+SINK_POINTS = ("rows stored", "before the commit", "in the move", "after the commit")
+ITEMS = 60
+
+
+class Killer:
+    """Kills at one point, once."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._point = options["point"]
+        self._jvm = int(options["jvm"])
+        self._mark = options["mark"]
+
+    def at(self, point: str) -> None:
+        """Kill here, if this is the point and nothing was killed before."""
+        if point != self._point:
+            return
+        try:
+            os.close(os.open(self._mark, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        if point != "a worker reads":
+            os.kill(self._jvm, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class MortalReader(FdbQueueStreamReader):
+    """The library's reader, which kills."""
+
+    killer: Killer
+
+    def latestOffset(self, start: Offset, limit: Any) -> Offset:
+        self.killer.at("latest offset begins")
+        found = super().latestOffset(start, limit)
+        self.killer.at("latest offset ends")
+        return found
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        self.killer.at("partitions begin")
+        found = super().partitions(start, end)
+        self.killer.at("partitions end")
+        return found
+
+    def read(self, partition: SplitPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        for batch in super().read(partition):
+            yield batch
+            self.killer.at("a worker reads")
+            self.killer.at("the jvm reads")
+
+    def commit(self, end: Offset) -> None:
+        self.killer.at("source commit begins")
+        super().commit(end)
+        self.killer.at("source commit ends")
+
+
+class MortalWriter(FdbQueueStreamWriter):
+    """The library's writer, which kills."""
+
+    killer: Killer
+
+    def at(self, point: str) -> None:
+        self.killer.at(point)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        from fdbqueue.spark import staging
+
+        move_one = staging._move_one
+
+        def dying(tr: Any, **given: Any) -> Any:
+            if given["at"] == 1:
+                self.killer.at("in the move")
+            return move_one(tr, **given)
+
+        staging._move_one = dying  # type: ignore[assignment]
+        try:
+            super().commit([message for message in messages if isinstance(message, BatchStored)], batchId)
+        finally:
+            staging._move_one = move_one
+
+
+class MortalDataSource(FdbQueueDataSource):
+    """The format ``mortal``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "mortal"
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.killer = Killer(options)
+        super().__init__({name: value for name, value in options.items() if name not in ("point", "jvm", "mark")})
+
+    def streamReader(self, schema: StructType) -> MortalReader:
+        options = parse_stream(self.options)
+        check_schema(schema, stream_schema(options, headers=True))
+        reader = MortalReader(options, schema)
+        reader.killer = self.killer
+        return reader
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> MortalWriter:
+        options = parse_sink(self.options)
+        header_of(options.rows, schema)
+        writer = MortalWriter(options, [field.name for field in value_columns(options.rows, schema)])
+        writer.killer = self.killer
+        return writer
+
+
+def main(url: str, queue: str, folder: str, point: str, partitions: str) -> None:
+    spark: Any = new_session("local[2,4]", Path(folder))
+    spark.dataSource.register(MortalDataSource)
+    jvm = spark._jvm.ProcessHandle.current().pid()
+    given = {"url": url, "codec": "str", "point": point, "jvm": str(jvm), "mark": f"{folder}/killed"}
+    items = (
+        spark.readStream.format("mortal")
+        .options(**given, queue=queue, streamName="s", maxItemsPerTrigger="25", minPartitions="2")
+        .load()
+    )
+    query = (
+        items.select("value")
+        .repartition(int(partitions))
+        .writeStream.format("mortal")
+        .options(
+            **given, queue=queue + " out", streamName="t", batchRows="5", checkpointLocation=f"{folder}/checkpoint"
+        )
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

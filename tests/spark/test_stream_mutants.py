@@ -1,0 +1,95 @@
+"""The protocols without one of their rules: the histories of the models notice each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from fdbqueue import Queue, StreamError
+from fdbqueue.engine import Subspace
+from fdbqueue.engine.steps import Steps
+from fdbqueue.layers.streams import Stream
+from fdbqueue.spark import staging
+from fdbqueue.spark.streamsource import Offset, Source
+from tests.spark import test_sink_model, test_stream_model
+
+pytestmark = pytest.mark.engines("memory")
+SEEDS = 30
+
+
+def noticed(db: Any, space: Subspace, history: Callable[[Any, Any, int], None]) -> bool:
+    """Return whether one of the histories fails."""
+    for seed in range(SEEDS):
+        try:
+            history(db, Queue(space[seed]), seed)
+        except (AssertionError, StreamError):
+            return True
+    return False
+
+
+def test_a_claim_before_the_log_is_noticed(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    latest = Source.latest_offset
+
+    def claiming(self: Source, start: Offset, **limit: Any) -> Offset:
+        end = latest(self, start, **limit)
+        self.partitions(start, end)
+        return end
+
+    monkeypatch.setattr(Source, "latest_offset", claiming)
+    assert noticed(db, space, test_stream_model.history)
+
+
+def test_an_ack_before_the_commit_log_is_noticed(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    partitions = Source.partitions
+
+    def acking(self: Source, start: Offset, end: Offset) -> list[Any]:
+        splits = partitions(self, start, end)
+        self.commit(end)
+        return splits
+
+    monkeypatch.setattr(Source, "partitions", acking)
+    assert noticed(db, space, test_stream_model.history)
+
+
+def test_a_short_read_that_is_taken_for_an_empty_one_is_noticed(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Stream.read
+
+    def short(self: Stream[Any], *given: Any) -> Iterator[Any]:
+        with suppress(StreamError):
+            yield from read(self, *given)
+
+    monkeypatch.setattr(Stream, "read", short)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        test_stream_model.test_a_driver_that_was_stopped_after_the_seal_reads_nothing_later(db, Queue(space))
+
+
+def test_a_sink_that_decides_again_is_noticed(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    decide = staging._decide
+
+    def again(tr: Any, **given: Any) -> Steps[Any]:
+        record = yield from decide(tr, **given)
+        if given["decision"] is None or record.done >= given["batch"]:
+            return record
+        record = replace(record, batch=given["batch"], attempts=given["decision"], moved=0)
+        tr.set(given["keys"].record, staging.encode(record))
+        return record
+
+    monkeypatch.setattr(staging, "_decide", again)
+    monkeypatch.setattr(staging.Staging, "_is_open", _always_open)
+    assert noticed(db, space, test_sink_model.history)
+
+
+def _always_open(self: Any, tr: Any) -> Steps[bool]:
+    yield from ()
+    return True
+
+
+def test_the_models_notice_nothing_in_the_library_as_it_is(db: Any, space: Subspace) -> None:
+    assert not noticed(db, space["source"], test_stream_model.history)
+    assert not noticed(db, space["sink"], test_sink_model.history)
