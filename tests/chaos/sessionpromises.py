@@ -158,41 +158,63 @@ class OneAtATime(OfSessions):
 
 
 class FairTurns(OfSessions):
-    name, says = "I7", "while a session is ready, another one does at most a quantum of items"
-
-    def __init__(self, claims: Claims, rules: Rules) -> None:
-        super().__init__(claims, rules)
-        self._done: dict[Position, Counter[bytes]] = {}
-        """For each pointer that waits in the line: what the other sessions have done meanwhile."""
+    name, says = "I7", "a turn ends after its quantum if another session is ready, and goes behind all that are"
 
     def look(self, step: SessionStep, replay: SessionReplay) -> None:
+        done = Counter(
+            name for (name, _, _), (stood, stands) in step.items.items() if _is_done(step.record, stood, stands)
+        )
+        # A session that goes to the tail has another pointer than before.
+        kept = {after.pointer.name: after for _, after in step.pointers.values() if after is not None}
+        for position, (before, after) in step.pointers.items():
+            if before is not None and before.token and done[before.pointer.name]:
+                self._counted(step.record, before, kept.get(before.pointer.name), done, replay)
+            if before is None and after is not None and after.state == "available":
+                self._entered(step.record, position, replay)
+            if after is not None and after.token and (before is None or before.token != after.token):
+                self._begun(step, position, after, replay)
+
+    def _ready(self, record: Record, replay: SessionReplay) -> list[Position]:
+        """Return the pointers that were ready when the transaction began, and still are."""
+        since = replay.ready_since.items()
+        return [position for position, version in since if version <= record.read_version]
+
+    def _counted(
+        self, record: Record, before: Pointed, after: Pointed | None, done: Counter[bytes], replay: SessionReplay
+    ) -> None:
+        name = before.pointer.name
+        used = before.pointer.used + done[name]
+        others = [one for one in self._ready(record, replay) if one not in replay.pointers_of(name)]
+        self.tally["items done while another session was ready"] += bool(others)
+        if after is None or not others:
+            return
+        if after.token and used >= QUANTUM:
+            self.broken(f"{name_of(name)!r} began one more item after {used}, and {len(others)} others waited", record)
+        same = after.pointer.current or after.state == "available"
+        if same and after.pointer.used not in (used, 0):
+            self.broken(f"{name_of(name)!r} did {used} items in its turn, and counts {after.pointer.used}", record)
+
+    def _entered(self, record: Record, position: Position, replay: SessionReplay) -> None:
+        self.tally["pointers that entered the line"] += 1
+        behind = [one for one in self._ready(record, replay) if one > position]
+        if behind and record.read_version:
+            self.broken(f"a session entered the line in front of {len(behind)} others", record)
+
+    def _begun(self, step: SessionStep, position: Position, after: Pointed, replay: SessionReplay) -> None:
+        """A session is taken from the front, or from behind those that go to the requests in front."""
         record = step.record
-        acked = Counter(name for (name, _, _), (before, after) in step.items.items() if _is_done(record, before, after))
-        for name, items in acked.items():
-            for waiting, done in self._done.items():
-                pointed = next(iter(replay.pointers.get(waiting, {}).values()), None)
-                if pointed is not None and pointed.pointer.name == name:
-                    continue
-                done[name] += items
-                self.tally["items done while another session was ready"] += items
-                # One more: the end of a turn looks for others by snapshot.
-                if done[name] > QUANTUM + 1:
-                    who = repr(name_of(pointed.pointer.name)) if pointed else "a session"
-                    self.broken(f"{name_of(name)!r} did {done[name]} items while {who} was ready", record)
-        for position, (_, after) in step.pointers.items():
-            if after is not None and after.state == "available":
-                self._done.setdefault(position, Counter())
-            else:
-                self.tally["turns begun after a wait"] += self._done.pop(position, None) is not None
-            if after is not None and after.state == "delayed" and not after.pointer.used:
-                for done in self._done.values():  # it sleeps, and keeps its place; its turn is a new one
-                    del done[after.pointer.name]
+        self.tally["turns begun"] += 1
+        passed = [one for one in self._ready(record, replay) if one < position]
+        self.tally["turns begun behind requests in front"] += bool(passed)
+        if passed and len(passed) > replay.line_requests(since=record.read_version):
+            self.broken(f"{name_of(after.pointer.name)!r} was taken in front of {len(passed)} others", record)
 
 
-def _is_done(record: Record, before: Standing | None, after: Standing | None) -> bool:
-    if before is None or before.state != "available" or after is not None:
+def _is_done(record: Record, stood: Standing | None, stands: Standing | None) -> bool:
+    """Return whether an item was acked."""
+    if stood is None or stood.state != "available" or stands is not None:
         return False
-    return not 0 < before.notes.ttl_at_us <= now_us(record)
+    return not 0 < stood.notes.ttl_at_us <= now_us(record)
 
 
 class SessionsLoseNothing(OfSessions):

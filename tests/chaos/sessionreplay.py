@@ -13,7 +13,9 @@ from fdbqueue.items import Notes, notes_of
 from fdbqueue.layers.oplog._records import Change, Record, place_of, session_place_of
 from fdbqueue.layers.sessions._records import Keys, Pointer, pointer_of, unpack_record
 from fdbqueue.layers.sessions._records import Record as SessionRecord
+from fdbqueue.layers.staged._requests import Wish
 from fdbqueue.layout import Layout
+from fdbqueue.lowlevel import fdb_tuple
 from tests.chaos.replay import Replay, Standing, Step
 
 ItemKey = tuple[bytes, int, Position]
@@ -55,6 +57,10 @@ class SessionReplay(Replay):
         self.ready: dict[tuple[bytes, int], list[Position]] = {}
         """The available items of each session and generation, in their order."""
         self.pointers: dict[Position, dict[str, Pointed]] = {}
+        self.ready_since: dict[Position, int] = {}
+        """The version since which each pointer is available."""
+        self._requests: dict[bytes, tuple[int, int | None]] = {}
+        """How many sessions each request in the line wants, and the version at which it was removed."""
         self.records: dict[bytes, SessionRecord] = {}
         """The record of each session, by its packed name."""
         self.leased: dict[bytes, set[Position]] = {}
@@ -63,6 +69,7 @@ class SessionReplay(Replay):
         self._touched_pointers: dict[Position, Pointed | None] = {}
         self._version = 0
         self._line_prefix = self.line.prefix[len(layout.prefix) :]
+        self._line_request_prefix = self._line_prefix + fdb_tuple.pack(("request",))
         self._record_prefix = layout.space["session"].key()[len(layout.prefix) :]
 
     def step(self, record: Record) -> SessionStep:
@@ -79,6 +86,14 @@ class SessionReplay(Replay):
             {key: (before, _only(self.of_sessions.get(key))) for key, before in self._touched_items.items()},
             {place: (before, _only(self.pointers.get(place))) for place, before in self._touched_pointers.items()},
         )
+
+    def pointers_of(self, name: bytes) -> list[Position]:
+        """Return the pointers of a session."""
+        return [at for at, places in self.pointers.items() for one in places.values() if one.pointer.name == name]
+
+    def line_requests(self, *, since: int) -> int:
+        """Return how many sessions were wanted by the requests that were in the line at a version, or came later."""
+        return sum(wanted for wanted, removed in self._requests.values() if removed is None or removed > since)
 
     def _set(self, change: Change, before: dict[Position, Standing | None]) -> None:
         super()._set(change, before)
@@ -127,17 +142,24 @@ class SessionReplay(Replay):
             del self.of_sessions[item]
 
     def _set_pointer(self, change: Change) -> None:
+        if change.key.startswith(self._line_request_prefix):
+            wanted = msgspec.msgpack.decode(change.notes, type=Wish).wanted
+            self._requests[change.key] = wanted, None
         found = place_of(self.line, change.key[len(self._line_prefix) :])
         if found is None:
             return
         state, position = found
         self._touched_pointers.setdefault(position, _only(self.pointers.get(position)))
         pointed = Pointed(state, notes_of(change.notes), pointer_of(change.notes))
+        if state == "available":
+            self.ready_since.setdefault(position, self._version)
         self.pointers.setdefault(position, {})[state] = pointed
         if state == "leased":
             self.leased.setdefault(pointed.pointer.name, set()).add(position)
 
     def _clear_pointer(self, key: bytes) -> None:
+        if key in self._requests:
+            self._requests[key] = self._requests[key][0], self._version
         found = place_of(self.line, key[len(self._line_prefix) :])
         if found is None:
             return
@@ -145,6 +167,8 @@ class SessionReplay(Replay):
         self._touched_pointers.setdefault(position, _only(self.pointers.get(position)))
         places = self.pointers[position]
         gone = places.pop(state)
+        if state == "available":
+            del self.ready_since[position]
         if state == "leased":
             self.leased[gone.pointer.name].discard(position)
         if not places:

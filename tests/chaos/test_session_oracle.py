@@ -90,7 +90,7 @@ def test_a_worker_that_stays_beyond_its_quantum_breaks_i7(db: Any, space: Subspa
     while lease is not None:
         lease = worker.next(lease)
     worker.next(worker.lease())
-    assert "while 'b' was ready" in str(broken(db, space, tmp_path)["I7"])
+    assert "began one more item after" in str(broken(db, space, tmp_path)["I7"])
 
 
 def test_an_item_at_another_level_than_its_caller_asked_for_is_noticed(
