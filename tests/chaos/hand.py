@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fdbqueue import BulkInterrupted, LeaseLost, Queue, SubscriptionError
+from fdbqueue.agents import AgentError
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.oplog._oplog import calling
@@ -85,6 +86,8 @@ class Hand:
             outcome, answer = REFUSED, {"lost": len(lost.lost)}
         except SubscriptionError as another:
             outcome, answer = REFUSED, {"why": str(another)}
+        except AgentError as error:
+            outcome, answer = ("in doubt" if error.in_doubt else REFUSED), {"why": str(error)}
         except FDBError as error:
             outcome, answer = f"error {error.code}", {"where": traceback.format_exc()}
         except BulkInterrupted as stopped:

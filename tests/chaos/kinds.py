@@ -46,10 +46,11 @@ class Kind(StrEnum):
     exclusive = "exclusive subscription"
     smart = "smart checks"
     sessions = "sessions"
+    agents = "agents"
 
 
-OF_THEIR_OWN = (Kind.sessions,)
-"""Kinds whose items are not the queue's own, and that have processes and promises of their own."""
+OF_THEIR_OWN = (Kind.sessions, Kind.agents)
+"""Kinds that have processes and promises of their own."""
 ON_THE_QUEUE = tuple(kind for kind in Kind if kind not in OF_THEIR_OWN)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fdbqueue.layers.oplog import OperationLog
 from fdbqueue.layout import Layout
+from tests.chaos.agentpromises import AsAnswered
 from tests.chaos.claims import read_claims
 from tests.chaos.composed import OneOwner, SerialDecision, ToldOnce, WithinCredit
 from tests.chaos.history import Told
@@ -38,6 +39,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     OneAtATime,
     FairTurns,
     SessionsLoseNothing,
+    AsAnswered,
 )
 
 

@@ -19,6 +19,8 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
+from tests.chaos.agenthands import CAST as AGENTS_CAST
+from tests.chaos.agenthands import drain_agents
 from tests.chaos.faults import Odds
 from tests.chaos.history import OK, History, read_histories, told_claims, told_leases
 from tests.chaos.kinds import CREDIT, MAX_ATTEMPTS, Kind, credit_of, log_of, queue_of
@@ -97,7 +99,8 @@ class Round:
     def _run(self, folder: Path) -> Verdict:
         self._prepare()
         with Processes() as processes:
-            actors = [Actor(role, f"{role}-{number}") for number, role in enumerate(self.cast)]
+            cast = AGENTS_CAST if self.kind is Kind.agents else self.cast
+            actors = [Actor(role, f"{role}-{number}") for number, role in enumerate(cast)]
             for actor in actors:
                 self._start(processes, actor, folder)
             # On a busy machine processes take their time to start.
@@ -212,6 +215,10 @@ class Round:
         if self.kind is Kind.sessions:
             logged = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
             drain_sessions(logged, queue, history, clock=ahead)
+            return
+        if self.kind is Kind.agents:
+            logged = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
+            drain_agents(logged, queue, history, clock=ahead)
             return
         leases = Leases(queue, max_attempts=MAX_ATTEMPTS, clock=ahead)
         staged = StagedQueue(leases, consumer="drain")

@@ -20,6 +20,7 @@ from fdbqueue.layers.leases import Leases, _enqueueing, constant, immediately
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
+from tests.chaos.agenthands import Agent, AgentHost
 from tests.chaos.consumers import Taker
 from tests.chaos.faults import ChaosClock, ChaosDatabase, Odds
 from tests.chaos.hand import Hand, Tools
@@ -59,6 +60,8 @@ SESSION_ROLES: dict[str, type[Hand]] = {
     "consumer": SessionWorker,
     "keeper": SessionKeeper,
 }
+AGENT_ROLES: dict[str, type[Hand]] = {"server": AgentHost, "agent": Agent}
+ROLES_OF = {Kind.sessions: SESSION_ROLES, Kind.agents: AGENT_ROLES}
 
 
 def play(part: Part) -> None:
@@ -77,7 +80,7 @@ def play(part: Part) -> None:
         if db is None:
             return
         tools = _tools(part, history, db)
-        roles = SESSION_ROLES if part.kind is Kind.sessions else ROLES
+        roles = ROLES_OF.get(part.kind, ROLES)
         hands = [roles[part.role](tools, number, f"{part.seed}/{number}") for number in range(THREADS)]
         threads = [threading.Thread(target=_work, args=(hand, part, failed)) for hand in hands]
         for thread in threads:
