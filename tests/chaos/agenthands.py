@@ -72,7 +72,10 @@ class Agent(Hand):
         address = self._address()
         if address is None:
             return False
-        return self.call(verb, asked, lambda: act(AgentClient(f"unix:{address}", timeout=PATIENCE_S)))
+        if self.call(verb, asked, lambda: act(AgentClient(f"unix:{address}", timeout=PATIENCE_S))):
+            return True
+        time.sleep(0.02)  # the server may be down
+        return False
 
     def _value(self, size: int) -> tuple[dict[str, Any], bytes]:
         name = self.name()

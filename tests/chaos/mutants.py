@@ -274,17 +274,6 @@ MUTANTS = (
         Kind.sessions,
     ),
     Mutant(
-        "the pointer of a session is dropped though an item comes at the same time",
-        "layers/sessions/_line.py",
-        (
-            (
-                "add_conflicts_with_arrivals(tr)\n        if head.wake_at_us is not None:\n            self._write",
-                "layout\n        if head.wake_at_us is not None:\n            self._write",
-            ),
-        ),
-        Kind.sessions,
-    ),
-    Mutant(
         "the pointer of a session without items stays in the line",
         "layers/sessions/_line.py",
         (
@@ -318,5 +307,17 @@ MUTANTS = (
         "layers/sessions/_working.py",
         (("        tr.add_read_conflict_key(session.guard_key)\n", ""),),
         Kind.sessions,
+    ),
+    Mutant(
+        "an agent server says Fail! though the outcome of the commit is unknown",
+        "fdbqueue/agents/connection.py",
+        (("if isinstance(error, FDBError) and leaves_in_doubt(error):", "if isinstance(error, FDBError) and False:"),),
+        Kind.agents,
+    ),
+    Mutant(
+        "an agent server says OK to the confirm of a lock that is lost",
+        "fdbqueue/agents/connection.py",
+        (("if await self._queue.confirm.aio(id):", "if await self._queue.confirm.aio(id) or True:"),),
+        Kind.agents,
     ),
 )

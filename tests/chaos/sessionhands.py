@@ -16,8 +16,8 @@ from tests.chaos.kinds import MAX_ATTEMPTS, QUANTUM, SESSION_LEVELS, SESSIONS
 
 REMEMBERED = 20
 """Leases that a hand remembers after it used them; it uses lost ones too."""
-AHEAD = 150
-"""Producers rest while more items wait, so that a round ends."""
+AHEAD = (3, 3, 30, 100)
+"""A producer rests until fewer items wait: few, so that sessions end, or many, so that turns do."""
 
 
 def sessions_of(queue: Queue, backoff: Backoff, clock: Callable[[], float], *, consumer: str) -> Sessions[bytes]:
@@ -98,16 +98,16 @@ class SessionProducer(SessionHand):
         self._enqueue(1, size=200_000)
 
     def several(self) -> None:
-        self._enqueue(self.dice.randint(2, 20))
+        self._enqueue(self.dice.choice([2, 5, 20]))
 
     def rest(self) -> None:
-        waiting = [0]
+        waiting, most = [0], self.dice.choice(AHEAD)
 
         def act() -> None:
             waiting[0] = self.sessions.stats(self.db).available
 
-        while self.call("look", {}, act) and waiting[0] > AHEAD and self.dice.random() < 0.9:
-            time.sleep(0.1)
+        while self.call("look", {}, act) and waiting[0] > most and self.dice.random() < 0.9:
+            time.sleep(0.05)
 
 
 class SessionWorker(SessionHand):

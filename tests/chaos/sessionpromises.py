@@ -129,7 +129,8 @@ class OneAtATime(OfSessions):
     def _left(self, record: Record, before: Pointed, after: Pointed | None) -> None:
         expired = before.notes.expires_at_us <= now_us(record)
         session = repr(name_of(before.pointer.name))
-        used = any(one[0] == session and one[2] == before.token for one in self._used.get(record.by, ()))
+        current = position_of(before.pointer.current).text if before.pointer.current else ""
+        used = (session, current, before.token) in self._used.get(record.by, ())
         own = before.notes.consumer == record.by and (not record.call or record.call.startswith("session lease"))
         self.tally["leases that expired"] += expired and not used
         if not (expired or used or own):
