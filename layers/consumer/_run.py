@@ -76,6 +76,7 @@ class Run:
         self._running = 0
         """How many handlers are at work, or have results that are being written."""
         self._not_returned: list[FDBError] = []
+        self._retry = self._leases.retry
         self._verbs: Any = self._leases
         """Where failed and snoozed items are given back."""
         self._handler = handler
@@ -338,7 +339,7 @@ class Run:
 
     def _delay(self, attempt: int) -> float | None:
         """Return how long a failed item waits; None: as its leases' policy says."""
-        retry = self._leases.retry
+        retry = self._retry
         if retry.backoff is None:
             return DEFAULT_BACKOFF(attempt)
         if self._terms.until_empty and retry.max_attempts is None:

@@ -73,6 +73,7 @@ class SessionRun(Run):
     def __init__(self, db: Database, source: Sessions, handler: Handler, terms: Terms, report: ConsumerReport) -> None:
         super().__init__(db, source.line.leases, handler, terms, report)
         self._sessions = source
+        self._retry = source.line.rules.retry
         self._turns = source.turns
         self._verbs = source
         self._mean_bytes = AHEAD_BYTES // 10
@@ -174,10 +175,7 @@ class SessionRun(Run):
         try:
             return Done(lease.position, self._turns.encoded(result))
         except (CodecError, ValueError) as error:
-            told = "A handler's state can't be stored, for the item %s of %r."
-            _log.warning(told, lease.position.text, self._name, exc_info=error)
-            hold.settling = False
-            await self._settle(hold, self._sessions.nack.aio(self._db, lease, error=str(error)), "failed")
+            await self._fail(hold, lease, error)
             self._ended(hold)
             return None
 

@@ -13,7 +13,7 @@ from fdbqueue import BulkReport, Position, Queue
 from fdbqueue.lowlevel import Database, Notes, Steps, Transaction, V, is_database, verb
 
 from ..common._batcher import PendingCall, TransactionBatcher
-from ..leases._backoff import Backoff, immediately
+from ..leases._backoff import Backoff
 from ..leases._enqueueing import enqueue_with_notes
 from ..leases._lease import Disposition
 from ..leases._times import check_timeout, check_waits, not_negative, positive, visible_at
@@ -48,7 +48,8 @@ class Sessions(Operators[V]):
         weights: returns how many quanta a session has in one turn, from its name; None: one each.
         max_attempts: the number of failed attempts (nacks and expiries) after which an item becomes a dead letter;
             None: no limit.
-        backoff: the wait of a failed item, and so of its session, before the next attempt.
+        backoff: the wait of a failed item, and so of its session, before the next attempt, as that of `Leases`. None:
+            none in a loop of your own; with a `Consumer` 1, 2, 4 s and so on, up to an hour.
         on_dead: after a dead letter, "go on" with the session's next item, or "block" the session until an operator
             calls `redrive` or `skip`.
         delays: whether later items of the session "pass" a delayed item, or it does "hold" them up.
@@ -88,7 +89,7 @@ class Sessions(Operators[V]):
         quantum: int = QUANTUM,
         weights: Callable[[Any], int] | None = None,
         max_attempts: int | None = None,
-        backoff: Backoff = immediately,
+        backoff: Backoff | None = None,
         on_dead: Literal["go on", "block"] = "go on",
         delays: Literal["pass", "hold"] = "pass",
         state_codec: Any = "bytes",
@@ -111,11 +112,8 @@ class Sessions(Operators[V]):
         _check_count(quantum, "quantum is how many items a session does in one turn")
         if max_attempts is not None:
             _check_count(max_attempts, "max_attempts is the number of attempts, or None for no limit")
-        functions: list[tuple[str, object]] = [("backoff", backoff), ("clock", clock)]
-        if weights is not None:
-            functions.append(("weights", weights))
-        for told, function in functions:
-            if not callable(function):
+        for told, function in [("backoff", backoff), ("weights", weights), ("clock", clock)]:
+            if not callable(function) and (function is not None or told == "clock"):
                 raise TypeError(f"{told} is a function, not {function!r}.")
         if consumer is not None and not isinstance(consumer, str):
             raise TypeError(f"consumer is a text, not {consumer!r}.")

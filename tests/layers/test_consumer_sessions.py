@@ -12,7 +12,18 @@ import pytest
 import fdbqueue
 from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import ACKED, UNCHANGED, Consumer, Lease, NewState, SessionLease, Sessions, Snooze, constant
+from fdbqueue.layers import (
+    ACKED,
+    UNCHANGED,
+    Consumer,
+    Lease,
+    NewState,
+    SessionLease,
+    Sessions,
+    Snooze,
+    constant,
+    immediately,
+)
 from fdbqueue.layers.consumer._session_run import TurnHold
 from fdbqueue.layers.sessions._lease import Behind
 from fdbqueue.layers.sessions._turns import Done, Settlement
@@ -231,9 +242,33 @@ def test_a_state_that_can_t_be_stored_fails_the_attempt(db: Any, space: Subspace
     sessions = Sessions(Queue(space, codec="str"), max_attempts=1)
     fill(sessions, db, "ann:1", "ann:2")
     report = Consumer(sessions, lambda lease: NewState("no bytes") if lease.value == "1" else None).drain(db)
-    assert (report.acked, report.failed) == (1, 1)
+    assert (report.acked, report.failed, report.dead) == (1, 1, 1)
     [dead] = sessions.dead(db, "ann")
     assert "must be bytes" in dead.error
+
+
+def test_a_drain_ends_though_no_state_of_a_handler_can_be_stored(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="str"))
+    fill(sessions, db, "ann:1")
+    consumer = Consumer(sessions, lambda lease: consumer.stop() if lease.attempt > 3 else NewState("no bytes"))
+    assert consumer.drain(db).failed == 1
+
+
+def test_a_failed_item_waits_as_long_as_the_back_off_of_its_sessions_says(
+    db: Any, space: Subspace, clock: Clock
+) -> None:
+    sessions = Sessions(Queue(space, codec="str"), max_attempts=3, backoff=constant(1000), clock=clock)
+    fill(sessions, db, "ann:1")
+    attempts: list[int] = []
+
+    def fail(lease: SessionLease) -> None:
+        attempts.append(lease.attempt)
+        raise ValueError
+
+    for seconds, expected in [(0, [1]), (900, [1]), (200, [1, 2])]:
+        clock.now += seconds
+        Consumer(sessions, fail).drain(db)
+        assert attempts == expected
 
 
 def test_an_urgent_item_is_done_before_items_that_were_read_ahead(db: Any, space: Subspace) -> None:
@@ -353,7 +388,8 @@ def test_states_are_right_however_handlers_end(db: Any, space: Subspace) -> None
     names, items = ["ann", "bob", "cy"], list(range(1, 31))
     for number in range(6):
         queue = Queue(space[number], codec="json")
-        sessions = Sessions(queue, state_codec="json", quantum=choice.choice([2, 3, 10]))
+        quantum = choice.choice([2, 3, 10])
+        sessions = Sessions(queue, state_codec="json", quantum=quantum, max_attempts=1_000, backoff=immediately)
         for name in names:
             sessions.enqueue_many(db, items, session=name)
 
