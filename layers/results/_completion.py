@@ -22,6 +22,7 @@ from fdbqueue.lowlevel import (
 )
 
 from ..common._ending import NotEnded, until_ended
+from ..common._waiting import long_wait
 from ..leases._leases import Leases
 
 R = TypeVar("R")
@@ -105,6 +106,8 @@ class Completion(Generic[R]):
         """
         if self._db is None:
             raise ValueError(f"{self!r} has no database to wait in. Give it one: completion.at(db).wait().")
+        if timeout != 0:
+            yield from long_wait("Completion.wait")
         name = f"The item {self} of {self._leases.queue!r}"
         return self._result_of((yield from until_ended(self._db, self._leases, self._look, timeout, name)))
 

@@ -17,7 +17,7 @@ from ..leases._backoff import Backoff
 from ..leases._enqueueing import enqueue_with_notes
 from ..leases._lease import Disposition
 from ..leases._times import check_timeout, check_waits, not_negative, positive, visible_at
-from ..leases._transitions import Retry
+from ..leases._transitions import Retry, check_error
 from ..staged._staged import StagedQueue
 from ._lease import SessionLease, SessionRef
 from ._line import Line, Rules
@@ -112,7 +112,8 @@ class Sessions(Operators[V]):
         _check_count(quantum, "quantum is how many items a session does in one turn")
         if max_attempts is not None:
             _check_count(max_attempts, "max_attempts is the number of attempts, or None for no limit")
-        for told, function in [("backoff", backoff), ("weights", weights), ("clock", clock)]:
+        functions: list[tuple[str, object]] = [("backoff", backoff), ("weights", weights), ("clock", clock)]
+        for told, function in functions:
             if not callable(function) and (function is not None or told == "clock"):
                 raise TypeError(f"{told} is a function, not {function!r}.")
         if consumer is not None and not isinstance(consumer, str):
@@ -363,6 +364,7 @@ class Sessions(Operators[V]):
         writes.
         """
         delay_us = None if delay is None else not_negative(delay, "delay")
+        check_error(error)
         body = partial(self._working.nack, ref=lease, delay_us=delay_us, error=error or "It was given back.")
         return (yield from self.queue.transact(tr, body))
 

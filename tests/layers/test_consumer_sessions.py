@@ -250,7 +250,13 @@ def test_a_state_that_can_t_be_stored_fails_the_attempt(db: Any, space: Subspace
 def test_a_drain_ends_though_no_state_of_a_handler_can_be_stored(db: Any, space: Subspace) -> None:
     sessions = Sessions(Queue(space, codec="str"))
     fill(sessions, db, "ann:1")
-    consumer = Consumer(sessions, lambda lease: consumer.stop() if lease.attempt > 3 else NewState("no bytes"))
+
+    def handle(lease: SessionLease) -> NewState:
+        if lease.attempt > 3:
+            consumer.stop()
+        return NewState("no bytes")
+
+    consumer = Consumer(sessions, handle)
     assert consumer.drain(db).failed == 1
 
 

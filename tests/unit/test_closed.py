@@ -134,7 +134,7 @@ WAITS: dict[str, Callable[[Any, Leases], Any]] = {
 
 @pytest.mark.parametrize("kind", WAITS)
 def test_a_thread_that_waits_gets_an_error_when_the_database_is_closed(kind: str) -> None:
-    db = fdbqueue.open("memory:")
+    db: Any = fdbqueue.open("memory:")
     wait = WAITS[kind](db, Leases(fdbqueue.Queue("orders")))
     raised: SimpleQueue[BaseException] = SimpleQueue()
 
