@@ -408,3 +408,13 @@ def size_beside(notes: Notes) -> int:
 def cut(text: str, size_bytes: int) -> str:
     """Return the part of a text that fits into so many bytes."""
     return text.encode("utf-8", "replace")[:size_bytes].decode("utf-8", "ignore")
+
+
+def check_error(error: object) -> None:
+    """Refuse the reason of a failure that is no text.
+
+    Raises:
+        TypeError: it is neither a text nor None.
+    """
+    if error is not None and not isinstance(error, str):
+        raise TypeError(f"error is a text, as in error=str(error), not {error!r}.")

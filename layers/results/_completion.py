@@ -23,6 +23,7 @@ from fdbqueue.lowlevel import (
 )
 
 from ..common._ending import NotEnded, until_ended
+from ..common._waiting import long_wait
 from ..leases._leases import Leases
 from ..leases._transitions import Transitions
 
@@ -107,6 +108,8 @@ class Completion(Generic[R]):
         """
         if self._db is None:
             raise ValueError(f"{self!r} has no database to wait in. Give it one: completion.at(db).wait().")
+        if timeout != 0:
+            yield from long_wait("Completion.wait")
         name = f"The item {self} of {self._leases.queue!r}"
         expire = None if self._leases.retry.custody is None else self._expire
         return self._result_of((yield from until_ended(self._db, self._leases, self._look, timeout, name, expire)))

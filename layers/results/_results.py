@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar, cast, overload
 
+import msgspec
+
 from fdbqueue import Position
 from fdbqueue.lowlevel import (
     Database,
@@ -82,6 +84,7 @@ class Results(QueueWithLeases[Any], Generic[R]):
         self.queue = (self.sessions or self.leases).queue
         self._source: Any = source
         self._type: Any = Any if type is None else type
+        msgspec.msgpack.Decoder(self._type)  # raises TypeError now, before anything is enqueued
         self._keep = keep
         self._keep_s = _whole_seconds(keep)
 
