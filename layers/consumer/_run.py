@@ -78,6 +78,8 @@ class Run:
         self._not_returned: list[FDBError] = []
         self._verbs: Any = self._leases
         """Where failed and snoozed items are given back."""
+        self._retry = self._leases.retry
+        """What happens to items that fail."""
         self._handler = handler
         self._threads = None if is_async(handler) else Threads(handler, self._thread_freed)
 
@@ -349,7 +351,7 @@ class Run:
 
     def _delay(self, attempt: int) -> float | None:
         """Return how long a failed item waits; None: as its leases' policy says."""
-        retry = self._leases.retry
+        retry = self._retry
         if retry.backoff is None:
             return DEFAULT_BACKOFF(attempt)
         if self._terms.until_empty and retry.max_attempts is None:

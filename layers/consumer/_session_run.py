@@ -80,6 +80,7 @@ class SessionRun(Run):
         self._sessions = source
         self._turns = source.turns
         self._verbs = source
+        self._retry = source.line.rules.retry
         self._mean_bytes = AHEAD_BYTES // 10
         """The size of the items that were read last."""
 

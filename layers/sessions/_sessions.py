@@ -13,7 +13,7 @@ from fdbqueue import BulkReport, Position, Queue
 from fdbqueue.lowlevel import Database, Notes, Steps, Transaction, V, is_database, pack, verb
 
 from ..common._batcher import PendingCall, TransactionBatcher
-from ..leases._backoff import Backoff, immediately
+from ..leases._backoff import Backoff
 from ..leases._done import Done, FollowUp, done_of
 from ..leases._enqueueing import enqueue_with_notes
 from ..leases._lease import Disposition
@@ -51,7 +51,8 @@ class Sessions(Operators[V]):
         weights: returns how many quanta a session has in one turn, from its name; None: one each.
         max_attempts: the number of failed attempts (nacks and expiries) after which an item becomes a dead letter;
             None: no limit.
-        backoff: the wait of a failed item, and so of its session, before the next attempt.
+        backoff: the wait of a failed item, and so of its session, before the next attempt. None: a `Consumer` waits as
+            `exponential` does, and every other give-back takes effect at once.
         on_dead: after a dead letter, "go on" with the session's next item, or "block" the session until an operator
             calls `redrive` or `skip`.
         delays: whether later items of the session "pass" a delayed item, or it does "hold" them up.
@@ -91,7 +92,7 @@ class Sessions(Operators[V]):
         quantum: int = QUANTUM,
         weights: Callable[[Any], int] | None = None,
         max_attempts: int | None = None,
-        backoff: Backoff = immediately,
+        backoff: Backoff | None = None,
         on_dead: Literal["go on", "block"] = "go on",
         delays: Literal["pass", "hold"] = "pass",
         state_codec: Any = "bytes",
@@ -114,7 +115,9 @@ class Sessions(Operators[V]):
         _check_count(quantum, "quantum is how many items a session does in one turn")
         if max_attempts is not None:
             _check_count(max_attempts, "max_attempts is the number of attempts, or None for no limit")
-        functions: list[tuple[str, object]] = [("backoff", backoff), ("clock", clock)]
+        functions: list[tuple[str, object]] = [("clock", clock)]
+        if backoff is not None:
+            functions.append(("backoff", backoff))
         if weights is not None:
             functions.append(("weights", weights))
         for told, function in functions:

@@ -12,7 +12,18 @@ import pytest
 import fdbqueue
 from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import ACKED, UNCHANGED, Consumer, Lease, NewState, SessionLease, Sessions, Snooze, constant
+from fdbqueue.layers import (
+    ACKED,
+    UNCHANGED,
+    Consumer,
+    Lease,
+    NewState,
+    SessionLease,
+    Sessions,
+    Snooze,
+    constant,
+    immediately,
+)
 from fdbqueue.layers.consumer._session_run import TurnHold
 from fdbqueue.layers.sessions._lease import Behind
 from fdbqueue.layers.sessions._turns import Done, Settlement
@@ -354,7 +365,9 @@ def test_states_are_right_however_handlers_end(db: Any, space: Subspace) -> None
     names, items = ["ann", "bob", "cy"], list(range(1, 31))
     for number in range(6):
         queue = Queue(space[number], codec="json")
-        sessions = Sessions(queue, state_codec="json", quantum=choice.choice([2, 3, 10]))
+        sessions = Sessions(
+            queue, state_codec="json", quantum=choice.choice([2, 3, 10]), max_attempts=1_000, backoff=immediately
+        )
         for name in names:
             sessions.enqueue_many(db, items, session=name)
 
