@@ -166,8 +166,8 @@ def test_a_follow_up_in_a_session_waits_for_its_item(db: Any, sessions: Sessions
     assert sessions.stats(db).available == sessions.stats(db).delayed == 0
 
 
-def test_a_follow_up_alone_in_its_session_wakes_a_waiting_worker(
-    db: Any, space: Subspace, sessions: Sessions, results: Results[Any]
+def test_the_delay_of_a_follow_up_in_a_session_begins_with_its_release(
+    db: Any, sessions: Sessions, results: Results[Any]
 ) -> None:
     results.enqueue(db, "1", session="ann", then=FollowUp(sessions, "after", session=("bob", 7), delay=5))
     info: Any = sessions.info(db, ("bob", 7))
