@@ -31,10 +31,13 @@ INSISTS_AFTER_SECONDS = 5.0
 def queue_of_type(type: int) -> Queue[bytes]:
     """Return the default queue of an agent type: ``("agents", type)``.
 
+    Raises:
+        ValueError: `type` is no number from 0 to 65,536.
+
     >>> queue_of_type(5)
     Queue(('agents', 5), codec='bytes')
     """
-    return Queue(("agents", type))
+    return Queue(("agents", words.check_number(type, "type", words.MAX_TYPE)))
 
 
 class AgentServer:
@@ -84,6 +87,12 @@ class AgentServer:
         for name, seconds, least in (("lock", lock, 0.001), ("wait", wait, 0.0)):
             if type(seconds) not in (int, float) or not least <= seconds <= 1e9:
                 raise ValueError(f"{name} is a number of seconds, at least {least:g}, not {seconds!r}.")
+        for name, given, kind in (("limits", limits, Limits), ("access", access, Access), ("tls", tls, Tls)):
+            if given is not None and not isinstance(given, kind):
+                raise TypeError(f"{name} is a fdbqueue.agents.{kind.__name__}, or None, not {given!r}.")
+        for name, said in (("everybody", everybody), ("reuse_port", reuse_port)):
+            if type(said) is not bool:
+                raise TypeError(f"{name} is True or False, not {said!r}.")
         if access is not None and tls is None:
             raise ValueError("Rules of access are about certificates: they need TLS.")
         parse(listen)
@@ -92,7 +101,7 @@ class AgentServer:
         self._lock = lock
         self._listen, self._tls, self._access = listen, tls, access
         self._everybody, self._reuse_port = everybody, reuse_port
-        limits = limits or Limits()
+        limits = Limits() if limits is None else limits
         self._shared = ServerState(self._queue_of, limits, InFlight(limits.in_flight), wait)
         self._at_hand: OrderedDict[int, AgentQueue] = OrderedDict()
         self._connections: dict[asyncio.Task[None], Connection] = {}

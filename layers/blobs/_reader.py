@@ -6,6 +6,7 @@ import io
 import zlib
 from collections.abc import AsyncIterator
 from functools import partial
+from operator import index
 from types import TracebackType
 from typing import Any
 
@@ -107,8 +108,9 @@ class BlobReader(io.BufferedIOBase):
 
         *Conflicts:* as `open`. *Cost:* twelve reads in parallel for each 990,000 bytes.
         """
+        size = -1 if size is None else index(size)
         rest = max(0, (yield from self.open.steps()) - self._at)
-        wanted = rest if size is None or size < 0 else min(size, rest)
+        wanted = rest if size < 0 else min(size, rest)
         parts = []
         while wanted:
             part = yield from self._next(wanted)
@@ -119,6 +121,7 @@ class BlobReader(io.BufferedIOBase):
     @verb
     def read1(self, size: int = -1) -> Steps[bytes]:
         """Return the next bytes of one transaction, at most `size`; b"" at the end. Errors and *Cost:* as `read`."""
+        size = index(size)
         rest = max(0, (yield from self.open.steps()) - self._at)
         wanted = rest if size < 0 else min(size, rest)
         return (yield from self._next(wanted)) if wanted else b""
@@ -139,6 +142,7 @@ class BlobReader(io.BufferedIOBase):
             ValueError: the place is in front of the begin, or `whence` is unknown.
         """
         self._check_open()
+        offset = index(offset)
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
             raise ValueError(f"whence is 0, 1 or 2, as for files, not {whence!r}.")
         start = 0 if whence == io.SEEK_SET else self._at

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Generic, Literal, TypeAlias, cast
+from typing import Any, Generic, Literal, TypeAlias, cast
 
 from msgspec import structs
 
@@ -141,9 +141,10 @@ class DeadLetters(Generic[V]):
         check_limit(limit, "dead letters", least=0, optional=True)
         if position is None:
             return (yield from self._from_the_first(tr, deal, limit))
-        places = [position] if isinstance(position, Position) else list(position)
+        alone = isinstance(position, Position) or not isinstance(position, Iterable)
+        places: list[Any] = [position] if alone else list(cast("Iterable[Any]", position))
         for place in places:
-            if not isinstance(cast(object, place), Position):
+            if not isinstance(place, Position):
                 raise TypeError(f"A dead letter is named by its Position, as browse shows it, not by {place!r}.")
         # A position that is given twice is handled once.
         return (yield from self._named(tr, deal, list(dict.fromkeys(map(pack, places))), limit))

@@ -42,7 +42,7 @@ from ._stats import LeaseStats, Looks, read_lease_stats
 from ._taking import Taken, Taking, Terms
 from ._timer_check import check_timers
 from ._times import not_negative, positive, visible_at
-from ._transitions import Custody, Retry, cut
+from ._transitions import Custody, Retry, check_error, cut
 
 T = TypeVar("T")
 
@@ -377,8 +377,7 @@ class Leases(Generic[V]):
         """
         held = several(leases, "nack_many")
         delay_us = None if delay is None else not_negative(delay, "delay")
-        if error is not None and not isinstance(error, str):
-            raise TypeError(f"error is a text, as in error=str(error), not {error!r}.")
+        check_error(error)
         why = error or "It was given back."
 
         def body(tr: Transaction) -> Steps[list[Disposition]]:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import structs
 
-from fdbqueue import Position
+from fdbqueue import Position, Queue
 from fdbqueue.lowlevel import (
     DELAY,
     LEASE,
@@ -61,6 +61,9 @@ class Custody(Protocol):
 
     For layers with items that refer to other items, as the pointers of `fdbqueue.layers.sessions` do.
     """
+
+    items: Queue
+    """The queue of those other items."""
 
     def lend(self, tr: Transaction, stored: bytes, now_us: int) -> Steps[tuple[bytes, Any]]:
         """Return the bytes to store while the item is leased, and the value for its holder."""
@@ -408,3 +411,13 @@ def size_beside(notes: Notes) -> int:
 def cut(text: str, size_bytes: int) -> str:
     """Return the part of a text that fits into so many bytes."""
     return text.encode("utf-8", "replace")[:size_bytes].decode("utf-8", "ignore")
+
+
+def check_error(error: object) -> None:
+    """Refuse the reason of a failure that is no text.
+
+    Raises:
+        TypeError: it is neither a text nor None.
+    """
+    if error is not None and not isinstance(error, str):
+        raise TypeError(f"error is a text, as in error=str(error), not {error!r}.")

@@ -277,6 +277,8 @@ def test_bad_keywords_are_refused_too() -> None:
         client.send(5, b"data", size=4)
     with pytest.raises(ValueError, match="size is a whole number"):
         client.send(5, io.BytesIO(b"data"), size=-1)
+    with pytest.raises(ValueError, match="max_size is a whole number"):
+        client.receive(5, max_size=-1)
     with pytest.raises(TypeError, match="into is a file"):
         client.receive(5, into=io.StringIO())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="timeout is a number"):

@@ -53,6 +53,19 @@ def test_it_does_by_an_option_that_says_so(db: Any, space: Subspace) -> None:
     asyncio.run(body())
 
 
+def test_a_file_that_does_not_exist_is_named(db: Any, space: Subspace, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    with pytest.raises(FileNotFoundError, match=str(missing)):
+        Tls(missing, missing, missing).context()
+
+    async def body() -> None:
+        async with serving(db, space, listen=f"unix:{missing}/agents"):
+            pytest.fail("it listens")
+
+    with pytest.raises(FileNotFoundError, match=str(missing)):
+        asyncio.run(body())
+
+
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:0"])
 def test_it_listens_on_the_loopback_interface(db: Any, space: Subspace, listen: str) -> None:
     async def body() -> None:

@@ -12,7 +12,8 @@ from fdbqueue import FormatError, Queue
 from fdbqueue.engine import FDBError, Subspace, transactional
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.oplog._oplog import OperationLog, calling
-from fdbqueue.layers.oplog._records import unpack_record
+from fdbqueue.layers.oplog._records import session_place_of, unpack_record
+from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.staged import StagedQueue
 from tests.chaos.replay import Replay
 from tests.helpers.faults import Fault, FaultyDatabase
@@ -182,3 +183,21 @@ def test_the_log_rebuilds_every_key_of_the_queue_under_commit_faults(
         except FDBError:
             continue  # 1031: it may be in the queue or not, and so in the log
     assert differences(db, log, queue) == []
+
+
+def test_the_records_of_sessions_show_items_and_pointers_without_contents(
+    db: Any, queue: Queue, log: OperationLog
+) -> None:
+    sessions = Sessions(queue)
+    logged = log.of(db, by="worker")
+    position = sessions.enqueue(logged, "secret", session="ann", ttl=60)
+    lease = sessions.lease(logged)
+    assert lease is not None
+    sessions.ack(logged, lease)
+    assert differences(db, log, queue) == []
+    first, taken, *_ = log.records(db)
+    places = [session_place_of(change.key) for change in first.changes if change.operation == "set"]
+    assert [place for place in places if place] == [(b"\x02ann\x00", 0, "available", position)]
+    shown = [change.notes for change in taken.changes if change.operation == "set" and change.notes]
+    assert any(b"ann" in notes for notes in shown)
+    assert not any(b"secret" in notes for record in log.records(db) for _, _, _, notes, *_ in record.changes)
