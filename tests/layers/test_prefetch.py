@@ -354,7 +354,7 @@ def test_after_a_wrong_prediction_it_reads_for_some_time(
         item = staged.dequeue(watching)
         assert value(item) == (f"{number + (number >= 5):02}" if number < 39 else None)
         reads.append(watching.reads)
-    # It takes 1, 2 and 4 after a look; then looks for 3 more calls, and begins clear_and_fill.
+    # It takes 1, 2 and 4 after a look; then looks for 3 more calls, and starts again.
     assert reads[:18] == [1, 1, 0, 1, 0, 1, 1, 1, 1, 1, 0, 1, 0, 0, 0, 1, 0, 0]
 
 
