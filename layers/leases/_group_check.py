@@ -16,7 +16,8 @@ from fdbqueue.lowlevel import (
     pages,
 )
 
-_OPEN = ("available", "leased", "delayed")
+_OPEN = {"available": "available", "leased": "leased", "claimed": "leased", "delayed": "delayed"}
+"""The states of open members, and the counter of each: a member in a stream's batch is at work."""
 
 
 def check_groups(tr: Transaction | Database, layout: Layout) -> list[str]:
@@ -33,7 +34,7 @@ def check_groups(tr: Transaction | Database, layout: Layout) -> list[str]:
             continue  # the queue's own check reports it
         if group and state in _OPEN:
             wanted.add(group_keys(layout, group).members + packed)
-            there[group, state] += 1
+            there[group, _OPEN[state]] += 1
     surplus = []
     counted: Counter[tuple[str, str]] = Counter()
     span = layout.groups.range()
