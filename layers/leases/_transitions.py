@@ -216,6 +216,10 @@ class Transitions:
             members = self._members.setdefault(notes.group, {})
             members[state] = members.get(state, 0) + change
 
+    def count_claimed(self, notes: Notes, change: int) -> None:
+        """Count a member of a group that a stream's batch has. It counts as one at work."""
+        self._count_member(notes, "leased", change)
+
     def _end(self, packed: bytes, notes: Notes, counter: str, how: str, **told: Any) -> None:
         """Record an item's end for its completion, its group and its follow-ups."""
         if not notes.is_tracked or (counter == "purged" and not notes.then):
