@@ -1,4 +1,4 @@
-"""Where an agent server listens, and to whom."""
+"""The address of an agent server, and the certificates that it accepts."""
 
 from __future__ import annotations
 

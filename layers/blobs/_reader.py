@@ -29,7 +29,7 @@ from ..leases._lease import LeaseRef
 
 WINDOW_PIECES = 11
 WINDOW_BYTES = WINDOW_PIECES * CHUNK_BYTES
-"""What one transaction reads."""
+"""Bytes that one transaction reads."""
 
 
 class BlobReader(io.BufferedIOBase):
@@ -244,7 +244,7 @@ class BlobReader(io.BufferedIOBase):
         if not value.present() or notes_of(bytes(value)).token != self._item.token:
             raise LeaseLost(
                 f"The lease of {self._position} of {self._queue!r} is lost: the item was acked or given back already,"
-                " or the lease expired and another consumer took the item. Undo what was done for it; extend leases"
+                " or the lease expired and another consumer took the item. Undo its work, and extend leases"
                 " whose work takes longer.",
                 lost=[self._position],
             )

@@ -228,7 +228,7 @@ class DeadLetters(Generic[V]):
         old = self._layout.dead.position(row.key)
         # The caller need not give the queue's order. The item keeps its rank, behind all others of that rank.
         order = None if old.rank is None else (yield from read_high_water_mark(tr, self._layout)).order
-        index = yield from self._queue.next_index(tr, 1, order=order, door="any")
+        index = yield from self._queue.next_index(tr, 1, order=order, entry="any")
         position = Position(index, new_random(), rank=old.rank)
         size = len(row.value)
         if is_chunked(row.value):

@@ -57,9 +57,9 @@ ERROR_BYTES = 1_200
 
 
 class Custody(Protocol):
-    """What a layer does in the transaction that leases an item, and in the one in which such a lease expires.
+    """The work of a layer in the transaction that leases an item, and in the one that ends an expired lease.
 
-    For layers whose items stand for other items, as those of `fdbqueue.layers.sessions` do.
+    For layers with items that refer to other items, as the pointers of `fdbqueue.layers.sessions` do.
     """
 
     def lend(self, tr: Transaction, stored: bytes, now_us: int) -> Steps[tuple[bytes, Any]]:
@@ -168,7 +168,7 @@ class Transitions:
         for steps in settling:
             yield from steps
         for name in sorted(returned):
-            # A member at work when the group was cancelled. Nobody may take it again, and so find that out.
+            # A member at work when the group was cancelled. Perhaps no call takes it again and notices the cancel.
             record = yield from group_record(self._tr, self._home, name)
             if record is not None and record.state == "cancelled":
                 begin_sweep(self._tr, self._home, name, self.now_us())
@@ -214,7 +214,7 @@ class Transitions:
             members[state] = members.get(state, 0) + change
 
     def _end(self, packed: bytes, notes: Notes, counter: str, how: str, **told: Any) -> None:
-        """Tell those who must learn of an item's end."""
+        """Record an item's end for its completion, its group and its follow-ups."""
         if not notes.is_tracked or (counter == "purged" and not notes.then):
             return
         address = self._address(packed)

@@ -152,8 +152,8 @@ class Completion(Generic[R]):
         value = yield tr.get(key)
         if not value.present():
             raise CompletionError(
-                f"Nothing is known of the item {self} of {self._leases.queue!r}: its enqueue was not committed, its"
-                " outcome was kept for its time and then removed, or the queue was cleared.",
+                f"Nothing is known of the item {self} of {self._leases.queue!r}: its enqueue was not committed, or its"
+                " outcome has expired, or the queue was cleared.",
                 outcome="gone",
             )
         record = read_record(bytes(value))

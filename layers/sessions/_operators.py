@@ -51,8 +51,8 @@ class Operators(Generic[V]):
         Args:
             tr: a transaction, or a database.
             session: its name.
-            later: what becomes of items that are enqueued until it is gone: "refuse" them with `SessionClosed`, or
-                "renew": they wait, and then begin the session again, without a state.
+            later: how to treat items that are enqueued until it is gone. "refuse": raise `SessionClosed`. "renew":
+                keep them, and begin the session again with them, without a state.
 
         *Conflicts:* and *Cost:* as `pause`.
         """

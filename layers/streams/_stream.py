@@ -164,18 +164,18 @@ class Stream(Generic[V]):
         each 4,000 items or 1 MB.
         """
         only_database(db, "Stream.claim", _OUTSIDE)
-        portion = _Portion(min(FIRST_ROWS, terms.items))
+        adaptive = _GrowingLimit(min(FIRST_ROWS, terms.items))
         while True:
             try:
                 batch = yield from self.queue.transact(
-                    db, lambda tr: self._claim(tr, terms, portion.limit), on_retry=portion.note
+                    db, lambda tr: self._claim(tr, terms, adaptive.limit), on_retry=adaptive.note
                 )
             except TakeOver:
                 yield from self._take_over(db, terms)
                 continue
             if batch.sealed:
                 return batch
-            portion.grow(batch)
+            adaptive.grow(batch)
 
     @verb
     def ack(self, db: Database, terms: Terms) -> Steps[None]:
@@ -454,7 +454,7 @@ class Stream(Generic[V]):
         return int(self._clock() * 1e6)
 
 
-class _Portion:
+class _GrowingLimit:
     """How many items the next transaction of a claim takes."""
 
     def __init__(self, limit: int) -> None:

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.engines("memory")
     "address",
     ["", "4711", ":4711", "localhost", "localhost:", "localhost:x", "localhost:65536", "::1:4711", "unix:", "host:-1"],
 )
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_a_bad_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="no address"):
         parse(address)
 

@@ -1,4 +1,4 @@
-"""What callers give sessions in the wrong place is refused by a sentence, and no key is touched."""
+"""A wrong argument of a session verb is refused with a clear sentence, and no key is touched."""
 
 from __future__ import annotations
 

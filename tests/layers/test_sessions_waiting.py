@@ -148,7 +148,7 @@ def test_a_worker_that_waits_costs_nothing(db: Any, queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("timeout", [-1, "soon", float("nan")])
-def test_a_timeout_that_is_none_is_refused(db: Any, queue: Queue, timeout: Any) -> None:
+def test_a_bad_timeout_is_refused(db: Any, queue: Queue, timeout: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="timeout is a number of seconds"):
         Sessions(queue).lease(db, timeout=timeout)
 

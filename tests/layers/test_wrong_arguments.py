@@ -150,7 +150,7 @@ def test_values_in_the_place_of_the_database_are_named(db: Any, queue: Queue) ->
         (lambda value: 1, "order is an object with a name and rank"),
     ],
 )
-def test_an_order_that_is_none_is_refused(order: Any, said: str) -> None:
+def test_a_bad_order_is_refused(order: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         Queue("orders", order=order)
 

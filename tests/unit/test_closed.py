@@ -92,7 +92,7 @@ def test_one_in_memory_is_gone_and_not_empty() -> None:
 
 
 @pytest.mark.parametrize("url", KINDS)
-def test_what_waits_for_a_version_ends_when_the_database_is_closed(url: str, tmp_path: Path) -> None:
+def test_a_wait_for_a_version_ends_when_the_database_is_closed(url: str, tmp_path: Path) -> None:
     db = fdbqueue.open(url.format(tmp_path))
     other, tr = db.create_transaction(), db.create_transaction()
     tr.set_read_version(other.get_read_version().wait() + 10**12)
