@@ -59,6 +59,7 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("stream", stream, "batch", batch)`` | what a batch has, until it is acked | same |
 | ``("stream", stream, "seen")`` | 8 bytes: when its reader was last seen | same |
 | ``("claimed chunks", stream, batch, index, random)`` | empty; the item of a batch is in chunks | same |
+| ``("claimed tracked", stream, batch, index, random)`` | notes of an item whose end the ack tells somebody | same |
 | ``("sink", stream)`` | the last batch of a stream into the queue, and the one that is decided | Spark's sink |
 | ``("sink", stream, query, …)`` | rows that wait for their batch's commit (`spark/staging.py`) | same |
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
@@ -186,6 +187,7 @@ class Layout:
         "blobs",
         "chunks",
         "claimed_chunks",
+        "claimed_tracked",
         "claims",
         "completions",
         "copies",
@@ -254,6 +256,7 @@ class Layout:
         self.dead = Place(self.space["dead"].key())
         self.claims = self.space["claim"]
         self.claimed_chunks = self.space["claimed chunks"]
+        self.claimed_tracked = self.space["claimed tracked"]
         self.streams = self.space["stream"]
         self.timers = self.space["timer"]
         # This sorts behind the items, so that one read of the last key shows whether there is a mark.

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import structs
 
-from fdbqueue import Position
+from fdbqueue import Position, Queue
 from fdbqueue.lowlevel import (
     DELAY,
     LEASE,
@@ -61,6 +61,9 @@ class Custody(Protocol):
 
     For layers with items that refer to other items, as the pointers of `fdbqueue.layers.sessions` do.
     """
+
+    items: Queue
+    """The queue of those other items."""
 
     def lend(self, tr: Transaction, stored: bytes, now_us: int) -> Steps[tuple[bytes, Any]]:
         """Return the bytes to store while the item is leased, and the value for its holder."""
@@ -212,6 +215,10 @@ class Transitions:
         if notes.group:
             members = self._members.setdefault(notes.group, {})
             members[state] = members.get(state, 0) + change
+
+    def count_claimed(self, notes: Notes, change: int) -> None:
+        """Count a member of a group that a stream's batch has. It counts as one at work."""
+        self._count_member(notes, "leased", change)
 
     def _end(self, packed: bytes, notes: Notes, counter: str, how: str, **told: Any) -> None:
         """Record an item's end for its completion, its group and its follow-ups."""

@@ -166,6 +166,11 @@ class Results(QueueWithLeases[Any], Generic[R]):
         if not isinstance(item, str | Position):
             raise TypeError(f"An item is named by the text of its completion, or its Position, not by {item!r}.")
         position = Position.parse(item) if isinstance(item, str) else item
+        if self.sessions is not None and position.rank is not None:
+            raise TypeError(
+                f"{position.text} does not say in which session the item is: give the text of its completion,"
+                " str(completion)."
+            )
         return Completion[R](self.leases, position, type=self._type).at(db)
 
 

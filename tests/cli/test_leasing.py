@@ -23,6 +23,7 @@ from fdbqueue.engine import FDBError
 from fdbqueue.layers.consumer import Watchdog
 from fdbqueue.layers.leases import DeadLetters, LeaseHandle, Leases
 from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.streams import Stream, Terms
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
 from tests.helpers.staging import wait_until
@@ -258,6 +259,24 @@ def test_top_shows_each_queue_at_each_look(run: Run, name: str, db: Any, leases:
     assert looks[1]["oldest_age_s"] > 0
 
 
+def test_top_stats_check_and_clear_know_what_a_stream_has(run: Run, name: str, db: Any, leases: Leases) -> None:
+    leases.enqueue_many(db, ["x", "y", "z"])
+    Stream(leases, "s").claim(db, Terms(epoch="e", batch=1, run="", items=2, size_bytes=100))
+
+    look = lines(run("top", name, "--count", "1").stdout)[0]
+
+    assert (look["claimed"], look["available"]) == (2, 1)
+    assert lines(run("stats", name).stdout)[0]["claimed"] == 2
+    assert lines(run("check", name).stdout)[0]["ok"]
+    db.clear(leases.layout.streams["s"].pack(("batch", 1)))
+    checked = run("check", name)
+    assert checked.exit_code != 0
+    assert "which has no record" in checked.stdout
+    assert "streams" in lines(checked.stdout)[0]["looked_at"]
+    assert run("clear", name, "--yes").exit_code == 0
+    assert list(db[leases.layout.space.range()]) == []
+
+
 def test_stats_and_top_count_waiting_calls(run: Run, name: str, db: Any, leases: Leases) -> None:
     staged = StagedQueue(leases)
     with ThreadPoolExecutor(1) as pool:
@@ -314,6 +333,7 @@ def test_a_terminal_shows_tables(name: str, url: str, db: Any, leases: Leases) -
     code, shown = on_terminal("top", name, "--count", "1", url=url)
     assert code == 0
     assert "age s" in shown
+    assert "claimed" in shown
     assert "wait" in shown
     code, shown = on_terminal("lease", name, url=url)
     assert code == 0
