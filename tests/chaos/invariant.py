@@ -1,4 +1,4 @@
-"""What a promise is to the oracle."""
+"""Invariant: one promise, as the oracle checks it."""
 
 from __future__ import annotations
 

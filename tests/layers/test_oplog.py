@@ -43,9 +43,7 @@ def differences(db: Any, log: OperationLog, queue: Queue) -> list[str]:
     return replayed(db, log, queue).differences(rows)
 
 
-def test_a_record_says_what_was_called_by_whom_and_where_the_item_went(
-    db: Any, log: OperationLog, queue: Queue
-) -> None:
+def test_a_record_names_the_call_the_caller_and_the_items_new_state(db: Any, log: OperationLog, queue: Queue) -> None:
     logged = log.of(db, by="shop 3", clock=lambda: 7.0)
     leases = Leases(queue)
     with calling("enqueue", "an order"):
@@ -90,7 +88,7 @@ def test_a_transaction_of_the_callers_own_is_logged_as_one(
     assert db[space["seen"]] == b"1"
 
 
-def test_what_did_not_commit_is_not_in_the_log(db: Any, log: OperationLog, queue: Queue) -> None:
+def test_the_log_omits_transactions_that_did_not_commit(db: Any, log: OperationLog, queue: Queue) -> None:
     logged = log.of(db)
     tr = logged.create_transaction()
     queue.enqueue(tr, "given up")
@@ -150,7 +148,7 @@ def test_foreign_bytes_are_no_record(stored: bytes, first: bytes) -> None:
         st.sampled_from(["enqueue", "delay", "staged", "lease", "dequeue", "ack", "nack", "many"]), max_size=25
     ),
 )
-def test_the_log_rebuilds_every_key_of_the_queue_whatever_becomes_of_the_commits(
+def test_the_log_rebuilds_every_key_of_the_queue_under_commit_faults(
     db: Any, plan: list[Fault | None], verbs: list[str]
 ) -> None:
     space = Subspace(("fdbqueue tests", "oplog", "random faults"))
