@@ -151,7 +151,7 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "leases"):
-            self.clock.now += 10 * LEASE_S
+            self.clock.now += 20 * LEASE_S  # over the longest lease
             self.blobs.sweep(self.db)
             for lease in self.leases.lease_many(self.db):
                 self.leases.ack(self.db, lease)
