@@ -130,7 +130,7 @@ class Line:
         recorded, stated = tr.snapshot.get(session.record_key), tr.snapshot.get(session.state_key)
         head = yield from session.first(tr, now_us=now_us)
         record, state = record_of((yield recorded)), (yield stated)
-        # A pointer that was put back unused may stand in the line though its session was paused meanwhile.
+        # A pointer that was put back unused may still be in the line of a session that was paused meanwhile.
         runs = record is not None and not record.paused and not record.blocked
         row = head.rows[0] if head.rows and runs else None
         current = session.layout.available.packed(row.key) if row else b""

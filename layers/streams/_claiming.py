@@ -243,7 +243,7 @@ def _of_blob(value: bytes) -> str:
     return "" if blob is None else f"It has {blob.size_bytes:,} bytes in a blob, which an ack would remove unread."
 
 
-class Portion:
+class GrowingLimit:
     """How many items the next transaction of a claim takes."""
 
     def __init__(self, limit: int) -> None:

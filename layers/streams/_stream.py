@@ -35,7 +35,7 @@ from ..leases._leases import Leases
 from ..leases._reclaiming import reclaim
 from ..leases._transitions import Transitions
 from ._check import check_batches
-from ._claiming import FIRST_ROWS, Claiming, Portion
+from ._claiming import FIRST_ROWS, Claiming, GrowingLimit
 from ._keys import StreamKeys
 from ._records import BatchRecord, Split, StreamRecord, decode, encode
 from ._returning import Returning
@@ -174,18 +174,18 @@ class Stream(Generic[V]):
         each 4,000 items or 1 MB.
         """
         only_database(db, "Stream.claim", _OUTSIDE)
-        portion = Portion(min(FIRST_ROWS, terms.items))
+        adaptive = GrowingLimit(min(FIRST_ROWS, terms.items))
         while True:
             try:
                 batch = yield from self.queue.transact(
-                    db, lambda tr: self._claim(tr, terms, portion.limit), on_retry=portion.note
+                    db, lambda tr: self._claim(tr, terms, adaptive.limit), on_retry=adaptive.note
                 )
             except TakeOver:
                 yield from self._take_over(db, terms)
                 continue
             if batch.sealed:
                 return batch
-            portion.grow(batch)
+            adaptive.grow(batch)
 
     @verb
     def ack(self, db: Database, terms: Terms) -> Steps[None]:
