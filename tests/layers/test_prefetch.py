@@ -237,11 +237,11 @@ def test_a_prefetched_item_that_expires_is_not_taken(db: Any, queue: Queue, leas
 def test_a_queue_that_is_cleared_and_filled_again_is_seen(db: Any, watching: Watching, staged: StagedQueue) -> None:
     staged.dequeue(watching)
 
-    def anew() -> None:
+    def clear_and_fill() -> None:
         staged.queue.clear(db)
         staged.queue.enqueue(db, "new")
 
-    watching.before = anew
+    watching.before = clear_and_fill
     assert list(rest(staged, watching)) == ["new"]
 
 
@@ -354,7 +354,7 @@ def test_after_a_wrong_prediction_it_reads_for_some_time(
         item = staged.dequeue(watching)
         assert value(item) == (f"{number + (number >= 5):02}" if number < 39 else None)
         reads.append(watching.reads)
-    # It takes 1, 2 and 4 after a look; then looks for 3 more calls, and begins anew.
+    # It takes 1, 2 and 4 after a look; then looks for 3 more calls, and starts again.
     assert reads[:18] == [1, 1, 0, 1, 0, 1, 1, 1, 1, 1, 0, 1, 0, 0, 0, 1, 0, 0]
 
 
