@@ -363,7 +363,7 @@ class Stream(Generic[V]):
         return any(batch.chunked for batch in found)
 
     def _remove(self, tr: Transaction, record: StreamRecord, last: int, batches: list[BatchRecord]) -> Steps[int]:
-        """Remove the items of batches, and tell those who wait for the end of one. Return how many items there were."""
+        """Remove the items of batches, end those that are tracked, and return how many items there were."""
         keys, now_us = self._keys, self._now_us()
         items = sum(batch.count for batch in batches)
         if any(batch.tracked for batch in batches):

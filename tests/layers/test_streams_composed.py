@@ -12,25 +12,12 @@ from fdbqueue.engine.steps import run
 from fdbqueue.layers import Blobs, FollowUp, Groups, Leases, PriorityQueue, Results, Sessions
 from fdbqueue.layers.oplog import OperationLog
 from fdbqueue.layers.smart import SmartQueue
-from fdbqueue.layers.streams import BatchRecord, Stream, Terms, _claiming
+from fdbqueue.layers.streams import Stream, _claiming
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import note
-
-
-def terms(batch: int = 1, **changes: Any) -> Terms:
-    plain: dict[str, Any] = {"epoch": "e", "run": "r", "items": 10, "size_bytes": 10_000_000, "batch": batch}
-    return Terms(**plain | changes)
-
-
-def values(stream: Stream[Any], db: Any, batch: int, record: BatchRecord) -> list[bytes]:
-    return [
-        stream.payload(db, batch, row)
-        for split in record.splits
-        for page in stream.read(db, "e", batch, split)
-        for row in page
-    ]
+from tests.layers.test_streams import terms, values
 
 
 def consistent(stream: Stream[Any], db: Any) -> bool:
