@@ -418,8 +418,8 @@ PARTS: dict[str, Callable[[Scene], Call]] = {
 }
 """Steps of a transaction, for layers."""
 
-READS_OF_LAYERS = {"Queue.item", "Queue.look_at"}
-"""They open what a layer has read, and read the chunks of large items at most."""
+READS_OF_LAYERS = {"Queue.item", "Queue.look_at", "Sessions.entered_at"}
+"""They open or find what a layer has read or written, and read the chunks of large items at most."""
 
 
 def public_verbs() -> dict[str, list[str]]:
