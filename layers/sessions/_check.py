@@ -52,9 +52,17 @@ def check_sessions(tr: Transaction | Database, line: Line) -> CheckReport:
             problems.append(f"{told} has items, and no record.")
     for name, record in records.items():
         there = pointers.pop((name, record.generation), [])
-        if there != ([record.pointer] if record.pointer else []):
+        own = line.session(name, record.generation)
+        entries = run(line.items.read(tr, lambda tr, own=own: line.slots.entries(tr.snapshot, own)))
+        if len(entries) != record.slots:
+            problems.append(f"The session {name_of(name)!r} has {len(entries)} slots, and its record says another.")
+        held = [entry.current for entry in entries.values() if entry.current]
+        if len(held) != len(set(held)):
+            problems.append(f"Two slots of the session {name_of(name)!r} hold the same item.")
+        known = [*([record.pointer] if record.pointer else []), *(entry.place for entry in entries.values())]
+        if sorted(there) != sorted(known):
             problems.append(f"The session {name_of(name)!r} has {len(there)} pointers, and its record says another.")
-        if not record.pointer and not record.paused and not record.blocked and _has_work(tr, line, name, record):
+        if not known and not record.paused and not record.blocked and _has_work(tr, line, name, record):
             problems.append(f"The session {name_of(name)!r} has items, and no pointer in the line.")
     problems += [f"A pointer of the session {name_of(name)!r} belongs to no record." for name, _ in pointers]
     return CheckReport(items, tuple(problems), counted=counted)

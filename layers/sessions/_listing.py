@@ -56,6 +56,10 @@ class SessionInfo:
     """Whether it is being removed."""
     generation: int = 0
     """How often it was removed with later items kept for a new generation."""
+    concurrency: int = 1
+    """How many of its items run at once."""
+    running: int = 0
+    """How many of its items are in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,22 @@ class Listing:
         for place, reading in places.items():
             pointers[place] = yield from reading
         status, consumer, since, until = _where(record, pointers)
+        running = int(status == "busy")
+        if record.slots:
+            entries = yield from self._line.slots.entries(tr.snapshot, session)
+            pointers_of = {}
+            for place in ("available", "leased", "delayed"):
+                there = getattr(self._line.layout, place)
+                reads = [started(_one(tr, there.key(entry.place))) for entry in entries.values()]
+                values = []
+                for reading in reads:
+                    values.append((yield from reading))
+                pointers_of[place] = [value for value in values if value]
+            running += sum(bool(pointer_of(value).current) for value in pointers_of["leased"])
+            first = {place: values[0] for place, values in pointers_of.items() if values}
+            if status != "busy" and first:
+                # Delayed ones come last: the session waits if all its slots do.
+                status, consumer, since, until = _where(record, first if "leased" in first else _ready_first(first))
         return SessionInfo(
             name_of(name),
             status,
@@ -137,6 +157,8 @@ class Listing:
             record.blocked,
             record.closing != OPEN,
             record.generation,
+            record.limit or 1,
+            running,
         )
 
     def stats(self, tr: Transaction) -> Steps[SessionStats]:
@@ -168,6 +190,10 @@ class Listing:
 def _one(tr: Transaction, key: bytes) -> Steps[bytes]:
     found = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
     return found[0].value if found else b""
+
+
+def _ready_first(pointers: dict[str, bytes]) -> dict[str, bytes]:
+    return {"available": pointers["available"]} if "available" in pointers else pointers
 
 
 def _where(record: Record, pointers: dict[str, bytes]) -> tuple[Status, str, float | None, float | None]:

@@ -107,6 +107,8 @@ class Turns(Generic[V]):
         if turn is None or turn.notes.token != pointer.token:
             return None
         left = head.without({session.layout.available.key(pack(one.position)) for one in done}).rows[:limit]
+        if turn.record.limit:
+            left = []  # another slot may take the next item: the next lease finds the one for this slot
         # An item whose life is over is removed by the next lease of its session.
         over = next((at for at, row in enumerate(left) if is_over(notes_of(row.value), now_us)), len(left))
         leaves = turn.record.paused or bool(turn.record.blocked)
@@ -134,10 +136,12 @@ class Turns(Generic[V]):
     def settle(self, tr: Transaction, settlements: list[Settlement]) -> Steps[list[Settled]]:
         """Ack what was done in several turns, and end those that leave."""
         moves = Transitions(tr, self._line.layout)
-        under_way = [started(self._settle(tr, moves, one)) for one in settlements]
+        # Two slots of one session must see each other: the first of each is done together with the others.
+        first = {one.pointer.value.pointer.name: at for at, one in reversed(list(enumerate(settlements)))}
+        under_way = {at: started(self._settle(tr, moves, settlements[at])) for at in sorted(first.values())}
         outcomes = []
-        for settling in under_way:
-            settled = yield from settling
+        for at, one in enumerate(settlements):
+            settled = yield from under_way.get(at) or self._settle(tr, moves, one)
             outcomes.append(settled)
         moves.finish()
         return outcomes

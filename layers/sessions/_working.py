@@ -200,7 +200,9 @@ class Working(Generic[V]):
                 last = started(session.last_index(tr, level))
         index = yield from last
         positions = session.append(tr, index, items, level, notes)
-        yield from self._line.arrived(tr, session, record, visible_at_us=notes.visible_at_us, moves=moves)
+        yield from self._line.arrived(
+            tr, session, record, visible_at_us=notes.visible_at_us, moves=moves, items=len(items)
+        )
         return positions
 
     def session_of(self, ref: SessionRef) -> Session:
@@ -265,7 +267,7 @@ class Working(Generic[V]):
 
         def body(tr: Transaction) -> Steps[list[LeaseLost | None]]:
             # Two acks of one session must see each other: the first of each is done together with the others.
-            first = {ref.turn: at for at, (ref, _) in reversed(list(enumerate(acks)))}
+            first = {self.session_of(ref).name: at for at, (ref, _) in reversed(list(enumerate(acks)))}
             under_way = {at: started(self.ack(tr, *acks[at])) for at in sorted(first.values())}
             results: list[LeaseLost | None] = []
             for at, (ref, state) in enumerate(acks):
@@ -287,7 +289,7 @@ class Working(Generic[V]):
         turn, head = yield from self._done(tr, ref, state)
         now_us = self._line.leases.now_us()
         used = turn.pointer.used + 1
-        row = head.rows[0] if head.rows else None
+        row = (yield from self._line.slots.following(tr, turn)) if turn.record.limit else next(iter(head.rows), None)
         over = used >= self._line.quota(ref.session)
         if over and row is not None and not (yield from self._line.others_wait(tr, now_us)):
             over, used = False, 0
@@ -298,6 +300,8 @@ class Working(Generic[V]):
             moves.finish()
             return None
         current = turn.session.layout.available.packed(row.key)
+        if turn.pointer.slot:
+            self._line.slots.take(tr, turn.session, turn.pointer.slot, turn.packed, row)
         kept = self._line.keep(tr, moves, turn, current, used, now_us + duration_us)
         moves.finish()
         if stating is not None:
