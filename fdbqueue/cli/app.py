@@ -22,6 +22,7 @@ from fdbqueue.cli.nack import nack
 from fdbqueue.cli.peek import peek
 from fdbqueue.cli.purge import purge
 from fdbqueue.cli.redrive import redrive
+from fdbqueue.cli.sessions import sessions
 from fdbqueue.cli.stats import stats
 from fdbqueue.cli.subscribing import subscribe, subscriptions, unsubscribe
 from fdbqueue.cli.top import top
@@ -38,7 +39,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(enqueue, dequeue, lease, ack, nack, peek, browse, dead, redrive, purge, clear),
-    *(subscribe, subscriptions, unsubscribe),
+    *(subscribe, subscriptions, unsubscribe, sessions),
     *(stats, check, top, watchdog),
 )
 for command in COMMANDS:

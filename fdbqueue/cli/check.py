@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
+from fdbqueue.cli.sessioning import sessions_of
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, rows, run
@@ -23,7 +25,7 @@ from fdbqueue.layout import Layout
 
 LOOKED_AT = (
     *("items", "order", "chunks", "counters", "timers", "outcomes", "groups", "requests", "grants", "subscriptions"),
-    "dependent keys",
+    *("dependent keys", "sessions"),
 )
 MESSAGES, JOBS = "messages of a smart queue", "records of Spark's jobs"
 
@@ -31,8 +33,8 @@ MESSAGES, JOBS = "messages of a smart queue", "records of Spark's jobs"
 def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     """Check the whole queue for inconsistencies. Exits with 1 if there are any.
 
-    It also checks the keys of the layers: leases, requests, subscriptions and priorities. Of a smart queue it checks
-    the part that needs none of the program's own types. SmartQueue.check does the rest.
+    It also checks the keys of the layers: leases, requests, subscriptions, priorities and sessions. Of a smart queue it
+    checks the part that needs none of the program's own types. SmartQueue.check does the rest.
 
     Example: fdbqueue check orders
     """
@@ -45,6 +47,9 @@ def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
             *check_subscriptions(db, staged.leases),
             *check_dependent_keys(db, checked.layout),
         ]
+        in_sessions = sessions_of(checked).check(db)
+        problems += in_sessions.problems
+        report = replace(report, items=report.items + in_sessions.items, counted=report.counted and in_sessions.counted)
         left = run(checked.read(db, partial(_not_looked_at, layout=checked.layout)))
     if wants_table(as_json):
         console = Console(highlight=False)

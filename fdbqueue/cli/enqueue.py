@@ -17,6 +17,7 @@ from fdbqueue.cli.options import Codec, CodecName, QueueName, Raw, Url, check_ra
 from fdbqueue.cli.ordering import LevelCount, Priority, levels_of
 from fdbqueue.cli.output import say
 from fdbqueue.cli.records import enqueue_records, record_of
+from fdbqueue.cli.sessioning import USUAL_LEVEL, Level, SessionOption, session_named, sessions_of
 from fdbqueue.cli.terms import At, Delay, HeadersText, Terms, Ttl, terms_of
 from fdbqueue.cli.values import parse
 from fdbqueue.engine import FDBError
@@ -42,6 +43,8 @@ def enqueue(
     delay: Delay = None,
     at: At = None,
     ttl: Ttl = None,
+    session: SessionOption = None,
+    level: Level = None,
     url: Url = None,
     codec: Codec = CodecName.json,
     records: AreRecords = False,
@@ -58,11 +61,18 @@ def enqueue(
     the output of `lease` and `dead`, and that of `dequeue`, `peek` and `browse` with --records. A queue of other
     levels refuses a record's "rank". Each item gets a new position, and its attempts start again at 0.
 
+    With --session the items go into that session of the queue: one runs at a time, in order.
+
     Example: fdbqueue enqueue orders '{"sku": "teapot"}' --delay 60
     """
     check_raw(raw, codec)
     if raw and records:
         raise typer.BadParameter("a record is JSON, and no raw value", param_hint="--raw")
+    if session is None and level is not None:
+        raise typer.BadParameter("a level is one of a session: give --session too", param_hint="--level")
+    if session is not None and (records or priority is not None or levels is not None):
+        wrong = "--records" if records else "--priority and --levels"
+        raise typer.BadParameter(f"items of a session have --level, and take no {wrong}", param_hint="--session")
     terms = terms_of(headers, delay, at, ttl)
     in_arguments = partial(parse, codec=codec, raw=raw or codec in (CodecName.str, CodecName.bytes))
     read = partial(record_of, codec=codec) if records else in_arguments
@@ -72,7 +82,10 @@ def enqueue(
     except BadValue as error:
         raise BadValue(f"{error} Nothing was enqueued.") from error
     with opened(url, create=True) as db:
-        enqueue_all = _way_in(db, queue_of(queue, codec), priority, levels, terms, records)
+        if session is None:
+            enqueue_all = _way_in(db, queue_of(queue, codec), priority, levels, terms, records)
+        else:
+            enqueue_all = _into_session(db, queue_of(queue, codec), session, level, terms)
         try:
             for group in given:
                 for number in enqueue_all(group):
@@ -101,6 +114,16 @@ def _way_in(
     if terms != Terms():
         return lambda group: iter([leases.enqueue_many(db, group, **terms.arguments(leases.clock())).items])
     return lambda group: iter([queue.enqueue_many(db, group).items])
+
+
+def _into_session(
+    db: Any, queue: Queue, session: str, level: int | None, terms: Terms
+) -> Callable[[Iterable[Any]], Iterator[int]]:
+    """Return a function that enqueues values into a session."""
+    name, source = session_named(session, "--session"), sessions_of(queue)
+    rank = USUAL_LEVEL if level is None else level
+    given = terms.arguments(source.line.leases.clock())
+    return lambda group: iter([source.enqueue_many(db, group, session=name, level=rank, **given).items])
 
 
 def _in_lines(codec: CodecName, raw: bool, records: bool) -> Iterator[Iterator[Any]]:

@@ -13,6 +13,7 @@ from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.input import InputFailed, groups_of_lines
 from fdbqueue.errors import LeaseLost
 from fdbqueue.layers.leases import LeaseHandle, LeaseRef
+from fdbqueue.layers.sessions import SessionHandle
 from fdbqueue.layout import Position
 
 H = TypeVar("H", bound=LeaseRef)
@@ -61,6 +62,12 @@ def with_those_held(
     return leases
 
 
+def apart(bundle: list[LeaseHandle]) -> tuple[list[LeaseHandle], list[SessionHandle]]:
+    """Return the handles of plain items, and those of sessions."""
+    of_sessions = [handle for handle in bundle if isinstance(handle, SessionHandle)]
+    return [handle for handle in bundle if not isinstance(handle, SessionHandle)], of_sessions
+
+
 def bundles(handles: Iterable[LeaseHandle], most: int) -> Iterator[list[LeaseHandle]]:
     """Yield up to `most` handles at a time, no item twice in one bundle. Yield those before a wrong handle first."""
     bundle: dict[Position, LeaseHandle] = {}
@@ -97,6 +104,6 @@ def _text(line: str) -> str:
 
 def _handle(text: str, where: str) -> LeaseHandle:
     try:
-        return LeaseHandle.parse(text)
+        return SessionHandle.parse(text) if "/" in text else LeaseHandle.parse(text)
     except ValueError as error:
         raise BadValue(f"{where}{error}") from error

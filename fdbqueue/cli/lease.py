@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from functools import partial
-from typing import Annotated
+from types import MappingProxyType
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -22,14 +25,18 @@ from fdbqueue.cli.output import (
     terms_shown,
     to_copy,
     wants_table,
+    write_lines,
     writing,
 )
+from fdbqueue.cli.sessioning import name_shown, sessions_of
 from fdbqueue.cli.stopping import StopSignals
 from fdbqueue.cli.values import encode_json, to_json
+from fdbqueue.codecs import codec_named
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.api import Database
-from fdbqueue.errors import FdbQueueError
+from fdbqueue.errors import CodecError, FdbQueueError
 from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.layers.sessions import SessionLease
 from fdbqueue.layers.subscriptions import Subscriptions
 
 
@@ -41,6 +48,9 @@ def lease(
     subscription: Annotated[
         str | None, typer.Option("--subscription", "-s", help="Lease for this subscription, within its credit.")
     ] = None,
+    sessions: Annotated[
+        bool, typer.Option("--sessions", "-S", help="Lease sessions, each with its first item.")
+    ] = False,
     max_attempts: MaxAttempts = None,
     url: Url = None,
     codec: Codec = CodecName.json,
@@ -52,11 +62,19 @@ def lease(
     become available again when the duration is over. If the command is interrupted, or its output can't be written,
     the items that were not printed go back at once. A message gives their number.
 
+    With --sessions it leases the first ready sessions. Until its item is acked, no other worker gets one of that
+    session.
+
     Example: fdbqueue lease orders --limit 10 --duration 60 > leases.jsonl
     """
     leases = Leases(queue_of(queue, codec), max_attempts=max_attempts)
     table = wants_table(as_json)
     printed = 0
+    if sessions:
+        if subscription is not None:
+            raise typer.BadParameter("a subscription has no items of sessions", param_hint="--subscription")
+        taken = lease_sessions(queue, codec, url, limit, duration, consumer, max_attempts, as_json)
+        raise typer.Exit(0 if taken else errors.EMPTY)
     with opened(url) as db, StopSignals() as signals:
         source = leases if subscription is None else Subscriptions(leases).open(subscription)
         # One call leases as many items as fit into a transaction.
@@ -80,6 +98,45 @@ def lease(
         raise typer.Exit(errors.EMPTY)
 
 
+def lease_sessions(
+    queue: str,
+    codec: CodecName,
+    url: str | None,
+    limit: int,
+    duration: float,
+    consumer: str | None,
+    max_attempts: int | None,
+    as_json: bool,
+) -> int:
+    """Lease sessions and print them, one after the other. Return how many."""
+    # An item that can't be decoded would block its session. So its bytes are leased, and decoded here.
+    source = sessions_of(queue_of(queue), max_attempts=max_attempts, consumer=consumer)
+    wants_table(as_json)  # it raises if there is no standard output
+    printed = 0
+    with opened(url) as db, StopSignals() as signals:
+        while printed < limit and (lease := source.lease(db, duration=duration)) is not None:
+            try:
+                signals.check()
+                own = {"session": name_shown(lease.session), "level": lease.level}
+                write_lines([_line(_decoded(lease, codec), codec, own)])
+            except FdbQueueError:
+                source.snooze(db, lease, delay=0.0)
+                typer.echo(f"{printed:,} leases were printed, 1 more item went back.", err=True)
+                raise
+            printed += 1
+    return printed
+
+
+def _decoded(lease: SessionLease[bytes], codec: CodecName) -> Lease:
+    try:
+        return dataclasses.replace(lease, value=codec_named(codec.value).decode(lease.value))
+    except Exception as error:
+        raise CodecError(
+            f"The item {lease.position.text} of the session {lease.session!r} does not decode with the codec"
+            f" {codec.value!r}: {error}. --codec names another one."
+        ) from error
+
+
 def _given_back(leases: Leases, db: Database, printed: int, rest: list[Lease]) -> str:
     """Give back the items that were not printed. Return a sentence that says how many."""
     try:
@@ -101,10 +158,11 @@ def _table(taken: list[Lease], codec: CodecName) -> Table:
     return table
 
 
-def _line(lease: Lease, codec: CodecName) -> bytes:
+def _line(lease: Lease, codec: CodecName, own: Mapping[str, Any] = MappingProxyType({})) -> bytes:
     with writing(lease.position):
         shown = {
             "lease": str(lease.handle),
+            **own,
             "value": to_json(lease.value, codec),
             "attempt": lease.attempt,
             "expires_at": lease.expires_at,

@@ -11,15 +11,17 @@ from typing import Annotated
 import typer
 
 from fdbqueue.cli import errors
-from fdbqueue.cli.handles import Handles, bundles, handles_of, told_lost
+from fdbqueue.cli.handles import Handles, apart, bundles, handles_of, told_lost
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import MaxAttempts, QueueName, Url, queue_of
 from fdbqueue.cli.output import say, write_lines
+from fdbqueue.cli.sessioning import sessions_of
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE
 from fdbqueue.errors import FdbQueueError, LeaseLost
 from fdbqueue.layers.leases import Disposition, LeaseHandle, Leases
+from fdbqueue.layers.sessions import SessionHandle
 
 BUNDLE_ITEMS = 100
 """The most items that one transaction gives back. It writes them again, with up to 100,000 bytes each."""
@@ -46,6 +48,7 @@ def nack(
     """
     given = handles_of(handles)
     leases = Leases(queue_of(queue), max_attempts=max_attempts)
+    own = sessions_of(leases.queue, max_attempts=max_attempts)
     fates: Counter[str] = Counter()
     taken = 0
     with opened(url) as db:
@@ -53,7 +56,9 @@ def nack(
         try:
             for bundle in chain.from_iterable(bundles(group, BUNDLE_ITEMS) for group in given):
                 taken += len(bundle)
-                for held, of_held in _fates(give_back, bundle):
+                plain, of_sessions = apart(bundle)
+                give_back_one = partial(own.nack, db, delay=delay, error=error)
+                for held, of_held in chain(_fates(give_back, plain), _fates_in_sessions(give_back_one, of_sessions)):
                     fates.update(fate.value for fate in of_held)
                     shown = [{"lease": str(one), "fate": fate.value} for one, fate in zip(held, of_held, strict=True)]
                     write_lines([encode_json(one).encode() + b"\n" for one in shown])
@@ -66,6 +71,17 @@ def nack(
     say(f"{fates.total():,} items given back" + "".join(f", {number:,} {fate}" for fate, number in fates.items()))
     if fates.total() < taken:
         raise typer.Exit(errors.LOST)
+
+
+def _fates_in_sessions(
+    give_back: Callable[[SessionHandle], Disposition], handles: list[SessionHandle]
+) -> Iterator[tuple[list[LeaseHandle], list[Disposition]]]:
+    """Give items of sessions back, one after the other, and report the lost leases."""
+    for handle in handles:
+        try:
+            yield [handle], [give_back(handle)]
+        except LeaseLost:
+            told_lost(handle)
 
 
 def _fates(

@@ -8,6 +8,7 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.ordering import order_stats
 from fdbqueue.cli.output import print_pairs, wants_table, write_lines
+from fdbqueue.cli.sessioning import session_stats
 from fdbqueue.cli.values import encode_json
 from fdbqueue.layers.blobs import Blobs
 from fdbqueue.layers.staged import StagedQueue
@@ -19,6 +20,7 @@ def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
 
     For a queue with an order it prints the order's name and the number of available items of each level. It counts up
     to 1,000 subscriptions. For a queue with blobs it prints how many there are, their size, and the uploads under way.
+    The numbers of a queue's sessions, and of the items in them, begin with "sessions_".
 
     Example: fdbqueue stats orders
     """
@@ -27,12 +29,15 @@ def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
         order = order_stats(db, queue_of(queue))
         subscribed = Subscriptions(queue_of(queue)).count(db)
         blobs = Blobs(queue_of(queue)).stats(db)
+        sessions = session_stats(db, queue_of(queue))
     found = {**asdict(staged.items), "requests": staged.requests, "wanted": staged.wanted, **order}
     if subscribed:
         found["subscriptions"] = subscribed
     if blobs.blobs or blobs.uploads:
         found |= {"blobs": blobs.blobs, "blob_bytes": blobs.size_bytes}
         found |= {"uploads": blobs.uploads, "overdue_uploads": blobs.overdue}
+    if sessions is not None:
+        found |= {f"sessions_{name}": number for name, number in asdict(sessions).items()}
     if wants_table(as_json):
         levels = found.pop("levels", {})
         print_pairs(queue, {**found, **{f"level {rank}": there for rank, there in levels.items()}})

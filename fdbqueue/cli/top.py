@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +18,7 @@ from rich.text import Text
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
+from fdbqueue.cli.sessioning import session_stats
 from fdbqueue.cli.values import encode_json
 from fdbqueue.layers.staged import StagedQueue, StagedStats
 
@@ -42,6 +43,8 @@ def top(
     as_json: AsJson = False,
 ) -> None:
     """Show the items, rates and waiting processes of queues. Repeats until Ctrl-C.
+
+    The items of sessions are counted with the others. Those in progress are the leased ones.
 
     If an item has no stored time, its age is a lower bound: the time since this command first counted it.
 
@@ -68,10 +71,28 @@ def _looks(
     for look in looks:
         if look:
             time.sleep(interval)
-        now = {name: staged.stats(db) for name, staged in watched.items()}
+        now = {name: _stats(db, staged) for name, staged in watched.items()}
         passed, since = time.monotonic() - since, time.monotonic()
         yield {name: _row(stats, before.get(name), passed) for name, stats in now.items()}
         before = now
+
+
+def _stats(db: Any, staged: StagedQueue) -> StagedStats:
+    """Return the numbers of a queue, with the items of its sessions."""
+    stats, sessions = staged.stats(db), session_stats(db, staged.leases.queue)
+    if sessions is None:
+        return stats
+    own, busy = stats.items, min(sessions.busy, sessions.available)
+    items = replace(
+        own,
+        available=own.available + sessions.available - busy,
+        leased=own.leased + busy,
+        delayed=own.delayed + sessions.delayed,
+        dead=own.dead + sessions.dead,
+        enqueued=own.enqueued + sessions.enqueued,
+        dequeued=own.dequeued + sessions.dequeued,
+    )
+    return replace(stats, items=items)
 
 
 def _row(stats: StagedStats, before: StagedStats | None, passed: float) -> dict[str, float | int | None]:

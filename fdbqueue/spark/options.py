@@ -121,6 +121,12 @@ def parse(given: Mapping[str, str]) -> Options:
     Raises:
         ValueError: an option is unknown, missing or not valid; the message says what to do.
     """
+    if any(name.lower() == "sessioncolumn" for name in given):
+        raise ValueError(
+            "The sink does not write into sessions, so it has no option sessionColumn. Stream the rows into a plain"
+            " queue, and let a Consumer enqueue each into its session, in the transaction of its ack:"
+            " return Done(then=FollowUp(sessions, value, session=...))."
+        )
     values = known(given, NAMES, "The fdbqueue sink")
     codec = one_of("codec", values.get("codec", "bytes"), CODECS)
     options = Options(

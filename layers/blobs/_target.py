@@ -12,7 +12,6 @@ from fdbqueue.lowlevel import Blob, Database, Layout, Steps, Transaction, V, cou
 from ..common._composing import QueueWithLeases
 from ..leases._leases import Leases
 from ..priority._priority import PriorityQueue
-from ..sessions._sessions import Sessions
 from ..smart._decisions import Outcome
 from ..smart._smart import SmartQueue
 from ..staged._relaxed import RelaxedQueue
@@ -44,8 +43,11 @@ class Entrance(Generic[V]):
         if not isinstance(given, Queue | Leases | PriorityQueue | SmartQueue | Subscriptions):
             own = isinstance(getattr(target, "leases", None), Leases)
             remedy = f" Give the `leases` of this {type(target).__name__}." if own else ""
-            if isinstance(given, Sessions):
-                remedy = " Sessions are taken by their own verbs, and their items have no blobs."
+            if getattr(given, "sessions", None) is not None:
+                remedy = (
+                    " Items of sessions have no blobs: write the data to an item of another queue, and enqueue that"
+                    " item's position."
+                )
             raise TypeError(
                 "Blobs takes a Queue, or a layer that enqueues, as in Blobs(Leases(Queue('films'))), not"
                 f" {target!r}.{remedy}"

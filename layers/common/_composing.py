@@ -28,16 +28,26 @@ class QueueWithLeases(Generic[V]):
     """A kind of queue. Other layers take its `leases` when they are given it."""
 
     leases: Leases[V]
+    sessions: Any = None
+    """The sessions that have the items; None: they are plain items of the leases' queue."""
+
+    def _plain(self, name: str) -> Queue[V]:
+        if self.sessions is not None:
+            raise TypeError(
+                f"{self!r} has no {name}: its items are in sessions. Use `list`, `scheduled` and `info` of the"
+                " Sessions."
+            )
+        return self.leases.queue
 
     @verb
     def peek(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
         """Return the first item without taking it, as `Queue.peek`."""
-        return (yield from self.leases.queue.peek.steps(tr))
+        return (yield from self._plain("peek").peek.steps(tr))
 
     @verb
     def is_empty(self, tr: Transaction | Database) -> Steps[bool]:
         """Return whether there is no available item, as `Queue.is_empty`."""
-        return (yield from self.leases.queue.is_empty.steps(tr))
+        return (yield from self._plain("is_empty").is_empty.steps(tr))
 
     def browse(
         self,
@@ -50,14 +60,14 @@ class QueueWithLeases(Generic[V]):
         duty_cycle: float = 1.0,
     ) -> Browser[Item[V]]:
         """Iterate over the available items in order without taking them, as `Queue.browse`."""
-        return self.leases.queue.browse(
+        return self._plain("browse").browse(
             tr, after=after, before=before, limit=limit, reverse=reverse, duty_cycle=duty_cycle
         )
 
     @verb
     def clear(self, tr: Transaction | Database) -> Steps[None]:
         """Remove all items and everything else that the queue owns, as `Queue.clear`."""
-        yield from self.leases.queue.clear.steps(tr)
+        yield from (self.leases.queue if self.sessions is None else self.sessions).clear.steps(tr)
 
 
 class Enqueues(Protocol):
@@ -65,6 +75,15 @@ class Enqueues(Protocol):
 
     @property
     def leases(self) -> Leases[Any]: ...
+    @property
+    def enqueue(self) -> Any: ...
+
+
+class EnqueuesInSessions(Protocol):
+    """`Sessions`, or a layer of them."""
+
+    @property
+    def sessions(self) -> Any: ...
     @property
     def enqueue(self) -> Any: ...
 
@@ -102,14 +121,19 @@ def given_leases(given: Leases[V] | QueueWithLeases[V], layer: str, besides: str
 def enqueues_in_transactions(given: object, layer: str) -> Leases:
     """Return the leases of a layer whose `enqueue` takes a transaction.
 
+    For sessions these are the leases of their line, where the outcomes and groups of their items are kept.
+
     Args:
-        given: leases, or a layer of them.
+        given: leases, a layer of them, or sessions.
         layer: the name of the layer's class that wraps it, for messages.
 
     Raises:
         TypeError: it is something else.
     """
+    sessions = getattr(given, "sessions", None)
     leases = given if isinstance(given, Leases) else getattr(given, "leases", None)
+    if sessions is not None:
+        leases = sessions.line.leases
     if isinstance(leases, Leases) and takes_transactions(given):
         return leases
     wanted = f"{layer} takes Leases, as in {layer}(Leases(Queue('orders'))), or a layer that enqueues in a transaction"
@@ -133,12 +157,14 @@ def strict(leases: Leases[V], layer: str, remedy: str) -> Leases[V]:
 def _existing(given: object, wanted: str) -> Leases:
     if isinstance(given, Leases):
         return given
-    if isinstance(given, QueueWithLeases):
+    if isinstance(given, QueueWithLeases) and given.sessions is None:
         return given.leases
     raise TypeError(f"{wanted}, not {given!r}.{_remedy(given)}")
 
 
 def _remedy(given: object) -> str:
+    if (sessions := getattr(given, "sessions", None)) is not None:
+        return f" {sessions.taken_by}"
     if isinstance(getattr(given, "leases", None), Leases):
         return f" To take from all items of that queue, give the `leases` of this {type(given).__name__}."
     if taken_by := getattr(given, "taken_by", ""):

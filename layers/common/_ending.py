@@ -30,6 +30,7 @@ def until_ended(
     look: Callable[[Transaction], Steps[T | NotEnded]],
     timeout: float | None,
     name: str,
+    expire: Callable[[Database], Steps[None]] | None = None,
 ) -> Steps[T]:
     """Return the end that `look` finds. Wait for it by a watch; fire its timer if no consumer does.
 
@@ -39,6 +40,7 @@ def until_ended(
         look: reads the record.
         timeout: seconds to wait; None: no limit.
         name: names the item or group, for messages.
+        expire: ends the life of an item for which the queue has no timer; None: it has one.
 
     Raises:
         TimeoutError: the time is over.
@@ -68,3 +70,5 @@ def until_ended(
             fired_us = found.due_us  # once: what did not end by it, as a leased item, ends without it
             while (yield from leases.reclaim.steps(db)).more:
                 pass
+            if expire is not None:
+                yield from expire(db)

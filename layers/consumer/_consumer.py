@@ -86,6 +86,7 @@ class Consumer(Generic[V]):
             positive(handler_timeout, "handler_timeout")
         if consumer is not None and not isinstance(consumer, str):
             raise TypeError(f"consumer is a text, the name in its leases, not {consumer!r}.")
+        source = getattr(source, "sessions", None) or source  # those of Results or Groups
         if not isinstance(source, Subscription | Sessions):
             source = given_leases(source, "Consumer", "or a Subscription, or Sessions")
         if not callable(handler):

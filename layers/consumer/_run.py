@@ -78,6 +78,8 @@ class Run:
         self._not_returned: list[FDBError] = []
         self._verbs: Any = self._leases
         """Where failed and snoozed items are given back."""
+        self._retry = self._leases.retry
+        """What happens to items that fail."""
         self._handler = handler
         self._threads = None if is_async(handler) else Threads(handler, self._thread_freed)
 
@@ -306,12 +308,12 @@ class Run:
             else:
                 hold.ends_at = time.monotonic() + timeout
                 result = await within(timeout, self._result_of(lease))
-            if isinstance(result, Done) or lease.wants_result:
-                hold.result = done = Done.of(None if result is ACKED else result)
+            if isinstance(result, self._dones) or lease.wants_result:
+                hold.result = done = self._done_of(result)
                 done.check()  # here, so that a result that can't be stored fails this attempt only
                 if done.follow_ups:
                     hold.settling = True
-                    await self._settle(hold, self._verbs.ack.aio(self._db, lease, result=done), "acked")
+                    await self._settle(hold, self._ack_alone(lease, result, done), "acked")
                     return False, None
         except Snooze as snooze:
             await self._settle(hold, self._verbs.snooze.aio(self._db, lease, delay=snooze.seconds), "snoozed")
@@ -326,6 +328,17 @@ class Run:
         hold.settling = True
         return True, result
 
+    _dones: tuple[type, ...] = (Done,)
+    """What a handler may return instead of a plain result."""
+
+    def _done_of(self, result: Any) -> Done:
+        """Return what to store about the result of a handler."""
+        return Done.of(None if result is ACKED else result)
+
+    def _ack_alone(self, lease: Lease, result: Any, done: Done) -> Any:
+        """Return the ack of one item, with its follow-ups, to be awaited."""
+        return self._verbs.ack.aio(self._db, lease, result=done)
+
     async def _fail(self, hold: Hold, lease: Lease, error: BaseException) -> None:
         reason = error_text(error)
         # The same error as at the attempt before has the same traceback, most likely.
@@ -338,7 +351,7 @@ class Run:
 
     def _delay(self, attempt: int) -> float | None:
         """Return how long a failed item waits; None: as its leases' policy says."""
-        retry = self._leases.retry
+        retry = self._retry
         if retry.backoff is None:
             return DEFAULT_BACKOFF(attempt)
         if self._terms.until_empty and retry.max_attempts is None:

@@ -8,12 +8,13 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from fdbqueue import CodecError, FormatError
-from fdbqueue.lowlevel import Database, KeyValue, pack, run, run_async
+from fdbqueue.lowlevel import Database, KeyValue, encode_result, pack, run, run_async
 
 from ..common._handlers import ACKED, Handler
+from ..leases._done import Done as ItemDone
 from ..leases._lease import Lease
 from ..sessions._lease import Behind, SessionLease
 from ..sessions._line import Where
@@ -52,7 +53,11 @@ class TurnHold(Hold):
     def behind(self) -> Behind | None:
         """Return what a verb of the next item's lease has to ack first."""
         done = [*([] if self.acked is None else [self.acked]), *self.done]
-        return Behind(tuple(one.position for one in done), tuple(one.state for one in done)) if done else None
+        if not done:
+            return None
+        return Behind(
+            tuple(one.position for one in done), tuple(one.state for one in done), tuple(one.result for one in done)
+        )
 
     def note_acked(self, last: Done) -> int:
         """Note that all items up to `last` are acked. Return how many that were.
@@ -75,6 +80,7 @@ class SessionRun(Run):
         self._sessions = source
         self._turns = source.turns
         self._verbs = source
+        self._retry = source.line.rules.retry
         self._mean_bytes = AHEAD_BYTES // 10
         """The size of the items that were read last."""
 
@@ -162,7 +168,7 @@ class SessionRun(Run):
             row = ahead.popleft()
             try:
                 lease = await run_async(
-                    self._turns.item(self._db, hold.lease, row, state, hold.behind() or Behind((), ()))
+                    self._turns.item(self._db, hold.lease, row, state, hold.behind() or Behind((), (), ()))
                 )
             except (FormatError, CodecError):
                 # The next lease of this session begins with the item, and blocks the session.
@@ -172,7 +178,8 @@ class SessionRun(Run):
     async def _done_with(self, hold: TurnHold, lease: SessionLease, result: Any) -> Done | None:
         """Return the finished item with its new state. A state that can't be stored fails the attempt."""
         try:
-            return Done(lease.position, self._turns.encoded(result))
+            stored = encode_result(self._done_of(result).result) if lease.wants_result else b""
+            return Done(lease.position, self._turns.encoded(result), stored)
         except (CodecError, ValueError) as error:
             told = "A handler's state can't be stored, for the item %s of %r."
             _log.warning(told, lease.position.text, self._name, exc_info=error)
@@ -180,6 +187,15 @@ class SessionRun(Run):
             await self._settle(hold, self._sessions.nack.aio(self._db, lease, error=str(error)), "failed")
             self._ended(hold)
             return None
+
+    _dones = (ItemDone, NewState)
+
+    def _done_of(self, result: Any) -> ItemDone:
+        return ItemDone(result.result, result.then) if isinstance(result, NewState) else super()._done_of(result)
+
+    def _ack_alone(self, lease: Lease, result: Any, done: ItemDone) -> Any:
+        state = result.value if isinstance(result, NewState) else UNCHANGED
+        return self._sessions.ack.aio(self._db, cast(SessionLease, lease), state=state, result=done)
 
     def _leave(self, hold: TurnHold, where: Where) -> None:
         hold.current = b""

@@ -100,7 +100,7 @@ class Group:
         return partial(Group, token=self.token), (self._groups, self.name)
 
     def __repr__(self) -> str:
-        return f"Group({self._layout.describe()}, {self.name!r})"
+        return f"Group({self._groups.queue.layout.describe()}, {self.name!r})"
 
     def at(self, db: Database) -> Group:
         """Return this group with the database to wait in; after it was unpickled, for instance."""
@@ -229,7 +229,7 @@ class Group:
         """
         if self._db is None:
             raise ValueError(f"{self!r} has no database to wait in. Give it one: group.at(db).wait().")
-        name = f"The group {self.name!r} of {self._leases.queue!r}"
+        name = f"The group {self.name!r} of {self._groups.queue!r}"
         stats = yield from until_ended(self._db, self._leases, self._look_for_end, timeout, name)
         if stats.state != "done":
             raise CompletionError(f"{name} was cancelled: {stats}.", outcome=stats.state)
@@ -265,7 +265,8 @@ class Group:
 
     def _sweep(self, tr: Transaction) -> Steps[bool]:
         moves = Transitions(tr, self._layout, self._leases.now_us())
-        more = yield from sweep(tr, self._layout, moves, self.name, self._leases.now_us())
+        custody = self._leases.retry.custody
+        more = yield from sweep(tr, self._layout, moves, self.name, self._leases.now_us(), custody)
         yield from moves.settle()
         moves.finish()
         return more
@@ -274,7 +275,7 @@ class Group:
         value = yield tr.snapshot.get(self._keys.record)
         if not value.present():
             raise CompletionError(
-                f"Nothing is known of the group {self.name!r} of {self._leases.queue!r}: it was not opened, it was kept"
+                f"Nothing is known of the group {self.name!r} of {self._groups.queue!r}: it was not opened, it was kept"
                 " for its time and then removed, or the queue was cleared.",
                 outcome="gone",
             )

@@ -20,14 +20,13 @@ from fdbqueue.lowlevel import (
     is_database,
     new_random,
     only_transaction,
-    pack,
     verb,
 )
 
-from ..common._composing import Enqueues, QueueWithLeases, enqueues_in_transactions
+from ..common._composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
 from ..leases._done import FollowUp, check_follow_ups, follow_ups_of, position_in
 from ..leases._leases import Leases
-from ..leases._marking import mark
+from ..leases._marking import entered_at, mark
 from ..leases._times import positive
 from ._group import HOLD_SECONDS, Group, set_hold
 
@@ -40,7 +39,7 @@ class Groups(QueueWithLeases[Any]):
 
     Args:
         source: the `Leases` of the queue, or a layer of them whose `enqueue` takes a transaction: a `PriorityQueue`, a
-            `SmartQueue`, `Subscriptions`, `Results`.
+            `SmartQueue`, `Subscriptions`, `Results`; or `Sessions`.
 
     >>> import fdbqueue
     >>> from fdbqueue.layers import Consumer, FollowUp, Groups, Leases
@@ -59,9 +58,10 @@ class Groups(QueueWithLeases[Any]):
     >>> db.close()
     """
 
-    def __init__(self, source: Leases | Enqueues) -> None:
+    def __init__(self, source: Leases | Enqueues | EnqueuesInSessions) -> None:
         self.leases = enqueues_in_transactions(source, "Groups")
-        self.queue = self.leases.queue
+        self.sessions = getattr(source, "sessions", None)
+        self.queue = (self.sessions or self.leases).queue
         self._source: Any = source
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -171,12 +171,12 @@ class Groups(QueueWithLeases[Any]):
         entered = yield from self._source.enqueue.steps(tr, value, **terms)
         position = position_in(entered)
         if position is not None:
-            layout, packed = self.leases.layout, pack(position)
+            at = yield from entered_at(tr, self._source, self.queue.layout, position, terms.get("session"))
             delayed = bool(terms.get("delay") or terms.get("at"))
-            marked = yield from mark(tr, layout, packed, delayed=delayed, group=name)
+            marked = yield from mark(tr, at.layout, at.packed, delayed=delayed, group=name)
             if marked is not None:
-                tr.set(group_keys(layout, name).members + packed, b"")
-                count_members(tr, layout, name, **{marked.state: 1})
+                tr.set(group_keys(at.home, name).members + at.address, b"")
+                count_members(tr, at.home, name, **{marked.state: 1})
         return entered
 
 

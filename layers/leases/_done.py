@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import ItemTooLarge, Position, Queue
-from fdbqueue.lowlevel import HELD_US, Steps, Transaction, encode_result, only_transaction, pack
+from fdbqueue.lowlevel import HELD_US, Steps, Transaction, encode_result, only_transaction
 
-from ._marking import mark
+from ._marking import entered_at, mark
 from ._times import not_negative
 
 FOLLOW_UPS_BYTES = 400
@@ -52,6 +52,7 @@ class FollowUp:
         self.target = target
         self.value = value
         self._terms = terms
+        _ = self.size_bytes  # it raises if the session's name can't be a key
 
     def __repr__(self) -> str:
         terms = "".join(f", {name}={value!r}" for name, value in self._terms.items())
@@ -81,9 +82,18 @@ class FollowUp:
         position = position_in(entered)
         if position is None:
             return []
-        layout = queue_of(target).layout
-        yield from mark(tr, layout, pack(position), delayed=True, held=True)
-        return [(layout.prefix, pack(position))]
+        at = yield from entered_at(tr, target, queue_of(target).layout, position, terms.get("session"))
+        yield from mark(tr, at.layout, at.packed, delayed=True, held=True)
+        return [(at.home.prefix, at.address)]
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes it takes in the notes of the item that it follows."""
+        sessions = getattr(self.target, "sessions", None)
+        if sessions is not None:
+            size: int = sessions.address_bytes(self._terms.get("session"))
+            return size + POSITION_BYTES
+        return len(queue_of(self.target).layout.prefix) + POSITION_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +127,17 @@ class Done:
         encode_result(self.result)
 
 
+def done_of(result: object, then: FollowUp | Sequence[FollowUp]) -> Done:
+    """Return the arguments of an ack as a `Done`.
+
+    Raises:
+        TypeError: `then` has something else than follow-ups.
+    """
+    done = Done.of(result)
+    follow_ups = follow_ups_of(then)
+    return Done(done.result, [*done.follow_ups, *follow_ups]) if follow_ups else done
+
+
 def follow_ups_of(then: object) -> Sequence[FollowUp]:
     """Return follow-ups as a sequence.
 
@@ -141,7 +162,7 @@ def check_follow_ups(follow_ups: Sequence[FollowUp]) -> None:
     Raises:
         ItemTooLarge: they are.
     """
-    size_bytes = sum(len(queue_of(one.target).layout.prefix) + POSITION_BYTES for one in follow_ups)
+    size_bytes = sum(one.size_bytes for one in follow_ups)
     if size_bytes > FOLLOW_UPS_BYTES:
         raise ItemTooLarge(
             f"{len(follow_ups)} follow-ups take about {size_bytes:,} bytes of notes, over the limit of"

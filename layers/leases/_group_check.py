@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
-from fdbqueue.lowlevel import (
-    Database,
-    FormatError,
-    Layout,
-    Transaction,
-    group_keys,
-    has_notes,
-    items_of_all_places,
-    notes_of,
-    pages,
-)
+from fdbqueue.lowlevel import Database, Layout, Transaction, group_keys, pages
+
+from ._outcome_check import Tracked
 
 _OPEN = ("available", "leased", "delayed")
 
 
-def check_groups(tr: Transaction | Database, layout: Layout) -> list[str]:
+def check_groups(tr: Transaction | Database, layout: Layout, tracked: Iterable[Tracked]) -> list[str]:
     """Return the problems of groups, a sentence each.
 
-    *Cost:* reads all items, and all keys of groups; memory for the keys of members.
+    *Cost:* reads all keys of groups; memory for the keys of members.
     """
     wanted: set[bytes] = set()
     there: Counter[tuple[str, str]] = Counter()
-    for packed, state, row in items_of_all_places(tr, layout):
-        try:
-            group = notes_of(row.value).group if row.value and has_notes(row.value) else ""
-        except FormatError:
-            continue  # the queue's own check reports it
-        if group and state in _OPEN:
-            wanted.add(group_keys(layout, group).members + packed)
-            there[group, state] += 1
+    for packed, state, notes in tracked:
+        if notes.group and state in _OPEN:
+            wanted.add(group_keys(layout, notes.group).members + packed)
+            there[notes.group, state] += 1
     surplus = []
     counted: Counter[tuple[str, str]] = Counter()
     span = layout.groups.range()

@@ -31,7 +31,7 @@ from ._backoff import Backoff
 from ._browsing import State, StoredItem, browse
 from ._commit_if_written import commit_if_written
 from ._dead_letters import DeadLetters
-from ._done import Done, FollowUp, follow_ups_of
+from ._done import Done, FollowUp, done_of
 from ._enqueueing import enqueue_with_notes
 from ._head import Head
 from ._holding import Holding, Live, several
@@ -300,10 +300,7 @@ class Leases(Generic[V]):
         *Conflicts:* with a transaction that gives back, extends or reclaims this item. *Cost:* one read, four writes;
         three more writes for a completion.
         """
-        done = Done.of(result)
-        if follow_ups := follow_ups_of(then):
-            done = Done(done.result, [*done.follow_ups, *follow_ups])
-        yield from self.ack_many.steps(tr, [lease], results=[done])
+        yield from self.ack_many.steps(tr, [lease], results=[done_of(result, then)])
 
     @verb
     def ack_many(
@@ -504,11 +501,17 @@ class Leases(Generic[V]):
         the keys of timers.
         """
         report = self.queue.check(tr)
-        problems = check_timers(tr, self.layout, self.queue.stats(tr).outcomes)
+        custody = self.retry.custody
+
+        def look() -> list[str]:
+            tracked = None if custody is None else custody.tracked(tr)
+            return check_timers(tr, self.layout, self.queue.stats(tr).outcomes, tracked)
+
+        problems = look()
         if problems and is_database(tr):
             # If an item moves between two of its transactions, its timer seems to be missing or left over. A real
             # problem is still there at a second look.
-            again = set(check_timers(tr, self.layout, self.queue.stats(tr).outcomes))
+            again = set(look())
             problems = [problem for problem in problems if problem in again]
         return dataclasses.replace(report, problems=(*report.problems, *problems))
 

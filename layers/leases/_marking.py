@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from fdbqueue.lowlevel import Layout, Notes, Place, Steps, Transaction, notes_of, with_notes
+from fdbqueue import Position
+from fdbqueue.lowlevel import Layout, Notes, Place, Steps, Transaction, notes_of, pack, with_notes
 
 
 class Marked(NamedTuple):
@@ -16,6 +17,40 @@ class Marked(NamedTuple):
     """The place of its key: "available", "delayed" or "leased"."""
     notes: Notes
     """Its notes now."""
+
+
+class Entered(NamedTuple):
+    """Where an item is that was enqueued, and where its outcome and its group are kept."""
+
+    layout: Layout
+    """The layout of the item's keys."""
+    packed: bytes
+    """Its packed position."""
+    home: Layout
+    """The layout of outcomes and groups: the same, except for items of sessions."""
+    address: bytes
+    """How the item is named there, as a packed position."""
+
+    @property
+    def name(self) -> Position:
+        """The address as a position."""
+        return self.home.available.position(self.home.available.key(self.address))
+
+
+def entered_at(tr: Transaction, target: Any, layout: Layout, position: Position, session: Any) -> Steps[Entered]:
+    """Return where the item is that a layer has just enqueued in this transaction.
+
+    Args:
+        target: the layer.
+        layout: the layout of the layer's queue.
+        session: the item's session, if the layer has any.
+    """
+    sessions = getattr(target, "sessions", None)
+    if sessions is not None:
+        found: Entered = yield from sessions.entered_at(tr, position, session)
+        return found
+    packed = pack(position)
+    return Entered(layout, packed, layout, packed)
 
 
 def mark(

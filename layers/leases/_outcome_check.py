@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 from fdbqueue.lowlevel import (
     RESULT,
     Database,
     FormatError,
     Layout,
+    Notes,
     Transaction,
     has_notes,
     items_of_all_places,
@@ -17,6 +19,9 @@ from fdbqueue.lowlevel import (
     read_record,
 )
 
+Tracked: TypeAlias = tuple[bytes, str, Notes]
+"""An item with a completion or a group: its packed position, or address; its place; its notes."""
+
 
 class OutcomeCheck:
     """What the check of one queue's outcomes finds.
@@ -24,7 +29,7 @@ class OutcomeCheck:
     *Cost:* reads all items and records; memory for the positions of those with completions.
     """
 
-    def __init__(self, tr: Transaction | Database, layout: Layout) -> None:
+    def __init__(self, tr: Transaction | Database, layout: Layout, tracked: Iterable[Tracked]) -> None:
         self._layout = layout
         self.timers: set[bytes] = set()
         """The timers that remove outcomes."""
@@ -34,7 +39,7 @@ class OutcomeCheck:
         for page in pages(tr, span.begin, span.end):
             for row in page:
                 self._see(span.packed(row.key), row.value)
-        self._waited_for = set(_waited_for(tr, layout))
+        self._waited_for = {packed for packed, state, notes in tracked if state != "dead" and notes.keep_s}
 
     def _see(self, packed: bytes, stored: bytes) -> None:
         try:
@@ -66,10 +71,12 @@ class OutcomeCheck:
         return str(self._layout.available.position(self._layout.prefix + packed))
 
 
-def _waited_for(tr: Transaction | Database, layout: Layout) -> Iterator[bytes]:
+def tracked_items(tr: Transaction | Database, layout: Layout) -> Iterator[Tracked]:
+    """Yield the items of a queue that have a completion or a group."""
     for packed, state, row in items_of_all_places(tr, layout):
         try:
-            if state != "dead" and row.value and has_notes(row.value) and notes_of(row.value).keep_s:
-                yield packed
+            notes = notes_of(row.value) if row.value and has_notes(row.value) else None
         except FormatError:
             continue  # the queue's own check reports it
+        if notes is not None and (notes.keep_s or notes.group):
+            yield packed, state, notes

@@ -17,14 +17,22 @@ from fdbqueue.lowlevel import (
     rows,
 )
 
-from ._transitions import Transitions
+from ._transitions import Custody, Transitions
 
 SWEEP_ITEMS = 100
 """How many members one transaction looks at. It reads them, and each may have 100,000 bytes."""
 
 
 def fire_of_group(
-    tr: Transaction, layout: Layout, moves: Transitions, key: bytes, at_us: int, place: Position, kind: str, now_us: int
+    tr: Transaction,
+    layout: Layout,
+    moves: Transitions,
+    key: bytes,
+    at_us: int,
+    place: Position,
+    kind: str,
+    now_us: int,
+    custody: Custody | None,
 ) -> Steps[None]:
     """Fire a group's timer.
 
@@ -33,12 +41,13 @@ def fire_of_group(
         at_us: its time.
         place: its place, which has the group's name.
         kind: its kind.
+        custody: the layer that has the members, if they are no items of this queue.
     """
     name = place.random.decode()
     tr.clear(key)
     moves.any = True
     if kind == SWEEP:
-        yield from sweep(tr, layout, moves, name, now_us)
+        yield from sweep(tr, layout, moves, name, now_us, custody)
     elif kind == HOLD:
         yield from _end_holds(tr, layout, moves, name, now_us)
     elif kind == GROUP:
@@ -48,7 +57,9 @@ def fire_of_group(
             tr.clear_range(keys.begin, keys.end)
 
 
-def sweep(tr: Transaction, layout: Layout, moves: Transitions, name: str, now_us: int) -> Steps[bool]:
+def sweep(
+    tr: Transaction, layout: Layout, moves: Transitions, name: str, now_us: int, custody: Custody | None = None
+) -> Steps[bool]:
     """Remove some waiting members of a cancelled group, in the order of their positions. Return whether more are left.
 
     A cursor in the database says where the next transaction goes on, so that no number of members, and none at work,
@@ -69,6 +80,11 @@ def sweep(tr: Transaction, layout: Layout, moves: Transitions, name: str, now_us
     reads = []
     for row in found:
         packed = row.key[len(keys.members) :]
+        if custody is not None:
+            yield from custody.release(
+                tr, moves, layout.available.position(layout.available.key(packed)), SWEEP, now_us
+            )
+            continue
         reads.append((packed, tr.get(layout.available.key(packed)), tr.get(layout.delayed.key(packed))))
     for packed, available, delayed in reads:
         value = yield available

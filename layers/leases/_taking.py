@@ -59,7 +59,7 @@ class CancelledGroups:
     def ask(self, tr: Transaction, layout: Layout, found: list[KeyValue]) -> None:
         """Begin to read the groups of items, all at once."""
         for row in found:
-            name = _notes_if_readable(row.value).group if has_notes(row.value) else ""
+            name = notes_if_readable(row.value).group if has_notes(row.value) else ""
             if name and name not in self._known and name not in self._asked:
                 self._asked[name] = started(group_record(tr, layout, name))
 
@@ -192,7 +192,7 @@ class Taking:
         haul.dealt = 0
         haul.groups.ask(tr, self._layout, found)
         for row in found:
-            notes = _notes_if_readable(row.value)
+            notes = notes_if_readable(row.value)
             packed = self._layout.available.packed(row.key)
             outdated = is_over(notes, now_us)
             cancelled = False
@@ -226,7 +226,8 @@ class Taking:
             haul.dealt += 1
 
 
-def _notes_if_readable(stored: bytes) -> Notes:
+def notes_if_readable(stored: bytes) -> Notes:
+    """Return the notes of an item; those of a plain item if a newer version wrote them."""
     try:
         return notes_of(stored)
     except FormatError:

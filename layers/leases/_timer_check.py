@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fdbqueue.lowlevel import (
     DELAY,
@@ -25,15 +25,22 @@ from fdbqueue.lowlevel import (
 )
 
 from ._group_check import check_groups
-from ._outcome_check import OutcomeCheck
+from ._outcome_check import OutcomeCheck, Tracked, tracked_items
 
 
-def check_timers(tr: Transaction | Database, layout: Layout, counted: int) -> list[str]:
+def check_timers(
+    tr: Transaction | Database, layout: Layout, counted: int, tracked: Iterable[Tracked] | None = None
+) -> list[str]:
     """Return the problems, a sentence each; those of outcomes, which have timers too, included.
+
+    Args:
+        counted: how many outcomes are kept, by the queue's counter.
+        tracked: the items with a completion or a group; None: those of this queue.
 
     *Cost:* reads all items twice, all timers and outcomes; memory for the keys of timers.
     """
-    outcomes = OutcomeCheck(tr, layout)
+    items = list(tracked_items(tr, layout) if tracked is None else tracked)
+    outcomes = OutcomeCheck(tr, layout, items)
     wanted = set(_wanted(tr, layout)) | outcomes.timers
     span = layout.timers.range()
     surplus = []
@@ -47,7 +54,7 @@ def check_timers(tr: Transaction | Database, layout: Layout, counted: int) -> li
         [f"The timer {_told(layout, key)} is missing." for key in sorted(wanted)]
         + [f"The timer {_told(layout, key)} belongs to no item." for key in surplus]
         + outcomes.problems(counted)
-        + check_groups(tr, layout)
+        + check_groups(tr, layout, items)
     )
 
 

@@ -137,7 +137,12 @@ def fire_due(
             moves.any = True
             continue
         if kind in (GROUP, HOLD, SWEEP):
-            yield from fire_of_group(tr, layout, moves, key, at_us, position, kind, now_us)
+            yield from fire_of_group(tr, layout, moves, key, at_us, position, kind, now_us, retry.custody)
+            continue
+        if kind in (GO, DROP) and retry.custody is not None:
+            tr.clear(key)
+            moves.any = True
+            yield from retry.custody.release(tr, moves, position, kind, now_us)
             continue
         found = []
         for state, future in futures:

@@ -8,7 +8,7 @@ item.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -20,6 +20,7 @@ from fdbqueue.lowlevel import (
     LEASE,
     TAKEN,
     TTL,
+    Database,
     Layout,
     Notes,
     Place,
@@ -69,6 +70,12 @@ class Custody(Protocol):
     ) -> Steps[Disposition]:
         """Move an item whose lease has expired, and return its disposition."""
 
+    def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:
+        """Release or remove an item that an item of the queue stands for; `kind` is that of a timer."""
+
+    def tracked(self, tr: Transaction | Database) -> Iterator[tuple[bytes, str, Notes]]:
+        """Yield the address, the place and the notes of every such item that has a completion or a group."""
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:
@@ -106,6 +113,7 @@ class Transitions:
     __slots__ = (
         "_away",
         "_exclusive_all",
+        "_home",
         "_layout",
         "_levels",
         "_members",
@@ -123,6 +131,8 @@ class Transitions:
     def __init__(self, tr: Transaction, layout: Layout, now_us: int | None = None) -> None:
         self._tr = tr
         self._layout = layout
+        self._home = layout
+        """Where the outcomes and the groups of the items are kept."""
         self._now_us = now_us
         self._tally: dict[str, int] = {}
         self._members: dict[str, dict[str, int]] = {}
@@ -154,14 +164,14 @@ class Transitions:
         changed, self.changed_groups = self.changed_groups, set()
         returned, self.returned_groups = self.returned_groups, set()
         # Each begins with a read: all of them are under way at once.
-        settling = [started(settle(self._tr, self._layout, name, self.now_us())) for name in sorted(changed)]
+        settling = [started(settle(self._tr, self._home, name, self.now_us())) for name in sorted(changed)]
         for steps in settling:
             yield from steps
         for name in sorted(returned):
             # A member at work when the group was cancelled. Nobody may take it again, and so find that out.
-            record = yield from group_record(self._tr, self._layout, name)
+            record = yield from group_record(self._tr, self._home, name)
             if record is not None and record.state == "cancelled":
-                begin_sweep(self._tr, self._layout, name, self.now_us())
+                begin_sweep(self._tr, self._home, name, self.now_us())
 
     def now_us(self) -> int:
         """Return the time in microseconds."""
@@ -173,7 +183,7 @@ class Transitions:
         count(self._tr, self._layout, **changes)
         count_levels(self._tr, self._layout, self._levels)
         for name, members in self._members.items():
-            count_members(self._tr, self._layout, name, **members)
+            count_members(self._tr, self._home, name, **members)
         if self.subscribed and (self.arrived or "enqueued" in changes):
             spans = [(packed, packed) for packed in self.arrived]
             announce(self._tr, self._layout, spans, enqueued=changes.get("enqueued", 0))
@@ -194,6 +204,10 @@ class Transitions:
         self.any = True
         self._tally[counter] = self._tally.get(counter, 0) + change
 
+    def _address(self, packed: bytes) -> bytes:
+        """Return how an item is named where its outcome and its group are kept."""
+        return packed
+
     def _count_member(self, notes: Notes, state: str, change: int) -> None:
         if notes.group:
             members = self._members.setdefault(notes.group, {})
@@ -203,10 +217,11 @@ class Transitions:
         """Tell those who must learn of an item's end."""
         if not notes.is_tracked or (counter == "purged" and not notes.then):
             return
-        end_outcome(self._tr, self._layout, packed, notes, counter, how=how, now_us=self._now_us, **told)
+        address = self._address(packed)
+        end_outcome(self._tr, self._home, address, notes, counter, how=how, now_us=self._now_us, **told)
         if notes.group and counter != "purged":  # a purged member ended when it died
             self._count_member(notes, how or ("done" if counter == "dequeued" else counter), 1)
-            self._tr.clear(group_keys(self._layout, notes.group).members + packed)
+            self._tr.clear(group_keys(self._home, notes.group).members + address)
             self.changed_groups.add(notes.group)
 
     def leave_available(self, packed: bytes, notes: Notes, *, cleared: bool = False) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from fdbqueue import CodecError, CompletionError, Position
 from fdbqueue.lowlevel import (
+    TTL,
     Database,
     ReadTransaction,
     Steps,
@@ -23,6 +24,7 @@ from fdbqueue.lowlevel import (
 
 from ..common._ending import NotEnded, until_ended
 from ..leases._leases import Leases
+from ..leases._transitions import Transitions
 
 R = TypeVar("R")
 
@@ -106,7 +108,8 @@ class Completion(Generic[R]):
         if self._db is None:
             raise ValueError(f"{self!r} has no database to wait in. Give it one: completion.at(db).wait().")
         name = f"The item {self} of {self._leases.queue!r}"
-        return self._result_of((yield from until_ended(self._db, self._leases, self._look, timeout, name)))
+        expire = None if self._leases.retry.custody is None else self._expire
+        return self._result_of((yield from until_ended(self._db, self._leases, self._look, timeout, name, expire)))
 
     def __await__(self) -> Generator[Any, Any, R]:
         return self.wait.aio().__await__()
@@ -123,6 +126,20 @@ class Completion(Generic[R]):
         """
         found = yield from self._leases.queue.read(tr, lambda tr: self._read(tr))
         return None if isinstance(found, NotEnded) else found
+
+    def _expire(self, db: Database) -> Steps[None]:
+        """End the life of an item in a session."""
+        custody = self._leases.retry.custody
+        if custody is None:
+            return
+
+        def body(tr: Transaction) -> Steps[None]:
+            now_us = self._leases.now_us()
+            moves = Transitions(tr, self._leases.layout, now_us)
+            yield from custody.release(tr, moves, self.position, TTL, now_us)
+            moves.finish()
+
+        yield from self._leases.queue.transact(db, body)
 
     def _look(self, tr: Transaction) -> Steps[Outcome[R] | NotEnded]:
         return self._read(tr.snapshot)

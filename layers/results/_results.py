@@ -21,10 +21,10 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
-from ..common._composing import Enqueues, QueueWithLeases, enqueues_in_transactions
+from ..common._composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
 from ..leases._done import FollowUp, check_follow_ups, follow_ups_of, position_in
 from ..leases._leases import Leases
-from ..leases._marking import mark
+from ..leases._marking import entered_at, mark
 from ..leases._times import positive
 from ._completion import Completion
 
@@ -41,7 +41,7 @@ class Results(QueueWithLeases[Any], Generic[R]):
 
     Args:
         source: the `Leases` of the queue, or a layer of them whose `enqueue` takes a transaction: a `PriorityQueue`, a
-            `SmartQueue`, `Subscriptions`.
+            `SmartQueue`, `Subscriptions`; or `Sessions`.
         type: the type of the results, if it is not what MessagePack gives: a dataclass, a Struct, ``list[int]``.
         keep: how many seconds an outcome is kept after the item's end.
 
@@ -60,13 +60,26 @@ class Results(QueueWithLeases[Any], Generic[R]):
 
     @overload
     def __init__(
-        self: Results[Any], source: Leases | Enqueues, *, type: None = None, keep: float = KEEP_SECONDS
+        self: Results[Any],
+        source: Leases | Enqueues | EnqueuesInSessions,
+        *,
+        type: None = None,
+        keep: float = KEEP_SECONDS,
     ) -> None: ...
     @overload
-    def __init__(self, source: Leases | Enqueues, *, type: type[R], keep: float = KEEP_SECONDS) -> None: ...
-    def __init__(self, source: Leases | Enqueues, *, type: type[R] | None = None, keep: float = KEEP_SECONDS) -> None:
+    def __init__(
+        self, source: Leases | Enqueues | EnqueuesInSessions, *, type: type[R], keep: float = KEEP_SECONDS
+    ) -> None: ...
+    def __init__(
+        self,
+        source: Leases | Enqueues | EnqueuesInSessions,
+        *,
+        type: type[R] | None = None,
+        keep: float = KEEP_SECONDS,
+    ) -> None:
         self.leases = enqueues_in_transactions(source, "Results")
-        self.queue = self.leases.queue
+        self.sessions = getattr(source, "sessions", None)
+        self.queue = (self.sessions or self.leases).queue
         self._source: Any = source
         self._type: Any = Any if type is None else type
         self._keep = keep
@@ -110,28 +123,29 @@ class Results(QueueWithLeases[Any], Generic[R]):
         keep_s = self._keep_s if keep is None else _whole_seconds(keep)
         follow_ups = follow_ups_of(then)
         check_follow_ups(follow_ups)
-        layout = self.queue.layout
+        layout, home = self.queue.layout, self.leases.layout
         db = cast(Database, tr) if is_database(tr) else getattr(tr, "db", None)
 
         def body(tr: Transaction) -> Steps[Position]:
             entered = yield from self._source.enqueue.steps(tr, value, **terms)
             position = position_in(entered) or getattr(entered, "by", None)
             delayed = bool(terms.get("delay") or terms.get("at"))
-            marked = None
+            at = marked = None
             if position is not None:
-                marked = yield from mark(tr, layout, pack(position), delayed=delayed, keep_s=keep_s)
-            if position is None or marked is None:
+                at = yield from entered_at(tr, self._source, layout, position, terms.get("session"))
+                marked = yield from mark(tr, at.layout, at.packed, delayed=delayed, keep_s=keep_s)
+            if at is None or marked is None:
                 position = Position(1, new_random())
                 ignored = Notes(keep_s=keep_s)
-                end_outcome(tr, layout, pack(position), ignored, "ignored", now_us=self.leases.now_us())
+                end_outcome(tr, home, pack(position), ignored, "ignored", now_us=self.leases.now_us())
                 return position
-            begin_outcome(tr, layout, pack(position), marked.notes)
+            begin_outcome(tr, home, at.address, marked.notes)
             held = []
             for follow_up in follow_ups:
                 held += yield from follow_up.hold(tr)
             if held:
-                yield from mark(tr, layout, pack(position), delayed=delayed, then=(*marked.notes.then, *held))
-            return position
+                yield from mark(tr, at.layout, at.packed, delayed=delayed, then=(*marked.notes.then, *held))
+            return at.name
 
         position = yield from self.queue.transact(tr, body)
         return Completion(self.leases, position, type=self._type, db=db)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from fdbqueue import CheckReport, FormatError
 from fdbqueue.lowlevel import (
@@ -12,17 +11,15 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     check_queue,
-    fdb_tuple,
     items_of_all_places,
     pages,
-    rows,
     run,
-    strinc,
 )
 
 from ..leases._timer_check import check_timers
 from ._line import Line
 from ._records import Record, name_of, pointer_of, unpack_record
+from ._tracking import with_items
 
 
 def check_sessions(tr: Transaction | Database, line: Line) -> CheckReport:
@@ -39,13 +36,13 @@ def check_sessions(tr: Transaction | Database, line: Line) -> CheckReport:
             continue
         pointers.setdefault((pointer.name, pointer.generation), []).append(packed)
     records = dict(_records(tr, line, problems))
-    for name, generation in _with_items(tr, line):
+    for name, generation in with_items(tr, line):
         session = line.session(name, generation)
         told = f"The session {name_of(name)!r}"
         found = check_queue(tr, session.layout, order=NoOrderCheck())
         items += found.items
         counted = counted and found.counted
-        wrong = [*found.problems, *check_timers(tr, session.layout, counted=0)]
+        wrong = [*found.problems, *check_timers(tr, session.layout, counted=0, tracked=())]
         problems += [f"{told}: {problem}" for problem in wrong]
         record = records.get(name)
         if record is None or not 0 <= generation - record.generation <= 1:
@@ -76,24 +73,6 @@ def _records(tr: Transaction | Database, line: Line, problems: list[str]) -> Ite
                 yield row.key[len(line.keys.record(b"")) :], unpack_record(row.value)
             except FormatError as error:
                 problems.append(str(error))
-
-
-def _with_items(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, int]]:
-    """Yield the sessions and generations that have keys of items."""
-    begin, end = line.keys.items, strinc(line.keys.items)
-    while True:
-        found = run(line.items.read(tr, partial(_first_key, begin=begin, end=end)))
-        if not found:
-            return
-        name, generation = fdb_tuple.unpack(found[0][len(line.keys.items) :])[:2]
-        packed = fdb_tuple.pack((name,))
-        yield packed, generation
-        begin = strinc(line.session(packed, generation).layout.prefix)
-
-
-def _first_key(tr: Transaction, begin: bytes, end: bytes) -> Steps[list[bytes]]:
-    found = yield from rows(tr.snapshot, begin, end, limit=1)
-    return [row.key for row in found]
 
 
 def _has_work(tr: Transaction | Database, line: Line, name: bytes, record: Record) -> bool:

@@ -67,6 +67,8 @@ class Behind:
     """The items, in order. The last one that is known to be acked comes first, if there is one."""
     states: tuple[Any, ...]
     """The session's new encoded state after each; `UNCHANGED`: none."""
+    results: tuple[bytes, ...]
+    """The encoded result of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ This module is the only one that writes records and pointers. Each function is p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,13 +13,16 @@ from msgspec.structs import replace
 
 from fdbqueue import FormatError, Position, Queue
 from fdbqueue.lowlevel import (
+    DROP,
     NO_NOTES,
+    Database,
     Notes,
     Steps,
     Transaction,
     new_random,
     notes_of,
     pack,
+    pull,
     read_counts,
     rows,
     started,
@@ -28,6 +31,7 @@ from fdbqueue.lowlevel import (
 
 from ..leases._lease import Disposition
 from ..leases._leases import Leases
+from ..leases._taking import notes_if_readable
 from ..leases._timers import due_timers
 from ..leases._transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut, is_over
 from ._records import (
@@ -47,8 +51,11 @@ from ._records import (
 )
 from ._session import Head, Session, SessionMoves, last_index
 from ._slots import Slots
+from ._tracking import release, tracked
 
 Where = Literal["place", "tail"]
+MAX_DROPPED = 100
+"""Of so many dead letters of a removed session the follow-ups are dropped. It reads them."""
 MAX_KNOWN = 4_096
 """For how many sessions a process keeps what it has computed of their keys."""
 
@@ -95,6 +102,7 @@ class Line:
         self.queue: Queue[Held] = Queue(self.layout.space, codec=HeldCodec())
         self.queue.layout = self.layout
         self.rules = rules
+        self._clock = clock
         self.leases: Leases[Held] = Leases(self.queue, clock=clock).in_custody(self)
         """Leases of the pointers: of whole sessions."""
         self.items = queue
@@ -102,6 +110,9 @@ class Line:
         self.slots = Slots(self)
         """The slots of sessions that run several items at once."""
         self._known: dict[tuple[bytes, int], Session] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Line, (self.items, self.rules, self._clock)
 
     def session(self, name: bytes, generation: int = 0) -> Session:
         """Return a session's keys, from its packed name."""
@@ -153,6 +164,14 @@ class Line:
         error = f"The lease of {notes.consumer or 'a consumer'} expired."
         return (yield from self.fail(tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=None, error=error))
 
+    def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:
+        """Release or remove one item of a session, named by its address."""
+        yield from release(tr, self, moves, address, kind, now_us)
+
+    def tracked(self, tr: Transaction | Database) -> Iterator[tuple[bytes, str, Notes]]:
+        """Yield the address, the place and the notes of every item that has a completion or a group."""
+        return tracked(tr, self)
+
     # --- the item in progress
 
     def fail(
@@ -181,7 +200,7 @@ class Line:
         )
         if delay_us is None:
             delay_us = retry.delay_us(failed.attempt)  # before the first write: a policy may raise
-        own = SessionMoves(tr, session)
+        own = SessionMoves(tr, session, now_us)
         gone = head.without({session.layout.available.key(packed)})
         used = turn.pointer.used + 1
         if is_over(notes, now_us):
@@ -196,9 +215,13 @@ class Line:
                 turn.record = replace(turn.record, blocked=failed.error or "Its item failed for the last time.")
         else:
             own.rewrite(session.layout.available, packed, stored, notes, failed)
+            if notes.group:
+                own.returned_groups.add(notes.group)
+            yield from own.settle()
             own.finish()
             yield from self.pass_on(tr, moves, turn, head, now_us=now_us, delay_us=delay_us)
             return Disposition.delayed if delay_us else Disposition.available
+        yield from own.settle()
         own.finish()
         yield from self.pass_on(tr, moves, turn, gone, now_us=now_us, used=used)
         return fate
@@ -431,8 +454,10 @@ class Line:
             following.add_conflicts_with_arrivals(tr)
 
     def _purge(self, tr: Transaction, session: Session) -> Steps[None]:
-        """Count the dead letters out that are cleared with their session."""
+        """Count the dead letters out that are cleared with their session, and drop the follow-ups of the first ones."""
         dead = session.layout.dead
+        for row in (yield from rows(tr.snapshot, dead.begin, dead.end, limit=MAX_DROPPED)):
+            pull(tr, notes_if_readable(row.value).then, DROP)
         tr.add_read_conflict_range(dead.begin, dead.end)
         counts = yield from read_counts(tr, session.layout)
         session.count_all(tr, dead=-counts.get("dead", 0), purged=counts.get("dead", 0))

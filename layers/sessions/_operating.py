@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from fdbqueue import CodecError, FormatError, Position
-from fdbqueue.lowlevel import KeyValue, ReadTransaction, Steps, Transaction, notes_of, pack, rows
+from fdbqueue.lowlevel import KeyValue, ReadTransaction, Steps, Transaction, notes_of, pack, reopen_outcome, rows
 
 from ..leases._dead_letters import as_new
 from ..leases._transitions import Transitions, at_rest
@@ -73,7 +73,7 @@ class Operating:
             try:
                 yield from session.queue.item(tr, session.layout.position_of(row.key), row.value)
             except (CodecError, FormatError) as error:
-                self._bury(tr, session, row, str(error))
+                yield from self._bury(tr, session, row, str(error))
         yield from self._go_on(tr, session, replace(record, blocked=""))
         return True
 
@@ -84,6 +84,7 @@ class Operating:
         moves = SessionMoves(tr, session)
         for row in found:
             packed, notes = session.layout.dead.packed(row.key), notes_of(row.value)
+            yield from reopen_outcome(tr, session.home, session.address(packed), as_new(notes))
             moves.leave_dead(packed)
             moves.enter_available(packed, row.value, as_new(notes))
             moves.set_dependent(packed, notes)
@@ -141,7 +142,7 @@ class Operating:
             tr.add_read_conflict_key(row.key)
         return found
 
-    def _bury(self, tr: Transaction, session: Session, row: KeyValue, error: str) -> None:
+    def _bury(self, tr: Transaction, session: Session, row: KeyValue, error: str) -> Steps[None]:
         """Make an item that can't be read a dead letter.
 
         Raises:
@@ -151,4 +152,5 @@ class Operating:
         moves = SessionMoves(tr, session)
         moves.leave_available(packed, notes)
         moves.enter_dead(packed, row.value, at_rest(notes, error=error[:1_000], died_at_us=self._line.leases.now_us()))
+        yield from moves.settle()
         moves.finish()

@@ -27,6 +27,7 @@ from fdbqueue.lowlevel import (
 )
 
 from ..leases._backoff import immediately
+from ..leases._taking import CancelledGroups, notes_if_readable
 from ..leases._timers import FIRE_LIMIT, NEXT_TIMERS, due_timers, fire_due, readable
 from ..leases._transitions import Retry, Transitions, is_over
 from ._records import Keys, name_of
@@ -105,9 +106,13 @@ class SessionMoves(Transitions):
 
     __slots__ = ("_session",)
 
-    def __init__(self, tr: Transaction, session: Session) -> None:
-        super().__init__(tr, session.layout)
+    def __init__(self, tr: Transaction, session: Session, now_us: int | None = None) -> None:
+        super().__init__(tr, session.layout, now_us)
         self._session = session
+        self._home = session.home  # a session's own keys go with its last item
+
+    def _address(self, packed: bytes) -> bytes:
+        return self._session.address(packed)
 
     def finish(self) -> None:
         super().finish()
@@ -127,11 +132,16 @@ class Session:
         holds: whether a delayed item holds up those behind it.
     """
 
-    __slots__ = ("_holds", "_summed", "generation", "guard_key", "layout", "name", "queue", "record_key", "slots_prefix", "state_key")
+    __slots__ = (
+        *("_holds", "_summed", "generation", "guard_key", "home", "layout", "name", "queue", "record_key"),
+        *("slots_prefix", "state_key"),
+    )
 
     def __init__(self, keys: Keys, queue: Queue, name: bytes, generation: int, *, holds: bool) -> None:
         self.name = name
         self.generation = generation
+        self.home = keys.line
+        """The layout of the line, where outcomes and groups are kept."""
         self.layout = SessionLayout(keys.items + name + fdb_tuple.pack((generation,)))
         self.queue: Queue = object.__new__(Queue)  # with the same codec, and nothing else of its own
         vars(self.queue).update(vars(queue) | {"layout": self.layout})
@@ -144,6 +154,10 @@ class Session:
 
     def __repr__(self) -> str:
         return f"Session({name_of(self.name)!r}, generation={self.generation})"
+
+    def address(self, packed: bytes) -> bytes:
+        """Return how an item is named where its outcome and its group are kept, as a packed position."""
+        return pack(Position(self.generation, len(self.name).to_bytes(2, "big") + self.name + packed))
 
     def _total_key(self, counter: str) -> bytes:
         """Return the key to which this session adds for one of the totals of all sessions."""
@@ -209,7 +223,7 @@ class Session:
         return self.slots_prefix + b"\x00\x00" + packed
 
     def first(self, tr: Transaction, *, now_us: int, held: frozenset[bytes] = frozenset()) -> Steps[Head]:
-        """Fire due timers, remove items in front whose life is over, and read the first item.
+        """Fire due timers, remove items in front whose life is over or whose group was cancelled. Read the first one.
 
         Args:
             held: the packed positions of items that slots hold. They are left alone.
@@ -217,24 +231,31 @@ class Session:
         *Conflicts:* with a transaction that moves one of the items whose timers fire.
         """
         head = yield from self._look_beside(tr, held)
-        if not head.timers:
-            return head
-        moves = SessionMoves(tr, self)
+        moves, groups = SessionMoves(tr, self, now_us), CancelledGroups()
         try:
-            due = yield from due_timers(tr, self.layout, now_us, limit=FIRE_LIMIT + len(held))
+            limit = FIRE_LIMIT + len(held)
+            due = (yield from due_timers(tr, self.layout, now_us, limit=limit)) if head.timers else []
             due = list(self._fireable(tr, due, held))
             if due:
                 yield from fire_due(tr, self.layout, moves, due, now_us=now_us, retry=_DELAYS_ONLY)
                 head = yield from self._look_beside(tr, held)
             for _ in range(EXPIRED_LIMIT):
-                if not head.rows or not is_over(notes_of(head.rows[0].value), now_us):
+                if not head.rows:
                     break
                 row = head.rows[0]
+                notes = notes_if_readable(row.value)
+                over = is_over(notes, now_us)
+                if not over and not (notes.group and (yield from groups.is_cancelled(tr, self.home, notes.group))):
+                    break
                 packed = self.layout.available.packed(row.key)
                 tr.add_read_conflict_key(self.mark(packed))
-                moves.leave_available(packed, notes_of(row.value))
-                moves.vanish(packed, row.value, "expired")
+                moves.leave_available(packed, notes)
+                if over:
+                    moves.vanish(packed, row.value, "expired")
+                else:
+                    moves.vanish(packed, row.value, "deleted", how="cancelled")
                 head = yield from self._look_beside(tr, held)
+            yield from moves.settle()
         finally:
             moves.finish()
         return head

@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, cast
 
 from fdbqueue import BulkReport, Position, Queue
-from fdbqueue.lowlevel import Database, Notes, Steps, Transaction, V, is_database, verb
+from fdbqueue.lowlevel import Database, Notes, Steps, Transaction, V, is_database, pack, verb
 
 from ..common._batcher import PendingCall, TransactionBatcher
-from ..leases._backoff import Backoff, immediately
+from ..leases._backoff import Backoff
+from ..leases._done import Done, FollowUp, done_of
 from ..leases._enqueueing import enqueue_with_notes
 from ..leases._lease import Disposition
+from ..leases._marking import Entered
 from ..leases._times import check_timeout, check_waits, not_negative, positive, visible_at
 from ..leases._transitions import Retry
 from ..staged._staged import StagedQueue
@@ -23,6 +25,7 @@ from ._lease import SessionLease, SessionRef
 from ._line import Line, Rules
 from ._operators import Operators, check_concurrency
 from ._records import SessionName, pack_name
+from ._tracking import at_address
 from ._turns import Turns
 from ._working import UNCHANGED, Ack, Working
 
@@ -50,7 +53,8 @@ class Sessions(Operators[V]):
         weights: returns how many quanta a session has in one turn, from its name; None: one each.
         max_attempts: the number of failed attempts (nacks and expiries) after which an item becomes a dead letter;
             None: no limit.
-        backoff: the wait of a failed item, and so of its session, before the next attempt.
+        backoff: the wait of a failed item, and so of its session, before the next attempt. None: a `Consumer` waits as
+            `exponential` does, and every other give-back takes effect at once.
         on_dead: after a dead letter, "go on" with the session's next item, or "block" the session until an operator
             calls `redrive` or `skip`.
         delays: whether later items of the session "pass" a delayed item, or it does "hold" them up.
@@ -91,7 +95,7 @@ class Sessions(Operators[V]):
         quantum: int = QUANTUM,
         weights: Callable[[Any], int] | None = None,
         max_attempts: int | None = None,
-        backoff: Backoff = immediately,
+        backoff: Backoff | None = None,
         on_dead: Literal["go on", "block"] = "go on",
         delays: Literal["pass", "hold"] = "pass",
         state_codec: Any = "bytes",
@@ -114,7 +118,9 @@ class Sessions(Operators[V]):
         _check_count(quantum, "quantum is how many items a session does in one turn")
         if max_attempts is not None:
             _check_count(max_attempts, "max_attempts is the number of attempts, or None for no limit")
-        functions: list[tuple[str, object]] = [("backoff", backoff), ("clock", clock)]
+        functions: list[tuple[str, object]] = [("clock", clock)]
+        if backoff is not None:
+            functions.append(("backoff", backoff))
         if weights is not None:
             functions.append(("weights", weights))
         for told, function in functions:
@@ -157,6 +163,30 @@ class Sessions(Operators[V]):
             "consumer": consumer,
             "clock": clock,
         }
+
+    @property
+    def sessions(self) -> Sessions[V]:
+        """These sessions. `Results` and `Groups` of sessions have this too, for layers."""
+        return self
+
+    def entered_at(self, tr: Transaction, position: Position, session: Any) -> Steps[Entered]:
+        """Return where an item is that this transaction has enqueued; for layers.
+
+        Args:
+            position: what `enqueue` returned, or an address.
+            session: the item's session.
+        """
+        home = self.line.layout
+        if position.rank is None:
+            own, packed = at_address(self.line, position)
+            return Entered(own.layout, packed, home, pack(position))
+        own = yield from self._working.session_for_enqueue(tr, pack_name(session))
+        packed = pack(position)
+        return Entered(own.layout, packed, home, own.address(packed))
+
+    def address_bytes(self, session: Any) -> int:
+        """Return about how many bytes a follow-up in a session takes in the notes of another item; for layers."""
+        return len(self.line.layout.prefix) + len(pack_name(session))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Sessions, **self._arguments), (self.queue,)
@@ -290,7 +320,15 @@ class Sessions(Operators[V]):
                 return lease
 
     @verb
-    def ack(self, tr: Transaction | Database, lease: SessionRef, *, state: Any = UNCHANGED) -> Steps[None]:
+    def ack(
+        self,
+        tr: Transaction | Database,
+        lease: SessionRef,
+        *,
+        state: Any = UNCHANGED,
+        result: object = None,
+        then: FollowUp | Sequence[FollowUp] = (),
+    ) -> Steps[None]:
         """Remove the item: its work is done. The session goes to the end of the line if it has more.
 
         In one transaction with the caller's own writes, both happen or neither. Given a database, acks that are pending
@@ -300,21 +338,30 @@ class Sessions(Operators[V]):
             tr: a transaction, or a database.
             lease: the lease, or its handle.
             state: the session's new state; None: remove it.
+            result: the result for the item's completion, as in `Leases.ack`; or a `Done`.
+            then: items to enqueue in the same transaction.
 
         Raises:
             LeaseLost: it is not the session's present lease; nothing was written. Roll your own writes back with it.
-            CodecError, ValueError: the state can't be stored; nothing was written.
+            CodecError, ItemTooLarge, ValueError: the state or the result can't be stored; nothing was written.
 
         *Conflicts:* with a transaction that extends or reclaims this lease. If it was the last item, with an enqueue
         into this session. *Cost:* four reads in parallel, and about eight writes.
         """
         encoded = self._working.encoded_state(state)
-        if not is_database(tr):
-            yield from self._working.ack(cast(Transaction, tr), lease, encoded)
-            return
         self._working.session_of(lease)  # a wrong argument must not fail the calls that share the transaction
-        ticket: PendingCall[Ack, None] = PendingCall(cast(Database, tr), (lease, encoded))
+        done = self._checked(lease, done_of(result, then))
+        if not is_database(tr) or done.follow_ups or not (done.result is None or isinstance(lease, SessionLease)):
+            body = partial(self._working.ack, ref=lease, state=encoded, done=done)
+            yield from self.queue.transact(tr, body)
+            return
+        ticket: PendingCall[Ack, None] = PendingCall(cast(Database, tr), (lease, encoded, done))
         yield from self._acks().call(ticket)
+
+    def _checked(self, lease: SessionRef, done: Done) -> Done:
+        if isinstance(lease, SessionLease) and lease.wants_result:
+            done.check()  # before the first write
+        return done
 
     def _acks(self) -> TransactionBatcher[Ack, None]:
         pid = os.getpid()  # a forked process starts with its own
@@ -326,7 +373,14 @@ class Sessions(Operators[V]):
 
     @verb
     def ack_and_next(
-        self, tr: Transaction | Database, lease: SessionRef, *, state: Any = UNCHANGED, duration: float = 30.0
+        self,
+        tr: Transaction | Database,
+        lease: SessionRef,
+        *,
+        state: Any = UNCHANGED,
+        result: object = None,
+        then: FollowUp | Sequence[FollowUp] = (),
+        duration: float = 30.0,
     ) -> Steps[SessionLease[V] | None]:
         """Remove the item as `ack`, and lease the session's next one; None if the session's turn is over.
 
@@ -334,17 +388,18 @@ class Sessions(Operators[V]):
         session then goes to the end of the line. If no other is ready, the worker goes on with this one.
 
         Args:
-            tr, lease, state: as for `ack`.
+            tr, lease, state, result, then: as for `ack`.
             duration: seconds that the lease lasts from now on.
 
         Raises:
-            LeaseLost, CodecError, ValueError: as `ack`.
+            LeaseLost, CodecError, ItemTooLarge, ValueError: as `ack`.
 
         *Conflicts:* as `ack`. *Cost:* as `ack`; one more read when the quantum is used up.
         """
         encoded = self._working.encoded_state(state)
         duration_us = positive(duration, "duration")
-        body = partial(self._working.ack_and_next, ref=lease, state=encoded, duration_us=duration_us)
+        done = self._checked(lease, done_of(result, then))
+        body = partial(self._working.ack_and_next, ref=lease, state=encoded, done=done, duration_us=duration_us)
         following = yield from self.queue.transact(tr, body)
         return None if following is None else (yield from self._working.opened(tr, following))
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
 from msgspec.structs import replace
 
 from fdbqueue import Position
-from fdbqueue.lowlevel import Database, KeyValue, Steps, Transaction, V, notes_of, pack, started
+from fdbqueue.lowlevel import Database, KeyValue, Steps, Transaction, V, pack, started
 
+from ..leases._done import FollowUp
 from ..leases._lease import Lease
-from ..leases._transitions import Transitions, is_over
+from ..leases._transitions import Transitions
 from ._lease import Behind, SessionLease
 from ._line import Line, Where, read_turn
 from ._records import Held
-from ._working import UNCHANGED, Working, remove, rows_at
+from ._working import UNCHANGED, Working, is_out, remove, rows_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,10 @@ class NewState:
 
     value: Any
     """The new state; None removes it."""
+    result: object = None
+    """The result for the item's completion, as in `fdbqueue.layers.Done`."""
+    then: FollowUp | Sequence[FollowUp] = ()
+    """Items to enqueue in the transaction of the ack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,8 @@ class Done:
     position: Position
     state: Any
     """The session's new state, encoded; `UNCHANGED`: none."""
+    result: bytes = b""
+    """The encoded result, for the item's completion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +115,13 @@ class Turns(Generic[V]):
         if turn is None or turn.notes.token != pointer.token:
             return None
         left = head.without({session.layout.available.key(pack(one.position)) for one in done}).rows[:limit]
-        if turn.record.limit:
-            left = []  # another slot may take the next item: the next lease finds the one for this slot
-        # An item whose life is over is removed by the next lease of its session.
-        over = next((at for at, row in enumerate(left) if is_over(notes_of(row.value), now_us)), len(left))
+        # The next lease of the session removes an item whose life is over, or whose group was cancelled.
+        over = len(left)
+        for at, row in enumerate(left):
+            # Of a session with slots, another slot may take the next item.
+            if turn.record.limit or (yield from is_out(tr, self._line, row, now_us)):
+                over = at
+                break
         leaves = turn.record.paused or bool(turn.record.blocked)
         return Ahead(left[:over], bytes(state) if state.present() else None, wait, leaves)
 
@@ -157,7 +168,8 @@ class Turns(Generic[V]):
         if turn is None or turn.notes.token != one.pointer.token:
             return Settled(live=False)
         keys = {key for key, _ in found}
-        remove(tr, session, found)
+        results = dict(zip(places, (done.result for done in one.done), strict=True))
+        yield from remove(tr, session, found, results, self._line.leases.now_us())
         # An item that is gone was acked by its handler, which also wrote the states of those before it.
         for done, place in zip(one.done, places, strict=True):
             if session.layout.available.key(place) in keys:

@@ -10,10 +10,12 @@ from msgspec.structs import replace
 from fdbqueue import CodecError, FormatError, LeaseLost, Position, Queue, SessionClosed
 from fdbqueue.lowlevel import (
     Database,
+    KeyValue,
     Notes,
     Steps,
     Transaction,
     V,
+    encode_result,
     is_chunked,
     is_database,
     notes_of,
@@ -23,9 +25,11 @@ from fdbqueue.lowlevel import (
 )
 
 from ..common._waiting import in_thread
+from ..leases._done import Done
 from ..leases._enqueueing import Encoded
 from ..leases._lease import Disposition, Lease
 from ..leases._leases import this_consumer
+from ..leases._taking import CancelledGroups, notes_if_readable
 from ..leases._times import seconds_or_none
 from ..leases._transitions import Transitions, is_over
 from ._lease import Behind, SessionHandle, SessionLease, SessionRef
@@ -37,8 +41,8 @@ STATE_BYTES = 90_000
 """The most bytes of an encoded state."""
 
 
-Ack: TypeAlias = "tuple[SessionRef, bytes | Unchanged | None]"
-"""A lease, and the session's new encoded state."""
+Ack: TypeAlias = "tuple[SessionRef, bytes | Unchanged | None, Done]"
+"""A lease, the session's new encoded state, and the item's result and follow-ups."""
 
 
 class Unchanged:
@@ -126,6 +130,7 @@ class Working(Generic[V]):
             turn=pointer.position,
             generation=session.generation,
             behind=behind,
+            wants_result=bool(notes.keep_s),
         )
 
     def _read_held(self, tr: Transaction, held: Held) -> Steps[Held]:
@@ -205,6 +210,13 @@ class Working(Generic[V]):
         )
         return positions
 
+    def session_for_enqueue(self, tr: Transaction, name: bytes) -> Steps[Session]:
+        """Return the generation of a session that items are enqueued into, by snapshot."""
+        record = record_of((yield tr.snapshot.get(self._line.session(name).record_key)))
+        if record is None:
+            return self._line.session(name)
+        return self._line.session(name, record.generation + (record.closing == RENEWING))
+
     def session_of(self, ref: SessionRef) -> Session:
         """Return the session that a lease is about.
 
@@ -239,7 +251,8 @@ class Working(Generic[V]):
         if turn is None or turn.notes.token != ref.token or turn.pointer.current not in (*places, current):
             raise self._lost(ref)
         found = yield from done
-        remove(tr, session, found)
+        results = dict(zip(places, behind.results, strict=True))
+        yield from remove(tr, session, found, results, self._line.leases.now_us())
         keys = {key for key, _ in found}
         for packed, state in zip(places, behind.states, strict=True):
             if session.layout.available.key(packed) in keys:  # else its ack has written the state, or a later one
@@ -255,9 +268,9 @@ class Working(Generic[V]):
             lost=[ref.position],
         )
 
-    def ack(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None) -> Steps[None]:
+    def ack(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: Done) -> Steps[None]:
         """Remove the item in progress, and give the session back to the end of the line."""
-        turn, head = yield from self._done(tr, ref, state)
+        turn, head = yield from self._done(tr, ref, state, done)
         moves = Transitions(tr, self._line.layout)
         yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), to="tail")
         moves.finish()
@@ -267,12 +280,12 @@ class Working(Generic[V]):
 
         def body(tr: Transaction) -> Steps[list[LeaseLost | None]]:
             # Two acks of one session must see each other: the first of each is done together with the others.
-            first = {self.session_of(ref).name: at for at, (ref, _) in reversed(list(enumerate(acks)))}
+            first = {self.session_of(ref).name: at for at, (ref, *_) in reversed(list(enumerate(acks)))}
             under_way = {at: started(self.ack(tr, *acks[at])) for at in sorted(first.values())}
             results: list[LeaseLost | None] = []
-            for at, (ref, state) in enumerate(acks):
+            for at, ack in enumerate(acks):
                 try:
-                    yield from under_way.get(at) or self.ack(tr, ref, state)
+                    yield from under_way.get(at) or self.ack(tr, *ack)
                 except LeaseLost as error:
                     results.append(error)
                 else:
@@ -282,11 +295,11 @@ class Working(Generic[V]):
         return (yield from self._queue.transact(db, body))
 
     def ack_and_next(
-        self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, duration_us: int
+        self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: Done, duration_us: int
     ) -> Steps[Lease[Held] | None]:
         """Remove the item in progress, and keep the session for its next one; None if its turn is over."""
         stating = tr.snapshot.get(self.session_of(ref).state_key) if isinstance(state, Unchanged) else None
-        turn, head = yield from self._done(tr, ref, state)
+        turn, head = yield from self._done(tr, ref, state, done)
         now_us = self._line.leases.now_us()
         used = turn.pointer.used + 1
         row = (yield from self._line.slots.following(tr, turn)) if turn.record.limit else next(iter(head.rows), None)
@@ -294,7 +307,7 @@ class Working(Generic[V]):
         if over and row is not None and not (yield from self._line.others_wait(tr, now_us)):
             over, used = False, 0
         moves = Transitions(tr, self._line.layout)
-        if row is None or over or turn.record.paused or is_over(notes_of(row.value), now_us):
+        if row is None or over or turn.record.paused or (yield from is_out(tr, self._line, row, now_us)):
             to: Literal["place", "tail"] = "tail" if over else "place"
             yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us, used=used, to=to)
             moves.finish()
@@ -310,7 +323,9 @@ class Working(Generic[V]):
         held = Held(replace(turn.pointer, current=current), row, None if isinstance(state, Unchanged) else state)
         return Lease(ref.turn, held, {}, kept.token, kept.expires_at_us / 1e6, 1, kept.consumer)
 
-    def _done(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None) -> Steps[tuple[Turn, Head]]:
+    def _done(
+        self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: Done
+    ) -> Steps[tuple[Turn, Head]]:
         """Remove the item in progress. Return the lease, and the session's next items."""
         session = self.session_of(ref)
         key = session.layout.available.key(pack(ref.position))
@@ -321,7 +336,11 @@ class Working(Generic[V]):
             if not value.present():
                 raise self._lost(ref)
             stored = bytes(value)
-        remove(tr, session, [(key, stored)])
+        result = encode_result(done.result) if notes_of(stored).keep_s else b""
+        for follow_up in done.follow_ups:
+            yield from follow_up.carry_out(tr)
+        results = {pack(ref.position): result}
+        yield from remove(tr, session, [(key, stored)], results, self._line.leases.now_us())
         self.write_state(tr, session, state)
         return turn, head.without({key})
 
@@ -409,11 +428,30 @@ def rows_at(tr: Transaction, session: Session, places: list[bytes]) -> Steps[lis
     return found
 
 
-def remove(tr: Transaction, session: Session, done: list[tuple[bytes, bytes]]) -> None:
-    """Remove items that are done, given their keys and stored bytes."""
-    moves = SessionMoves(tr, session)
+def is_out(tr: Transaction, line: Line, row: KeyValue, now_us: int) -> Steps[bool]:
+    """Return whether an item must not be taken: its life is over, or its group was cancelled.
+
+    *Conflicts:* with a cancel of its group. *Cost:* one read, if it has a group.
+    """
+    notes = notes_if_readable(row.value)
+    if is_over(notes, now_us):
+        return True
+    return bool(notes.group) and (yield from CancelledGroups().is_cancelled(tr, line.layout, notes.group))
+
+
+def remove(
+    tr: Transaction, session: Session, done: list[tuple[bytes, bytes]], results: dict[bytes, bytes], now_us: int
+) -> Steps[None]:
+    """Remove items that are done.
+
+    Args:
+        done: their keys and stored bytes.
+        results: encoded results, by the items' packed positions.
+    """
+    moves = SessionMoves(tr, session, now_us)
     for key, stored in done:
         packed = session.layout.available.packed(key)
         moves.leave_available(packed, notes_of(stored))
-        moves.vanish(packed, stored, "dequeued")
+        moves.vanish(packed, stored, "dequeued", result=results.get(packed, b""))
+    yield from moves.settle()
     moves.finish()

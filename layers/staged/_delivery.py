@@ -21,6 +21,7 @@ from fdbqueue.lowlevel import (
     Notes,
     Steps,
     Transaction,
+    check_limit,
     chunks_of,
     envelope,
     finished,
@@ -268,8 +269,7 @@ class Delivery:
         Raises:
             FormatError, CodecError: the first item can't be read; it stays in its place.
         """
-        if limit < 1:
-            raise ValueError(f"limit is how many items to take, at least 1, not {limit}.")
+        check_limit(limit, "items to take")
         portion = AdaptiveLimit(limit)
 
         def body(tr: Transaction) -> Steps[list[Item]]:

@@ -12,7 +12,18 @@ import pytest
 import fdbqueue
 from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import ACKED, UNCHANGED, Consumer, Lease, NewState, SessionLease, Sessions, Snooze, constant
+from fdbqueue.layers import (
+    ACKED,
+    UNCHANGED,
+    Consumer,
+    Lease,
+    NewState,
+    SessionLease,
+    Sessions,
+    Snooze,
+    constant,
+    immediately,
+)
 from fdbqueue.layers.consumer._session_run import TurnHold
 from fdbqueue.layers.sessions._lease import Behind
 from fdbqueue.layers.sessions._turns import Done, Settlement
@@ -197,7 +208,8 @@ def test_an_ack_of_a_consumer_that_comes_late_does_not_move_the_item_in_progress
     first: Any = run(sessions.turns.begin(db, pointer))
     done = Done(first.position, UNCHANGED)
     ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=[done], limit=1)))
-    second: Any = run(sessions.turns.item(db, pointer, ahead.rows[0], None, Behind((first.position,), (UNCHANGED,))))
+    behind = Behind((first.position,), (UNCHANGED,), (b"",))
+    second: Any = run(sessions.turns.item(db, pointer, ahead.rows[0], None, behind))
     late = Settlement(pointer, [done], pack(second.position), None)
     third: Any = sessions.ack_and_next(db, second)  # it acks the first item too
     assert third.value == "3"
@@ -216,7 +228,7 @@ def test_a_verb_does_not_write_a_state_again_that_a_later_one_has_replaced(db: A
 
     def following() -> Any:
         ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=done, limit=1)))
-        behind = Behind(tuple(one.position for one in done), tuple(one.state for one in done))
+        behind = Behind(tuple(one.position for one in done), tuple(one.state for one in done), (b"",) * len(done))
         return run(sessions.turns.item(db, pointer, ahead.rows[0], None, behind))
 
     second = following()
@@ -353,7 +365,9 @@ def test_states_are_right_however_handlers_end(db: Any, space: Subspace) -> None
     names, items = ["ann", "bob", "cy"], list(range(1, 31))
     for number in range(6):
         queue = Queue(space[number], codec="json")
-        sessions = Sessions(queue, state_codec="json", quantum=choice.choice([2, 3, 10]))
+        sessions = Sessions(
+            queue, state_codec="json", quantum=choice.choice([2, 3, 10]), max_attempts=1_000, backoff=immediately
+        )
         for name in names:
             sessions.enqueue_many(db, items, session=name)
 

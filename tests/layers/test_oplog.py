@@ -133,7 +133,7 @@ def test_the_log_stays_when_the_queue_is_cleared_and_goes_when_it_is_forgotten(
 
 def test_a_log_inside_of_its_queue_is_refused(queue: Queue, space: Subspace) -> None:
     for inside in (space["queue"]["log"], space["queue"], space):
-        with pytest.raises(ValueError, match="apart"):
+        with pytest.raises(ValueError, match="outside its queue"):
             OperationLog(inside, queue)
 
 

@@ -14,7 +14,8 @@ from tests.chaos.mutants import Mutant
 from tests.chaos.mutations import ROOT, mutated
 
 LINE, WORKING = "layers/sessions/_line.py", "layers/sessions/_working.py"
-TESTS = ("interleavings", "fairness", "operators", "failures", "")
+TRACKING, SESSION = "layers/sessions/_tracking.py", "layers/sessions/_session.py"
+TESTS = ("results", "groups", "interleavings", "fairness", "operators", "failures", "")
 """Which files of tests look for them; "" is test_sessions.py."""
 
 MUTANTS = (
@@ -102,6 +103,34 @@ MUTANTS = (
         "an ended session keeps its counters",
         LINE,
         (("        tr.clear_range(*session.layout.whole_range())\n", ""),),
+    ),
+    Mutant(
+        "a released follow-up does not wake its session",
+        TRACKING,
+        (("if sleeping.present() and record.asleep_until_us:", "if False:"),),
+    ),
+    Mutant(
+        "a sweep removes the item in progress",
+        TRACKING,
+        (("pointer_of(bytes(leased)).current == packed:", "False:"),),
+    ),
+    Mutant(
+        "an item that expires does not conflict with a lease of its session",
+        TRACKING,
+        (
+            ("        tr.add_write_conflict_key(line.layout.available.key(record.pointer))\n", ""),
+            ("        tr.add_write_conflict_key(line.layout.available.key(record.pointer) + TAKEN)\n", ""),
+        ),
+    ),
+    Mutant(
+        "a lease does not ask for cancelled groups",
+        SESSION,
+        (("groups.is_cancelled(tr, self.home, notes.group)", "groups.is_cancelled(tr, self.layout, notes.group)"),),
+    ),
+    Mutant(
+        "a consumer does not store the results of the items before",
+        WORKING,
+        (("        results = dict(zip(places, behind.results, strict=True))\n", "        results = {}\n"),),
     ),
 )
 

@@ -149,7 +149,7 @@ def test_a_blob_whose_description_is_cut_off_is_refused() -> None:
         for read in (parse, blob_of):
             with pytest.raises(FormatError, match="its blob's description is cut off"):
                 read(stored[:cut])
-    with pytest.raises(FormatError, match="is no envelope's"):
+    with pytest.raises(FormatError, match="is not that of an envelope"):
         parse(b"\x18" + stored[1:])
 
 

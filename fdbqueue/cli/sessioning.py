@@ -1,0 +1,66 @@
+"""Sessions, as commands name them and take them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from fdbqueue.cli.errors import BadValue
+from fdbqueue.cli.options import CodecName
+from fdbqueue.cli.values import from_json, to_json
+from fdbqueue.layers.sessions import Sessions, SessionStats
+from fdbqueue.layers.sessions._records import SessionName, pack_name
+from fdbqueue.queue import Queue
+
+LEVELS = 256
+"""The commands take any level that a program may have given."""
+
+USUAL_LEVEL = 1
+"""The level of items that are not urgent, with the two levels that sessions have by default."""
+
+SessionOption = Annotated[
+    str | None,
+    typer.Option("--session", "-S", help="The session of the items: text, or a tuple as JSON: '[\"shop\", 7]'."),
+]
+Level = Annotated[
+    int | None,
+    typer.Option(
+        "--level", "-l", min=0, max=LEVELS - 1, help="Their level in the session: 0 is urgent, 1 is usual. Default: 1."
+    ),
+]
+
+
+def session_named(text: str, hint: str) -> SessionName:
+    """Return the name of a session: the text, or the tuple or bytes that it describes as JSON.
+
+    >>> session_named("ann", "--session"), session_named('["shop", 7]', "--session")
+    ('ann', ('shop', 7))
+    """
+    try:
+        name: SessionName = text
+        if text.startswith("["):
+            name = from_json(msgspec.json.decode(text), CodecName.tuple)
+        elif text.startswith("{"):
+            name = from_json(msgspec.json.decode(text), CodecName.bytes)
+        pack_name(name)
+    except (msgspec.DecodeError, RecursionError, BadValue, TypeError, ValueError) as error:
+        raise typer.BadParameter(f"{text!r} names no session: {error}", param_hint=hint) from error
+    return name
+
+
+def name_shown(name: SessionName) -> Any:
+    """Return a session's name in a form that JSON can hold."""
+    return to_json(name, CodecName.tuple if isinstance(name, tuple) else CodecName.msgpack)
+
+
+def sessions_of(queue: Queue, **rules: Any) -> Sessions:
+    """Return the sessions of a queue, with as many levels as any program may give them."""
+    return Sessions(queue, levels=LEVELS, **rules)
+
+
+def session_stats(db: Any, queue: Queue) -> SessionStats | None:
+    """Return the numbers of a queue's sessions; None if it never had any."""
+    stats = sessions_of(queue).stats(db)
+    return stats if stats.enqueued else None

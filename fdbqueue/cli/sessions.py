@@ -1,0 +1,139 @@
+"""``fdbqueue sessions``: which sessions a queue has, and what operators do to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from fdbqueue.cli import errors
+from fdbqueue.cli.opening import opened
+from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
+from fdbqueue.cli.output import print_shown, say, wants_table, write_lines
+from fdbqueue.cli.sessioning import name_shown, session_named, sessions_of
+from fdbqueue.cli.values import encode_json
+from fdbqueue.layers.sessions import SessionInfo
+
+SCREENFUL = 20
+COLUMNS = ("session", "status", "items", "delayed", "dead", "worker", "since", "until", "reason")
+
+
+class Status(StrEnum):
+    """The states of a session."""
+
+    ready = "ready"
+    busy = "busy"
+    waiting = "waiting"
+    paused = "paused"
+    blocked = "blocked"
+    idle = "idle"
+
+
+def sessions(
+    queue: QueueName,
+    status: Annotated[Status | None, typer.Option("--status", help="Only sessions in this state.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="Largest number. Default: all; on a terminal, 20.")
+    ] = None,
+    after: Annotated[str | None, typer.Option("--after", help="Only sessions behind this name.")] = None,
+    pause: Annotated[str | None, typer.Option("--pause", metavar="NAME", help="Pause this session.")] = None,
+    resume: Annotated[str | None, typer.Option("--resume", metavar="NAME", help="End its pause.")] = None,
+    remove: Annotated[
+        str | None, typer.Option("--remove", metavar="NAME", help="Remove it when its present items are done.")
+    ] = None,
+    skip: Annotated[str | None, typer.Option("--skip", metavar="NAME", help="Unblock it.")] = None,
+    redrive: Annotated[
+        str | None, typer.Option("--redrive", metavar="NAME", help="Put its dead letters back, and unblock it.")
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the sessions of a queue by their names. Exits with 1 if there is none.
+
+    A session is ready, busy (with its worker, since when and until when), waiting for a delay, paused, blocked, or idle
+    with dead letters only. A session's name is text, or a tuple as JSON.
+
+    With one of the options that take a name it changes that session, and prints it. It then exits with 1 if the session
+    has nothing any more.
+
+    Example: fdbqueue sessions orders --status busy
+    """
+    actions = {"pause": pause, "resume": resume, "remove": remove, "skip": skip, "redrive": redrive}
+    given = {verb: name for verb, name in actions.items() if name is not None}
+    if len(given) > 1:
+        raise typer.BadParameter("give one of them at a time", param_hint=" / ".join(f"--{verb}" for verb in given))
+    source = sessions_of(queue_of(queue))
+    table = wants_table(as_json)
+    with opened(url) as db:
+        if given:
+            [(verb, text)] = given.items()
+            name = session_named(text, f"--{verb}")
+            getattr(source, verb)(db, name)
+            info = source.info(db, name)
+            found: Iterable[SessionInfo] = [] if info is None else [info]
+        else:
+            behind = None if after is None else session_named(after, "--after")
+            most = limit or (SCREENFUL if table else None)
+            found = source.list(db, status=None if status is None else status.value, after=behind, limit=most)
+        printed = 0
+        shown = _table()
+        for one in found:
+            printed += 1
+            if table:
+                shown.add_row(*_cells(one))
+            else:
+                write_lines([encode_json({"queue": queue, **_record(one)}).encode() + b"\n"])
+    if table and printed:
+        for column in [one for one in shown.columns[2:] if not any(map(str, one.cells))]:
+            shown.columns.remove(column)
+        print_shown(shown)
+    if given and not printed:
+        say(f"The session {text} has nothing any more.")
+    if not printed:
+        raise typer.Exit(errors.EMPTY)
+
+
+def _record(one: SessionInfo) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "session": name_shown(one.session),
+        "status": one.status,
+        "items": one.items,
+        "delayed": one.delayed,
+        "dead": one.dead,
+    }
+    optional = {
+        "worker": one.consumer or None,
+        "since": one.since,
+        "until": one.until,
+        "reason": one.reason or None,
+        "closing": one.closing or None,
+    }
+    return record | {name: value for name, value in optional.items() if value is not None}
+
+
+def _table() -> Table:
+    table = Table(header_style="bold")
+    for column in COLUMNS:
+        table.add_column(column, overflow="fold", justify="right" if column in ("items", "delayed", "dead") else "left")
+    return table
+
+
+def _cells(one: SessionInfo) -> tuple[str | Text, ...]:
+    name = name_shown(one.session)
+    counts = (f"{one.items:,}", _number(one.delayed), _number(one.dead))
+    status = f"{one.status}, closing" if one.closing else one.status
+    shown = Text(name if isinstance(name, str) else encode_json(name))
+    return shown, status, *counts, Text(one.consumer), _time(one.since), _time(one.until), Text(one.reason)
+
+
+def _number(number: int) -> str:
+    return f"{number:,}" if number else ""
+
+
+def _time(seconds: float | None) -> str:
+    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

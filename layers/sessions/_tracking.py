@@ -1,0 +1,118 @@
+"""Items of sessions that others follow: follow-ups to release, members of groups, and items with completions.
+
+Outcomes and groups are kept beside the line, since a session's own keys go with its last item. An item is named there
+by its *address*: a position made of the session's generation, its name and the item's packed position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fdbqueue import Position
+from fdbqueue.lowlevel import (
+    DROP,
+    GO,
+    HELD_US,
+    SWEEP,
+    TAKEN,
+    TTL,
+    Database,
+    Notes,
+    Steps,
+    Transaction,
+    fdb_tuple,
+    notes_of,
+    rows,
+    run,
+    strinc,
+)
+
+from ..leases._outcome_check import tracked_items
+from ..leases._transitions import Transitions, is_over
+from ._records import pointer_of, record_of
+from ._session import Session, SessionMoves
+
+if TYPE_CHECKING:
+    from ._line import Line
+
+
+def at_address(line: Line, address: Position) -> tuple[Session, bytes]:
+    """Return the session of an address, and the item's packed position."""
+    size = int.from_bytes(address.random[:2], "big") + 2
+    return line.session(address.random[2:size], address.index), address.random[size:]
+
+
+def release(tr: Transaction, line: Line, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:
+    """Release or remove one item of a session.
+
+    Args:
+        moves: the moves of the line, to be finished by the caller.
+        address: the item's address.
+        kind: `GO` releases a held follow-up, `DROP` removes it. `SWEEP` removes a member of a cancelled group, and
+            `TTL` an item whose life is over, unless it is in progress.
+
+    *Conflicts:* with a transaction that moves the item, or leases its session. *Cost:* three reads in parallel, two
+    more if something is moved.
+    """
+    session, packed = at_address(line, address)
+    recorded = tr.get(session.record_key)
+    waits, there = tr.get(session.layout.delayed.key(packed)), tr.get(session.layout.available.key(packed))
+    delayed, available = (yield waits), (yield there)
+    record = record_of((yield recorded))
+    if record is None or not (delayed.present() or available.present()):
+        return
+    stored = bytes(delayed) if delayed.present() else bytes(available)
+    notes = notes_of(stored)
+    if (kind in (GO, DROP) and not (notes.held and delayed.present())) or (kind == TTL and not is_over(notes, now_us)):
+        return
+    if available.present() and record.pointer:
+        leased = yield tr.get(line.layout.leased.key(record.pointer))
+        if leased.present() and pointer_of(bytes(leased)).current == packed:
+            return  # it runs to its end
+        # A lease that has seen this item reads the pointer by snapshot, and conflicts with this.
+        tr.add_write_conflict_key(line.layout.available.key(record.pointer))
+        tr.add_write_conflict_key(line.layout.available.key(record.pointer) + TAKEN)
+    own = SessionMoves(tr, session, now_us)
+    own.leave("delayed" if delayed.present() else "available", packed, notes)
+    if kind == GO:
+        own.put_back(packed, stored, notes, now_us=now_us, delay_us=notes.visible_at_us - HELD_US)
+    elif kind == TTL:
+        own.vanish(packed, stored, "expired")
+    else:
+        own.vanish(packed, stored, "deleted", how="cancelled" if kind == SWEEP else "")
+    yield from own.settle()
+    own.finish()
+    if session.generation == record.generation and record.pointer:
+        sleeping = yield tr.get(line.layout.delayed.key(record.pointer))
+        if sleeping.present() and record.asleep_until_us:
+            moves.leave_delayed(record.pointer, notes_of(bytes(sleeping)))
+            moves.tally("dequeued", 1)
+            yield from line.enter_if_ready(tr, moves, session, record, now_us=now_us)
+
+
+def tracked(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, str, Notes]]:
+    """Yield the address, the place and the notes of every item that has a completion or a group."""
+    for name, generation in with_items(tr, line):
+        session = line.session(name, generation)
+        for packed, place, notes in tracked_items(tr, session.layout):
+            yield session.address(packed), place, notes
+
+
+def with_items(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, int]]:
+    """Yield the sessions and generations that have keys of items."""
+    begin, end = line.keys.items, strinc(line.keys.items)
+    while True:
+        found = run(line.items.read(tr, partial(_first_key, begin=begin, end=end)))
+        if not found:
+            return
+        name, generation = fdb_tuple.unpack(found[0][len(line.keys.items) :])[:2]
+        packed = fdb_tuple.pack((name,))
+        yield packed, generation
+        begin = strinc(line.session(packed, generation).layout.prefix)
+
+
+def _first_key(tr: Transaction, begin: bytes, end: bytes) -> Steps[list[bytes]]:
+    found = yield from rows(tr.snapshot, begin, end, limit=1)
+    return [row.key for row in found]

@@ -1,0 +1,152 @@
+"""Commands over queues with sessions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue.cli import errors
+from fdbqueue.layers.sessions import Sessions
+from tests.cli.conftest import Run
+from tests.cli.test_terminal import on_terminal
+from tests.helpers.sessions import lease_of
+
+pytestmark = pytest.mark.engines("file", "cluster")
+
+
+def lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def sessions(name: str) -> Sessions:
+    return Sessions(fdbqueue.Queue(tuple(json.loads(name)), codec="json"))
+
+
+def test_items_of_sessions_are_leased_in_their_order_and_acked(run: Run, name: str) -> None:
+    for session, value in (("ann", "1"), ("ann", "2"), ('["bob", 7]', "3")):
+        assert run("enqueue", name, value, "--session", session).exit_code == 0
+    assert run("enqueue", name, '"now"', "--session", "ann", "--level", "0").exit_code == 0
+
+    leased = run("lease", name, "--sessions", "--limit", "9", "--consumer", "me")
+
+    assert [(one["session"], one["value"], one["level"]) for one in lines(leased.stdout)] == [
+        ("ann", "now", 0),
+        (["bob", 7], 3, 1),
+    ]
+    assert run("lease", name, "--sessions").exit_code == errors.EMPTY
+    assert run("ack", name, stdin=leased.stdout).exit_code == 0
+    assert [one["value"] for one in lines(run("lease", name, "--sessions", "-n", "5").stdout)] == [1]
+    assert run("ack", name, stdin=leased.stdout).exit_code == errors.LOST
+    assert lines(run("check", name).stdout)[0]["ok"]
+
+
+def test_a_session_is_given_back(run: Run, name: str) -> None:
+    run("enqueue", name, "1", "--session", "ann")
+    run("enqueue", name, "2")
+    both = run("lease", name, "--sessions").stdout + run("lease", name).stdout
+
+    given = run("nack", name, "--error", "printer is off", stdin=both)
+
+    assert [one["fate"] for one in lines(given.stdout)] == ["available", "available"]
+    assert lines(run("lease", name, "--sessions").stdout)[0]["error"] == "printer is off"
+
+
+def test_a_wrong_codec_blocks_no_session(run: Run, name: str) -> None:
+    run("enqueue", name, "teapot", "--session", "ann", "--codec", "str")
+
+    assert run("lease", name, "--sessions").exit_code == errors.VALUE
+    assert lines(run("lease", name, "--sessions", "--codec", "str").stdout)[0]["value"] == "teapot"
+
+
+def test_sessions_are_listed_with_their_workers(run: Run, name: str, db: Any, sessions: Sessions) -> None:
+    sessions.enqueue_many(db, ["ann", "ann", "bob"], session=lambda value: value)
+    sessions.enqueue(db, "later", session=b"cid", delay=600)
+    lease_of(Sessions(sessions.queue, consumer="worker 7"), db)
+
+    found = lines(run("sessions", name).stdout)
+
+    assert [(one["session"], one["status"], one["items"], one["delayed"]) for one in found] == [
+        ({"base64": "Y2lk"}, "waiting", 0, 1),
+        ("ann", "busy", 2, 0),
+        ("bob", "ready", 1, 0),
+    ]
+    assert found[1]["worker"] == "worker 7"
+    assert found[1]["until"] > found[1]["since"]
+    assert [one["session"] for one in lines(run("sessions", name, "--status", "busy").stdout)] == ["ann"]
+    assert [one["session"] for one in lines(run("sessions", name, "--after", "ann").stdout)] == ["bob"]
+    assert run("sessions", name, "--status", "blocked").exit_code == errors.EMPTY
+
+
+def test_a_session_is_paused_resumed_and_removed(run: Run, name: str) -> None:
+    run("enqueue", name, "1", "--session", "ann")
+
+    assert lines(run("sessions", name, "--pause", "ann").stdout)[0]["status"] == "paused"
+    assert run("lease", name, "--sessions").exit_code == errors.EMPTY
+    assert lines(run("sessions", name, "--resume", "ann").stdout)[0]["status"] == "ready"
+    assert lines(run("sessions", name, "--remove", "ann").stdout)[0]["closing"]
+    refused = run("enqueue", name, "2", "--session", "ann")
+    assert refused.exit_code != 0
+    assert "is being removed" in refused.stderr
+    run("ack", name, stdin=run("lease", name, "--sessions").stdout)
+    assert run("sessions", name).exit_code == errors.EMPTY
+    assert run("sessions", name, "--remove", "ann").exit_code == errors.EMPTY
+
+
+def test_a_blocked_session_is_redriven_or_skipped(run: Run, name: str, db: Any) -> None:
+    sessions = Sessions(fdbqueue.Queue(tuple(json.loads(name)), codec="json"), max_attempts=1, on_dead="block")
+    for session in ("ann", "bob"):
+        sessions.enqueue_many(db, [1, 2], session=session)
+        sessions.nack(db, lease_of(sessions, db), error="no paper")
+
+    assert [one["reason"] for one in lines(run("sessions", name, "--status", "blocked").stdout)] == ["no paper"] * 2
+    assert lines(run("sessions", name, "--redrive", "ann").stdout)[0]["items"] == 2
+    skipped = lines(run("sessions", name, "--skip", "bob").stdout)[0]
+    assert (skipped["status"], skipped["items"], skipped["dead"]) == ("ready", 1, 1)
+
+
+def test_stats_check_and_top_know_sessions(run: Run, name: str, db: Any, sessions: Sessions) -> None:
+    assert "sessions_ready" not in lines(run("stats", name).stdout)[0]
+    sessions.enqueue_many(db, ["ann", "ann", "bob"], session=lambda value: value)
+    lease_of(sessions, db)
+
+    stats = lines(run("stats", name).stdout)[0]
+    assert (stats["sessions_ready"], stats["sessions_busy"], stats["sessions_available"]) == (1, 1, 3)
+    checked = lines(run("check", name).stdout)[0]
+    assert (checked["ok"], checked["items"]) == (True, 3)
+    top = lines(run("top", name, "--count", "1").stdout)[0]
+    assert (top["available"], top["leased"], top["enqueued"]) == (2, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("1", "--level", "0"), "give --session too"),
+        (("1", "--session", ""), "empty"),
+        (("1", "--session", "[7"), "names no session"),
+        (("1", "--session", "ann", "--priority", "0", "--levels", "3"), "take no --priority"),
+        (("1", "--session", "ann", "--level", "256"), "less than or equal to 255"),
+        (('{"value": 1}', "--session", "ann", "--records"), "take no --records"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(run: Run, name: str, arguments: tuple[str, ...], told: str) -> None:
+    refused = run("enqueue", name, *arguments)
+    assert refused.exit_code == 2
+    assert told in " ".join(refused.stderr.replace("│", " ").split())
+
+
+def test_one_session_is_changed_at_a_time(run: Run, name: str) -> None:
+    assert run("sessions", name, "--pause", "ann", "--resume", "bob").exit_code == 2
+    assert run("lease", name, "--sessions", "--subscription", "red").exit_code == 2
+
+
+@pytest.mark.engines("file")
+def test_a_terminal_shows_a_table_of_sessions(url: str, name: str, db: Any, sessions: Sessions) -> None:
+    sessions.enqueue(db, 1, session=("shop", 7))
+    code, shown = on_terminal("sessions", name, url=url, COLUMNS="140")
+    assert code == 0
+    assert '["shop",7]' in shown
+    assert "ready" in shown
