@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from fdbqueue import CheckReport, FormatError
 from fdbqueue.lowlevel import (
@@ -19,6 +20,8 @@ from fdbqueue.lowlevel import (
 from ..leases._timer_check import check_timers
 from ._line import Line
 from ._records import Record, name_of, pointer_of, unpack_record
+from ._session import Session
+from ._slots import Entries
 from ._tracking import with_items
 
 
@@ -50,7 +53,7 @@ def check_sessions(tr: Transaction | Database, line: Line) -> CheckReport:
     for name, record in records.items():
         there = pointers.pop((name, record.generation), [])
         own = line.session(name, record.generation)
-        entries = run(line.items.read(tr, lambda tr, own=own: line.slots.entries(tr.snapshot, own)))
+        entries = run(line.items.read(tr, partial(_entries, line=line, session=own)))
         if len(entries) != record.slots:
             problems.append(f"The session {name_of(name)!r} has {len(entries)} slots, and its record says another.")
         held = [entry.current for entry in entries.values() if entry.current]
@@ -73,6 +76,10 @@ def _records(tr: Transaction | Database, line: Line, problems: list[str]) -> Ite
                 yield row.key[len(line.keys.record(b"")) :], unpack_record(row.value)
             except FormatError as error:
                 problems.append(str(error))
+
+
+def _entries(tr: Transaction, line: Line, session: Session) -> Steps[Entries]:
+    return (yield from line.slots.entries(tr.snapshot, session))
 
 
 def _has_work(tr: Transaction | Database, line: Line, name: bytes, record: Record) -> bool:

@@ -23,6 +23,7 @@ from fdbqueue.lowlevel import (
 from ..leases._times import seconds_or_none
 from ._line import Line
 from ._records import OPEN, Record, SessionName, name_of, pointer_of, unpack_record
+from ._session import Session
 
 Status: TypeAlias = Literal["ready", "busy", "waiting", "paused", "blocked", "idle"]
 STATUSES: tuple[Status, ...] = ("ready", "busy", "waiting", "paused", "blocked", "idle")
@@ -131,20 +132,11 @@ class Listing:
         status, consumer, since, until = _where(record, pointers)
         running = int(status == "busy")
         if record.slots:
-            entries = yield from self._line.slots.entries(tr.snapshot, session)
-            pointers_of = {}
-            for place in ("available", "leased", "delayed"):
-                there = getattr(self._line.layout, place)
-                reads = [started(_one(tr, there.key(entry.place))) for entry in entries.values()]
-                values = []
-                for reading in reads:
-                    values.append((yield from reading))
-                pointers_of[place] = [value for value in values if value]
-            running += sum(bool(pointer_of(value).current) for value in pointers_of["leased"])
-            first = {place: values[0] for place, values in pointers_of.items() if values}
-            if status != "busy" and first:
-                # Delayed ones come last: the session waits if all its slots do.
-                status, consumer, since, until = _where(record, first if "leased" in first else _ready_first(first))
+            of_slots = yield from self._pointers(tr, session)
+            running = sum(bool(pointer_of(value).current) for value in of_slots["leased"])
+            # A session is busy if one of its slots is, and waits if all of them do.
+            first = next((place for place, values in of_slots.items() if values), "")
+            status, consumer, since, until = _where(record, {first: next(iter(of_slots.get(first, ())), b"")})
         return SessionInfo(
             name_of(name),
             status,
@@ -160,6 +152,17 @@ class Listing:
             record.limit or 1,
             running,
         )
+
+    def _pointers(self, tr: Transaction, session: Session) -> Steps[dict[str, list[bytes]]]:
+        """Read the pointers of a session's slots."""
+        entries = yield from self._line.slots.entries(tr.snapshot, session)
+        pointers: dict[str, list[bytes]] = {}
+        for place in ("leased", "available", "delayed"):
+            there = getattr(self._line.layout, place)
+            for reading in [started(_one(tr, there.key(entry.place))) for entry in entries.values()]:
+                value = yield from reading
+                pointers.setdefault(place, []).extend([value] if value else [])
+        return pointers
 
     def stats(self, tr: Transaction) -> Steps[SessionStats]:
         """Count sessions and items."""
@@ -190,10 +193,6 @@ class Listing:
 def _one(tr: Transaction, key: bytes) -> Steps[bytes]:
     found = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
     return found[0].value if found else b""
-
-
-def _ready_first(pointers: dict[str, bytes]) -> dict[str, bytes]:
-    return {"available": pointers["available"]} if "available" in pointers else pointers
 
 
 def _where(record: Record, pointers: dict[str, bytes]) -> tuple[Status, str, float | None, float | None]:

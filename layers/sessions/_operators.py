@@ -44,9 +44,7 @@ class Operators(Generic[V]):
         yield from self.queue.transact(tr, partial(Operating(self.line).resume, name=name))
 
     @verb
-    def set_concurrency(
-        self, tr: Transaction | Database, session: SessionName, concurrency: int | None
-    ) -> Steps[None]:
+    def set_concurrency(self, tr: Transaction | Database, session: SessionName, concurrency: int | None) -> Steps[None]:
         """Set how many items of a session run at once. They begin in order. The setting stays until it is changed.
 
         More: the session's waiting items are ready at once. Fewer: items in progress end as usual, and no further one

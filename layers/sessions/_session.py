@@ -220,7 +220,8 @@ class Session:
 
     def mark(self, packed: bytes) -> bytes:
         """Return a key for the conflicts between slots that take the same item. It is never written."""
-        return self.slots_prefix + b"\x00\x00" + packed
+        key: bytes = self.slots_prefix + b"\x00\x00" + packed
+        return key
 
     def first(self, tr: Transaction, *, now_us: int, held: frozenset[bytes] = frozenset()) -> Steps[Head]:
         """Fire due timers, remove items in front whose life is over or whose group was cancelled. Read the first one.

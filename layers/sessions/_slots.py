@@ -24,12 +24,12 @@ from fdbqueue.lowlevel import (
     Transaction,
     fdb_tuple,
     new_random,
-    notes_of,
     rows,
     strinc,
 )
 
 from ..leases._lease import Disposition
+from ..leases._taking import CancelledGroups, notes_if_readable
 from ..leases._transitions import Transitions, is_over
 from ._records import WAKER, Pointer, Record, new_pointer, record_of, stored_pointer
 from ._session import Head, Session
@@ -91,7 +91,7 @@ class Slots:
         if own.current:  # it waited for its back-off
             key = session.layout.available.key(own.current)
             found = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
-            row = found[0] if found and not is_over(notes_of(found[0].value), now_us) else None
+            row = found[0] if found and not (yield from is_out(tr, self._line, found[0], now_us)) else None
         if row is None:
             head = yield from session.first(tr, now_us=now_us, held=_held(entries))
             row = head.rows[0] if head.rows else None
@@ -260,6 +260,17 @@ class Slots:
             record = yield from self.withdraw(tr, moves, session, record, surplus=record.slots - wanted)
         yield from self.balance(tr, moves, session, record)
         moves.finish()
+
+
+def is_out(tr: Transaction, line: Line, row: KeyValue, now_us: int) -> Steps[bool]:
+    """Return whether an item must not be taken: its life is over, or its group was cancelled.
+
+    *Conflicts:* with a cancel of its group. *Cost:* one read, if it has a group.
+    """
+    notes = notes_if_readable(row.value)
+    if is_over(notes, now_us):
+        return True
+    return bool(notes.group) and (yield from CancelledGroups().is_cancelled(tr, line.layout, notes.group))
 
 
 def _held(entries: Entries) -> frozenset[bytes]:

@@ -17,7 +17,8 @@ from ..leases._transitions import Transitions
 from ._lease import Behind, SessionLease
 from ._line import Line, Where, read_turn
 from ._records import Held
-from ._working import UNCHANGED, Working, is_out, remove, rows_at
+from ._slots import is_out
+from ._working import UNCHANGED, Working, remove, rows_at
 
 
 @dataclass(frozen=True, slots=True)

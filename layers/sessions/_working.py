@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from fdbqueue import CodecError, FormatError, LeaseLost, Position, Queue, SessionClosed
 from fdbqueue.lowlevel import (
     Database,
-    KeyValue,
     Notes,
     Steps,
     Transaction,
@@ -29,13 +28,13 @@ from ..leases._done import Done
 from ..leases._enqueueing import Encoded
 from ..leases._lease import Disposition, Lease
 from ..leases._leases import this_consumer
-from ..leases._taking import CancelledGroups, notes_if_readable
 from ..leases._times import seconds_or_none
-from ..leases._transitions import Transitions, is_over
+from ..leases._transitions import Transitions
 from ._lease import Behind, SessionHandle, SessionLease, SessionRef
 from ._line import Line, Turn, read_turn
 from ._records import REFUSING, RENEWING, Held, name_of, pack_name, record_of
 from ._session import Head, Session, SessionMoves, Stored
+from ._slots import is_out
 
 STATE_BYTES = 90_000
 """The most bytes of an encoded state."""
@@ -426,17 +425,6 @@ def rows_at(tr: Transaction, session: Session, places: list[bytes]) -> Steps[lis
     for read in reads:
         found += [(row.key, row.value) for row in (yield from read)]
     return found
-
-
-def is_out(tr: Transaction, line: Line, row: KeyValue, now_us: int) -> Steps[bool]:
-    """Return whether an item must not be taken: its life is over, or its group was cancelled.
-
-    *Conflicts:* with a cancel of its group. *Cost:* one read, if it has a group.
-    """
-    notes = notes_if_readable(row.value)
-    if is_over(notes, now_us):
-        return True
-    return bool(notes.group) and (yield from CancelledGroups().is_cancelled(tr, line.layout, notes.group))
 
 
 def remove(

@@ -90,7 +90,8 @@ def test_an_item_that_waits_for_its_next_attempt_keeps_its_slot_and_others_go_on
     first, second = lease_all(sessions, db)
     sessions.nack(db, first)
     sessions.ack(db, second)
-    assert values(third := lease_all(sessions, db)) == ["3"]
+    third = lease_all(sessions, db)
+    assert values(third) == ["3"]
     assert_sound(sessions, db)
     sessions.ack(db, third[0])
     assert sessions.lease(db) is None
@@ -135,7 +136,8 @@ def test_a_dead_letter_frees_its_slot_unless_it_blocks_the_session(
     fill(sessions, db, "ann:1", "ann:2", "ann:3", "ann:4")
     first, second = lease_all(sessions, db)
     sessions.nack(db, first)
-    assert values(going := lease_all(sessions, db)) == (["3"] if on_dead == "go on" else [])
+    going = lease_all(sessions, db)
+    assert values(going) == (["3"] if on_dead == "go on" else [])
     sessions.ack(db, second)
     assert_sound(sessions, db)
     if on_dead == "block":
@@ -195,9 +197,11 @@ def test_delayed_items_get_their_slots_when_their_time_comes(db: Any, sessions: 
     assert sessions.lease(db) is None
     assert_sound(sessions, db)
     clock.now += 6
-    assert values(sooner := lease_all(sessions, db, duration=100)) == ["sooner"]
+    sooner = lease_all(sessions, db, duration=100)
+    assert values(sooner) == ["sooner"]
     clock.now += 5
-    assert values(leases := lease_all(sessions, db)) == ["1"]
+    leases = lease_all(sessions, db)
+    assert values(leases) == ["1"]
     for lease in (*sooner, *leases):
         sessions.ack(db, lease)
     assert values(lease_all(sessions, db)) == ["2", "3"]
@@ -290,9 +294,7 @@ def test_a_lowered_limit_gives_no_slot_on_until_the_number_is_right(db: Any, que
     assert_sound(sessions, db)
 
 
-def test_parallel_releases_after_a_lowered_limit_end_exactly_at_the_limit(
-    db: Any, queue: Queue, clock: Clock
-) -> None:
+def test_parallel_releases_after_a_lowered_limit_end_exactly_at_the_limit(db: Any, queue: Queue, clock: Clock) -> None:
     sessions = Sessions(queue, concurrency=6, clock=clock)
     fill(sessions, db, *(f"ann:{number}" for number in range(1, 13)))
     leases = lease_all(sessions, db)
@@ -343,7 +345,8 @@ def test_a_strictly_serial_session_ends_its_turn_and_then_runs_several_items(
     assert [lease.session for lease in lease_all(sessions, db)] == ["bob"]
     assert_sound(sessions, db)
     assert sessions.ack_and_next(db, first) is None
-    assert values(leases := lease_all(sessions, db)) == ["2", "3"]
+    leases = lease_all(sessions, db)
+    assert values(leases) == ["2", "3"]
     sessions.set_concurrency(db, "ann", 1)
     sessions.ack(db, leases[0])
     assert sessions.lease(db) is None
