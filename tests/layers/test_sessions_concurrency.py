@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import LeaseLost, Queue, SessionClosed
-from fdbqueue.layers import Consumer, SessionLease, Sessions, constant
+from fdbqueue.layers import Consumer, FollowUp, Groups, Results, SessionLease, Sessions, constant
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.sessions import do_all, fill, keys_of, lease_of
@@ -575,4 +575,50 @@ def test_a_consumer_runs_as_many_items_of_a_session_as_its_limit(db: Any, queue:
     assert (report.acked, sorted(did)) == (30, list(range(30)))
     assert most == 3
     assert sessions.info(db, "ann") is None
+    assert_sound(sessions, db)
+
+
+# --- groups and follow-ups
+
+
+def test_a_cancelled_group_ends_what_waits_and_leaves_items_in_their_slots_alone(db: Any, sessions: Sessions) -> None:
+    groups = Groups(sessions)
+    group = groups.open(db, "book")
+    for number in range(1, 6):
+        group.enqueue(db, str(number), session="ann")
+    group.close(db)
+    fill(sessions, db, "ann:6")
+    first, second = lease_all(sessions, db)
+    group.cancel(db)
+    sessions.ack(db, first)
+    going = lease_all(sessions, db)
+    assert values(going) == ["6"]
+    sessions.ack(db, second)
+    sessions.ack(db, going[0])
+    assert sessions.lease(db) is None
+    stats = group.stats(db)
+    assert (stats.done, stats.cancelled) == (2, 3)
+    assert sessions.info(db, "ann") is None
+    assert_sound(sessions, db)
+
+
+@pytest.mark.parametrize("delay", [None, 5.0])
+def test_a_follow_up_into_a_session_with_slots_gets_one(
+    db: Any, sessions: Sessions, clock: Clock, delay: float | None
+) -> None:
+    results = Results(sessions)
+    results.enqueue(db, "1", session="bob", then=FollowUp(sessions, "3", session="ann", delay=delay))
+    fill(sessions, db, "ann:2")
+    leases = lease_all(sessions, db, duration=100)
+    assert sorted(values(leases)) == ["1", "2"]
+    assert_sound(sessions, db)
+    for lease in leases:
+        if lease.session == "bob":
+            sessions.ack(db, lease)
+    assert_sound(sessions, db)
+    if delay:
+        assert sessions.lease(db) is None  # its delay begins now
+        assert_sound(sessions, db)
+        clock.now += 6
+    assert values(lease_all(sessions, db)) == ["3"]
     assert_sound(sessions, db)
