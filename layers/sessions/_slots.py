@@ -204,7 +204,8 @@ class Slots:
             return
         entries = yield from self.entries(tr.snapshot, session)
         idle = _idle(entries)
-        yield from session.first(tr, now_us=self._line.leases.now_us(), held=_held(entries))  # fires what is due
+        # Due timers make more items free.
+        yield from session.first(tr, now_us=self._line.leases.now_us(), held=_held(entries))
         room = max(0, record.limit - record.slots)
         head = yield from self._free(tr, session, entries, limit=room + idle + 1)
         record = yield from self.add(tr, moves, session, record, max(0, min(room, len(head.rows) - idle)))

@@ -16,7 +16,10 @@ from tests.chaos.mutations import ROOT, mutated
 LINE, WORKING = "layers/sessions/_line.py", "layers/sessions/_working.py"
 TRACKING, SESSION = "layers/sessions/_tracking.py", "layers/sessions/_session.py"
 SLOTS = "layers/sessions/_slots.py"
-TESTS = ("concurrency", "results", "groups", "interleavings", "fairness", "operators", "failures", "")
+TESTS = (
+    *("concurrency", "concurrency_interleavings", "results", "groups", "interleavings", "fairness", "operators"),
+    *("failures", ""),
+)
 """Which files of tests look for them; "" is test_sessions.py."""
 
 MUTANTS = (
