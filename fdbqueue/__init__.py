@@ -18,7 +18,6 @@ makes self-committing calls take effect exactly once.
 Nothing here imports them.
 """
 
-from fdbqueue.bulk import BulkReport
 from fdbqueue.check import CheckReport
 from fdbqueue.codecs import Codec, JsonCodec, MsgpackCodec
 from fdbqueue.engine import Database, FDBError, Subspace, Transaction, aio, open, transactional
@@ -46,9 +45,10 @@ from fdbqueue.errors import (
     UrlError,
 )
 from fdbqueue.items import Item
-from fdbqueue.layout import Position
 from fdbqueue.order import Order
+from fdbqueue.position import Position
 from fdbqueue.queue import Queue
+from fdbqueue.report import BulkReport
 from fdbqueue.stats import Stats
 
 __version__ = "0.1.0"

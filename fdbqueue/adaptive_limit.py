@@ -3,10 +3,10 @@
 A transaction lives for five seconds, and an item may have eight megabytes. A call that asked for the same number after
 each `transaction_too_old` would never end.
 
->>> portion = AdaptiveLimit(100)
+>>> adaptive = AdaptiveLimit(100)
 >>> for _ in range(4):
-...     portion.note(FDBError(TRANSACTION_TOO_OLD))
->>> portion.limit
+...     adaptive.note(FDBError(TRANSACTION_TOO_OLD))
+>>> adaptive.limit
 25
 """
 

@@ -13,7 +13,8 @@ from fdbqueue.arrivals import Span, announce
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.set_rows import set_rows
 from fdbqueue.high_water_mark import give_up_to
-from fdbqueue.layout import Layout, Position
+from fdbqueue.layout import Layout
+from fdbqueue.position import Position
 from fdbqueue.stats import count, count_levels
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fdbqueue.layout import Position
+from fdbqueue.position import Position
 
 
 def check_limit(limit: object, what: str, *, least: int = 1, optional: bool = False) -> None:

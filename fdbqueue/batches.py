@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fdbqueue.items import INLINE_BYTES, PLAIN, chunks_of, envelope
-from fdbqueue.layout import Position
+from fdbqueue.position import Position
 
 BATCH_ITEMS = 1_000
 BATCH_BYTES = 1_000_000

@@ -12,7 +12,8 @@ from fdbqueue.browse import pages
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.items import Blob
-from fdbqueue.layout import Layout, Position
+from fdbqueue.layout import Layout
+from fdbqueue.position import Position
 from fdbqueue.stats import read_counts
 
 Read = Callable[[Callable[[Transaction], Steps[Any]]], Any]

@@ -160,6 +160,7 @@ class Browser(Iterator[T], AsyncIterator[T], Generic[T]):
     __slots__ = ("_walk",)
 
     def __init__(self, pages: Pages, look: Look[T], *, limit: int | None = None) -> None:
+        check_limit(limit, "items to show", least=0, optional=True)
         self._walk = _walk(pages, look, limit)
 
     def __repr__(self) -> str:

@@ -22,35 +22,15 @@ from fdbqueue.engine.errors import (
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import BulkInterrupted, FdbQueueError, StorageError
 from fdbqueue.high_water_mark import LastIndex
-from fdbqueue.layout import Layout, Position, new_random
+from fdbqueue.layout import Layout, new_random
 from fdbqueue.once import Claim, Once
+from fdbqueue.position import Position
+from fdbqueue.report import BulkReport
 
 COMMITS_IN_FLIGHT = 8
 """The limit for a database that does not state its own."""
 TRANSACTIONS_AHEAD = 3
 MOST_SPANS_TOLD = 5
-
-
-@dataclass(frozen=True, slots=True)
-class BulkReport:
-    """The result of a bulk enqueue."""
-
-    items: int
-    """Values that are in the queue now."""
-    size_bytes: int
-    """Bytes of their payloads, encoded."""
-    first: Position | None
-    """The position of the first one; None if there are none."""
-    last: Position | None
-    """The position of the last one."""
-    transactions: int = 0
-    """Commits that took effect; 0 in a caller's transaction."""
-    conflicts: int = 0
-    """Commits that failed with 1020 and were repeated."""
-    retries: int = 0
-    """Commits that failed and were repeated, conflicts included."""
-    seconds: float = 0.0
-    """The time from the first value to the last commit."""
 
 
 @dataclass(slots=True)

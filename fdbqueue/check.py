@@ -18,8 +18,9 @@ from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.high_water_mark import read_high_water_mark
 from fdbqueue.items import Blob, Chunked, parse
-from fdbqueue.layout import Layout, Place, Position, pack
+from fdbqueue.layout import Layout, Place, pack
 from fdbqueue.ordercheck import OrderCheck
+from fdbqueue.position import Position
 from fdbqueue.stats import Stats, read_level_counts, read_stats
 
 T = TypeVar("T")

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.layout import Layout, Place, Position
+from fdbqueue.layout import Layout, Place
+from fdbqueue.position import Position
 
 
 class ClaimedBatch(NamedTuple):

@@ -90,7 +90,7 @@ class StrCodec:
 
 
 class _Msgspec(Generic[V]):
-    """What the two codecs of msgspec have in common."""
+    """The common part of the two codecs of msgspec."""
 
     name: str
 

@@ -8,11 +8,9 @@ on both engines. An empty queue or a lost race is no error.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from fdbqueue.bulk import BulkReport
-    from fdbqueue.layout import Position
+from fdbqueue.position import Position
+from fdbqueue.report import BulkReport
 
 
 class FdbQueueError(Exception):

@@ -25,8 +25,9 @@ from fdbqueue.engine.keys import Subspace
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.errors import FormatError
 from fdbqueue.items import Notes
-from fdbqueue.layout import DROP, GO, GROUP, SWEEP, Layout, Position, pack
+from fdbqueue.layout import DROP, GO, GROUP, SWEEP, Layout, pack
 from fdbqueue.outcomes import pull
+from fdbqueue.position import Position
 
 WITNESSES = 8
 """From so many open members a transaction chooses its witness."""

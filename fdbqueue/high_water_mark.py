@@ -33,7 +33,7 @@ _ORDERED = b"\xff"  # no index begins so, and `byte_max` keeps it
 SMART = b"smart"
 """The stored type of a smart queue."""
 
-Door: TypeAlias = Literal["plain", "smart", "any"]
+Entry: TypeAlias = Literal["plain", "smart", "any"]
 """How an item enters a queue: without checks; after the checks of the queued items; or again, after it left."""
 
 
@@ -66,7 +66,7 @@ class LastIndex:
 
     Args:
         order: the name of the order to enqueue in; None: first in, first out.
-        door: how the item enters.
+        entry: how the item enters.
         composed: whether the transaction may have written before. It then reads the last row instead of the last key,
             and gets the value too. A search for a key can run back beyond the begin of an empty queue. If it meets a
             versionstamped key of the same transaction there, such as a log's, it fails (1036).
@@ -75,7 +75,18 @@ class LastIndex:
     two. They are issued together, except for the first time in a process.
     """
 
-    __slots__ = ("_composed", "_door", "_item", "_layout", "_mark", "_order", "_subscribed", "_tr", "_type", "unmarked")
+    __slots__ = (
+        "_composed",
+        "_entry",
+        "_item",
+        "_layout",
+        "_mark",
+        "_order",
+        "_subscribed",
+        "_tr",
+        "_type",
+        "unmarked",
+    )
 
     def __init__(
         self,
@@ -83,12 +94,12 @@ class LastIndex:
         layout: Layout,
         order: str | None = None,
         *,
-        door: Door = "plain",
+        entry: Entry = "plain",
         composed: bool = False,
     ) -> None:
         self._tr = tr
         self._composed = composed
-        self._door: Door = door
+        self._entry: Entry = entry
         self._layout = layout
         self._order = order
         self.unmarked = False
@@ -120,16 +131,16 @@ class LastIndex:
         subscribed = None if self._subscribed is None else (yield self._subscribed)
         layout.subscribed, layout.exclusive_all = wants_arrivals(subscribed)
         is_smart = self._type is not None and (yield self._type).present()
-        if is_smart and self._door == "plain":
+        if is_smart and self._entry == "plain":
             raise bypassed(layout)
-        self.unmarked = self._door == "smart" and not is_smart
+        self.unmarked = self._entry == "smart" and not is_smart
         if self._item is None:
             return (yield from self._in_order())
         key = yield from self._item
         if self._mark is None:
             if key in (layout.high_water_mark_key, layout.subscribed_key, layout.type_key):
                 layout.has_high_water_mark = True
-                again = LastIndex(self._tr, layout, door=self._door, composed=self._composed)
+                again = LastIndex(self._tr, layout, entry=self._entry, composed=self._composed)
                 last = yield from again.steps()
                 self.unmarked = again.unmarked
                 return last

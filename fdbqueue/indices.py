@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from fdbqueue.engine.api import Future, Transaction
 from fdbqueue.engine.steps import Steps
-from fdbqueue.high_water_mark import Door, LastIndex, give_up_to, mark_smart
+from fdbqueue.high_water_mark import Entry, LastIndex, give_up_to, mark_smart
 from fdbqueue.layout import Layout
 
 
@@ -28,7 +28,7 @@ class _Next:
     attempt: Future[Any]
     index: int
     order: str | None
-    door: Door
+    entry: Entry
     layout: Layout
     """The layout that read the last index. That read also told it whether there are subscriptions."""
 
@@ -37,7 +37,7 @@ _open: WeakKeyDictionary[Any, dict[bytes, _Next]] = WeakKeyDictionary()
 """By transaction, then by the prefix of a queue."""
 
 
-def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, door: Door = "plain") -> Steps[int]:
+def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, entry: Entry = "plain") -> Steps[int]:
     """Reserve `wanted` indices and return the first one.
 
     Raises:
@@ -51,12 +51,12 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, 
         # network call. After the answer `attempt` shows whether there was a `reset` before.
         yield tr.get_approximate_size()
         following = of_queues.get(layout.prefix)  # another task may have run this meanwhile
-    if following is None or (following.order, following.door) != (order, door) or following.attempt.is_ready():
-        last = LastIndex(tr, layout, order, door=door, composed=True)
+    if following is None or (following.order, following.entry) != (order, entry) or following.attempt.is_ready():
+        last = LastIndex(tr, layout, order, entry=entry, composed=True)
         index = yield from last.steps()
         if last.unmarked:
             mark_smart(tr, layout)
-        following = of_queues[layout.prefix] = _Next(tr.get_versionstamp(), index + 1, order, door, layout)
+        following = of_queues[layout.prefix] = _Next(tr.get_versionstamp(), index + 1, order, entry, layout)
     layout.subscribed, layout.exclusive_all = following.layout.subscribed, following.layout.exclusive_all
     index = following.index
     following.index += wanted

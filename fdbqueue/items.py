@@ -32,7 +32,7 @@ import msgspec
 
 from fdbqueue.codecs import UNREADABLE, V
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
-from fdbqueue.layout import Position
+from fdbqueue.position import Position
 
 FORMAT_VERSION = 1
 BLOB_FORMAT_VERSION: Final = 2

@@ -60,6 +60,7 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("stream", stream, "batch", batch)`` | what a batch has, until it is acked | same |
 | ``("stream", stream, "seen")`` | 8 bytes: when its reader was last seen | same |
 | ``("claimed chunks", stream, batch, index, random)`` | empty; the item of a batch is in chunks | same |
+| ``("claimed tracked", stream, batch, index, random)`` | notes of an item whose end the ack tells somebody | same |
 | ``("sink", stream)`` | the last batch of a stream into the queue, and the one that is decided | Spark's sink |
 | ``("sink", stream, query, …)`` | rows that wait for their batch's commit (`spark/staging.py`) | same |
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
@@ -68,7 +69,8 @@ enqueue needs to know the order. (docs/adr/0060)
 
 An operation log has its own subspace, apart from its queue: ``(log, versionstamp)`` (`layers/oplog`).
 
->>> from fdbqueue.layout import Layout, Position
+>>> from fdbqueue import Position
+>>> from fdbqueue.layout import Layout
 >>> from fdbqueue.lowlevel import fdb_tuple
 >>> layout = Layout("orders")
 >>> position = Position(7, b"random")
@@ -82,12 +84,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from fdbqueue.engine.keys import Subspace, strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.errors import FormatError
+from fdbqueue.position import Position
 
 Name: TypeAlias = str | bytes | tuple[Any, ...] | Subspace
 
@@ -113,51 +115,6 @@ never with an in-turn take. (docs/adr/0078)
 _FIRST_INTEGER = b"\x14"  # type code of 0, the first integer that is not negative
 _AFTER_INTEGERS = b"\x1d"
 _BYTES = [bytes((byte,)) for byte in range(256)]
-
-
-@dataclass(frozen=True, slots=True, order=True, repr=False)
-class Position:
-    """An item's identity and its place in the queue's order. It is assigned once, at the item's enqueue."""
-
-    rank: int | None = field(default=None, kw_only=True)
-    """The item's rank in a queue with its own order, smaller is sooner; None in any other queue."""
-
-    index: int
-    """One more than the last index that the enqueueing transaction saw; starts at 1 on an empty queue."""
-
-    random: bytes
-    """Makes the key unique if concurrent producers took the same index."""
-
-    def __repr__(self) -> str:
-        rank = "" if self.rank is None else f"rank={self.rank}, "
-        return f"Position({rank}index={self.index}, random={self.random!r})"
-
-    @property
-    def text(self) -> str:
-        """The position as text: ``INDEX:RANDOM`` or ``RANK:INDEX:RANDOM``, the random part in hexadecimal.
-
-        >>> from fdbqueue import Position
-        >>> Position(7, b"random").text, Position(7, b"random", rank=3).text
-        ('7:72616e646f6d', '3:7:72616e646f6d')
-        """
-        rank = "" if self.rank is None else f"{self.rank}:"
-        return f"{rank}{self.index}:{self.random.hex()}"
-
-    @classmethod
-    def parse(cls, text: str) -> Position:
-        """Return the position that `text` describes.
-
-        Raises:
-            ValueError: it describes no position.
-
-        >>> from fdbqueue import Position
-        >>> Position.parse("3:7:72616e646f6d")
-        Position(rank=3, index=7, random=b'random')
-        """
-        *numbers, random = text.split(":")
-        if not 1 <= len(numbers) <= 2 or not all(number.isdecimal() for number in numbers):
-            raise ValueError(f"{text!r} is not a position. A position looks like INDEX:RANDOM or RANK:INDEX:RANDOM.")
-        return cls(int(numbers[-1]), bytes.fromhex(random), rank=int(numbers[0]) if len(numbers) == 2 else None)
 
 
 class Place:
@@ -231,6 +188,7 @@ class Layout:
         "blobs",
         "chunks",
         "claimed_chunks",
+        "claimed_tracked",
         "claims",
         "completions",
         "copies",
@@ -299,6 +257,7 @@ class Layout:
         self.dead = Place(self.space["dead"].key())
         self.claims = self.space["claim"]
         self.claimed_chunks = self.space["claimed chunks"]
+        self.claimed_tracked = self.space["claimed tracked"]
         self.streams = self.space["stream"]
         self.timers = self.space["timer"]
         # This sorts behind the items, so that one read of the last key shows whether there is a mark.

@@ -1,4 +1,4 @@
-"""What layers are made with, beside the public names of `fdbqueue`: a layer imports these two modules and no other.
+"""The parts of layers. A layer imports this module and the public names of `fdbqueue`, and nothing else of it.
 
 A layer of your own uses exactly this; docs/guides/own-layer.md shows one. The names are stable within a minor version.
 They come from the queue and the engine, where their docstrings are.

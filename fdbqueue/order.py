@@ -58,7 +58,7 @@ def rank_in(order: Order, value: Any, headers: Mapping[str, Any] | None) -> int:
 
 
 def check_order(order: Order) -> None:
-    """Refuse what is no order, and an order whose name the queue can't store.
+    """Refuse a value that is no order, and an order with a name that the queue can't store.
 
     Raises:
         TypeError: it is a class, or has no `name` and `rank`.

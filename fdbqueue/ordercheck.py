@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from fdbqueue.high_water_mark import HighWaterMark
-from fdbqueue.layout import Position
+from fdbqueue.position import Position
 from fdbqueue.stats import COUNTED_RANKS
 
 

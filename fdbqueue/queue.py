@@ -23,7 +23,7 @@ from fdbqueue.appending import append_items
 from fdbqueue.arguments import check_borders, check_limit
 from fdbqueue.batches import Encoding
 from fdbqueue.browse import Browser, Pace, Pages
-from fdbqueue.bulk import BulkReport, enqueue_in_batches, enqueue_in_transaction
+from fdbqueue.bulk import enqueue_in_batches, enqueue_in_transaction
 from fdbqueue.check import CheckReport, check_queue
 from fdbqueue.codecs import CODEC_ERRORS, BytesCodec, Codec, V, codec_named
 from fdbqueue.engine.api import Database, KeyValue, Transaction
@@ -33,7 +33,7 @@ from fdbqueue.engine.transactional import attempts, is_database, only_transactio
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.exclusive import keep_out
 from fdbqueue.groups import end_member, settle
-from fdbqueue.high_water_mark import Door, LastIndex
+from fdbqueue.high_water_mark import Entry, LastIndex
 from fdbqueue.indices import forget, reserve
 from fdbqueue.items import (
     Envelope,
@@ -48,11 +48,13 @@ from fdbqueue.items import (
     notes_of,
     parse,
 )
-from fdbqueue.layout import TAKEN, TTL, Layout, Name, Position, new_random
+from fdbqueue.layout import TAKEN, TTL, Layout, Name, new_random
 from fdbqueue.once import Once
 from fdbqueue.order import Order, check_order, rank_in
 from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.payloads import clear_parts
+from fdbqueue.position import Position
+from fdbqueue.report import BulkReport
 from fdbqueue.stats import Stats, count, count_levels, read_stats
 from fdbqueue.verbs import verb
 
@@ -232,8 +234,8 @@ class Queue(Generic[V]):
         more read and write per chunked payload.
         """
         check_limit(limit, "items to take")
-        portion = AdaptiveLimit(limit)
-        return (yield from self.transact(tr, lambda tr: self._dequeue(tr, portion.limit), on_retry=portion.note))
+        adaptive = AdaptiveLimit(limit)
+        return (yield from self.transact(tr, lambda tr: self._dequeue(tr, adaptive.limit), on_retry=adaptive.note))
 
     @verb
     def peek(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
@@ -355,19 +357,21 @@ class Queue(Generic[V]):
         """Run an idempotent `body` in the caller's transaction or, given a database, in a new one."""
         return attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
 
-    def next_index(self, tr: Transaction, wanted: int, *, order: str | None = None, door: Door = "plain") -> Steps[int]:
+    def next_index(
+        self, tr: Transaction, wanted: int, *, order: str | None = None, entry: Entry = "plain"
+    ) -> Steps[int]:
         """Reserve `wanted` indices in a caller's transaction. It reads the last index only once in a transaction.
 
         Args:
             order: the name of the order of the items that need the indices; None: this queue's own.
-            door: how the items enter the queue.
+            entry: how the items enter the queue.
 
         Raises:
             OrderError: the queue's items have another order.
             ChecksBypassed: the queue is smart, and the items do not pass through its checks.
         """
         only_transaction(tr, "Queue.next_index")
-        return reserve(tr, self.layout, wanted, order or self.order_name, door=door)
+        return reserve(tr, self.layout, wanted, order or self.order_name, entry=entry)
 
     def item(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item[V]]:
         """Decode an item's stored bytes, from any place. It reads the chunks of a large item.

@@ -1,4 +1,4 @@
-"""Which certificate may send to which agent types, and receive from which.
+"""Access rules: the agent types that a certificate may send to and receive from.
 
 The rules are a TOML file, with a table for each common name or fingerprint::
 

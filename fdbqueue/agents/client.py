@@ -13,7 +13,7 @@ from typing import BinaryIO, TypeAlias
 from fdbqueue.agents import words
 from fdbqueue.agents.link import Link, reading, writing
 from fdbqueue.agents.listening import DEFAULT, parse
-from fdbqueue.agents.words import MAX_ID, MAX_SIZE, MAX_TYPE, same
+from fdbqueue.agents.words import MAX_ID, MAX_SIZE, MAX_TYPE, check_number, same
 from fdbqueue.errors import AgentError
 from fdbqueue.lowlevel import Steps, verb
 
@@ -109,6 +109,7 @@ class AgentClient:
         if into is not None:
             _check_file(into, "write", "into is a file that is open for writing bytes")
         agent = words.AGENT % _type(type)
+        check_number(max_size, "max_size", MAX_SIZE)
         talk = self._talk()
         with talk.ending():
             yield from talk.connect()
@@ -150,7 +151,7 @@ class AgentClient:
         Raises:
             AgentError: nothing was confirmed: the lock is over, or there is none. If `in_doubt`, the answer was lost.
         """
-        agent, confirm = words.AGENT % _type(type), words.CONFIRM % _number(id, "id", MAX_ID)
+        agent, confirm = words.AGENT % _type(type), words.CONFIRM % check_number(id, "id", MAX_ID)
         talk = self._talk()
         with talk.ending():
             yield from talk.connect()
@@ -313,13 +314,7 @@ def _doubt(doubt: bool) -> str:
 
 
 def _type(type_: int) -> int:
-    return _number(type_, "type", MAX_TYPE)
-
-
-def _number(given: int, name: str, most: int) -> int:
-    if type(given) is not int or not 0 <= given <= most:
-        raise ValueError(f"{name} is a whole number from 0 to {most:,}, not {given!r}.")
-    return given
+    return check_number(type_, "type", MAX_TYPE)
 
 
 def _check_file(given: object, verb: str, wanted: str) -> None:
@@ -333,7 +328,7 @@ def _source(data: Data, size: int | None) -> tuple[BinaryIO, int]:
         if size is not None:
             raise ValueError("size is for a file; bytes have their own.")
         view = memoryview(data)
-        return io.BytesIO(view), _number(view.nbytes, "size", MAX_SIZE)
+        return io.BytesIO(view), check_number(view.nbytes, "size", MAX_SIZE)
     _check_file(data, "read", "Data is bytes, or a file that is open for reading bytes")
     if size is None:
         try:
@@ -344,4 +339,4 @@ def _source(data: Data, size: int | None) -> tuple[BinaryIO, int]:
             raise ValueError(
                 "The size must be known before the data is sent: give size=, or data in a file."
             ) from error
-    return data, _number(size, "size", MAX_SIZE)
+    return data, check_number(size, "size", MAX_SIZE)

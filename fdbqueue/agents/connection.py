@@ -1,4 +1,4 @@
-"""One client's connection: reads and writes bytes, asks the dialog what they mean, and does it."""
+"""One client's connection: passes bytes to and from the dialog, and carries out its events."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fdbqueue.engine.errors import leaves_in_doubt
 from fdbqueue.errors import FdbQueueError, LeaseLost
 
 log = logging.getLogger("fdbqueue.agents")
-"""What is logged never has a byte of a client's."""
+"""Log lines never contain a byte of a client's data."""
 AHEAD_BYTES = 1_024
-"""What a client may send ahead while the server looks for data."""
+"""The most bytes that a client may send ahead while the server looks for data."""
 UPLOAD_BYTES = 10_000_000
 DOWNLOAD_BYTES = 8_000_000
 """The most that one connection has in memory of its data: larger data passes through in pieces."""
@@ -31,8 +31,8 @@ LINGER_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
-class House:
-    """What all connections of a server share."""
+class ServerState:
+    """The state that all connections of a server share."""
 
     queue_of: Callable[[int], AgentQueue | None]
     limits: Limits
@@ -43,7 +43,7 @@ class House:
 
 @dataclass(slots=True)
 class _Work:
-    """What the connection must put in order if it ends now."""
+    """Unfinished work, which the connection undoes if it ends now."""
 
     queue: AgentQueue | None = None
     upload: Upload | None = None
@@ -57,24 +57,24 @@ class Connection:
     """One client's connection.
 
     Args:
-        house: what it shares with the others.
+        shared: the state that all connections share.
         reader, writer: its streams.
         rights: what the client may do.
     """
 
     def __init__(
         self,
-        house: House,
+        shared: ServerState,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         rights: Rights = EVERYTHING,
     ) -> None:
-        self._house = house
-        self._limits = house.limits
+        self._shared = shared
+        self._limits = shared.limits
         self._reader = reader
         self._writer = writer
         self._rights = rights
-        self._dialog = Dialog(line_bytes=house.limits.line_bytes)
+        self._dialog = Dialog(line_bytes=shared.limits.line_bytes)
         self._work = _Work()
         self._seconds_left = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -174,7 +174,7 @@ class Connection:
                     await self._writer.drain()
 
     def _name(self, type: int, *, sends: bool) -> None:
-        queue = self._house.queue_of(type) if self._rights.allow(type, sends=sends) else None
+        queue = self._shared.queue_of(type) if self._rights.allow(type, sends=sends) else None
         if queue is None:
             self._dialog.refuse()
         else:
@@ -231,7 +231,7 @@ class Connection:
 
     async def _wait_while_it_stays(self) -> None:
         """Wait for data while the client stays. It may leave meanwhile, or send ahead."""
-        task = asyncio.ensure_future(self._queue.wait.aio(self._house.wait))
+        task = asyncio.ensure_future(self._queue.wait.aio(self._shared.wait))
         try:
             while not task.done():
                 if self._reader.at_eof():
@@ -291,13 +291,13 @@ class Connection:
         return self._work.locked
 
     def _reserve(self, size: int) -> bool:
-        if not self._house.in_flight.take(size):
+        if not self._shared.in_flight.take(size):
             return False
         self._work.reserved += size
         return True
 
     def _release(self) -> None:
-        self._house.in_flight.give(self._work.reserved)
+        self._shared.in_flight.give(self._work.reserved)
         self._work.reserved = 0
 
     async def _put_in_order(self) -> None:

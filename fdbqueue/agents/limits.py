@@ -1,4 +1,4 @@
-"""What one client, and all of them together, may take of a server."""
+"""Limits of a server: for one client, and for all clients together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an agent server listens, and to whom."""
+"""The address of an agent server, and the certificates that it accepts."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ class Tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.verify_mode = ssl.CERT_REQUIRED
+        for path in (self.cert, self.key, self.client_ca):
+            open(path, "rb").close()  # an error of the ssl module names no file
         context.load_cert_chain(self.cert, self.key)
         context.load_verify_locations(self.client_ca)
         return context
@@ -118,6 +120,9 @@ async def _listen_at_path(connected: Connected, path: str, *, everybody: bool, *
     before = os.umask(0o000 if everybody else 0o077)
     try:
         listening.bind(path)
+    except OSError as error:
+        listening.close()
+        raise OSError(error.errno, os.strerror(error.errno or 0), path) from error
     except BaseException:
         listening.close()
         raise

@@ -32,9 +32,9 @@ from fdbqueue.lowlevel import (
 )
 
 LOOK_BEHIND = 2
-"""How many keys behind its own a lock looks at."""
+"""The number of keys behind its own that a new lock checks, to sweep expired ones."""
 ENDED_SECONDS = 60.0
-"""How long after its end a lock is looked at: it is then not an extended or a confirmed one, as a rule."""
+"""Locks are checked this long after their end. Extended and confirmed ones are gone by then, as a rule."""
 
 
 def new_id() -> int:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import IO
 
 STDERR_BYTES = 1_000
-"""How much of the end of a command's standard error is kept."""
+"""The size of the kept end of a command's standard error."""
 READS = 64
-"""How many pieces of standard error are read after the command's end: more than a pipe holds."""
+"""The most pieces of standard error that are read after the command's end; together more than a pipe holds."""
 GUARD_SECONDS = 2.0
 """How long the guard may take to end."""
 _START = 'data=$1; shift; read -r go && exec "$@" <"/dev/fd/$data"'

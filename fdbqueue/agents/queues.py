@@ -23,7 +23,7 @@ BATCH_ITEMS = 64
 FRESH = 0.9
 """A lock with this part of its time left needs no extension when it begins."""
 Target: TypeAlias = Queue[bytes] | Leases[bytes] | QueueWithLeases[bytes]
-"""What can be an agent type's queue: a queue, its leases, or a kind of queue that has leases."""
+"""The queue of an agent type: a queue, its leases, or a kind of queue that has leases."""
 
 
 class Upload(Protocol):
@@ -36,7 +36,7 @@ class Upload(Protocol):
         """Append the item, visibly and durably."""
 
     async def abort(self) -> None:
-        """Remove what was written, unless it is committed."""
+        """Remove the written pieces, unless they are committed."""
 
 
 class Locked(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Self
 
 from fdbqueue.agents import words
 from fdbqueue.agents.access import EVERYTHING, Access, names_of
-from fdbqueue.agents.connection import Connection, House
+from fdbqueue.agents.connection import Connection, ServerState
 from fdbqueue.agents.limits import InFlight, Limits
 from fdbqueue.agents.listening import DEFAULT, UNIX, Tls, parse, start_listening
 from fdbqueue.agents.queues import AgentQueue, Target
@@ -31,10 +31,13 @@ INSISTS_AFTER_SECONDS = 5.0
 def queue_of_type(type: int) -> Queue[bytes]:
     """Return the default queue of an agent type: ``("agents", type)``.
 
+    Raises:
+        ValueError: `type` is no number from 0 to 65,536.
+
     >>> queue_of_type(5)
     Queue(('agents', 5), codec='bytes')
     """
-    return Queue(("agents", type))
+    return Queue(("agents", words.check_number(type, "type", words.MAX_TYPE)))
 
 
 class AgentServer:
@@ -84,6 +87,12 @@ class AgentServer:
         for name, seconds, least in (("lock", lock, 0.001), ("wait", wait, 0.0)):
             if type(seconds) not in (int, float) or not least <= seconds <= 1e9:
                 raise ValueError(f"{name} is a number of seconds, at least {least:g}, not {seconds!r}.")
+        for name, given, kind in (("limits", limits, Limits), ("access", access, Access), ("tls", tls, Tls)):
+            if given is not None and not isinstance(given, kind):
+                raise TypeError(f"{name} is a fdbqueue.agents.{kind.__name__}, or None, not {given!r}.")
+        for name, said in (("everybody", everybody), ("reuse_port", reuse_port)):
+            if type(said) is not bool:
+                raise TypeError(f"{name} is True or False, not {said!r}.")
         if access is not None and tls is None:
             raise ValueError("Rules of access are about certificates: they need TLS.")
         parse(listen)
@@ -92,8 +101,8 @@ class AgentServer:
         self._lock = lock
         self._listen, self._tls, self._access = listen, tls, access
         self._everybody, self._reuse_port = everybody, reuse_port
-        limits = limits or Limits()
-        self._house = House(self._queue_of, limits, InFlight(limits.in_flight), wait)
+        limits = Limits() if limits is None else limits
+        self._shared = ServerState(self._queue_of, limits, InFlight(limits.in_flight), wait)
         self._at_hand: OrderedDict[int, AgentQueue] = OrderedDict()
         self._connections: dict[asyncio.Task[None], Connection] = {}
         self._server: asyncio.Server | None = None
@@ -140,7 +149,7 @@ class AgentServer:
             everybody=self._everybody,
             reuse_port=self._reuse_port,
             buffer_bytes=READ_AHEAD_BYTES,
-            handshake_seconds=self._house.limits.line_seconds,
+            handshake_seconds=self._shared.limits.line_seconds,
         )
 
     async def stop(self, *, grace: float = 10.0) -> None:
@@ -167,14 +176,14 @@ class AgentServer:
             await asyncio.wait(self._connections, timeout=0.1)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= self._house.limits.connections or self._server is None:
+        if len(self._connections) >= self._shared.limits.connections or self._server is None:
             writer.write(words.BYE + b"\n")
             writer.close()
             return
         rights = EVERYTHING
         if self._access is not None:
             rights = self._access.of(names_of(writer.get_extra_info("ssl_object")))
-        connection = Connection(self._house, reader, writer, rights)
+        connection = Connection(self._shared, reader, writer, rights)
         task = asyncio.get_running_loop().create_task(connection.run())
         self._connections[task] = connection
         task.add_done_callback(self._gone)

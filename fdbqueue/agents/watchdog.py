@@ -52,8 +52,8 @@ from fdbqueue.layers.leases import Backoff, Disposition, Lease, Leases, exponent
 from fdbqueue.layers.leases._times import not_negative, positive
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.subscriptions import Subscription
-from fdbqueue.layout import Position
 from fdbqueue.lowlevel import Database, Steps, only_database, verb
+from fdbqueue.position import Position
 
 T = TypeVar("T")
 What: TypeAlias = Literal["started", "confirmed", "failed", "killed", "returned", "lost"]

@@ -24,6 +24,17 @@ MAX_SIZE = MAX_ID = 2**31
 """The largest numbers that the protocol has, inclusive."""
 
 
+def check_number(given: int, name: str, most: int) -> int:
+    """Return a number that the protocol has.
+
+    Raises:
+        ValueError: it is no integer from 0 to `most`.
+    """
+    if type(given) is not int or not 0 <= given <= most:
+        raise ValueError(f"{name} is a whole number from 0 to {most:,}, not {given!r}.")
+    return given
+
+
 def same(line: bytes, words: bytes) -> bool:
     """Return whether a line without its end is these words; case does not matter.
 

@@ -20,12 +20,13 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.layers.smart._orphans import check_dependent_keys
 from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.streams._check import check_streams
 from fdbqueue.layers.subscriptions._check import check_subscriptions
 from fdbqueue.layout import Layout
 
 LOOKED_AT = (
     *("items", "order", "chunks", "counters", "timers", "outcomes", "groups", "requests", "grants", "subscriptions"),
-    *("dependent keys", "sessions"),
+    *("streams", "dependent keys", "sessions"),
 )
 MESSAGES, JOBS = "messages of a smart queue", "records of Spark's jobs"
 
@@ -33,8 +34,8 @@ MESSAGES, JOBS = "messages of a smart queue", "records of Spark's jobs"
 def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     """Check the whole queue for inconsistencies. Exits with 1 if there are any.
 
-    It also checks the keys of the layers: leases, requests, subscriptions, priorities and sessions. Of a smart queue it
-    checks the part that needs none of the program's own types. SmartQueue.check does the rest.
+    It also checks the keys of the layers: leases, requests, subscriptions, streams, priorities and sessions. Of a smart
+    queue it checks the part that needs none of the program's own types. SmartQueue.check does the rest.
 
     Example: fdbqueue check orders
     """
@@ -45,6 +46,7 @@ def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
         problems = [
             *report.problems,
             *check_subscriptions(db, staged.leases),
+            *check_streams(db, checked.layout),
             *check_dependent_keys(db, checked.layout),
         ]
         in_sessions = sessions_of(checked).check(db)

@@ -109,12 +109,12 @@ class Drain:
             OutputFailed, Stopped, BadValue, FdbQueueError, FDBError: the reason for an early end. Items that were not
                 printed went back.
         """
-        portion = AdaptiveLimit(BATCH_ITEMS)
+        adaptive = AdaptiveLimit(BATCH_ITEMS)
         try:
             while limit is None or self.out + len(self._printed) < limit:
                 self._signals.check()
-                most = portion.limit if limit is None else limit - self.out - len(self._printed)
-                if not self._next_batch(portion, most):
+                most = adaptive.limit if limit is None else limit - self.out - len(self._printed)
+                if not self._next_batch(adaptive, most):
                     break
                 self._print()
             self._take_out()
@@ -128,15 +128,15 @@ class Drain:
                     err=True,
                 )
 
-    def _next_batch(self, portion: AdaptiveLimit, most: int) -> bool:
+    def _next_batch(self, adaptive: AdaptiveLimit, most: int) -> bool:
         """Take the printed items out and lease the next ones, in one transaction. Return False if there are none."""
         self._extend_at = self._leases.clock() + EXTEND_SECONDS
         try:
-            body = partial(self._exchange, portion=portion, most=most)
-            taken = run(self._leases.queue.transact(self._db, body, on_retry=portion.note))
+            body = partial(self._exchange, adaptive=adaptive, most=most)
+            taken = run(self._leases.queue.transact(self._db, body, on_retry=adaptive.note))
         except LeaseLost:
             self._take_out()
-            return self._next_batch(portion, most)
+            return self._next_batch(adaptive, most)
         except FDBError as error:
             self._in_doubt = leaves_in_doubt(error)
             raise
@@ -144,10 +144,10 @@ class Drain:
         self._printed, self._waiting = [], taken
         return bool(taken)
 
-    def _exchange(self, tr: Transaction, portion: AdaptiveLimit, most: int) -> Steps[list[Lease]]:
+    def _exchange(self, tr: Transaction, adaptive: AdaptiveLimit, most: int) -> Steps[list[Lease]]:
         if self._printed:
             yield from self._leases.ack_many.steps(tr, self._printed)
-        limit = min(portion.limit, most)
+        limit = min(adaptive.limit, most)
         taken = yield from self._leases.lease_many.steps(tr, limit=limit, duration=LEASE_SECONDS)
         return (yield from self._up_to_a_blob(tr, taken))
 

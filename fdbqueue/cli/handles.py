@@ -14,7 +14,7 @@ from fdbqueue.cli.input import InputFailed, groups_of_lines
 from fdbqueue.errors import LeaseLost
 from fdbqueue.layers.leases import LeaseHandle, LeaseRef
 from fdbqueue.layers.sessions import SessionHandle
-from fdbqueue.layout import Position
+from fdbqueue.position import Position
 
 H = TypeVar("H", bound=LeaseRef)
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from fdbqueue.layout import Name, Position
+from fdbqueue.layout import Name
+from fdbqueue.position import Position
 from fdbqueue.queue import Queue
 
 

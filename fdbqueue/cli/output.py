@@ -21,7 +21,7 @@ from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.items import Blob, Item
 from fdbqueue.layers.leases import Lease, StoredItem
-from fdbqueue.layout import Position
+from fdbqueue.position import Position
 
 T = TypeVar("T")
 Shown: TypeAlias = Item | Lease | StoredItem

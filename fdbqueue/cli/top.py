@@ -24,14 +24,14 @@ from fdbqueue.layers.staged import StagedQueue, StagedStats
 
 FLOWS = ("enqueued", "dequeued")
 COLUMNS = {
-    **{state: state for state in ("available", "leased", "delayed", "dead", "overdue")},
+    **{state: state for state in ("available", "leased", "claimed", "delayed", "dead", "overdue")},
     "in/s": "enqueued_per_s",
     "out/s": "dequeued_per_s",
     "age s": "oldest_age_at_least_s",
     "wait": "requests",
 }
 
-WIDE_COLUMNS = 80
+WIDE_COLUMNS = 92
 """A narrower terminal would cut off the names of queues."""
 
 

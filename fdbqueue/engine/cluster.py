@@ -59,7 +59,11 @@ class ClusterDatabase:
         return self._database().create_transaction()
 
     def close(self) -> None:
-        """Close this database object: every later use raises ClusterError. The binding itself stays loaded."""
+        """Close this database object: every later use raises ClusterError. The binding itself stays loaded.
+
+        It can't end watches of the binding: a call that waits for a change goes on until the key is written. End such
+        calls first.
+        """
         self._raw = None
         self._pid = 0
         self._closed = True

@@ -16,7 +16,7 @@ Spark calls `source.py` (the DataSource, and the batch sink). `optionvalues.py` 
 
 Bulk loads: `options.py` and `schema.py` refuse bad arguments on the driver. `columns.py` turns Arrow batches into rows,
 and `dataframe.py` has `enqueue_dataframe`. The other modules know no Spark. `attempt.py` is one attempt at one
-partition. `partition.py` has the partition's marks and its owner. `job.py` begins, commits and reports jobs.
+partition. `partition.py` has the partition's log and its owner. `job.py` begins, commits and reports jobs.
 `resubmitted.py` is for jobs that are submitted again. `record.py` and `keys.py` define the stored data. `digests.py`,
 `backlog.py`, `rows.py`, `appender.py` and `layered.py` are the parts.
 

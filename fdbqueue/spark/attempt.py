@@ -25,7 +25,7 @@ from fdbqueue.errors import JobError
 from fdbqueue.spark.appender import Appender, Part
 from fdbqueue.spark.backlog import MEMORY_BYTES, Backlog
 from fdbqueue.spark.digests import Met, Multiset
-from fdbqueue.spark.partition import Guard, JobIsCommitted, Log, NotMine
+from fdbqueue.spark.partition import JobIsCommitted, Log, NotMine, Ownership
 from fdbqueue.spark.rows import Rows
 
 BATCH_ROWS = 4_000
@@ -86,7 +86,7 @@ class _Prepared:
 
     rows: Rows
     tr: Transaction
-    guard: Guard
+    ownership: Ownership
     parts: list[Part]
 
 
@@ -104,7 +104,7 @@ class Attempt:
 
     Args:
         db: the database.
-        log: the partition's marks, or a `NoLog`.
+        log: the log of the partition, or a `NoLog`.
         appender: writes the rows into their queues.
         batch_rows: how many rows one transaction has at most.
         in_flight: how many transactions are under way at once. With 1, each begins after the previous one has
@@ -209,8 +209,8 @@ class Attempt:
         missing = self._ahead.unmatched(digests)
         if missing:
             raise JobError(
-                f"Partition {self._partition} had {len(missing):,} rows in the queue a moment ago, and no mark says so"
-                " now: the job's keys were changed by something else. Nothing new was written by this attempt."
+                f"Partition {self._partition} had {len(missing):,} rows in the queue a moment ago, and they are not in"
+                " its log now: the job's keys were changed by something else. Nothing new was written by this attempt."
             )
         self._skipped += len(digests)
 
@@ -251,15 +251,15 @@ class Attempt:
         if batch is None:
             return None
         tr = self._db.create_transaction()
-        return _Prepared(batch, tr, self._log.guard(tr), self._appender.prepare(tr, batch))
+        return _Prepared(batch, tr, self._log.ownership(tr), self._appender.prepare(tr, batch))
 
     def _send(self, prepared: _Prepared) -> None:
         tr, rows = prepared.tr, prepared.rows
         try:
-            prepared.guard.check()
+            prepared.ownership.check()
             self._appender.write(tr, prepared.parts)
             self._at("rows written")
-            number = self._log.mark(tr, rows.digests)
+            number = self._log.append(tr, rows.digests)
             self._at("marked")
             self._sent.append(_Sent(number, rows, tr, tr.commit()))
             self._at("commit handed in")
@@ -326,7 +326,7 @@ class Attempt:
             self._log.claim()
             self._at("claimed")
             try:
-                for digests in self._log.new_marks(own):
+                for digests in self._log.new_entries(own):
                     self._ahead.add(digests)
                 self._at("caught up")
                 return

@@ -1,6 +1,6 @@
 """Rows that are compared with queued items. Each row goes through a smart queue, in its batch's own transaction.
 
-The transaction that writes a row's mark also writes the effect of the comparison. An ignored row has a mark like an
+The transaction that logs a row also writes the effect of the comparison. An ignored row is logged like an
 appended row. So a repeated attempt does not decide about either a second time.
 """
 

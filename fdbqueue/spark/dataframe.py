@@ -87,7 +87,7 @@ def enqueue_dataframe(
         levels: how many priorities the queue has; 10 by default.
         delay_column: a column with seconds until each row becomes available.
         ttl_column: a column with seconds after which each row is removed.
-        delivery: ``exactlyOnce``, or ``atLeastOnce``, which writes no marks and needs no `job_id`.
+        delivery: ``exactlyOnce``, or ``atLeastOnce``, which writes no log and needs no `job_id`.
         smart: ``module:function`` that executors can import. It takes a queue's subspace and returns the `SmartQueue`
             that each row is compared by. It needs the codec json or msgpack.
         batch_rows: how many rows one transaction has at most.

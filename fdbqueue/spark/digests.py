@@ -81,7 +81,7 @@ class Multiset:
             FormatError: the length is no multiple of a digest's length.
         """
         if len(digests) % DIGEST_BYTES:
-            raise FormatError(f"A mark of {len(digests):,} bytes is damaged: digests take {DIGEST_BYTES} each.")
+            raise FormatError(f"A log entry of {len(digests):,} bytes is damaged: digests take {DIGEST_BYTES} each.")
         buckets = self._buckets
         for start in range(0, len(digests), DIGEST_BYTES):
             one = digests[start : start + DIGEST_BYTES]

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 import fdbqueue
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Stream
-from fdbqueue.layout import Name, Position
+from fdbqueue.layout import Name
+from fdbqueue.position import Position
 from fdbqueue.queue import Queue
 from fdbqueue.spark.dataframe import register
 from fdbqueue.spark.optionvalues import naming, url_of

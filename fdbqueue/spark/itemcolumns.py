@@ -141,8 +141,10 @@ class Table:
 
     def _value(self, item: Stored) -> Any:
         try:
-            payload = parse(item.value).payload if item.payload is None else item.payload
-            return self._shown(payload)
+            opened = parse(item.value)
+            if opened.blob is not None and opened.blob.is_value:
+                return None
+            return self._shown(opened.payload if item.payload is None else item.payload)
         except (FormatError, *CODEC_ERRORS) as error:
             if self._options.on_bad == NULL:
                 return None

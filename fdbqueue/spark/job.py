@@ -30,8 +30,8 @@ from fdbqueue.spark.record import Header, JobRecord, JobReport, Outcome, decode,
 
 Clock = Callable[[], int]
 _OUTSIDE = "Call it outside of transactions."
-MARKS_A_REMOVAL = 250
-"""The most marks that one transaction removes; each has up to 64 kilobytes."""
+ENTRIES_A_REMOVAL = 250
+"""The most log entries that one transaction removes; each has up to 64 kilobytes."""
 
 
 def now_us() -> int:
@@ -86,7 +86,7 @@ def begin_job(db: Database, keys: JobKeys, header: Header, *, clock: Clock = now
 
 
 def commit_job(db: Database, keys: JobKeys, reports: Iterable[PartitionReport], *, clock: Clock = now_us) -> JobReport:
-    """Commit the job: write its report into its record, then remove its marks. The new record stops late attempts.
+    """Commit the job: write its report into its record, then remove its log. The new record stops late attempts.
 
     If the job is committed already, this compares the rows with the job's.
 
@@ -95,7 +95,7 @@ def commit_job(db: Database, keys: JobKeys, reports: Iterable[PartitionReport], 
             between attempts. Or the job was committed with other rows.
 
     *Conflicts:* transactions of late attempts fail. *Cost:* two keys read per partition, one write; then one
-    transaction per 250 removed marks.
+    transaction per 250 removed log entries.
     """
     by_partition = {report.partition: report for report in reports}
     own: Outcome | None = None
@@ -126,7 +126,7 @@ def commit_job(db: Database, keys: JobKeys, reports: Iterable[PartitionReport], 
         return record
 
     record = run(attempts(db, body))
-    remove_marks(db, keys)
+    remove_log(db, keys)
     return _report(keys.job_id, record, {}, 0)
 
 
@@ -178,13 +178,13 @@ def _refuse_other_delivery(tr: Transaction, keys: JobKeys, header: Header) -> St
         raise JobError(f"{keys.job_id!r} is the id of a job with exactlyOnce delivery; give this one its own.")
 
 
-def remove_marks(db: Database, keys: JobKeys) -> None:
+def remove_log(db: Database, keys: JobKeys) -> None:
     """Remove all keys of a job except its record, in transactions of bounded size. A second call does no harm."""
     for partition in run(attempts(db, lambda tr: _partitions(tr, keys))):
-        last: bytes = run(attempts(db, partial(_last_mark, keys=keys, partition=partition)))
-        newest = keys.number_of(last) if keys.mark(partition, 0) <= last else 0
-        for first in range(1, newest + 1, MARKS_A_REMOVAL):
-            begin, end = keys.mark(partition, first), keys.mark(partition, first + MARKS_A_REMOVAL)
+        last: bytes = run(attempts(db, partial(_last_entry, keys=keys, partition=partition)))
+        newest = keys.number_of(last) if keys.log_entry(partition, 0) <= last else 0
+        for first in range(1, newest + 1, ENTRIES_A_REMOVAL):
+            begin, end = keys.log_entry(partition, first), keys.log_entry(partition, first + ENTRIES_A_REMOVAL)
             clear(db, begin, end)
     clear(db, keys.begin, keys.end)
 
@@ -194,8 +194,8 @@ def _partitions(tr: Transaction, keys: JobKeys) -> Steps[list[int]]:
     return [keys.partition_of(row.key) for row in owners]
 
 
-def _last_mark(tr: Transaction, *, keys: JobKeys, partition: int) -> Steps[bytes]:
-    return bytes((yield tr.snapshot.get_key(KeySelector.last_less_than(keys.marks_end(partition)))))
+def _last_entry(tr: Transaction, *, keys: JobKeys, partition: int) -> Steps[bytes]:
+    return bytes((yield tr.snapshot.get_key(KeySelector.last_less_than(keys.log_end(partition)))))
 
 
 @transactional
@@ -250,11 +250,12 @@ def jobs(db: Database, queue: Name | None = None) -> Iterator[JobReport]:
 
 
 def forget_job(db: Database, queue: Name | None, job_id: str) -> bool:
-    """Remove a job's record and all its marks; return whether there was one. Its rows stay in the queue.
+    """Remove a job's record and its log; return whether there was one. Its rows stay in the queue.
 
     The job can then be submitted again, and writes all its rows again. An attempt that still runs fails.
 
-    *Conflicts:* transactions of running attempts fail. *Cost:* one read, one write, and one transaction per 250 marks.
+    *Conflicts:* transactions of running attempts fail. *Cost:* one read, one write, and one transaction per 250 log
+    entries.
     """
     only_database(db, "forget_job", _OUTSIDE)
     keys = JobKeys(_home(queue), job_id)
@@ -266,9 +267,9 @@ def forget_job(db: Database, queue: Name | None, job_id: str) -> bool:
         found = found or bool(value.present())  # a repeat may find that the first commit has removed it
         tr.clear(keys.record)
 
-    # The record goes first, so that no attempt can write a mark after this.
+    # The record goes first, so that no attempt can write a log entry after this.
     run(attempts(db, body))
-    remove_marks(db, keys)
+    remove_log(db, keys)
     return found
 
 

@@ -35,7 +35,7 @@ class JobKeys:
         TypeError: the job id is not a str. ValueError: it is empty or too long.
     """
 
-    __slots__ = ("_counts", "_held", "_marks", "_owners", "begin", "end", "job_id", "layout", "record")
+    __slots__ = ("_counts", "_held", "_log", "_owners", "begin", "end", "job_id", "layout", "record")
 
     def __init__(self, layout: Layout, job_id: str) -> None:
         if not isinstance(job_id, str):
@@ -49,7 +49,7 @@ class JobKeys:
         self.record: bytes = space.key()
         self._owners = space["owner"]
         self._counts = space["rows"]
-        self._marks = space["mark"]
+        self._log = space["mark"]
         self._held = space["held"]
         beneath = space.range()
         self.begin: bytes = beneath.start
@@ -66,19 +66,19 @@ class JobKeys:
         key: bytes = self._counts.pack((partition,))
         return key
 
-    def mark(self, partition: int, number: int) -> bytes:
-        """Return the key of the marks of the partition's `number`-th transaction, from 1."""
-        key: bytes = self._marks.pack((partition, number))
+    def log_entry(self, partition: int, number: int) -> bytes:
+        """Return the key of the log entry of the partition's `number`-th transaction, from 1."""
+        key: bytes = self._log.pack((partition, number))
         return key
 
-    def number_of(self, mark: bytes) -> int:
-        """Return the transaction's number in a mark's key."""
-        number: int = self._marks.unpack(mark)[1]
+    def number_of(self, entry: bytes) -> int:
+        """Return the transaction's number in a log entry's key."""
+        number: int = self._log.unpack(entry)[1]
         return number
 
-    def marks_end(self, partition: int) -> bytes:
-        """Return the end of the keys of a partition's marks."""
-        end: bytes = self._marks[partition].range().stop
+    def log_end(self, partition: int) -> bytes:
+        """Return the end of the keys of a partition's log."""
+        end: bytes = self._log[partition].range().stop
         return end
 
     def held(self, submission: bytes, token: bytes, kind: str, number: int, chunk: int) -> bytes:

@@ -15,7 +15,8 @@ from fdbqueue.high_water_mark import LastIndex, give_up_to
 from fdbqueue.items import NO_NOTES, chunks_of, has_notes, headers_of, notes_of
 from fdbqueue.layers.leases._transitions import Transitions
 from fdbqueue.layers.priority import Levels
-from fdbqueue.layout import Layout, Position, pack
+from fdbqueue.layout import Layout, pack
+from fdbqueue.position import Position
 from fdbqueue.spark.appender import Appender, Part
 from fdbqueue.spark.attempt import BATCH_ROWS
 from fdbqueue.spark.checked import BATCH_ROWS as CHECKED_ROWS

@@ -16,6 +16,7 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows, run, started
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.items import is_chunked, join_chunks, parse
+from fdbqueue.layers.streams import refuse_sessions
 from fdbqueue.layout import Layout, Place
 from fdbqueue.stats import read_stats
 
@@ -49,7 +50,11 @@ class Range(NamedTuple):
 
 
 def ranges(db: Database, layout: Layout, whole: Range, states: tuple[str, ...], at_least: int) -> list[Range]:
-    """Cut a range into about equal parts, by the database's own split points. Both ends stay open."""
+    """Cut a range into about equal parts, by the database's own split points. Both ends stay open.
+
+    Raises:
+        StreamError: the queue has items in sessions.
+    """
     return run(attempts(db, partial(_ranges, layout=layout, whole=whole, states=states, at_least=at_least)))
 
 
@@ -135,6 +140,7 @@ def _bounds(place: Place, span: Range) -> tuple[bytes, bytes]:
 def _ranges(
     tr: Transaction, layout: Layout, whole: Range, states: tuple[str, ...], at_least: int
 ) -> Steps[list[Range]]:
+    yield from refuse_sessions(tr, layout, "a look")
     stats = yield from read_stats(tr, layout)
     items = sum(getattr(stats, state) for state in states)
     wanted = max(at_least, -(-items // PARTITION_ITEMS))

@@ -40,7 +40,7 @@ AT_LEAST_ONCE = "atLeastOnce"
 LEVELS = 10
 DELIVERIES = (EXACTLY_ONCE, AT_LEAST_ONCE)
 MAX_BATCH_ROWS = 6_000
-"""One mark has room for this many digests."""
+"""One log entry has room for this many digests."""
 NAMES = (
     "url",
     "queue",
@@ -86,7 +86,7 @@ class Options:
 
     @property
     def exactly_once(self) -> bool:
-        """Whether rows get marks."""
+        """Whether rows are logged."""
         return self.delivery == EXACTLY_ONCE
 
     @property

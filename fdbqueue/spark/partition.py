@@ -1,15 +1,15 @@
-"""One partition's marks: which rows are in, and which attempt may write the next ones.
+"""One partition's log: which rows are in, and which attempt may write more.
 
-Each transaction that writes rows also writes their digests, as the partition's next mark. It reads two keys: the job's
-record and the partition's owner. An attempt must *claim* the partition before it writes: it writes itself under the
-owner's key. From then on the transactions of every other attempt fail. Those under way fail with a conflict, and later
-ones find another owner. So no other attempt adds marks after a claim, and the claimer reads all marks. Then it runs any
-number of transactions at once. None of them writes the owner's key, so they don't conflict with each other. An attempt
-that has lost the partition claims it again and reads the marks added meanwhile. Two attempts at once (a speculative
-copy) take turns, and both succeed.
+Each transaction that writes rows also appends their digests to the log. It reads two keys: the job's record and the
+partition's owner. An attempt must *claim* the partition before it writes: it writes itself under the owner's key. From
+then on the transactions of every other attempt fail. Those under way fail with a conflict, and later ones find another
+owner. So no other attempt adds entries after a claim, and the claimer reads all entries. Then it runs any number of
+transactions at once. None of them writes the owner's key, so they don't conflict with each other. An attempt that has
+lost the partition claims it again and reads the entries added meanwhile. Two attempts at once (a speculative copy) take
+turns, and both succeed.
 
 A commit with an unknown outcome needs no extra care. The attempt claims again, which keeps that commit from taking
-effect later, and then reads whether the commit's mark is there.
+effect later, and then reads whether the commit's entry is there.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from fdbqueue.spark.record import decode
 _TOKEN_BYTES = 16
 _OWNER = struct.Struct(f">{_TOKEN_BYTES}sQ")  # the owner's token, and the number of attempts
 _COUNT = struct.Struct("<QQ")  # rows and transactions
-_MARKS_A_READ = 16
-"""Marks in one read. Each has the digests of up to several thousand rows."""
+_ENTRIES_A_READ = 16
+"""Log entries in one read. Each has the digests of up to several thousand rows."""
 
 
 class JobIsCommitted(Exception):
@@ -42,8 +42,8 @@ class NotMine(Exception):
     """Another attempt has claimed the partition."""
 
 
-class Guard(Protocol):
-    """The condition for a transaction to write."""
+class Ownership(Protocol):
+    """Whether the attempt of a transaction owns the partition, and may write."""
 
     def check(self) -> None:
         """Wait for the reads, and check the condition.
@@ -59,13 +59,13 @@ class Log(Protocol):
     def claim(self) -> None:
         """Keep all other attempts from writing."""
 
-    def new_marks(self, own: set[int]) -> Iterator[bytes]:
-        """Yield the marks since the last call, except those of the `own` transactions. Call it after a claim."""
+    def new_entries(self, own: set[int]) -> Iterator[bytes]:
+        """Yield the log entries since the last call, except those of the `own` transactions. Call it after a claim."""
 
-    def guard(self, tr: Transaction) -> Guard:
+    def ownership(self, tr: Transaction) -> Ownership:
         """Start to read in `tr` whether it may write."""
 
-    def mark(self, tr: Transaction, digests: list[bytes]) -> int:
+    def append(self, tr: Transaction, digests: list[bytes]) -> int:
         """Record that `tr` writes rows. Return the transaction's number."""
 
     def committed(self, number: int) -> None:
@@ -73,7 +73,7 @@ class Log(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Guard:
+class _Ownership:
     check_record: Callable[[Any], None]
     record: Any
     owner: Any
@@ -86,7 +86,7 @@ class _Guard:
 
 
 class PartitionLog:
-    """The marks of one partition, for one attempt.
+    """The log of one partition, for one attempt.
 
     Args:
         record: the stored record of the running job.
@@ -99,7 +99,7 @@ class PartitionLog:
         self._record = record
         self._token = os.urandom(_TOKEN_BYTES)
         self._owner = keys.owner(partition)
-        self._end = keys.marks_end(partition)
+        self._end = keys.log_end(partition)
         self._counted = False
         self._known = 0
         self._next = 1
@@ -123,42 +123,42 @@ class PartitionLog:
             tried += 1
         tr.set(self._owner, _OWNER.pack(self._token, tried))
 
-    def new_marks(self, own: set[int]) -> Iterator[bytes]:
-        """Yield the marks since the last call, except those of the `own` transactions.
+    def new_entries(self, own: set[int]) -> Iterator[bytes]:
+        """Yield the log entries since the last call, except those of the `own` transactions.
 
         Raises:
-            NotMine: another attempt has claimed the partition. The yielded marks are right, but there are more.
+            NotMine: another attempt has claimed the partition. The yielded entries are right, but there are more.
 
-        *Cost:* one transaction per 16 marks; no write, no conflict.
+        *Cost:* one transaction per 16 entries; no write, no conflict.
         """
         while True:
-            found = run(attempts(self._db, self._read_marks))
+            found = run(attempts(self._db, self._read_entries))
             for row in found:
                 self._known = self._keys.number_of(row.key)
                 if self._known not in own:
                     yield row.value
-            if len(found) < _MARKS_A_READ:
+            if len(found) < _ENTRIES_A_READ:
                 self._next = self._known + 1
                 return
 
-    def _read_marks(self, tr: Transaction) -> Steps[list[Any]]:
+    def _read_entries(self, tr: Transaction) -> Steps[list[Any]]:
         # While this attempt is the owner, no other attempt's transaction can have committed since the claim. So the
-        # marks read here have no gap that a commit under way could still fill.
-        guard = self.guard(tr)
+        # entries read here have no gap that a commit under way could still fill.
+        ownership = self.ownership(tr)
         found = yield from rows(
-            tr.snapshot, self._keys.mark(self._partition, self._known + 1), self._end, limit=_MARKS_A_READ
+            tr.snapshot, self._keys.log_entry(self._partition, self._known + 1), self._end, limit=_ENTRIES_A_READ
         )
-        guard.check()
+        ownership.check()
         return found
 
-    def guard(self, tr: Transaction) -> Guard:
+    def ownership(self, tr: Transaction) -> Ownership:
         """Start to read whether `tr` may write.
 
         It is a plain read, so `tr` fails if a claim or the job's commit comes before its own commit.
         """
-        return _Guard(self._check_record, tr.get(self._keys.record), tr.get(self._owner), self._token)
+        return _Ownership(self._check_record, tr.get(self._keys.record), tr.get(self._owner), self._token)
 
-    def mark(self, tr: Transaction, digests: list[bytes]) -> int:
+    def append(self, tr: Transaction, digests: list[bytes]) -> int:
         """Write the digests of the rows that `tr` writes, and add to the partition's counts.
 
         It adds to both counts as one number, by one atomic operation. A partition's transactions run concurrently, and
@@ -167,12 +167,12 @@ class PartitionLog:
         """
         number = self._next
         self._next += 1
-        tr.set(self._keys.mark(self._partition, number), b"".join(digests))
+        tr.set(self._keys.log_entry(self._partition, number), b"".join(digests))
         tr.add(self._keys.count(self._partition), _COUNT.pack(len(digests), 1))
         return number
 
     def committed(self, number: int) -> None:
-        """Note that this transaction and all before it have committed, so their marks need no read."""
+        """Note that this transaction and all before it have committed, so their entries need no read."""
         self._known = number
 
     def _check_record(self, value: Any) -> None:
@@ -202,24 +202,24 @@ def check_record(keys: JobKeys, partition: int, expected: bytes, value: Any) -> 
 
 
 class NoLog:
-    """For delivery at least once: it writes no marks, and an attempt writes again after any failure."""
+    """For delivery at least once: it writes no log, and an attempt writes again after any failure."""
 
     def claim(self) -> None:
         """Do nothing."""
 
-    def new_marks(self, own: set[int]) -> Iterator[bytes]:
-        """Yield no marks."""
+    def new_entries(self, own: set[int]) -> Iterator[bytes]:
+        """Yield nothing."""
         return iter(())
 
-    def guard(self, tr: Transaction) -> Guard:
+    def ownership(self, tr: Transaction) -> Ownership:
         """Allow every transaction."""
         return self
 
     def check(self) -> None:
         """Allow every transaction."""
 
-    def mark(self, tr: Transaction, digests: list[bytes]) -> int:
-        """Write no mark."""
+    def append(self, tr: Transaction, digests: list[bytes]) -> int:
+        """Write no log entry."""
         return 0
 
     def committed(self, number: int) -> None:

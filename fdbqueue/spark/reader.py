@@ -36,10 +36,11 @@ class FdbQueueReader(DataSourceReader):
         """Return ranges of about 10,000 items each. With a limit there is one."""
         options = self._options
         whole = Range(options.begin, options.end)
+        at_least = 1 if options.limit is not None else options.min_partitions
+        with fdbqueue.open(options.url) as db:
+            found = ranges(db, options.layout(), whole, options.states, at_least)
         if options.limit is not None:
             return [RangePartition(whole)]
-        with fdbqueue.open(options.url) as db:
-            found = ranges(db, options.layout(), whole, options.states, options.min_partitions)
         return [RangePartition(span) for span in found]
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]

@@ -38,7 +38,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.layout import Layout, Position, pack
+from fdbqueue.layout import Layout, pack
+from fdbqueue.position import Position
 from fdbqueue.spark.optionvalues import (
     CODECS,
     boolean,

@@ -1,7 +1,7 @@
 """A job's record: the job's header, compared before its first row, and its outcome.
 
 While the job runs, every transaction that writes its rows reads the record. It stops if the job is committed or the
-record is gone. A late attempt would otherwise find no marks, and write all rows again.
+record is gone. A late attempt would otherwise find no log, and write all rows again.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Committed: each task counts its rows, and the commit compares them with the job'
 
 Failed, with some rows in: the full set of its rows is unknown, but the next submission must contain the rows that are
 in. A partition without any row in can't detect a difference. So no task of such a submission writes to the queue. Each
-task compares its rows with its partition's marks. It stores the rows that are not in under its own key. When all tasks
+task compares its rows with its partition's log. It stores the rows that are not in under its own key. When all tasks
 have succeeded, `release` hands the stored rows to an ordinary attempt per partition. A task that finds different rows
 fails, and then no row of the submission reaches the queue.
 """
@@ -34,7 +34,7 @@ from fdbqueue.spark.rows import Rows, pack, unpack
 _TOKEN_BYTES = 16
 _DIGESTS_A_VALUE = 4_000
 """This keeps a value under FoundationDB's limit of 100,000 bytes."""
-_MARKS_A_READ = 16
+_ENTRIES_A_READ = 16
 
 
 class Counter:
@@ -84,7 +84,7 @@ class Holder:
         self._backlog = Backlog()
         self._in = self._values = self._batches = 0
         self._stopped = False
-        for digests in _marks(db, keys, partition):
+        for digests in _entries(db, keys, partition):
             self._ahead.add(digests)
 
     def add(self, rows: Rows, size_bytes: int = 0) -> None:
@@ -221,14 +221,14 @@ def _value(
     return b"".join(row.value for row in chunks)
 
 
-def _marks(db: Database, keys: JobKeys, partition: int) -> Iterator[bytes]:
-    """Yield the current marks of a partition. More may follow, which `release` detects."""
-    known, end = 0, keys.marks_end(partition)
+def _entries(db: Database, keys: JobKeys, partition: int) -> Iterator[bytes]:
+    """Yield the current log entries of a partition. More may follow, which `release` detects."""
+    known, end = 0, keys.log_end(partition)
     while True:
-        begin = keys.mark(partition, known + 1)
-        found = run(attempts(db, lambda tr, begin=begin: rows(tr.snapshot, begin, end, limit=_MARKS_A_READ)))  # type: ignore[misc]
+        begin = keys.log_entry(partition, known + 1)
+        found = run(attempts(db, lambda tr, begin=begin: rows(tr.snapshot, begin, end, limit=_ENTRIES_A_READ)))  # type: ignore[misc]
         for row in found:
             yield row.value
-        if len(found) < _MARKS_A_READ:
+        if len(found) < _ENTRIES_A_READ:
             return
         known = keys.number_of(found[-1].key)

@@ -85,6 +85,8 @@ class Blobs(Generic[V]):
         """The queue, whose items they are."""
         self._layout = self.queue.layout
         self._lease_us = positive(lease, "lease")
+        if not callable(clock):
+            raise TypeError(f"clock is a function that returns the time, as time.time, not {clock!r}.")
         self._clock = clock
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ import io
 import zlib
 from collections.abc import AsyncIterator
 from functools import partial
+from operator import index
 from types import TracebackType
 from typing import Any
 
@@ -28,7 +29,7 @@ from ..leases._lease import LeaseRef
 
 WINDOW_PIECES = 11
 WINDOW_BYTES = WINDOW_PIECES * CHUNK_BYTES
-"""What one transaction reads."""
+"""Bytes that one transaction reads."""
 
 
 class BlobReader(io.BufferedIOBase):
@@ -107,8 +108,9 @@ class BlobReader(io.BufferedIOBase):
 
         *Conflicts:* as `open`. *Cost:* twelve reads in parallel for each 990,000 bytes.
         """
+        size = -1 if size is None else index(size)
         rest = max(0, (yield from self.open.steps()) - self._at)
-        wanted = rest if size is None or size < 0 else min(size, rest)
+        wanted = rest if size < 0 else min(size, rest)
         parts = []
         while wanted:
             part = yield from self._next(wanted)
@@ -119,6 +121,7 @@ class BlobReader(io.BufferedIOBase):
     @verb
     def read1(self, size: int = -1) -> Steps[bytes]:
         """Return the next bytes of one transaction, at most `size`; b"" at the end. Errors and *Cost:* as `read`."""
+        size = index(size)
         rest = max(0, (yield from self.open.steps()) - self._at)
         wanted = rest if size < 0 else min(size, rest)
         return (yield from self._next(wanted)) if wanted else b""
@@ -139,6 +142,7 @@ class BlobReader(io.BufferedIOBase):
             ValueError: the place is in front of the begin, or `whence` is unknown.
         """
         self._check_open()
+        offset = index(offset)
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
             raise ValueError(f"whence is 0, 1 or 2, as for files, not {whence!r}.")
         start = 0 if whence == io.SEEK_SET else self._at
@@ -240,7 +244,7 @@ class BlobReader(io.BufferedIOBase):
         if not value.present() or notes_of(bytes(value)).token != self._item.token:
             raise LeaseLost(
                 f"The lease of {self._position} of {self._queue!r} is lost: the item was acked or given back already,"
-                " or the lease expired and another consumer took the item. Undo what was done for it; extend leases"
+                " or the lease expired and another consumer took the item. Undo its work, and extend leases"
                 " whose work takes longer.",
                 lost=[self._position],
             )

@@ -21,13 +21,13 @@ from ..subscriptions._subscriptions import Subscriptions
 
 Target: TypeAlias = Queue[V] | Leases[V] | StagedQueue[V] | QueueWithLeases[V] | Subscriptions[V]
 Enqueued: TypeAlias = Position | Outcome | Delivery | None
-"""What the `enqueue` of the queue or layer returned."""
+"""The result of the queue's or layer's `enqueue`."""
 NO_VALUE: Final[Any] = object()
 """The default of arguments: the data are the item's value."""
 
 
 class Entrance(Generic[V]):
-    """The way of one kind of queue to enqueue in a transaction.
+    """Enqueues into one kind of queue, in a transaction.
 
     Args:
         target: the queue, or a layer over it.

@@ -31,7 +31,7 @@ from ._uploads import Upload, sweep_some
 MAX_BLOB_BYTES = 2**31
 BATCH_PIECES = 11
 BATCH_BYTES = BATCH_PIECES * CHUNK_BYTES
-"""What one transaction writes: FoundationDB advises to stay under 1 MB. Data up to this size need one transaction."""
+"""Bytes of one transaction: FoundationDB advises to stay under 1 MB. Data up to this size need one transaction."""
 
 _State: TypeAlias = Literal["open", "broken", "given", "committed", "given up"]
 

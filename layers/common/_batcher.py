@@ -47,7 +47,7 @@ _FAULTS_OF_ONE = (TRANSACTION_TOO_LARGE, 2102, 2103)  # the others: a key or a v
 
 
 class PendingCall(Generic[A, R]):
-    """A call in the queue. Its `turn` becomes ready when it is served, or when it is to lead.
+    """A call in the queue. Its promise `ready` is kept when the call is served, or when it must lead.
 
     Args:
         db: the database of the call.
@@ -56,14 +56,14 @@ class PendingCall(Generic[A, R]):
         deadline: the time at which it gives up, by `time.monotonic`; None: never.
     """
 
-    __slots__ = ("argument", "db", "deadline", "error", "gone", "leads", "result", "settled", "turn", "weight")
+    __slots__ = ("argument", "db", "deadline", "error", "gone", "leads", "ready", "result", "settled", "weight")
 
     def __init__(self, db: Database, argument: A, *, weight: int = 1, deadline: float | None = None) -> None:
         self.db = db
         self.argument = argument
         self.weight = weight
         self.deadline = deadline
-        self.turn = Promise()
+        self.ready = Promise()
         self.leads = self.settled = self.gone = False
         self.result: R | None = None
         self.error: BaseException | None = None
@@ -92,12 +92,12 @@ class CallQueue(Generic[A, R]):
         self._took = 0.0
         self._changed = Promise()
 
-    def join(self, ticket: PendingCall[A, R]) -> None:
+    def join(self, pending: PendingCall[A, R]) -> None:
         """Join the end of the queue, and lead if there is no leader."""
         with self._lock:
-            self._waiting.append(ticket)
+            self._waiting.append(pending)
             if not self._led:
-                self._led = ticket.leads = True
+                self._led = pending.leads = True
             gathered = self._gathering is not None and len(self._waiting) >= self._gathering[0]
         if gathered and self._gathering is not None:
             self._gathering[1].keep()
@@ -165,23 +165,23 @@ class CallQueue(Generic[A, R]):
         """
         with self._lock:
             batch: list[PendingCall[A, R]] = []
-            for ticket in self._waiting:
-                if ticket.settled:
+            for pending in self._waiting:
+                if pending.settled:
                     continue
-                weight -= ticket.weight
-                if batch and (weight < 0 or ticket.db is not batch[0].db):
+                weight -= pending.weight
+                if batch and (weight < 0 or pending.db is not batch[0].db):
                     break
-                batch.append(ticket)
+                batch.append(pending)
             return batch
 
-    def settle(self, ticket: PendingCall[A, R], result: R | None, error: BaseException | None = None) -> bool:
+    def settle(self, pending: PendingCall[A, R], result: R | None, error: BaseException | None = None) -> bool:
         """Give a call its result. Return False if the call is gone, and did not get it."""
         with self._lock:
-            if ticket.gone or ticket.settled:
+            if pending.gone or pending.settled:
                 return False
-            ticket.result, ticket.error, ticket.settled = result, error, True
-            self._forget(ticket)
-        ticket.turn.keep()
+            pending.result, pending.error, pending.settled = result, error, True
+            self._forget(pending)
+        pending.ready.keep()
         return True
 
     def begin(self) -> None:
@@ -189,31 +189,31 @@ class CallQueue(Generic[A, R]):
         with self._lock:
             self._working = True
 
-    def end(self, ticket: PendingCall[A, R]) -> bool:
+    def end(self, pending: PendingCall[A, R]) -> bool:
         """Note that the work has ended. Return True if the leader has gone, and the lead must be passed on."""
         with self._lock:
             self._working = False
-            return ticket.gone
+            return pending.gone
 
-    def leave(self, ticket: PendingCall[A, R]) -> bool:
+    def leave(self, pending: PendingCall[A, R]) -> bool:
         """Leave the queue, served or not. Return True if the leaving call must pass the lead on."""
         with self._lock:
-            ticket.gone = True
-            if not ticket.settled:
-                self._forget(ticket)
-            return ticket.leads and not self._working
+            pending.gone = True
+            if not pending.settled:
+                self._forget(pending)
+            return pending.leads and not self._working
 
     def pass_on(self, leader: PendingCall[A, R]) -> bool:
         """Make the first call the leader, if the old leader still leads. Return False if there is no call."""
         with self._lock:
             if not leader.leads:
                 return True
-            heir = next((ticket for ticket in self._waiting if not ticket.settled), None)
-            if heir is None:
+            successor = next((pending for pending in self._waiting if not pending.settled), None)
+            if successor is None:
                 self._waiting.clear()  # the leader that served these was interrupted before it removed them
                 return False
-            leader.leads, heir.leads = False, True
-        heir.turn.keep()
+            leader.leads, successor.leads = False, True
+        successor.ready.keep()
         return True
 
     def disband(self, leader: PendingCall[A, R]) -> bool:
@@ -224,72 +224,72 @@ class CallQueue(Generic[A, R]):
             leader.leads = self._led = False
             return True
 
-    def _forget(self, ticket: PendingCall[A, R]) -> None:
-        if self._waiting and self._waiting[0] is ticket:
+    def _forget(self, pending: PendingCall[A, R]) -> None:
+        if self._waiting and self._waiting[0] is pending:
             self._waiting.popleft()
-        elif ticket in self._waiting:
-            self._waiting.remove(ticket)
+        elif pending in self._waiting:
+            self._waiting.remove(pending)
 
 
 class Batcher(ABC, Generic[A, R]):
     """Serves calls together. Subclasses define how."""
 
     def __init__(self) -> None:
-        self.line: CallQueue[A, R] = CallQueue()
+        self.calls: CallQueue[A, R] = CallQueue()
 
     @abstractmethod
     def serve(self, leader: PendingCall[A, R]) -> Steps[Alarm | None]:
         """Serve some calls; return what to wait for, if it has to wait. Give errors to the calls, and raise none."""
 
-    def joined(self, ticket: PendingCall[A, R]) -> None:
+    def joined(self, pending: PendingCall[A, R]) -> None:
         """React to a new call."""
 
     def dismiss(self, db: Database) -> Steps[None]:
         """Clean up when no call waits any more."""
         yield from ()
 
-    def unclaimed(self, ticket: PendingCall[A, R]) -> Steps[None]:
+    def unclaimed(self, pending: PendingCall[A, R]) -> Steps[None]:
         """Take back the result of a call whose caller was cancelled at that moment."""
         yield from ()
 
-    def call(self, ticket: PendingCall[A, R]) -> Steps[R | None]:
+    def call(self, pending: PendingCall[A, R]) -> Steps[R | None]:
         """Wait until the call is served or its deadline has passed. Return its result, or raise its error.
 
         Returns None if the deadline passed without a result. An interruption until the very return is noticed here, so
         that no result is lost.
         """
         try:
-            self.line.join(ticket)
-            self.joined(ticket)
-            while not ticket.settled and not ticket.overdue():
-                if not ticket.leads:
-                    if ticket.deadline is None:
-                        yield ticket.turn
+            self.calls.join(pending)
+            self.joined(pending)
+            while not pending.settled and not pending.overdue():
+                if not pending.leads:
+                    if pending.deadline is None:
+                        yield pending.ready
                     else:
-                        yield from first_of([ticket.turn], ticket.seconds_left())
+                        yield from first_of([pending.ready], pending.seconds_left())
                     continue
-                alarm = yield from finish(self._work(ticket))
-                if alarm is not None and not ticket.settled:
-                    yield from self._rest(ticket, *alarm)
-            if ticket.leads or not ticket.settled:
-                yield from finish(self._leave(ticket))
-            if ticket.error is not None:
-                raise ticket.error
-            return ticket.result
+                alarm = yield from finish(self._work(pending))
+                if alarm is not None and not pending.settled:
+                    yield from self._rest(pending, *alarm)
+            if pending.leads or not pending.settled:
+                yield from finish(self._leave(pending))
+            if pending.error is not None:
+                raise pending.error
+            return pending.result
         except GeneratorExit:
-            in_thread(self._leave(ticket, cancelled=True))
+            in_thread(self._leave(pending, cancelled=True))
             raise
         except BaseException:
-            yield from finish(self._leave(ticket, cancelled=True))
+            yield from finish(self._leave(pending, cancelled=True))
             raise
 
     def _work(self, leader: PendingCall[A, R]) -> Steps[Alarm | None]:
         try:
-            self.line.begin()
+            self.calls.begin()
             alarm = yield from self.serve(leader)
-            gone = self.line.end(leader)
+            gone = self.calls.end(leader)
         except BaseException:  # Ctrl-C can come anywhere in the main thread; the calls must not wait for ever then
-            if self.line.end(leader):
+            if self.calls.end(leader):
                 in_thread(self._pass_on(leader))
             raise
         if gone:
@@ -308,18 +308,18 @@ class Batcher(ABC, Generic[A, R]):
             for alarm in alarms:
                 alarm.cancel()
 
-    def _leave(self, ticket: PendingCall[A, R], *, cancelled: bool = False) -> Steps[None]:
-        if self.line.leave(ticket):
-            yield from self._pass_on(ticket)
-        if cancelled and ticket.settled and ticket.error is None:
-            yield from self.unclaimed(ticket)
+    def _leave(self, pending: PendingCall[A, R], *, cancelled: bool = False) -> Steps[None]:
+        if self.calls.leave(pending):
+            yield from self._pass_on(pending)
+        if cancelled and pending.settled and pending.error is None:
+            yield from self.unclaimed(pending)
 
     def _pass_on(self, leader: PendingCall[A, R]) -> Steps[None]:
-        while not self.line.pass_on(leader):
+        while not self.calls.pass_on(leader):
             # Ignore all errors: without a leader no call would ever be served. Stored requests expire.
             with contextlib.suppress(Exception):
                 yield from self.dismiss(leader.db)
-            if self.line.disband(leader):
+            if self.calls.disband(leader):
                 return
 
 
@@ -337,17 +337,17 @@ class TransactionBatcher(Batcher[A, R]):
         self._weight = weight
 
     def serve(self, leader: PendingCall[A, R]) -> Steps[Alarm | None]:
-        yield from self.line.gather()
-        batch = self.line.first(self._weight)
+        yield from self.calls.gather()
+        batch = self.calls.first(self._weight)
         yield from self._serve_all(batch)
-        self.line.served(len(batch))
+        self.calls.served(len(batch))
         return None
 
     def _serve_all(self, batch: list[PendingCall[A, R]]) -> Steps[None]:
         if not batch:
             return
         try:
-            results = yield from self._body(batch[0].db, [ticket.argument for ticket in batch])
+            results = yield from self._body(batch[0].db, [pending.argument for pending in batch])
         except FDBError as error:
             if len(batch) == 1 or error.code not in _FAULTS_OF_ONE:
                 self._fail(batch, error)
@@ -361,12 +361,12 @@ class TransactionBatcher(Batcher[A, R]):
             if interrupted:
                 raise
         else:
-            for ticket, result in zip(batch, results, strict=True):
+            for pending, result in zip(batch, results, strict=True):
                 if isinstance(result, Exception):
-                    self.line.settle(ticket, None, result)
+                    self.calls.settle(pending, None, result)
                 else:
-                    self.line.settle(ticket, result)
+                    self.calls.settle(pending, result)
 
     def _fail(self, batch: list[PendingCall[A, R]], error: BaseException) -> None:
-        for ticket in batch:
-            self.line.settle(ticket, None, error)
+        for pending in batch:
+            self.calls.settle(pending, None, error)

@@ -127,7 +127,7 @@ class _LongWait:
             level, frame = level + 1, frame.f_back
         warnings.warn(
             f"{self._name} blocks the event loop that runs in this thread until it returns. Await its other form:"
-            f" await ….{verb}.aio(db, …).",
+            f" await ….{verb}.aio(…).",
             RuntimeWarning,
             stacklevel=level,
         )

@@ -106,12 +106,12 @@ def _in_one_transaction(
     Raises:
         FDBError: 1007, if one transaction lives too short to read this many.
     """
-    portion = AdaptiveLimit(len(batch))
+    adaptive = AdaptiveLimit(len(batch))
     held = [hold.lease for hold in batch]
 
     def give_up(error: FDBError) -> None:
-        portion.note(error)
-        if portion.limit < len(held):
+        adaptive.note(error)
+        if adaptive.limit < len(held):
             raise error
 
     def body(tr: Transaction) -> Steps[Any]:

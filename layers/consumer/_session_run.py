@@ -181,10 +181,7 @@ class SessionRun(Run):
             stored = encode_result(self._done_of(result).result) if lease.wants_result else b""
             return Done(lease.position, self._turns.encoded(result), stored)
         except (CodecError, ValueError) as error:
-            told = "A handler's state can't be stored, for the item %s of %r."
-            _log.warning(told, lease.position.text, self._name, exc_info=error)
-            hold.settling = False
-            await self._settle(hold, self._sessions.nack.aio(self._db, lease, error=str(error)), "failed")
+            await self._fail(hold, lease, error)
             self._ended(hold)
             return None
 

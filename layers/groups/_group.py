@@ -35,6 +35,7 @@ from fdbqueue.lowlevel import (
 )
 
 from ..common._ending import NotEnded, until_ended
+from ..common._waiting import long_wait
 from ..leases._sweeping import sweep
 from ..leases._times import positive
 from ..leases._transitions import Transitions
@@ -229,6 +230,8 @@ class Group:
         """
         if self._db is None:
             raise ValueError(f"{self!r} has no database to wait in. Give it one: group.at(db).wait().")
+        if timeout != 0:
+            yield from long_wait("Group.wait")
         name = f"The group {self.name!r} of {self._groups.queue!r}"
         stats = yield from until_ended(self._db, self._leases, self._look_for_end, timeout, name)
         if stats.state != "done":

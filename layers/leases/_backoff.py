@@ -71,7 +71,7 @@ def exponential(*, first: float = 1.0, factor: float = 2.0, longest: float = 3_6
         first: seconds before the second attempt, more than 0.
         factor: by how much each wait is longer than the one before, at least 1.
         longest: the longest wait in seconds, more than 0.
-        jitter: the largest random part by which each wait is made longer. Items that failed together then do not come
+        jitter: the largest random part that is added to each wait. Items that failed together then do not come
             back together; 0.1 is up to a tenth.
 
     Raises:

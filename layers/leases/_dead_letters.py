@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Generic, Literal, TypeAlias, cast
+from typing import Any, Generic, Literal, TypeAlias, cast
 
 from msgspec import structs
 
@@ -141,9 +141,10 @@ class DeadLetters(Generic[V]):
         check_limit(limit, "dead letters", least=0, optional=True)
         if position is None:
             return (yield from self._from_the_first(tr, deal, limit))
-        places = [position] if isinstance(position, Position) else list(position)
+        alone = isinstance(position, Position) or not isinstance(position, Iterable)
+        places: list[Any] = [position] if alone else list(cast("Iterable[Any]", position))
         for place in places:
-            if not isinstance(cast(object, place), Position):
+            if not isinstance(place, Position):
                 raise TypeError(f"A dead letter is named by its Position, as browse shows it, not by {place!r}.")
         # A position that is given twice is handled once.
         return (yield from self._named(tr, deal, list(dict.fromkeys(map(pack, places))), limit))
@@ -227,7 +228,7 @@ class DeadLetters(Generic[V]):
         old = self._layout.dead.position(row.key)
         # The caller need not give the queue's order. The item keeps its rank, behind all others of that rank.
         order = None if old.rank is None else (yield from read_high_water_mark(tr, self._layout)).order
-        index = yield from self._queue.next_index(tr, 1, order=order, door="any")
+        index = yield from self._queue.next_index(tr, 1, order=order, entry="any")
         position = Position(index, new_random(), rank=old.rank)
         size = len(row.value)
         if is_chunked(row.value):

@@ -9,7 +9,8 @@ from fdbqueue.lowlevel import Database, Layout, Transaction, group_keys, pages
 
 from ._outcome_check import Tracked
 
-_OPEN = ("available", "leased", "delayed")
+_OPEN = {"available": "available", "leased": "leased", "claimed": "leased", "delayed": "delayed"}
+"""The states of open members, and the counter of each: a member in a stream's batch is at work."""
 
 
 def check_groups(tr: Transaction | Database, layout: Layout, tracked: Iterable[Tracked]) -> list[str]:
@@ -22,7 +23,7 @@ def check_groups(tr: Transaction | Database, layout: Layout, tracked: Iterable[T
     for packed, state, notes in tracked:
         if notes.group and state in _OPEN:
             wanted.add(group_keys(layout, notes.group).members + packed)
-            there[notes.group, state] += 1
+            there[notes.group, _OPEN[state]] += 1
     surplus = []
     counted: Counter[tuple[str, str]] = Counter()
     span = layout.groups.range()

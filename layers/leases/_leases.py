@@ -42,7 +42,7 @@ from ._stats import LeaseStats, Looks, read_lease_stats
 from ._taking import Taken, Taking, Terms
 from ._timer_check import check_timers
 from ._times import not_negative, positive, visible_at
-from ._transitions import Custody, Retry, cut
+from ._transitions import Custody, Retry, check_error, cut
 
 T = TypeVar("T")
 
@@ -254,11 +254,11 @@ class Leases(Generic[V]):
             strict=is_database(tr),
         )
 
-        portion = AdaptiveLimit(limit)
+        adaptive = AdaptiveLimit(limit)
 
         def take(tr: Transaction) -> Steps[tuple[Taken, bool]]:
             yield from keep_out(tr, self.layout, self.now_us)
-            return (yield from self._taking.take(tr, dataclasses.replace(terms, limit=portion.limit), self.now_us()))
+            return (yield from self._taking.take(tr, dataclasses.replace(terms, limit=adaptive.limit), self.now_us()))
 
         if not is_database(tr):
             own = cast(Transaction, tr)
@@ -269,7 +269,7 @@ class Leases(Generic[V]):
                 self.head.found_nothing(own)
             return taken.leases
         while True:
-            taken = yield from commit_if_written(self.queue, cast(Database, tr), take, on_retry=portion.note)
+            taken = yield from commit_if_written(self.queue, cast(Database, tr), take, on_retry=adaptive.note)
             if not taken.again:
                 return taken.leases
 
@@ -377,8 +377,7 @@ class Leases(Generic[V]):
         """
         held = several(leases, "nack_many")
         delay_us = None if delay is None else not_negative(delay, "delay")
-        if error is not None and not isinstance(error, str):
-            raise TypeError(f"error is a text, as in error=str(error), not {error!r}.")
+        check_error(error)
         why = error or "It was given back."
 
         def body(tr: Transaction) -> Steps[list[Disposition]]:
@@ -438,12 +437,12 @@ class Leases(Generic[V]):
         """
         check_limit(limit, "timers to fire")
         if is_database(tr):
-            portion = AdaptiveLimit(limit)
+            adaptive = AdaptiveLimit(limit)
 
             def fire_some(tr: Transaction) -> Steps[tuple[ReclaimReport, bool]]:
-                return reclaim(tr, self.layout, limit=portion.limit, now_us=self.now_us(), retry=self.retry)
+                return reclaim(tr, self.layout, limit=adaptive.limit, now_us=self.now_us(), retry=self.retry)
 
-            return (yield from commit_if_written(self.queue, cast(Database, tr), fire_some, on_retry=portion.note))
+            return (yield from commit_if_written(self.queue, cast(Database, tr), fire_some, on_retry=adaptive.note))
         own = cast(Transaction, tr)
         report, _ = yield from reclaim(own, self.layout, limit=limit, now_us=self.now_us(), retry=self.retry)
         return report

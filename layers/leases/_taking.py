@@ -160,7 +160,7 @@ class Taking:
             yield from moves.settle()
             return taken, moves.any
         except UNTAKEABLE:
-            yield from moves.settle()  # a caller's transaction may go on, and commit what was removed
+            yield from moves.settle()  # a caller's transaction may go on, and commit the removals
             raise
         finally:
             moves.finish()

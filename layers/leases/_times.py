@@ -47,7 +47,7 @@ def visible_at(now_us: int, delay: float | None, at: float | None) -> int:
     if at is not None:
         at_us = not_negative(at, "at")
     else:
-        at_us = now_us + not_negative(delay or 0.0, "delay")
+        at_us = now_us + not_negative(0.0 if delay is None else delay, "delay")
     return at_us if at_us > now_us else 0
 
 

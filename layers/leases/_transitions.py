@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import structs
 
-from fdbqueue import Position
+from fdbqueue import Position, Queue
 from fdbqueue.lowlevel import (
     DELAY,
     LEASE,
@@ -57,10 +57,13 @@ ERROR_BYTES = 1_200
 
 
 class Custody(Protocol):
-    """What a layer does in the transaction that leases an item, and in the one in which such a lease expires.
+    """The work of a layer in the transaction that leases an item, and in the one that ends an expired lease.
 
-    For layers whose items stand for other items, as those of `fdbqueue.layers.sessions` do.
+    For layers with items that refer to other items, as the pointers of `fdbqueue.layers.sessions` do.
     """
+
+    items: Queue
+    """The queue of those other items."""
 
     def lend(self, tr: Transaction, stored: bytes, now_us: int) -> Steps[tuple[bytes, Any]]:
         """Return the bytes to store while the item is leased, and the value for its holder."""
@@ -168,7 +171,7 @@ class Transitions:
         for steps in settling:
             yield from steps
         for name in sorted(returned):
-            # A member at work when the group was cancelled. Nobody may take it again, and so find that out.
+            # A member at work when the group was cancelled. Perhaps no call takes it again and notices the cancel.
             record = yield from group_record(self._tr, self._home, name)
             if record is not None and record.state == "cancelled":
                 begin_sweep(self._tr, self._home, name, self.now_us())
@@ -213,8 +216,12 @@ class Transitions:
             members = self._members.setdefault(notes.group, {})
             members[state] = members.get(state, 0) + change
 
+    def count_claimed(self, notes: Notes, change: int) -> None:
+        """Count a member of a group that a stream's batch has. It counts as one at work."""
+        self._count_member(notes, "leased", change)
+
     def _end(self, packed: bytes, notes: Notes, counter: str, how: str, **told: Any) -> None:
-        """Tell those who must learn of an item's end."""
+        """Record an item's end for its completion, its group and its follow-ups."""
         if not notes.is_tracked or (counter == "purged" and not notes.then):
             return
         address = self._address(packed)
@@ -408,3 +415,13 @@ def size_beside(notes: Notes) -> int:
 def cut(text: str, size_bytes: int) -> str:
     """Return the part of a text that fits into so many bytes."""
     return text.encode("utf-8", "replace")[:size_bytes].decode("utf-8", "ignore")
+
+
+def check_error(error: object) -> None:
+    """Refuse the reason of a failure that is no text.
+
+    Raises:
+        TypeError: it is neither a text nor None.
+    """
+    if error is not None and not isinstance(error, str):
+        raise TypeError(f"error is a text, as in error=str(error), not {error!r}.")

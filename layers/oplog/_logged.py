@@ -138,7 +138,7 @@ class LoggedTransaction:
             at = int.from_bytes(template[-4:], "little") - len(self._begin)
             own = template[len(self._begin) : -4]
             value = _bytes(param)
-            notes = notes_beside(self._terms.layout, own, value)
+            notes = notes_beside(own, value)
             self._changes.append(Change("set_versionstamped_key", own, digest(value), notes, stamp_at=at))
 
     def commit(self) -> Future[None]:

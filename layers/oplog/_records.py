@@ -24,6 +24,7 @@ from fdbqueue.lowlevel import (
     Place,
     Subspace,
     envelope_without_notes,
+    fdb_tuple,
     notes_of,
 )
 
@@ -31,6 +32,10 @@ FORMAT_VERSION = 1
 DIGEST_BYTES = 8
 _FIRST_BYTE = bytes((FORMAT_VERSION << 4,))
 STATES = ("available", "leased", "delayed", "dead")
+_SESSION_ITEMS: bytes = fdb_tuple.pack(("items",))
+_SESSION_STATES = ("delay", "dead")
+_SHOWN: tuple[bytes, ...] = tuple(fdb_tuple.pack((name,)) for name in ("request", "session", "line"))
+"""Begins of keys whose whole values a record keeps: they hold no contents of items."""
 
 
 class Change(NamedTuple):
@@ -43,7 +48,7 @@ class Change(NamedTuple):
     param: bytes = b""
     """For "set" the value's digest; for "clear_range" the end, b"" for the queue's end; else the parameter."""
     notes: bytes = b""
-    """For an item, its stored notes. For a request of a staged dequeue, its whole value."""
+    """For an item, its stored notes. For a request, a session's record or a pointer in the line, its whole value."""
     content: bytes = b""
     """For an item, the digest of its headers and payload, which never change."""
     stamp_at: int = -1
@@ -136,15 +141,33 @@ def place_of(layout: Layout, key: bytes) -> tuple[str, Position] | None:
     return None
 
 
-def notes_beside(layout: Layout, key: bytes, value: bytes) -> bytes:
-    """Return the `notes` for a key that is not an item's: the value of a request, or b"" for other keys."""
-    return value if (layout.prefix + key).startswith(layout.requests.key()) else b""
+def notes_beside(key: bytes, value: bytes) -> bytes:
+    """Return the `notes` for a key that is not an item's: its whole value if that is shown, or b""."""
+    return value if key.startswith(_SHOWN) else b""
+
+
+def session_place_of(key: bytes) -> tuple[bytes, int, str, Position] | None:
+    """Return where a key, without the queue's prefix, puts an item of a session. None for other keys.
+
+    Returns the session's packed name, its generation, the state, and the item's position.
+    """
+    if not key.startswith(_SESSION_ITEMS):
+        return None
+    name, generation, *rest = fdb_tuple.unpack(key[len(_SESSION_ITEMS) :])
+    state = "available"
+    if rest and rest[0] in _SESSION_STATES:
+        state = "delayed" if rest.pop(0) == "delay" else "dead"
+    match rest:
+        case [int() as level, int() as index, bytes() as random] if not isinstance(level, bool):
+            return fdb_tuple.pack((name,)), generation, state, Position(index, random, rank=level)
+        case _:
+            return None
 
 
 def set_change(layout: Layout, key: bytes, value: bytes) -> Change:
     """Return the change for a set of `key`, without the queue's prefix, to `value`."""
-    if place_of(layout, key) is None:
-        return Change("set", key, digest(value), notes_beside(layout, key, value))
+    if place_of(layout, key) is None and session_place_of(key) is None:
+        return Change("set", key, digest(value), notes_beside(key, value))
     try:
         notes = msgspec.msgpack.encode(notes_of(value))
         return Change("set", key, digest(value), notes, content_of(value))

@@ -23,6 +23,7 @@ from fdbqueue.lowlevel import (
 )
 
 from ..common._ending import NotEnded, until_ended
+from ..common._waiting import long_wait
 from ..leases._leases import Leases
 from ..leases._transitions import Transitions
 
@@ -63,22 +64,24 @@ class Completion(Generic[R]):
         db: the database to wait in; None: `at` says it later.
     """
 
-    __slots__ = ("_db", "_leases", "_type", "position")
+    __slots__ = ("_db", "_leases", "_queue", "_type", "position")
 
     def __init__(
         self, queue_leases: Leases, position: Position, *, type: Any = Any, db: Database | None = None
     ) -> None:
         self._leases = queue_leases
+        custody = queue_leases.retry.custody
+        self._queue = queue_leases.queue if custody is None else custody.items
         self._type = type
         self._db = db
         self.position = position
-        """The item."""
+        """The item; the address of an item in a session."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Completion, type=self._type), (self._leases, self.position)
 
     def __repr__(self) -> str:
-        return f"Completion({self._leases.layout.describe()}, {self.position.text!r})"
+        return f"Completion({self._queue.layout.describe()}, {self.position.text!r})"
 
     def __str__(self) -> str:
         return self.position.text
@@ -107,7 +110,9 @@ class Completion(Generic[R]):
         """
         if self._db is None:
             raise ValueError(f"{self!r} has no database to wait in. Give it one: completion.at(db).wait().")
-        name = f"The item {self} of {self._leases.queue!r}"
+        if timeout != 0:
+            yield from long_wait("Completion.wait")
+        name = f"The item {self} of {self._queue!r}"
         expire = None if self._leases.retry.custody is None else self._expire
         return self._result_of((yield from until_ended(self._db, self._leases, self._look, timeout, name, expire)))
 
@@ -149,7 +154,7 @@ class Completion(Generic[R]):
         value = yield tr.get(key)
         if not value.present():
             raise CompletionError(
-                f"Nothing is known of the item {self} of {self._leases.queue!r}: its enqueue was not committed, its"
+                f"Nothing is known of the item {self} of {self._queue!r}: its enqueue was not committed, its"
                 " outcome was kept for its time and then removed, or the queue was cleared.",
                 outcome="gone",
             )
@@ -172,5 +177,5 @@ class Completion(Generic[R]):
         told = _TOLD.get(outcome.state, f"ended as {outcome.state!r}")
         error = f" Its last error: {outcome.error}" if outcome.error else ""
         raise CompletionError(
-            f"The item {self} of {self._leases.queue!r} {told}.{error}", outcome=outcome.state, error=outcome.error
+            f"The item {self} of {self._queue!r} {told}.{error}", outcome=outcome.state, error=outcome.error
         )

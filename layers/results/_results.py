@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar, cast, overload
 
+import msgspec
+
 from fdbqueue import Position
 from fdbqueue.lowlevel import (
     Database,
@@ -82,6 +84,7 @@ class Results(QueueWithLeases[Any], Generic[R]):
         self.queue = (self.sessions or self.leases).queue
         self._source: Any = source
         self._type: Any = Any if type is None else type
+        msgspec.msgpack.Decoder(self._type)  # raises TypeError now, before anything is enqueued
         self._keep = keep
         self._keep_s = _whole_seconds(keep)
 
@@ -163,6 +166,11 @@ class Results(QueueWithLeases[Any], Generic[R]):
         if not isinstance(item, str | Position):
             raise TypeError(f"An item is named by the text of its completion, or its Position, not by {item!r}.")
         position = Position.parse(item) if isinstance(item, str) else item
+        if self.sessions is not None and position.rank is not None:
+            raise TypeError(
+                f"{position.text} does not say in which session the item is: give the text of its completion,"
+                " str(completion)."
+            )
         return Completion[R](self.leases, position, type=self._type).at(db)
 
 

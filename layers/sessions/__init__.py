@@ -18,6 +18,7 @@ Keys
     ``("slot", name, generation) + id``                 where a slot's pointer is, and the item that it holds
     ``("state", name)``                                 its state, if a worker has written one
     ``("summed", counter, shard)``                      totals of all sessions, each spread over 16 keys
+    ``("line", "completion", …)``, ``("line", "group", …)``  outcomes and groups of items, by their addresses
     ==================================================  ==========================================================
 
     A session without items has no pointer, no record and no item key. Only a state, dead letters or a pause remain.
@@ -44,6 +45,8 @@ Guarantees
       snapshot, and its guard, which a moving pointer does not write. There is no conflict.
     - *Removal and pause against work.* Both write the record, which every ack, nack and expiry reads.
     - *Lease against expiry, and two leases.* As for the items of any queue: the pointer's key decides.
+    - *The end of a life, or a cancel, against a lease.* A lease that takes a group's member reads the group's record. A
+      waiting `Completion` that ends an item's life writes to the pointer, which the lease takes.
     - *Another quantum.* It is this object's own and takes effect at the next ack; no stored key depends on it.
 
     A session with `concurrency` has several pointers, one for each slot (`_slots.py`). An ack that has no item for its
@@ -55,7 +58,9 @@ Guarantees
 
 Limits
     A handler may run twice, as under any lease. A session's state has at most 90,000 bytes. A dead letter stays in its
-    session. Items of sessions are not the queue's plain items: layers over the queue do not see them.
+    session. Items of sessions are not the queue's plain items: layers over the queue do not see them. Follow-ups of
+    dead letters are dropped with a removed session, for the first 100 dead letters. A group counts the item in progress
+    as available.
 
     Hot keys on a cluster: the counters of the line change with each turn of a session, and with each new session. An
     enqueue into a session that has items adds to one of 16 totals.

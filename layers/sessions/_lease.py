@@ -1,4 +1,4 @@
-"""The lease of a session with its item in progress, and the handle by which a worker passes it on."""
+"""The lease of a session and its item in progress, and a handle to pass it to another process."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SessionHandle(LeaseHandle):
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What a consumer has done in this turn before the present item, and not acked yet, or just now."""
+    """Items that a consumer finished earlier in this turn, with acks that are pending or just committed."""
 
     positions: tuple[Position, ...]
     """The items, in order. The last one that is known to be acked comes first, if there is one."""

@@ -139,7 +139,7 @@ class Line:
         else:
             head = yield from session.first(tr, now_us=now_us)
             record = record_of((yield recorded))
-            # A pointer that was put back unused may stand in the line though its session was paused meanwhile.
+            # A pointer that was put back unused may still be in the line of a session that was paused meanwhile.
             runs = record is not None and not record.paused and not record.blocked and not record.limit
             row = head.rows[0] if head.rows and runs else None
         state = yield stated

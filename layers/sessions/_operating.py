@@ -1,4 +1,4 @@
-"""What operators do to sessions: pause, remove, redrive, skip, purge."""
+"""Operations on sessions in one transaction: pause, remove, redrive, skip, purge."""
 
 from __future__ import annotations
 

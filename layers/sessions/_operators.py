@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 from fdbqueue import CheckReport, Position, Queue
 from fdbqueue.lowlevel import Browser, Database, Place, Steps, Transaction, V, rows, verb
@@ -72,8 +72,8 @@ class Operators(Generic[V]):
         Args:
             tr: a transaction, or a database.
             session: its name.
-            later: what becomes of items that are enqueued until it is gone: "refuse" them with `SessionClosed`, or
-                "renew": they wait, and then begin the session again, without a state.
+            later: how to treat items that are enqueued until it is gone. "refuse": raise `SessionClosed`. "renew":
+                keep them, and begin the session again with them, without a state.
 
         *Conflicts:* and *Cost:* as `pause`.
         """
@@ -277,7 +277,8 @@ def _wanted(position: Position | Iterable[Position] | None, limit: int) -> list[
     _check_limit(limit, "dead letters")
     if position is None:
         return None
-    wanted = [position] if isinstance(position, Position) else [*position]
+    alone = isinstance(position, Position) or not isinstance(position, Iterable)
+    wanted: list[Any] = [position] if alone else [*cast("Iterable[Any]", position)]
     for one in wanted:
         if not isinstance(one, Position):
             raise TypeError(f"A dead letter is named by its Position, not by {one!r}.")

@@ -1,4 +1,4 @@
-"""What is stored about a session: its record, and the pointer that stands in the line of ready sessions."""
+"""The stored data of a session: its record, and its pointer in the line of ready sessions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ WAKER = b"\x00"
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The record of a session. It exists while the session has items, dead letters or something that an operator set.
 
-    An enqueue reads it. What an enqueue decides by is protected by a conflict range of its own (`Keys.guard`), so that
-    a pointer which moves in the line conflicts with no enqueue.
+    An enqueue reads it by snapshot, and conflicts only with changes that matter to it (`Keys.guard`). So a pointer that
+    moves in the line conflicts with no enqueue.
     """
 
     format: int = _FORMAT

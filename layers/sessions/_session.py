@@ -1,4 +1,4 @@
-"""One session's items: the keys of a queue of their own, in which an item's rank is its level."""
+"""One session's items. They are a queue of their own, ordered by level."""
 
 from __future__ import annotations
 

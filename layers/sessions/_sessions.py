@@ -19,7 +19,7 @@ from ..leases._enqueueing import enqueue_with_notes
 from ..leases._lease import Disposition
 from ..leases._marking import Entered
 from ..leases._times import check_timeout, check_waits, not_negative, positive, visible_at
-from ..leases._transitions import Retry
+from ..leases._transitions import Retry, check_error
 from ..staged._staged import StagedQueue
 from ._lease import SessionLease, SessionRef
 from ._line import Line, Rules
@@ -425,6 +425,7 @@ class Sessions(Operators[V]):
         writes.
         """
         delay_us = None if delay is None else not_negative(delay, "delay")
+        check_error(error)
         body = partial(self._working.nack, ref=lease, delay_us=delay_us, error=error or "It was given back.")
         return (yield from self.queue.transact(tr, body))
 

@@ -1,4 +1,4 @@
-"""How a consumer works through a session's turn: it reads items ahead, and acks them in batches."""
+"""Turns of a consumer: it reads several items of a session ahead, and acks them in batches."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What to write about a turn."""
+    """The outcome of a turn, to be written."""
 
     pointer: Lease[Held]
     done: list[Done]
@@ -71,12 +71,12 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of a settlement."""
+    """The result of writing a settlement."""
 
     live: bool
     """Whether the lease was live. If not, nothing was written."""
     urgent: bool = False
-    """Whether an item waits that goes in front of the one in progress."""
+    """Whether a more urgent item waits than the one in progress."""
 
 
 class Turns(Generic[V]):
@@ -146,7 +146,7 @@ class Turns(Generic[V]):
         return self._working.encoded_state(result.value) if isinstance(result, NewState) else UNCHANGED
 
     def settle(self, tr: Transaction, settlements: list[Settlement]) -> Steps[list[Settled]]:
-        """Ack what was done in several turns, and end those that leave."""
+        """Ack the finished items of several turns, and end the turns that are over."""
         moves = Transitions(tr, self._line.layout)
         # Two slots of one session must see each other: the first of each is done together with the others.
         first = {one.pointer.value.pointer.name: at for at, one in reversed(list(enumerate(settlements)))}

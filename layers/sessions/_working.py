@@ -59,7 +59,7 @@ UNCHANGED: Final = Unchanged()
 
 
 class Working(Generic[V]):
-    """What workers do to the sessions of one queue, in transactions.
+    """The verbs of workers for the sessions of one queue, in transactions.
 
     Args:
         queue: the queue of the items.

@@ -31,9 +31,9 @@ from ._capacity import Capacity, Going
 from ._check_runner import Answers, CheckRunner, Incoming
 from ._decisions import Decision, Outcome
 from ._index import SmartIndex, deadline_parts, is_deadline
-from ._messages import MessageType
 from ._recipients import Recipients, recipient_parts
 from ._scanning import Bounds, Found, Scan, Standing, depend_on_last, last_of, place_of, position_of
+from ._types import MessageType
 
 _DELETING = (Decision.queue_and_delete, Decision.ignore_and_delete)
 _LEAVING_OUT = (Decision.ignore, Decision.ignore_and_delete)
@@ -110,7 +110,7 @@ class Admitting:
         """
         rank = self._queue.rank(new.message, terms.headers)
         stored = envelope(new.payload, terms.headers)
-        next_index = started(self._queue.next_index(tr, 1, door="smart"))
+        next_index = started(self._queue.next_index(tr, 1, entry="smart"))
         scan = Scan(tr, self._queue, self._index.spans(new.type, new.key), self._bounds, _remedy(new.type))
         asked_for_last = started(last_of(tr, self._layout)) if self._check_runner.wants_last else None
         asked_for_numbers = started(self._recipients.numbers(tr))
@@ -301,7 +301,7 @@ def _check_size(own: MessageType, beside: tuple[bytes, ...]) -> None:
     size_bytes = sum(map(len, beside))
     if size_bytes > DEPENDENT_NAMES_BYTES:
         raise ItemTooLarge(
-            f"The key of the new {own.name!r}, and what else stands beside it, has {size_bytes:,} bytes,"
+            f"The key of the new {own.name!r} and its other dependent keys have {size_bytes:,} bytes,"
             f" over the limit of {DEPENDENT_NAMES_BYTES:,}. Use a shorter key, such as a hash of it."
         )
 

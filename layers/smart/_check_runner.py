@@ -18,9 +18,10 @@ from fdbqueue.lowlevel import Layout
 
 from ._decisions import Asked, Decision, Replace
 from ._functions import Functions, Given, takes
-from ._messages import MESSAGE_ERRORS, Messages, MessageType
+from ._messages import MESSAGE_ERRORS, Messages
 from ._scanning import Found, position_of
 from ._time_limit import TimeLimitExceeded, within
+from ._types import MessageType
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,13 @@ import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fdbqueue import CheckFailed, Position
 
 from ..leases._times import LONGEST_SECONDS
 from ._time_limit import TimeLimitExceeded, within
-
-if TYPE_CHECKING:
-    from ._messages import MessageType
+from ._types import MessageType
 
 FUNCTION_SECONDS = 1.0
 """How long the functions of one message may take together."""

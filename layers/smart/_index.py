@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fdbqueue import CodecError
 from fdbqueue.lowlevel import CODEC_ERRORS, Layout, fdb_tuple, strinc
 
-from ._messages import Key, MessageType, Sees
+from ._types import Key, MessageType, Sees
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,14 +212,14 @@ class Resend:
             return fetched.copies
         if timeout != 0:
             yield from long_wait("Resend.fetch_many" if limit > 1 else "Resend.fetch")
-        portion = AdaptiveLimit(limit)
+        adaptive = AdaptiveLimit(limit)
         deadline = None if timeout is None else time.monotonic() + timeout
 
         def body(tr: Transaction) -> Steps[tuple[Fetched, bool]]:
-            return self._fetching.fetch(tr, recipient, portion.limit, strict=True)
+            return self._fetching.fetch(tr, recipient, adaptive.limit, strict=True)
 
         while True:
-            fetched = yield from commit_if_written(self._queue, cast(Database, tr), body, on_retry=portion.note)
+            fetched = yield from commit_if_written(self._queue, cast(Database, tr), body, on_retry=adaptive.note)
             left = None if deadline is None else deadline - time.monotonic()
             if fetched.copies or (not fetched.again and left is not None and left <= 0):
                 return fetched.copies

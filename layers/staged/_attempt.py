@@ -54,7 +54,7 @@ class Attempt:
     """The version of its commit or, without one, of its reads; 0 or less: unknown."""
     old_grants: list[bytes] = field(default_factory=list)
     """The keys of grants that it removed."""
-    foresight: Prefetch | None = None
+    prefetch: Prefetch | None = None
     """The prediction that holds if it commits."""
     changed: Promise = field(default_factory=Promise)
     """Kept by later calls that do not wait."""
@@ -67,8 +67,8 @@ class Attempt:
 class Leave(Exception):
     """Ends a transaction that has nothing to write."""
 
-    def __init__(self, turn: Attempt) -> None:
-        self.turn = turn
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
 
 
 class Contended(Exception):
@@ -93,7 +93,7 @@ class ContentionStats:
         self.conflicts += error.code == NOT_COMMITTED
 
 
-def share_of(request: Request) -> Allotment:
+def allotment_of(request: Request) -> Allotment:
     """Return the allotment of another process's request."""
     wish = request.wish
     return Allotment(wish.wanted, granted_us(wish.duration_us), wish.consumer)

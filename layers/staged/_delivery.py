@@ -111,7 +111,7 @@ class Delivery:
         look = self.look(tr, limit=limit)
         return (yield from reading), look
 
-    def look_alone(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[HeadRead | None]:
+    def look_uncontended(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[HeadRead | None]:
         """Return the head, with one read that also checks for other keys between `begin` and the items.
 
         It is a snapshot read, as are the reads that it replaces. Returns None if there are such keys, or if they are
@@ -270,12 +270,12 @@ class Delivery:
             FormatError, CodecError: the first item can't be read; it stays in its place.
         """
         check_limit(limit, "items to take")
-        portion = AdaptiveLimit(limit)
+        adaptive = AdaptiveLimit(limit)
 
         def body(tr: Transaction) -> Steps[list[Item]]:
-            return self._take_out(tr, portion.limit)
+            return self._take_out(tr, adaptive.limit)
 
-        items = yield from self._queue.transact(tr, body, on_retry=portion.note)
+        items = yield from self._queue.transact(tr, body, on_retry=adaptive.note)
         if not items and not is_database(tr):
             self._leases.head.found_nothing(cast(Transaction, tr))
         return items
@@ -372,9 +372,9 @@ class Delivery:
                 yield from reopen_outcome(tr, self._layout, got.packed, got.notes)
                 stored = self._write_chunks(tr, got) if is_chunked(got.stored) else got.stored
                 # Its follow-ups are released, and its group counts it as done. It comes back without them.
-                alone = replace(got.notes, then=(), group="")
-                stored = with_notes(stored, alone)
-                fate = moves.put_back(got.packed, stored, alone, now_us=now_us, delay_us=0)
+                bare = replace(got.notes, then=(), group="")
+                stored = with_notes(stored, bare)
+                fate = moves.put_back(got.packed, stored, bare, now_us=now_us, delay_us=0)
                 if fate is not Disposition.expired:
                     moves.set_dependent(got.packed, got.notes)
                 moves.tally("dequeued", -1)

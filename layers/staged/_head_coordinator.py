@@ -34,7 +34,7 @@ from ..leases._head import Head
 from ..leases._lease import LeaseHandle
 from ..leases._leases import Leases
 from ._allotments import Allotment, Got, HeadRead, Served
-from ._attempt import Attempt, Caller, Contended, ContentionStats, Leave, Unforeseen, Want, share_of, wanted_by
+from ._attempt import Attempt, Caller, Contended, ContentionStats, Leave, Unforeseen, Want, allotment_of, wanted_by
 from ._delivery import ITEMS_AT_ONCE, Delivery
 from ._head_state import Event, Hints, Place, StallDetector, State
 from ._recent_leases import RecentLeases
@@ -106,8 +106,8 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             return (yield from self._serve(leader.db))
         except BaseException as error:
             interrupted = not isinstance(error, Exception)
-            for caller in self.line.waiting():
-                self.line.settle(caller, None, FDBError(COMMIT_UNKNOWN_RESULT) if interrupted else error)
+            for caller in self.calls.waiting():
+                self.calls.settle(caller, None, FDBError(COMMIT_UNKNOWN_RESULT) if interrupted else error)
             if interrupted:
                 raise
         return None
@@ -118,50 +118,50 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         if request is not None:
             yield from self._leases.queue.transact(db, lambda tr: self._withdraw(tr, request))
 
-    def joined(self, ticket: Caller) -> None:
+    def joined(self, caller: Caller) -> None:
         """Make the leader look again for a call that does not wait. The leader may be resting on an empty queue."""
-        if not ticket.leads and not ticket.argument.patient:
-            self.line.wake()
+        if not caller.leads and not caller.argument.patient:
+            self.calls.wake()
 
-    def unclaimed(self, ticket: Caller) -> Steps[None]:
-        yield from self._put_back(ticket.db, ticket.result or [])
+    def unclaimed(self, caller: Caller) -> Steps[None]:
+        yield from self._put_back(caller.db, caller.result or [])
 
     def _serve(self, db: Database) -> Steps[Alarm | None]:
         if self._place.request is None:
-            yield from self.line.gather()
+            yield from self.calls.gather()
         self._uncontended.guessed = False
         if self._place.state is not State.waiting:  # a waiting request keeps a reduced limit
             self._adaptive_limit = AdaptiveLimit(ITEMS_AT_ONCE)
         lately = time.monotonic() - self._hints.met <= AFTERMATH_SECONDS
         self._retried = False
         try:
-            turn = yield from self._leases.queue.transact(db, self._body(lately), on_retry=self._on_retry)
+            attempt = yield from self._leases.queue.transact(db, self._body(lately), on_retry=self._on_retry)
         except Contended:
             self._advance(Event.conflict)
             return None
         except Unforeseen:
             return None
         except Leave as left:
-            turn = left.turn
+            attempt = left.attempt
         else:
-            if self._duration_us or lately or turn.wish is not None or turn.foresight is not None:
-                turn.version = turn.tr.get_committed_version()
-            if turn.foresight is not None:
-                self._uncontended.committed(turn.foresight, turn.version)
-            self._recent_leases.forget_grants(turn.old_grants)
-        self._version.note(turn.version)
+            if self._duration_us or lately or attempt.wish is not None or attempt.prefetch is not None:
+                attempt.version = attempt.tr.get_committed_version()
+            if attempt.prefetch is not None:
+                self._uncontended.committed(attempt.prefetch, attempt.version)
+            self._recent_leases.forget_grants(attempt.old_grants)
+        self._version.note(attempt.version)
         if self._duration_us:
-            self._recent_leases.add(turn.version, turn.got)
-        if turn.wish is not None and turn.stamp is not None:
-            request = yield from self._requests.registered(self._leases.queue, db, turn.stamp, turn.wish)
-            self._hints.read_at = self._own_version.of(turn.version)
+            self._recent_leases.add(attempt.version, attempt.got)
+        if attempt.wish is not None and attempt.stamp is not None:
+            request = yield from self._requests.registered(self._leases.queue, db, attempt.stamp, attempt.wish)
+            self._hints.read_at = self._own_version.of(attempt.version)
             self._advance(Event.registered, request)
-        elif turn.request is not None:
-            self._place = self._place.renewed(turn.request)
+        elif attempt.request is not None:
+            self._place = self._place.renewed(attempt.request)
         elif self._place.request is not None:
             self._advance(Event.fulfilled)
-        yield from self._deal(db, turn)
-        return turn.alarm
+        yield from self._deal(db, attempt)
+        return attempt.alarm
 
     def _body(self, lately: bool) -> Callable[[Transaction], Steps[Attempt]]:
         """Return what the next transaction does."""
@@ -199,31 +199,31 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
                 # Another process took these items, or served this process as well. This process looks at once.
                 raise Contended
 
-    def _deal(self, db: Database, turn: Attempt) -> Steps[None]:
+    def _deal(self, db: Database, attempt: Attempt) -> Steps[None]:
         """Give the items to the waiting calls, in order. Put unclaimed items back."""
-        got = turn.got
+        got = attempt.got
         served = 0
         if self._duration_us and got:
-            self._announce(min(len(got), len(turn.callers)))  # before the callers ack
-        for caller in self.line.waiting():
+            self._announce(min(len(got), len(attempt.callers)))  # before the callers ack
+        for caller in self.calls.waiting():
             if not got:
                 break
-            if self.line.settle(caller, got[: caller.argument.limit]):
+            if self.calls.settle(caller, got[: caller.argument.limit]):
                 got = got[caller.argument.limit :]
                 served += 1
         if served:
-            self.line.served(served)
+            self.calls.served(served)
         yield from self._put_back(db, got)
-        if turn.error is not None and not turn.got:
-            for caller in turn.callers:
-                if self.line.settle(caller, None, turn.error):
+        if attempt.error is not None and not attempt.got:
+            for caller in attempt.callers:
+                if self.calls.settle(caller, None, attempt.error):
                     break
-        if turn.nothing:
-            for caller in turn.callers:
+        if attempt.nothing:
+            for caller in attempt.callers:
                 if not caller.argument.patient:
-                    self.line.settle(caller, [])
-        emptied = (turn.nothing or turn.drained) and self._place.state is State.direct
-        if emptied and any(caller.argument.patient for caller in self.line.waiting()):
+                    self.calls.settle(caller, [])
+        emptied = (attempt.nothing or attempt.drained) and self._place.state is State.direct
+        if emptied and any(caller.argument.patient for caller in self.calls.waiting()):
             self._advance(Event.starved)
 
     def _put_back(self, db: Database, got: list[Got]) -> Steps[None]:
@@ -232,17 +232,17 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
 
     def _direct(self, tr: Transaction) -> Steps[Attempt]:
         """Fulfill the registered requests, and take items for our own callers behind them, without a request."""
-        turn = Attempt(tr, self.line.waiting())
-        limit = self._at_most(wanted_by(turn.callers))
+        attempt = Attempt(tr, self.calls.waiting())
+        limit = self._at_most(wanted_by(attempt.callers))
         look = None
         standing: list[Request] = []
         # This process has met no other one lately, and expects neither requests nor timers.
         if limit == 1 and not self._duration_us:
-            look = yield from self._uncontended.take(tr, turn)
-            if turn.got:
-                return turn
+            look = yield from self._uncontended.take(tr, attempt)
+            if attempt.got:
+                return attempt
         else:
-            look = yield from self._delivery.look_alone(tr, self._requests.begin, limit=limit)
+            look = yield from self._delivery.look_uncontended(tr, self._requests.begin, limit=limit)
         if look is None:
             # By snapshot: a request that is registered while this commits is behind this transaction.
             reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
@@ -254,11 +254,11 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         dead = [one for one in standing if one not in live]
         if standing:
             self._hints.met = time.monotonic()
-        served = yield from self._fulfill(tr, turn, look, None, live, dead)
-        turn.nothing = not turn.got and served.drained
+        served = yield from self._fulfill(tr, attempt, look, None, live, dead)
+        attempt.nothing = not attempt.got and served.drained
         if not served.wrote and not dead:
-            raise Leave(turn)
-        return turn
+            raise Leave(attempt)
+        return attempt
 
     def _register_at_once(self, tr: Transaction) -> Steps[Attempt]:
         """Register a request without a look for other processes first."""
@@ -271,11 +271,11 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
 
     def _register(self, tr: Transaction) -> Steps[Attempt]:
         """Register a request behind all earlier ones, by a blind write."""
-        turn = Attempt(tr, self.line.waiting())
-        turn.wish, turn.stamp = yield from self._registrar.register(tr, wanted_by(turn.callers))
-        turn.old_grants = self._recent_leases.clear_grants(tr)
+        attempt = Attempt(tr, self.calls.waiting())
+        attempt.wish, attempt.stamp = yield from self._registrar.register(tr, wanted_by(attempt.callers))
+        attempt.old_grants = self._recent_leases.clear_grants(tr)
         self._hints.pause = TAKEOVER_SECONDS
-        return turn
+        return attempt
 
     def _claim(self, tr: Transaction) -> Steps[Attempt]:
         """Take the items that are assigned to our request, or collect the leases granted to it.
@@ -284,7 +284,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         """
         self._contention_stats.looks += 1
         request = self._place.own_request()
-        turn = Attempt(tr, self.line.waiting(), request=request)
+        attempt = Attempt(tr, self.calls.waiting(), request=request)
         registered_at, self._hints.read_at = self._hints.read_at, 0
         grant_key = self._requests.grant_key(request.wish.client)
         granted = None
@@ -302,8 +302,8 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             )
         )
         if granted is not None and (value := (yield granted)).present():
-            yield from self._collect(tr, turn, grant_key, self._requests.granted(bytes(value)))
-            return turn
+            yield from self._collect(tr, attempt, grant_key, self._requests.granted(bytes(value)))
+            return attempt
         found, look = yield from looking
         standing = self._requests.opened([row for row in found if row.key <= request.key])
         in_front = [one for one in standing if one.key < request.key]
@@ -313,20 +313,20 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         if dead:
             for one in dead:
                 self._requests.remove(tr, one.key)
-            return turn
+            return attempt
         if standing and standing[-1].key == request.key:
             stuck = self._stall_detector.stuck(in_front, TAKEOVER_SECONDS)
             if stuck:
-                if (yield from self._serve_some(tr, look, stuck, [share_of(one) for one in stuck], [])):
-                    return turn
+                if (yield from self._serve_some(tr, look, stuck, [allotment_of(one) for one in stuck], [])):
+                    return attempt
             else:
-                allotment = self._share(turn, request)
+                allotment = self._allotment(attempt, request)
                 if (yield from self._serve_some(tr, look, [request], [allotment], in_front)):
-                    turn.request, turn.got = None, allotment.got
-                    return turn
+                    attempt.request, attempt.got = None, allotment.got
+                    return attempt
         # The request is gone or one of very many, or has no assigned item, or a plain take is not enough.
         self._advance(Event.unassigned)
-        raise Leave(turn)
+        raise Leave(attempt)
 
     def _serve_some(
         self,
@@ -356,43 +356,43 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         """Collect the granted leases. Else fulfill if our request is the first in order, or else wait."""
         self._contention_stats.looks += 1
         request = self._place.own_request()
-        changed = self.line.new_change()
-        turn = Attempt(tr, self.line.waiting(), request=request, changed=changed)
+        changed = self.calls.new_change()
+        attempt = Attempt(tr, self.calls.waiting(), request=request, changed=changed)
         grant_key = self._requests.grant_key(request.wish.client)
         # Plain reads: a process that fulfills, withdraws or collects this request at the same time conflicts with it.
         granted, own = tr.get(grant_key), tr.get(request.key)
         reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
         look = None
         if self._hints.is_first:
-            look = self._delivery.look(tr, limit=self._at_most(max(self._hints.fulfilled, wanted_by(turn.callers))))
+            look = self._delivery.look(tr, limit=self._at_most(max(self._hints.fulfilled, wanted_by(attempt.callers))))
         value = yield granted
         if value.present():
-            yield from self._collect(tr, turn, grant_key, self._requests.granted(bytes(value)))
-            return turn
+            yield from self._collect(tr, attempt, grant_key, self._requests.granted(bytes(value)))
+            return attempt
         if not (yield own).present():  # the request expired while this process slept, and was removed
-            turn.request = None
-            raise Leave(turn)
+            attempt.request = None
+            raise Leave(attempt)
         standing = yield from reading
         if len(standing) > 1:
             self._hints.met = time.monotonic()
-        return (yield from self._act(tr, turn, look, request, standing))
+        return (yield from self._act(tr, attempt, look, request, standing))
 
-    def _collect(self, tr: Transaction, turn: Attempt, grant_key: bytes, granted: list[LeaseHandle]) -> Steps[None]:
+    def _collect(self, tr: Transaction, attempt: Attempt, grant_key: bytes, granted: list[LeaseHandle]) -> Steps[None]:
         """Take the granted leases. Usable leases need no commit. (docs/adr/0076)"""
-        turn.request = None
+        attempt.request = None
         self._hints.met = time.monotonic()
         if self._duration_us == granted_us(self._duration_us):
             good = yield from self._delivery.accept(tr, granted, self._duration_us)
             if good is not None:
-                turn.got = good
-                turn.version = yield tr.get_read_version()
+                attempt.got = good
+                attempt.version = yield tr.get_read_version()
                 self._recent_leases.leave_grant(grant_key)
-                raise Leave(turn)
-        turn.got = yield from self._delivery.collect(tr, granted, self._share(turn, None))
+                raise Leave(attempt)
+        attempt.got = yield from self._delivery.collect(tr, granted, self._allotment(attempt, None))
         tr.clear(grant_key)
 
     def _act(
-        self, tr: Transaction, turn: Attempt, look: HeadRead | None, request: Request, standing: list[Request]
+        self, tr: Transaction, attempt: Attempt, look: HeadRead | None, request: Request, standing: list[Request]
     ) -> Steps[Attempt]:
         now_us = self._leases.now_us()
         live = [one for one in standing if one.key == request.key or one.wish.expires_at_us > now_us]
@@ -400,62 +400,62 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         self._hints.is_first = not in_front
         if not in_front or self._stall_detector.stuck(in_front, TAKEOVER_SECONDS):
             dead = [one for one in standing if one not in live]
-            served = yield from self._fulfill(tr, turn, look, request, live, dead)
+            served = yield from self._fulfill(tr, attempt, look, request, live, dead)
             if served.wrote or dead:
-                return turn
-            turn.nothing = served.error is None
+                return attempt
+            attempt.nothing = served.error is None
             if served.error is not None:
-                raise Leave(turn)
-        elif turn.asks():
-            turn.nothing = not (yield from self._leases.head.first(tr, limit=1))
-        if turn.nothing and turn.asks():
-            raise Leave(turn)  # these calls are answered first; the others look again
+                raise Leave(attempt)
+        elif attempt.asks():
+            attempt.nothing = not (yield from self._leases.head.first(tr, limit=1))
+        if attempt.nothing and attempt.asks():
+            raise Leave(attempt)  # these calls are answered first; the others look again
         if request.seconds_until_renewal(now_us) < 0:
             tr.add_read_conflict_key(request.key)
-            turn.request = Request(request.key, self._registrar.wish(wanted_by(turn.callers)))
-            self._requests.put(tr, request.key, turn.request.wish)
-            turn.nothing = False
-            return turn
-        turn.alarm = yield from self._set_alarm(turn, request, in_front, now_us)
-        turn.nothing = False
-        raise Leave(turn)
+            attempt.request = Request(request.key, self._registrar.wish(wanted_by(attempt.callers)))
+            self._requests.put(tr, request.key, attempt.request.wish)
+            attempt.nothing = False
+            return attempt
+        attempt.alarm = yield from self._set_alarm(attempt, request, in_front, now_us)
+        attempt.nothing = False
+        raise Leave(attempt)
 
     def _fulfill(
         self,
         tr: Transaction,
-        turn: Attempt,
+        attempt: Attempt,
         look: HeadRead | None,
         request: Request | None,
         live: list[Request],
         dead: list[Request],
     ) -> Steps[Served]:
         """Give the first items to the requests in order, including ours. Without a request, our callers come last."""
-        alone = request is None or live[-1].key == request.key
-        own = self._share(turn, None if alone else request)
-        allotments = [own if request and one.key == request.key else share_of(one) for one in live]
+        is_last = request is None or live[-1].key == request.key
+        own = self._allotment(attempt, None if is_last else request)
+        allotments = [own if request and one.key == request.key else allotment_of(one) for one in live]
         if request is None:
             allotments.append(own)
         if look is None:
             look = self._delivery.look(tr, limit=self._at_most(sum(allotment.wanted for allotment in allotments)))
         served = yield from self._delivery.take(tr, look, allotments, most=self._adaptive_limit.limit)
-        turn.got, turn.error, turn.drained = own.got, served.error, served.drained
+        attempt.got, attempt.error, attempt.drained = own.got, served.error, served.drained
         self._hints.fulfilled = served.items
         for one in dead:
             self._requests.remove(tr, one.key)
         if own.got:
-            turn.request = None
+            attempt.request = None
         for one, allotment in zip(live, allotments, strict=False):
             if allotment.got or allotment.handles:
                 given = len(allotment.got or allotment.handles)
                 self._requests.fulfill(tr, one, allotment.handles, now_us=look.now_us, given=given)
         return served
 
-    def _set_alarm(self, turn: Attempt, request: Request, in_front: list[Request], now_us: int) -> Steps[Alarm]:
+    def _set_alarm(self, attempt: Attempt, request: Request, in_front: list[Request], now_us: int) -> Steps[Alarm]:
         """Set the watches that wake this process, at this transaction's own read version, so that it misses nothing.
 
         The transaction wrote nothing. Its commit only sets the watches, and the conflict range of a watch does no harm.
         """
-        tr = turn.tr
+        tr = attempt.tr
         seconds = request.seconds_until_renewal(now_us)
         watches: list[Future[Any]] = [tr.watch(self._requests.grant_key(request.wish.client))]
         if in_front:
@@ -469,7 +469,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             if due_us is not None:
                 seconds = min(seconds, (due_us - now_us) / 1e6)
         yield tr.commit()
-        return [*watches, turn.changed], max(seconds, 0.001)
+        return [*watches, attempt.changed], max(seconds, 0.001)
 
     def _withdraw(self, tr: Transaction, request: Request) -> Steps[None]:
         # A plain read: a grant at the same time conflicts with it, and then this transaction reads again.
@@ -484,9 +484,9 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
     def _at_most(self, items: int) -> int:
         return min(self._adaptive_limit.limit, items)
 
-    def _share(self, turn: Attempt, request: Request | None) -> Allotment:
+    def _allotment(self, attempt: Attempt, request: Request | None) -> Allotment:
         """Return the allotment of our callers: all that they want, or at most the number that `request` wants."""
-        wanted = wanted_by(turn.callers)
+        wanted = wanted_by(attempt.callers)
         if request is not None:
             wanted = min(wanted, request.wish.wanted)
         return Allotment(wanted, self._duration_us, self._consumer, own=True)

@@ -117,8 +117,8 @@ class StagedQueue(Generic[V]):
         only_database(db, "StagedQueue.enqueue", "In a transaction use Queue.enqueue(tr, value).")
         payload = self.queue.encode(value)
         argument = (envelope(payload, headers), chunks_of(payload), self.queue.rank(value, headers))
-        ticket: PendingCall[_Stored, Position] = PendingCall(db, argument, weight=len(payload) + _OVERHEAD_BYTES)
-        return cast(Position, (yield from self._state().enqueues.call(ticket)))
+        pending: PendingCall[_Stored, Position] = PendingCall(db, argument, weight=len(payload) + _OVERHEAD_BYTES)
+        return cast(Position, (yield from self._state().enqueues.call(pending)))
 
     @verb
     def dequeue(self, db: Database, *, timeout: float | None = 0.0) -> Steps[Item[V] | None]:
@@ -189,8 +189,8 @@ class StagedQueue(Generic[V]):
         seconds is also read, in parallel with the others.
         """
         only_database(db, "StagedQueue.ack", "In a transaction use Leases.ack(tr, lease).")
-        ticket: PendingCall[LeaseRef, None] = PendingCall(db, lease)
-        yield from self._state().acks.call(ticket)
+        pending: PendingCall[LeaseRef, None] = PendingCall(db, lease)
+        yield from self._state().acks.call(pending)
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[StagedStats]:
@@ -227,8 +227,8 @@ class StagedQueue(Generic[V]):
             yield from long_wait(f"StagedQueue.{verb}")
         patient = timeout != 0
         deadline = time.monotonic() + timeout if timeout else None
-        turns = self._state().turns(db, duration_us)
-        got = yield from turns.call(PendingCall(db, Want(limit, patient), deadline=deadline))
+        coordinator = self._state().coordinator(db, duration_us)
+        got = yield from coordinator.call(PendingCall(db, Want(limit, patient), deadline=deadline))
         return [one.given for one in got or []]
 
     def _state(self) -> _ProcessState:
@@ -258,13 +258,13 @@ class _ProcessState:
         self.enqueues: TransactionBatcher[_Stored, Position] = TransactionBatcher(self._enqueue, weight=BATCH_BYTES)
         self.acks: TransactionBatcher[LeaseRef, None] = TransactionBatcher(self._ack, weight=_ACKS_AT_ONCE)
 
-    def turns(self, db: Database, duration_us: int) -> HeadCoordinator:
+    def coordinator(self, db: Database, duration_us: int) -> HeadCoordinator:
         """Return the coordinator that serves calls with one duration in a database."""
         by_terms = self._turns.setdefault(db, {})
-        turns = by_terms.get(duration_us)
-        if turns is None:
+        coordinator = by_terms.get(duration_us)
+        if coordinator is None:
             if len(by_terms) >= MOST_TERMS:
-                for terms in [terms for terms, known in list(by_terms.items()) if not known.line.is_led()]:
+                for terms in [terms for terms, known in list(by_terms.items()) if not known.calls.is_led()]:
                     by_terms.pop(terms, None)
             new = HeadCoordinator(
                 self._leases,
@@ -273,10 +273,10 @@ class _ProcessState:
                 contention_stats=self.contention_stats,
                 recent_leases=self._recent_leases,
                 version=self._version_of(db),
-                announce=self.acks.line.announce,
+                announce=self.acks.calls.announce,
             )
-            turns = by_terms.setdefault(duration_us, new)  # atomic: of two threads, one wins
-        return turns
+            coordinator = by_terms.setdefault(duration_us, new)  # atomic: of two threads, one wins
+        return coordinator
 
     def _version_of(self, db: Database) -> RecentVersion:
         """Return the version of a database that this process saw last."""

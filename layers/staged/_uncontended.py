@@ -51,8 +51,8 @@ class Uncontended:
         """Whether the last attempt conflicts with more than the item that it takes. Such a conflict does not prove
         contention yet."""
 
-    def take(self, tr: Transaction, turn: Attempt) -> Steps[HeadRead | None]:
-        """Take one item out for an attempt. Else return the look, as `Delivery.look_alone` does.
+    def take(self, tr: Transaction, attempt: Attempt) -> Steps[HeadRead | None]:
+        """Take one item out for an attempt. Else return the look, as `Delivery.look_uncontended` does.
 
         Raises:
             Unforeseen: the predicted item can't be taken.
@@ -64,7 +64,7 @@ class Uncontended:
             tr.set_read_version(prefetch.version)
         else:
             began_at = time.monotonic()
-            look = yield from self._delivery.look_alone(tr, self._begin, limit=self._limit)
+            look = yield from self._delivery.look_uncontended(tr, self._begin, limit=self._limit)
             if look is None or not look.rows:
                 return look
             self._looked(look.rows, time.monotonic() - began_at)
@@ -72,12 +72,12 @@ class Uncontended:
         self.guessed = len(prefetch.rows) > 1
         prefetch.expect(tr, self._begin if self.guessed else self._layout.begin)
         try:
-            turn.got = [(yield from self._delivery.take_next(tr, prefetch.next))]
+            attempt.got = [(yield from self._delivery.take_next(tr, prefetch.next))]
         except (*UNTAKEABLE, LifeOver) as error:
             if look is None:
                 raise Unforeseen from error  # a call that reads the head gets the item's error
             return look
-        turn.foresight = prefetch.after()
+        attempt.prefetch = prefetch.after()
         return None
 
     def committed(self, prefetch: Prefetch, version: int) -> None:

@@ -12,6 +12,7 @@ Keys
     ``("stream", name, "batch", n)``                   how many items a batch has, and its splits once it is sealed
     ``("claim", name, n, index, random)``              the envelope of an item that the batch has
     ``("claimed chunks", name, n, index, random)``     empty; the item is stored in chunks
+    ``("claimed tracked", name, n, index, random)``    notes; the item has a completion, follow-ups or a group
     ``("stream", name, "seen")``                       when the reader was last seen
     =================================================  =========================================================
 
@@ -33,7 +34,13 @@ Guarantees
     Each item goes to one batch of one stream, or to one other consumer. A batch that was acked is never delivered
     again. A split that lacks items raises an error and is never shorter than it was.
 
+    An ack ends completions as done, without a result, releases follow-ups and ends groups, in its one transaction. So
+    a batch has at most 1,000 such items. A claimed member of a group counts as one at work, and a member of a
+    cancelled group is removed instead of claimed.
+
 Limits
+    An item with a blob is refused, since an ack would remove the blob unread. So is a queue with items in sessions.
+
     For other layers a claimed item has left the queue, as a dead letter has. A smart queue does not compare new items
     with it, and a released item comes back without a comparison. It has no deadline and no copies. A stream uses no
     predicate of a message type.
@@ -46,6 +53,17 @@ from __future__ import annotations
 
 from ._records import BatchRecord, Split, StreamRecord
 from ._stream import Look, Stream, StreamState
-from ._terms import Bad, Terms, foreign
+from ._terms import Bad, Terms, foreign, refuse_sessions
 
-__all__ = ["Bad", "BatchRecord", "Look", "Split", "Stream", "StreamRecord", "StreamState", "Terms", "foreign"]
+__all__ = [
+    "Bad",
+    "BatchRecord",
+    "Look",
+    "Split",
+    "Stream",
+    "StreamRecord",
+    "StreamState",
+    "Terms",
+    "foreign",
+    "refuse_sessions",
+]

@@ -6,14 +6,21 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fdbqueue import FormatError
+from fdbqueue import CodecError, FormatError
 from fdbqueue.lowlevel import (
     NO_NOTES,
+    NOT_COMMITTED,
     TAKEN,
+    AdaptiveLimit,
+    FDBError,
     KeyValue,
+    Notes,
     Steps,
     Transaction,
+    blob_of,
+    envelope,
     has_notes,
+    has_parts,
     is_chunked,
     join_chunks,
     keep_out,
@@ -23,9 +30,11 @@ from fdbqueue.lowlevel import (
     rows,
     set_rows,
     size_of,
+    with_notes,
 )
 
-from ..leases._transitions import Transitions, at_rest, cut, is_over
+from ..leases._taking import CancelledGroups
+from ..leases._transitions import Transitions, at_rest, cut, is_over, size_beside
 from ._keys import StreamKeys
 from ._records import BatchRecord, Split, splits_of, thinned
 from ._terms import Terms
@@ -38,6 +47,8 @@ MOST_ROWS = 4_000
 PIECES = 64
 """About how many pieces a batch has, from which its splits are made."""
 ERROR_BYTES = 1_000
+MOST_TRACKED = 1_000
+"""How many items with a completion, follow-ups or a group a batch has at most: its ack ends them in one transaction."""
 
 
 @dataclass(slots=True)
@@ -51,6 +62,8 @@ class _Haul:
     size_bytes: int = 0
     chunked: list[bytes] = field(default_factory=list)
     """The packed positions of those in chunks."""
+    tracked: list[tuple[bytes, Notes]] = field(default_factory=list)
+    """The packed positions and notes of those whose end somebody must learn of."""
     beside: list[bytes] = field(default_factory=list)
     """Their dependent keys."""
     dealt: int = 0
@@ -80,21 +93,28 @@ class Claiming:
 
         Raises:
             SubscriptionError: the queue has an exclusive subscription.
-            FormatError: the first item can't be read, and the batch has no other.
+            FormatError, CodecError: the first item can't be read, or has a blob, and the batch has no other.
 
-        *Conflicts:* as `Queue.dequeue_many`. *Cost:* one range read, and one write per item.
+        *Conflicts:* as `Queue.dequeue_many`. *Cost:* one range read, one write per item, and one read per group.
         """
         yield from keep_out(tr, self._layout)
         wanted = min(limit, self._terms.items - batch.count)
         begin = self._layout.begin
         found = yield from rows(tr.snapshot, begin, self._layout.end, limit=wanted)
-        moves = Transitions(tr, self._layout)
+        moves = Transitions(tr, self._layout, self._now_us)
         haul = _Haul()
+        groups = CancelledGroups()
+        groups.ask(tr, self._layout, found)
         for row in found:
             try:
+                notes = notes_of(row.value) if has_notes(row.value) else NO_NOTES
+                if notes.group and (yield from groups.is_cancelled(tr, self._layout, notes.group)):
+                    self._leave(moves, row, notes, "deleted", how="cancelled")
+                    haul.dealt += 1
+                    continue
                 error = "" if self._terms.bad is None else (yield from self._error(tr, row))
-                taken = self._take(moves, haul, row, batch, error)
-            except FormatError as refused:
+                taken = self._take(moves, haul, row, notes, batch, error)
+            except (CodecError, FormatError) as refused:
                 if not haul.keys and not batch.count:
                     raise self._unreadable(row, refused) from refused
                 haul.full = True
@@ -110,6 +130,9 @@ class Claiming:
             tr.clear_range(found[0].key, last + TAKEN)
         for packed in haul.chunked:
             tr.set(self._keys.chunks(self._terms.batch, packed), b"")
+        for packed, notes in haul.tracked:
+            tr.set(self._keys.tracked(self._terms.batch, packed), with_notes(envelope(b""), notes))
+            moves.count_claimed(notes, 1)
         for key in haul.beside:
             tr.clear(key)
         if haul.keys:
@@ -117,6 +140,7 @@ class Claiming:
             moves.tally("claimed", len(haul.keys))
             last_index = self._layout.position_of(self._layout.available.key(haul.packed[-1])).index
             raise_high_water_mark(tr, self._layout, last_index)
+        yield from moves.settle()
         moves.finish()
         claimed = self._with(batch, haul)
         if ended or haul.full or claimed.count >= self._terms.items:
@@ -125,25 +149,35 @@ class Claiming:
             claimed = replace(claimed, sealed=True, splits=splits)
         return claimed
 
-    def _take(self, moves: Transitions, haul: _Haul, row: KeyValue, batch: BatchRecord, error: str) -> bool:
+    def _leave(self, moves: Transitions, row: KeyValue, notes: Notes, counter: str, *, how: str = "") -> None:
+        packed = self._layout.available.packed(row.key)
+        moves.leave_available(packed, notes, cleared=True)
+        moves.vanish(packed, row.value, counter, how=how)
+
+    def _take(
+        self, moves: Transitions, haul: _Haul, row: KeyValue, notes: Notes, batch: BatchRecord, error: str
+    ) -> bool:
         """Take one item; return False if it stays, for another transaction or another batch.
 
         Raises:
-            FormatError: it can't be read.
+            FormatError: it can't be read. CodecError: it has a blob.
         """
         value = row.value
         packed = self._layout.available.packed(row.key)
-        notes = notes_of(value) if has_notes(value) else NO_NOTES
         if is_over(notes, self._now_us):
-            moves.leave_available(packed, notes, cleared=True)
-            moves.vanish(packed, value, "expired")
+            self._leave(moves, row, notes, "expired")
             return True
         if error:
             moves.leave_available(packed, notes, cleared=True)
-            told = cut(error, ERROR_BYTES - sum(map(len, notes.beside)))
+            told = cut(error, max(0, ERROR_BYTES - size_beside(notes)))
             moves.enter_dead(packed, value, at_rest(notes, error=told, died_at_us=self._now_us))
             return True
+        if has_parts(value) and (blob := _of_blob(value)):
+            raise CodecError(f"{blob} Lease it and read it with `fdbqueue.layers.Blobs`, or set onBadItem=dead.")
         size = size_of(value)
+        if notes.is_tracked and batch.tracked + len(haul.tracked) >= MOST_TRACKED:
+            haul.full = True
+            return False
         if (haul.keys or batch.count) and batch.size_bytes + haul.size_bytes + size > self._terms.size_bytes:
             haul.full = True
             return False
@@ -156,12 +190,16 @@ class Claiming:
         haul.sizes.append(size)
         haul.size_bytes += size
         haul.beside += self._layout.dependent_keys(notes.beside, packed)
+        if notes.is_tracked:
+            haul.tracked.append((packed, notes))
         if is_chunked(value):
             haul.chunked.append(packed)
         return True
 
     def _error(self, tr: Transaction, row: KeyValue) -> Steps[str]:
         opened = parse(row.value)
+        if opened.blob is not None:
+            return _of_blob(row.value)
         payload = opened.payload
         if opened.chunked is not None:
             packed = self._layout.available.packed(row.key)
@@ -169,9 +207,10 @@ class Claiming:
             payload = join_chunks(opened.chunked, [chunk.value for chunk in chunks])
         return "" if self._terms.bad is None else self._terms.bad(payload)
 
-    def _unreadable(self, row: KeyValue, error: FormatError) -> FormatError:
+    def _unreadable(self, row: KeyValue, error: CodecError | FormatError) -> CodecError | FormatError:
         position = self._layout.position_of(row.key)
-        return FormatError(
+        kind = FormatError if isinstance(error, FormatError) else CodecError
+        return kind(
             f"The item {position.text} of {self._layout.describe()} can't be claimed and was left there. {error}"
         )
 
@@ -194,4 +233,32 @@ class Claiming:
             size_bytes=batch.size_bytes + haul.size_bytes,
             splits=tuple(thinned([*batch.splits, *pieces])),
             chunked=batch.chunked + len(haul.chunked),
+            tracked=batch.tracked + len(haul.tracked),
         )
+
+
+def _of_blob(value: bytes) -> str:
+    """Return why a stream does not take an item with a blob; "" if it has none."""
+    blob = blob_of(value)
+    return "" if blob is None else f"It has {blob.size_bytes:,} bytes in a blob, which an ack would remove unread."
+
+
+class GrowingLimit:
+    """How many items the next transaction of a claim takes."""
+
+    def __init__(self, limit: int) -> None:
+        self._too_old = AdaptiveLimit(limit)
+        self.limit = limit
+
+    def note(self, error: FDBError) -> None:
+        """Take fewer after a conflict: other consumers take items at the same head."""
+        self._too_old.note(error)
+        self.limit = min(self.limit, self._too_old.limit)
+        if error.code == NOT_COMMITTED:
+            self.limit = max(1, self.limit // 2)
+
+    def grow(self, batch: BatchRecord) -> None:
+        """Take as many as fit into a transaction, by the mean size so far."""
+        mean = batch.size_bytes // max(1, batch.count) + 1
+        self.limit = max(1, min(MOST_ROWS, CLAIM_BYTES // mean, self.limit * 8))
+        self._too_old = AdaptiveLimit(self.limit)

@@ -14,7 +14,7 @@ class StreamKeys:
         TypeError: the name is not a str. ValueError: it is empty or too long.
     """
 
-    __slots__ = ("_batches", "_chunks", "_claims", "layout", "name", "record", "seen")
+    __slots__ = ("_batches", "_chunks", "_claims", "_tracked", "layout", "name", "record", "seen")
 
     def __init__(self, layout: Layout, name: str) -> None:
         if not isinstance(name, str):
@@ -30,6 +30,7 @@ class StreamKeys:
         self._batches = space["batch"]
         self._claims = layout.claims[name]
         self._chunks = layout.claimed_chunks[name]
+        self._tracked = layout.claimed_tracked[name]
 
     def batch(self, number: int) -> bytes:
         """Return the key of a batch's record."""
@@ -65,8 +66,18 @@ class StreamKeys:
         begin: bytes = self._chunks.key()
         return begin, strinc(begin if last is None else self._chunks[last].key())
 
+    def tracked(self, number: int, packed: bytes) -> bytes:
+        """Return the key that says that an item of a batch has a completion, follow-ups or a group."""
+        prefix: bytes = self._tracked[number].key()
+        return prefix + packed
+
+    def all_tracked(self, last: int | None = None) -> tuple[bytes, bytes]:
+        """Return the begin and end of those keys of the batches up to `last`; None: of all."""
+        begin: bytes = self._tracked.key()
+        return begin, strinc(begin if last is None else self._tracked[last].key())
+
     def packed_of(self, key: bytes) -> tuple[int, bytes]:
-        """Return the batch and the packed position in a key of `claims` or `all_chunks`."""
-        space = self._claims if self._claims.contains(key) else self._chunks
+        """Return the batch and the packed position in a key of `claims`, `all_chunks` or `all_tracked`."""
+        space = next(space for space in (self._claims, self._chunks, self._tracked) if space.contains(key))
         number: int = space.unpack(key)[0]
         return number, key[len(space[number].key()) :]

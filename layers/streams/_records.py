@@ -60,6 +60,8 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     begun_us: int = 0
     chunked: int = 0
     """How many of its items are stored in chunks."""
+    tracked: int = 0
+    """How many of its items have a completion, follow-ups or a group."""
 
 
 def encode(record: msgspec.Struct) -> bytes:

@@ -60,7 +60,7 @@ class Returning:
         last = keys.number_of(batches[-1].key)
         if record.released < last:
             tr.set(keys.record, encode(replace(record, released=last)))
-        moves = Transitions(tr, keys.layout)
+        moves = Transitions(tr, keys.layout, self._now_us())
         asked = started(moves.ask())
         found = yield from rows(tr, *keys.claims(), limit=ROWS)
         yield from asked
@@ -72,10 +72,12 @@ class Returning:
             size += len(row.value)
             done += 1
         moves.tally("claimed", -done)
+        yield from moves.settle()
         moves.finish()
         if done == len(found) < ROWS:
             tr.clear_range(*keys.batches())
             tr.clear_range(*keys.all_chunks())
+            tr.clear_range(*keys.all_tracked())
             return done, False
         return done, True
 
@@ -86,6 +88,9 @@ class Returning:
             notes = notes_of(row.value)
         except FormatError:  # a claim takes none
             notes = NO_NOTES
+        if notes.is_tracked:
+            tr.clear(self._keys.tracked(batch, packed))
+            moves.count_claimed(notes, -1)
         again: Notes = replace(notes, attempt=notes.attempt + 1, consumer=cut(self._keys.name, CONSUMER_BYTES))
         moves.put_back(packed, row.value, again, now_us=self._now_us(), delay_us=0)
         if moves.arrived and moves.arrived[-1] == packed:

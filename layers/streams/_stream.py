@@ -13,10 +13,7 @@ from msgspec.structs import replace
 
 from fdbqueue import CheckReport, Queue, Stats, StreamError
 from fdbqueue.lowlevel import (
-    NOT_COMMITTED,
-    AdaptiveLimit,
     Database,
-    FDBError,
     KeyValue,
     Steps,
     Transaction,
@@ -24,6 +21,7 @@ from fdbqueue.lowlevel import (
     attempts,
     count,
     join_chunks,
+    notes_of,
     only_database,
     parse,
     read_stats,
@@ -35,12 +33,24 @@ from fdbqueue.lowlevel import (
 
 from ..leases._leases import Leases
 from ..leases._reclaiming import reclaim
+from ..leases._transitions import Transitions
 from ._check import check_batches
-from ._claiming import CLAIM_BYTES, FIRST_ROWS, MOST_ROWS, Claiming
+from ._claiming import FIRST_ROWS, Claiming, GrowingLimit
 from ._keys import StreamKeys
 from ._records import BatchRecord, Split, StreamRecord, decode, encode
 from ._returning import Returning
-from ._terms import TakeOver, Terms, check_record, check_run, foreign, given_back, gone, restored, short
+from ._terms import (
+    TakeOver,
+    Terms,
+    check_record,
+    check_run,
+    foreign,
+    given_back,
+    gone,
+    refuse_sessions,
+    restored,
+    short,
+)
 
 TIMERS = 64
 READ_ROWS = 2_000
@@ -158,24 +168,24 @@ class Stream(Generic[V]):
 
         Raises:
             StreamError: the terms do not fit the stream's record. SubscriptionError: the queue has an exclusive
-                subscription. FormatError: the first item can't be read.
+                subscription. FormatError: the first item can't be read. CodecError: it has a blob.
 
         *Conflicts:* as `Queue.dequeue_many`. It takes fewer items at once after a conflict. *Cost:* a transaction for
         each 4,000 items or 1 MB.
         """
         only_database(db, "Stream.claim", _OUTSIDE)
-        portion = _Portion(min(FIRST_ROWS, terms.items))
+        adaptive = GrowingLimit(min(FIRST_ROWS, terms.items))
         while True:
             try:
                 batch = yield from self.queue.transact(
-                    db, lambda tr: self._claim(tr, terms, portion.limit), on_retry=portion.note
+                    db, lambda tr: self._claim(tr, terms, adaptive.limit), on_retry=adaptive.note
                 )
             except TakeOver:
                 yield from self._take_over(db, terms)
                 continue
             if batch.sealed:
                 return batch
-            portion.grow(batch)
+            adaptive.grow(batch)
 
     @verb
     def ack(self, db: Database, terms: Terms) -> Steps[None]:
@@ -185,7 +195,8 @@ class Stream(Generic[V]):
             StreamError: the terms do not fit the stream's record; nothing was removed.
 
         *Conflicts:* with another ack of the stream, and with its release. *Cost:* one transaction of any number of
-        items, and one more for each 100 items in chunks.
+        items, and one more for each 100 items in chunks. A few writes for each item with a completion, follow-ups or a
+        group.
         """
         only_database(db, "Stream.ack", _OUTSIDE)
         if terms.batch < 1:
@@ -273,6 +284,7 @@ class Stream(Generic[V]):
 
     def _look(self, tr: Transaction, watched: bool) -> Steps[tuple[Look, list[Any]]]:
         now_us = self._now_us()
+        yield from refuse_sessions(tr, self._layout, "a stream")
         _, written = yield from reclaim(tr, self._layout, limit=TIMERS, now_us=now_us, retry=self.leases.retry)
         record = yield from self._record(tr)
         stats = yield from read_stats(tr, self._layout)
@@ -307,6 +319,7 @@ class Stream(Generic[V]):
         if record is None:
             if terms.batch > 1 and terms.strict:
                 raise gone(self.name, terms.batch)
+            yield from refuse_sessions(tr, self._layout, "a stream")
             record = StreamRecord(epoch=terms.epoch, acked=terms.batch - 1, begun_us=now_us)
         elif not check_record(record, self.name, terms):
             return BatchRecord(sealed=True)
@@ -346,17 +359,33 @@ class Stream(Generic[V]):
         found = [self._batch(row.value, keys.number_of(row.key)) for row in (yield from rows(tr, *keys.batches(last)))]
         if not all(batch.sealed for batch in found) or (len(found) < last - record.acked and terms.strict):
             raise gone(self.name, last)
-        self._remove(tr, record, last, sum(batch.count for batch in found))
+        yield from self._remove(tr, record, last, found)
         return any(batch.chunked for batch in found)
 
-    def _remove(self, tr: Transaction, record: StreamRecord, last: int, items: int) -> None:
-        keys = self._keys
+    def _remove(self, tr: Transaction, record: StreamRecord, last: int, batches: list[BatchRecord]) -> Steps[int]:
+        """Remove the items of batches, and tell those who wait for the end of one. Return how many items there were."""
+        keys, now_us = self._keys, self._now_us()
+        items = sum(batch.count for batch in batches)
+        if any(batch.tracked for batch in batches):
+            yield from self._end_tracked(tr, last, now_us)
         tr.clear_range(*keys.claims(last))
         tr.clear_range(*keys.batches(last))
         tr.set(keys.record, encode(replace(record, acked=last, items=record.items + items)))
-        tr.set(keys.seen, self._now_us().to_bytes(8, "big"))
+        tr.set(keys.seen, now_us.to_bytes(8, "big"))
         if items:
             count(tr, self._layout, claimed=-items, dequeued=items)
+        return items
+
+    def _end_tracked(self, tr: Transaction, last: int, now_us: int) -> Steps[None]:
+        moves = Transitions(tr, self._layout, now_us)
+        for row in (yield from rows(tr, *self._keys.all_tracked(last))):
+            _, packed = self._keys.packed_of(row.key)
+            moves.count_claimed(notes_of(row.value), -1)
+            moves.vanish(packed, row.value, "dequeued")
+            moves.tally("dequeued", -1)  # the caller counts all items of the batch
+        tr.clear_range(*self._keys.all_tracked(last))
+        yield from moves.settle()
+        moves.finish()
 
     def _clear_chunks(self, db: Database, last: int) -> Steps[None]:
         def some(tr: Transaction) -> Steps[bool]:
@@ -409,9 +438,8 @@ class Stream(Generic[V]):
             found = yield from rows(tr, *self._keys.batches())
             if not found:
                 return 0
-            items = sum(self._batch(row.value, self._keys.number_of(row.key)).count for row in found)
-            self._remove(tr, record, self._keys.number_of(found[-1].key), items)
-            return items
+            batches = [self._batch(row.value, self._keys.number_of(row.key)) for row in found]
+            return (yield from self._remove(tr, record, self._keys.number_of(found[-1].key), batches))
 
         dropped = yield from self.queue.transact(db, body)
         yield from self._clear_chunks(db, 1 << 62)
@@ -452,24 +480,3 @@ class Stream(Generic[V]):
 
     def _now_us(self) -> int:
         return int(self._clock() * 1e6)
-
-
-class _Portion:
-    """How many items the next transaction of a claim takes."""
-
-    def __init__(self, limit: int) -> None:
-        self._too_old = AdaptiveLimit(limit)
-        self.limit = limit
-
-    def note(self, error: FDBError) -> None:
-        """Take fewer after a conflict: other consumers take items at the same head."""
-        self._too_old.note(error)
-        self.limit = min(self.limit, self._too_old.limit)
-        if error.code == NOT_COMMITTED:
-            self.limit = max(1, self.limit // 2)
-
-    def grow(self, batch: BatchRecord) -> None:
-        """Take as many as fit into a transaction, by the mean size so far."""
-        mean = batch.size_bytes // max(1, batch.count) + 1
-        self.limit = max(1, min(MOST_ROWS, CLAIM_BYTES // mean, self.limit * 8))
-        self._too_old = AdaptiveLimit(self.limit)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from fdbqueue import StreamError
+from fdbqueue.lowlevel import Layout, Steps, Transaction, rows
 
 from ._records import StreamRecord
 
@@ -79,6 +80,21 @@ def check_run(record: StreamRecord, stream: str, run: str, *, established: bool)
         raise StreamError(
             f"Another reader has gone on with the stream {stream!r}: a second driver runs on this checkpoint, or on a"
             " copy of it. This one stops. Keep one of them."
+        )
+
+
+def refuse_sessions(tr: Transaction, layout: Layout, what: str) -> Steps[None]:
+    """Refuse a queue that has items in sessions, which would be left out. One read by snapshot.
+
+    Raises:
+        StreamError: it has.
+    """
+    span = layout.space["items"].range()
+    if (yield from rows(tr.snapshot, span.start, span.stop, limit=1)):
+        raise StreamError(
+            f"{layout.describe()} has items in sessions, and {what} does not see these. Take them by"
+            " fdbqueue.layers.Sessions or a Consumer of it, which keeps the order of each session. For a stream,"
+            " enqueue without sessions into a queue of its own; a handler may do that."
         )
 
 

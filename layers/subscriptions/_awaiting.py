@@ -3,12 +3,11 @@
 It waits as the calls of `layers/staged` do: it is the only call of a `Batcher` of its own. It shares no transaction
 with other calls, because each waiter has its own request.
 
-A call can be cancelled or interrupted at any moment, also during its commit. It then keeps nothing: it leaves the
-waiting line, and gives back the items that it took or was granted. Each look remembers what it takes before it
-commits. A cancelled look runs to its end in a thread, which then gives everything back. An interruption (Ctrl-C) can
-also end a look in the middle. Then it is unknown whether its commit took effect, or still will. The transaction that
-gives everything back writes a conflict on a key that every look reads. So the look has committed before it, or never
-commits.
+A call can be cancelled or interrupted at any moment, also during its commit. It then keeps nothing: it removes its
+request, and gives back the items that it took or was granted. Each look notes what it takes before it commits. A
+cancelled look runs to its end in a thread, which then gives everything back. An interruption (Ctrl-C) can also end a
+look in the middle. Then it is unknown whether its commit took effect, or still will. The transaction that gives
+everything back writes a conflict on a key that every look reads. So the look has committed before it, or never commits.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from ..leases._timers import next_due_us
 from ..leases._transitions import Transitions
 from ..staged._requests import REQUEST_SECONDS, Request, Wish
 from ._cursor import Habit
-from ._waiters import WaitingLine
+from ._waiters import Waiters
 
 Take = Callable[[Transaction], Steps[tuple[Taken, bool, bool]]]
 """Takes items of a subscription; also returns whether it wrote, and whether the subscription may have items at all."""
@@ -59,7 +58,7 @@ class _Look:
 
     leases: list[Lease] = field(default_factory=list)
     request: Request | None = None
-    """The call's current request in the waiting line."""
+    """The call's current request."""
     wish: Wish | None = None
     """The value of the request that this transaction registered, if it did."""
     stamp: Future[Any] | None = None
@@ -81,7 +80,7 @@ class Awaiting(Batcher[None, list[Lease]]):
 
     Args:
         leases: the queue's leases.
-        line: the waiting line of the queue's subscriptions.
+        waiters: the waiters of the queue's subscriptions.
         terms: how many items to take, and on which terms.
         take: takes items of the subscription, if there are some.
         timeout: seconds to wait; 0: do not wait; None: no limit.
@@ -93,7 +92,7 @@ class Awaiting(Batcher[None, list[Lease]]):
     def __init__(
         self,
         leases: Leases,
-        line: WaitingLine,
+        waiters: Waiters,
         terms: Terms,
         take: Take,
         timeout: float | None,
@@ -110,11 +109,11 @@ class Awaiting(Batcher[None, list[Lease]]):
         self._on_retry = on_retry
         self._waits = timeout != 0
         self._deadline = time.monotonic() + timeout if timeout else None
-        self._waiters = line
+        self._waiters = waiters
         self._client = os.urandom(RANDOM_BYTES)
         self._every = every
         self._exclusive_all = exclusive_all
-        self._grant_key = line.grant_key(self._client)
+        self._grant_key = waiters.grant_key(self._client)
         self._habit = Habit()
         self._request: Request | None = None
         self._looked = False
@@ -127,7 +126,7 @@ class Awaiting(Batcher[None, list[Lease]]):
     def steps(self, db: Database) -> Steps[list[Lease]]:
         """Return items once there are some; [] after the timeout.
 
-        A cancelled call leaves the waiting line, and its items go back to their places.
+        A cancelled call removes its request, and its items go back to their places.
         """
         return (yield from self.call(PendingCall(db, None))) or []
 
@@ -138,11 +137,11 @@ class Awaiting(Batcher[None, list[Lease]]):
                 left = self._seconds_left()
                 if left > 0:
                     return (look.alarms, max(0.001, min(left, look.seconds, self._every))) if look.alarms else None
-                look = yield from self._commit(leader.db, self._leave_line)
+                look = yield from self._commit(leader.db, self._leave_waiters)
         except Exception as error:  # noqa: BLE001 - the caller gets it
-            self.line.settle(leader, None, error)
+            self.calls.settle(leader, None, error)
         else:
-            if self.line.settle(leader, look.leases):
+            if self.calls.settle(leader, look.leases):
                 self._tried = _Look()
         return None
 
@@ -163,16 +162,16 @@ class Awaiting(Batcher[None, list[Lease]]):
         return look
 
     def dismiss(self, db: Database) -> Steps[None]:
-        """Leave the waiting line for good; give back at once all items taken or granted, even unreadable ones."""
+        """Remove the request for good; give back at once all items taken or granted, even unreadable ones."""
         if self._request is None and not self._tried.leases and not self._in_doubt:
             return
         # The caller gets another error already. If this fails, its request and its leases expire.
         with contextlib.suppress(Exception):
             yield from self._leases.queue.transact(db, self._undo)
 
-    def unclaimed(self, ticket: PendingCall[None, list[Lease]]) -> Steps[None]:
+    def unclaimed(self, pending: PendingCall[None, list[Lease]]) -> Steps[None]:
         with contextlib.suppress(Exception):  # as in `dismiss`
-            yield from self._leases.queue.transact(ticket.db, partial(self._give_back, leases=ticket.result or []))
+            yield from self._leases.queue.transact(pending.db, partial(self._give_back, leases=pending.result or []))
 
     def _seconds_left(self) -> float:
         return REQUEST_SECONDS if self._deadline is None else self._deadline - time.monotonic()
@@ -265,7 +264,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         yield tr.commit()
 
     def _stand_aside(self, tr: Transaction, look: _Look, request: Request | None) -> Steps[bool]:
-        """Wait for credit, or for `resume`, outside of the waiting line: in it an item would wait for this call."""
+        """Wait for credit, or for `resume`, without a request: else an item would wait for this call."""
         if request is not None:
             self._waiters.remove(tr, request.key)
             look.request = None
@@ -309,8 +308,8 @@ class Awaiting(Batcher[None, list[Lease]]):
         moves.finish()
         return leases
 
-    def _leave_line(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
-        """Leave the waiting line; collect the items granted by then."""
+    def _leave_waiters(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
+        """Remove the request; collect the items granted by then."""
         look = self._tried = _Look(is_last=True)
         if self._request is None:
             return look, False
@@ -334,7 +333,7 @@ class Awaiting(Batcher[None, list[Lease]]):
                 yield from self._leases.snooze.steps(tr, lease, delay=0)
 
     def _step_out(self, tr: Transaction, request: Request) -> Steps[list[LeaseHandle]]:
-        """Leave the waiting line; return granted leases. If it was woken for an item, offer that to other waiters."""
+        """Remove the request; return granted leases. If the call was woken for an item, offer that to other waiters."""
         granted, own = tr.get(self._grant_key), tr.get(request.key)
         value = yield granted
         woken = not (yield own).present()

@@ -58,7 +58,7 @@ def _missed(tr: Transaction | Database, leases: Leases, name: str) -> Iterator[s
 
     def look(tr: Transaction) -> Steps[tuple[Registration, list[Span]]]:
         cursor = Cursor(layout, name, now_us=leases.now_us(), habit=Habit())
-        registration = yield from cursor.prepare(tr, alone=False)
+        registration = yield from cursor.prepare(tr, fresh=False)
         return registration, cursor.spans
 
     registration, spans = run(leases.queue.read(tr, look))

@@ -82,7 +82,7 @@ class Cursor(Head):
         self._pending: list[KeyValue] = []
         self._rows = self._bytes = self._accepted = self._arrivals = 0
         self._took = self._news = False
-        self._alone = True
+        self._fresh = True
         """Whether no caller writes in this transaction too."""
         self._pointer = Pointer([], 0, 0, 0)
         self._seen = self._unannounced = self._trimmed = 0
@@ -95,10 +95,10 @@ class Cursor(Head):
         self.more = False
         """Whether it stopped before the end, so that another transaction must go on."""
 
-    def prepare(self, tr: Transaction, *, alone: bool) -> Steps[Registration]:
+    def prepare(self, tr: Transaction, *, fresh: bool) -> Steps[Registration]:
         """Read the subscription, its pointer, and the arrivals since; return its registration.
 
-        `alone`: nothing was written in this transaction yet.
+        `fresh`: nothing was written in this transaction yet.
 
         The subscription's own keys are plain reads: of two concurrent consumers of one subscription, one conflicts. The
         rest are snapshot reads. Arrivals in front of a taken item conflict by `take`; other arrivals do no harm.
@@ -107,10 +107,10 @@ class Cursor(Head):
             SubscriptionError: there is no such subscription.
             FormatError: the registration or the pointer can't be read.
         """
-        self._alone = alone
+        self._fresh = fresh
         layout, name = self._layout, self._name
         registered = tr.get(layout.subscriptions.pack((name,)))
-        cursor = started(self.look(tr, alone=alone))
+        cursor = started(self.look(tr, fresh=fresh))
         stored = yield registered
         if not stored.present():
             raise SubscriptionError(
@@ -120,7 +120,7 @@ class Cursor(Head):
         yield from cursor
         return read_registration(layout, name, bytes(stored))
 
-    def look(self, tr: Transaction, *, alone: bool) -> Steps[None]:
+    def look(self, tr: Transaction, *, fresh: bool) -> Steps[None]:
         """Read the pointer and the arrivals since, like `prepare`, for a reader that is no subscription."""
         layout, name = self._layout, self._name
         pointed = tr.get(layout.pointers.pack((name,)))
@@ -132,15 +132,15 @@ class Cursor(Head):
         self._trimmed = _number((yield trimmed), "big")
         self._unannounced = _number((yield counts[0])) - _number((yield counts[1]))
         self._seen = yield version
-        yield from self._look_for_arrivals(tr, alone)
+        yield from self._look_for_arrivals(tr, fresh)
 
-    def _look_for_arrivals(self, tr: Transaction, alone: bool) -> Steps[None]:
+    def _look_for_arrivals(self, tr: Transaction, fresh: bool) -> Steps[None]:
         """Add the arrivals since the pointer was written, or everything if some arrivals may be unknown."""
         pointer = self._pointer
         self.spans, self._news = everything(), True
         if pointer.unannounced != self._unannounced or pointer.seen < self._trimmed:
             return
-        if not alone and (yield from announces(tr, self._layout)):
+        if not fresh and (yield from announces(tr, self._layout)):
             self._seen = pointer.seen
             return
         found = yield from rows(tr.snapshot, *arrivals_since(self._layout, pointer.seen), limit=ARRIVALS_AT_ONCE)
@@ -263,7 +263,7 @@ class Cursor(Head):
         misses removed arrivals learns so from the trimmed version at the same read version. One slow subscription out
         of a thousand keeps all arrivals. Each of the others would search again in vain, so one searches per second.
         """
-        if not self._alone:
+        if not self._fresh:
             return
         layout, now_us = self._layout, self._now_us
         looked_us = _number((yield tr.snapshot.get(layout.trimming_key)))

@@ -65,7 +65,7 @@ class ExclusiveHead(Head):
         self._limited = registration.credit is not None or registration.credit_bytes is not None
         return registration
 
-    def prepare(self, tr: Transaction, *, alone: bool) -> Steps[Registration]:
+    def prepare(self, tr: Transaction, *, fresh: bool) -> Steps[Registration]:
         """Do what `Cursor.prepare` does, without a pointer.
 
         Raises:

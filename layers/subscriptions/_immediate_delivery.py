@@ -30,7 +30,7 @@ from ._cursor import Cursor, Habit
 from ._exclusive_all import ExclusiveHead
 from ._records import Registration, read_registration
 from ._selectors import ItemTest, Selector
-from ._waiters import WaitingLine
+from ._waiters import Waiters
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ImmediateDelivery:
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
         self._layout = leases.layout
-        self._line = WaitingLine(leases.layout)
+        self._waiters = Waiters(leases.layout)
 
     def enqueue(
         self,
@@ -113,17 +113,17 @@ class ImmediateDelivery:
         if name is None:
             return None
         head = ExclusiveHead(layout, name, wanted=1)
-        line = started(self._line.first(tr, limit=1))
+        waiters = started(self._waiters.first(tr, limit=1))
         registered = started(head.registration(tr))
         yield from self._place(tr, new)
-        first, registration = (yield from line), (yield from registered)
+        first, registration = (yield from waiters), (yield from registered)
         if registration is None or not registration.exclusive_all:
             return None
         if not first:
             return ""
         [request] = first
         if request.wish.consumer != name or request.wish.expires_at_us <= now_us:
-            return None  # the first waiter is dead: look at the whole line
+            return None  # the first waiter is dead: look at all waiters
         head.fence(tr)
         return name if (yield from self._deliver(tr, new, request, head, registration, now_us)) else ""
 
@@ -133,7 +133,7 @@ class ImmediateDelivery:
         The subscription served last is a hint for the next enqueue, and a snapshot read. If two concurrent enqueues
         serve the same waiter, one conflicts on that waiter's request. It then begins after that subscription.
         """
-        live, _ = yield from self._line.live(tr, now_us)
+        live, _ = yield from self._waiters.live(tr, now_us)
         serving = yield tr.snapshot.get(self._layout.served_key)
         yield from self._place(tr, new)
         served = (serving.present() and bytes(serving).decode()) or ""
@@ -160,7 +160,7 @@ class ImmediateDelivery:
             head = ExclusiveHead(layout, name, wanted=1)
         else:
             head = Cursor(layout, name, now_us=now_us, habit=Habit())
-        registration = yield from head.prepare(tr, alone=False)
+        registration = yield from head.prepare(tr, fresh=False)
         if registration.selector is None:
             return False
         if isinstance(head, Cursor) and registration.selector:
@@ -191,7 +191,7 @@ class ImmediateDelivery:
         head.claim(tr, new.packed)
         yield from head.finish(tr)
         handle = self._lend(tr, new, name, now_us)
-        self._line.fulfill(tr, request, [handle], now_us=now_us)
+        self._waiters.fulfill(tr, request, [handle], now_us=now_us)
         return True
 
     def _lend(self, tr: Transaction, new: _New, name: str, now_us: int) -> LeaseHandle:

@@ -28,7 +28,7 @@ from ._exclusive_all import ExclusiveHead
 from ._records import Registration, pack_record, read_registration
 from ._selectors import ItemTest, Selector, Selects
 from ._stats import SubscriptionStats, read_one
-from ._waiters import WaitingLine
+from ._waiters import Waiters
 
 T = TypeVar("T")
 TOKEN_BYTES = 8
@@ -66,7 +66,7 @@ class Subscription(Generic[V]):
         self._ownership_us = ownership_us
         self._habit = Habit()
         self._exclusive_all = exclusive_all
-        self._line = WaitingLine(leases.layout)
+        self._waiters = Waiters(leases.layout)
 
     def __repr__(self) -> str:
         return f"Subscription({self._layout.describe()}, {self.name!r})"
@@ -131,15 +131,22 @@ class Subscription(Generic[V]):
         if not is_database(tr):
             return (yield from self._take(cast(Transaction, tr), terms))[0].leases
         db = cast(Database, tr)
-        portion = AdaptiveLimit(limit)
+        adaptive = AdaptiveLimit(limit)
 
         def take(tr: Transaction) -> Steps[tuple[Taken, bool, bool]]:
-            return self._take(tr, dataclasses.replace(terms, limit=portion.limit))
+            return self._take(tr, dataclasses.replace(terms, limit=adaptive.limit))
 
         # A waiting call looks, and so renews its ownership, whenever a third of the ownership time has passed.
         every = self._ownership_us / 3e6 if self._owner else REQUEST_SECONDS
         call = Awaiting(
-            self.leases, self._line, terms, take, timeout, portion.note, every=every, exclusive_all=self._exclusive_all
+            self.leases,
+            self._waiters,
+            terms,
+            take,
+            timeout,
+            adaptive.note,
+            every=every,
+            exclusive_all=self._exclusive_all,
         )
         return (yield from call.steps(db))
 
@@ -161,8 +168,8 @@ class Subscription(Generic[V]):
 
         def body(tr: Transaction) -> Steps[None]:
             yield from self._change(tr, lambda registration: replace(registration, suspended=True))
-            # In the line, waiters of a suspended subscription would miss arrivals. Outside they wait for `resume`.
-            yield from self._line.wake(tr, self.name)
+            # Registered waiters of a suspended subscription would miss arrivals. Unregistered ones wait for `resume`.
+            yield from self._waiters.wake(tr, self.name)
 
         yield from self.leases.queue.transact(tr, body)
 
@@ -257,7 +264,7 @@ class Subscription(Generic[V]):
         """Take items; also return whether it wrote, and whether the subscription may have items at all."""
         now_us = self.leases.now_us()
         head = self._head(terms, now_us)
-        registration = yield from head.prepare(tr, alone=terms.strict)
+        registration = yield from head.prepare(tr, fresh=terms.strict)
         renewed = self._hold(tr, registration, now_us) is not registration
         left = yield from credit_left(tr, self._layout, self.name, registration)
         settled = False

@@ -41,7 +41,7 @@ from ._selectors import ItemTest, Selector, Selects
 from ._spans import everything
 from ._stats import SubscriptionStats, count_registrations, read_page
 from ._subscription import Subscription
-from ._waiters import DISPATCHER, WaitingLine
+from ._waiters import DISPATCHER, Waiters
 
 __all__ = ["SubscriptionStats", "Subscriptions"]
 
@@ -73,7 +73,7 @@ class Subscriptions(Generic[V]):
         self._queue = self.leases.queue
         self._layout = self.leases.layout
         self._immediate_delivery = ImmediateDelivery(self.leases)
-        self._line = WaitingLine(self._layout)
+        self._waiters = Waiters(self._layout)
 
     def __repr__(self) -> str:
         return f"Subscriptions({self._layout.describe()})"
@@ -191,7 +191,7 @@ class Subscriptions(Generic[V]):
 
         *Conflicts:* with a consumer that waits, and with other calls that serve or wake it. Also with an item that is
         placed in front and that the same subscription wants. None if no consumer waits. *Cost:* as `Queue.enqueue`,
-        and a read of the waiting line. Three rounds of reads for each subscription that it tries, and about ten writes
+        and a read of the waiters. Three rounds of reads for each subscription that it tries, and about ten writes
         for a delivery. If the queue's only subscription is exclusive and for all items: four reads in parallel instead.
         """
         is_database(tr)  # it raises for anything that is neither a database nor a transaction
@@ -348,7 +348,7 @@ class Subscriptions(Generic[V]):
             tr.set(layout.pointers.pack((name,)), pack_record(pointer))
         if old is not None and old.selector != new.selector:
             # The first waiter has passed over items that this subscription may want now. So its own waiters look again.
-            yield from self._line.wake(tr, name)
+            yield from self._waiters.wake(tr, name)
         if any(registration.owner for registration in registered.values()):
             # Calls of a former owner that wait raise at once, and get no further delivery.
             span = layout.waiting.range()
@@ -372,7 +372,7 @@ class Subscriptions(Generic[V]):
         tr.clear(layout.subscriptions.pack((name,)))
         tr.clear(layout.pointers.pack((name,)))
         tr.clear(layout.returned.pack((name,)))
-        yield from self._line.wake(tr, name)
+        yield from self._waiters.wake(tr, name)
         if len(registered) == 1:
             self._forget_arrivals(tr)
             tr.clear(layout.subscribed_key)

@@ -1,8 +1,8 @@
-"""The waiting line: consumers of subscriptions that wait for items, and which of them a transaction wakes.
+"""Waiters: consumers of subscriptions that wait for items, and which of them a transaction wakes.
 
-Each waiting call registers a request in the line, in commit order, and watches its key. The first waiter watches the
-counters that every arrival changes. It looks at the arrived items for all waiters. For each item it removes the request
-of the first waiter that wants it. So one enqueue wakes three waiters, however many wait: the first one, the one that
+Each waiting call registers a request, in commit order, and watches its key. The first waiter watches the counters that
+every arrival changes. It looks at the arrived items for all waiters. For each item it removes the request of the first
+waiter that wants it. So one enqueue wakes three waiters, however many wait: the first one, the one that
 wants the item, and the one that watched that request. The first waiter also wakes earlier waiters that may not take the
 item: those whose selector is a function, and those whose subscription has no credit for it. The progress of the first
 waiter is stored in a pointer like a subscription's. A subscription that ends, or changes, wakes its own waiters.
@@ -26,7 +26,7 @@ DISPATCHER = ""
 """The name of the dispatcher's pointer; no subscription has it."""
 DISPATCH_LIMIT = 100
 """How many items one transaction dispatches."""
-LINE_LIMIT = 2_000
+MOST_WAITERS = 2_000
 """How many waiters one transaction looks at."""
 _STAMPED = b"\x33"
 
@@ -59,7 +59,7 @@ class Waiting:
     want: Want
 
 
-class WaitingLine(Requests):
+class Waiters(Requests):
     """The waiters for items of one queue's subscriptions. A wish's `consumer` is the subscription's name."""
 
     __slots__ = ()
@@ -79,11 +79,11 @@ class WaitingLine(Requests):
         return super().register(tr, wish)
 
     def wake(self, tr: Transaction, name: str) -> Steps[None]:
-        """Remove all waiters of a subscription from the line, so that they look again.
+        """Remove all waiters of a subscription, so that they look again.
 
-        The line is a snapshot read, so other changes in it do not conflict. That read misses a concurrent new waiter of
-        this subscription, which would not wake. So both use a conflict on a key that stores nothing: `register` adds
-        the write conflict, this method the read conflict.
+        The waiters are read by snapshot, so other changes among them do not conflict. That read misses a concurrent new
+        waiter of this subscription, which would not wake. So both use a conflict on a key that stores nothing:
+        `register` adds the write conflict, this method the read conflict.
         """
         tr.add_read_conflict_key(self._joining(name))
         for one in (yield from self.first(tr, limit=0)):
@@ -97,15 +97,15 @@ class WaitingLine(Requests):
     def fence_off(self, tr: Transaction, name: str) -> None:
         """Prevent that a pending transaction of a subscription's call commits after this transaction.
 
-        Every such call reads the subscription's registration, so it conflicts with this one. If a call registers in the
-        line before this one commits, this one conflicts, and sees the request when it runs again.
+        Every such call reads the subscription's registration, so it conflicts with this one. If a call registers
+        before this one commits, this one conflicts, and sees the request when it runs again.
         """
         tr.add_write_conflict_key(self._layout.subscriptions.pack((name,)))
         tr.add_read_conflict_key(self._joining(name))
 
     def live(self, tr: Transaction, now_us: int) -> Steps[tuple[list[Request], bool]]:
         """Read the live waiters in order, and remove the dead ones; return the waiters, and whether any was dead."""
-        standing = yield from self.first(tr, limit=LINE_LIMIT)
+        standing = yield from self.first(tr, limit=MOST_WAITERS)
         for one in standing:
             if one.wish.expires_at_us <= now_us:
                 self.remove(tr, one.key)
@@ -126,7 +126,7 @@ class WaitingLine(Requests):
         The waiters and their selectors are read only if an item arrived: this read grows with the number of waiters.
         """
         head = Cursor(self._layout, DISPATCHER, now_us=now_us, habit=habit)
-        yield from head.look(tr, alone=True)
+        yield from head.look(tr, fresh=True)
         if not (yield from head.first(tr, limit=1)):
             return (yield from head.finish(tr)), head.more
         live, some_died = yield from self.live(tr, now_us)
@@ -181,7 +181,7 @@ def _woken_for(row: KeyValue, waiting: list[Waiting]) -> list[Waiting]:
     """Return the waiters to wake for an item: the first that will take it, and earlier ones that may not take it.
 
     If a subscription's selector is a function, one of its waiters is enough to call it. If a subscription has no
-    credit, all its waiters must leave the line: a waiter in the line does not notice when credit comes back.
+    credit, all its waiters must deregister: a registered waiter does not notice when credit comes back.
     """
     woken: list[Waiting] = []
     for one in waiting:

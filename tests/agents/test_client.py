@@ -43,7 +43,7 @@ def test_both_ways_to_wait_send_receive_and_confirm(db: Any, space: Subspace) ->
     assert leases_of(space).stats(db).dequeued == 2
 
 
-def test_files_are_sent_from_where_they_stand_and_received_into(db: Any, space: Subspace, tmp_path: Path) -> None:
+def test_files_are_sent_from_their_position_and_received_into(db: Any, space: Subspace, tmp_path: Path) -> None:
     data = os.urandom(3_000_000)
     (tmp_path / "in").write_bytes(b"before" + data)
 
@@ -187,7 +187,7 @@ def saying(answers: bytes, heard: list[bytes], *, close: bool = True) -> Serve:
         ("confirm", b"x" * 5_000, "greeting", "x" * 1_024, False),
     ],
 )
-def test_an_error_tells_the_step_and_what_was_received_there(
+def test_an_error_names_the_step_and_the_received_line(
     way: str, verb: str, answers: bytes, step: str, received: str, in_doubt: bool
 ) -> None:
     heard: list[bytes] = []
@@ -201,14 +201,14 @@ def test_an_error_tells_the_step_and_what_was_received_there(
     assert b"".join(heard).endswith(b"Bye.\n") == (received.lower() in ("bye.", "fail!"))
 
 
-def test_a_server_that_has_no_data_answers_bye_and_hears_bye() -> None:
+def test_a_server_without_data_answers_bye_and_gets_bye() -> None:
     heard: list[bytes] = []
     with playing(saying(GREETED + b"OK.\nBye.\n", heard)) as client:
         assert client.receive(5) is None
     assert b"".join(heard).endswith(b"I want to receive.\nBye.\n")
 
 
-def test_a_success_is_one_whatever_follows_it() -> None:
+def test_a_success_stays_a_success_whatever_the_server_says_next() -> None:
     heard: list[bytes] = []
     with playing(saying(GREETED + b"ok.\r\nOK.\nOK.\nNonsense", heard)) as client:
         client.send(5, b"data")
@@ -218,7 +218,7 @@ def test_a_success_is_one_whatever_follows_it() -> None:
     )
 
 
-def test_a_refusal_is_told_though_the_client_was_still_sending() -> None:
+def test_a_refusal_reaches_a_client_that_is_still_sending() -> None:
     def refuse(connection: socket.socket) -> None:
         connection.sendall(GREETED + b"OK.\nOK.\n")
         connection.recv(1_000)
@@ -240,7 +240,7 @@ def test_a_server_that_is_silent_is_given_up(way: str) -> None:
     assert failed.value.in_doubt
 
 
-def test_a_server_that_is_not_there_is_told_of() -> None:
+def test_a_missing_server_is_an_error() -> None:
     with pytest.raises(AgentError, match=r"127\.0\.0\.1:1: ") as failed:
         AgentClient("127.0.0.1:1").send(5, b"data")
     assert (failed.value.step, failed.value.in_doubt) == ("connect", False)
@@ -277,6 +277,8 @@ def test_bad_keywords_are_refused_too() -> None:
         client.send(5, b"data", size=4)
     with pytest.raises(ValueError, match="size is a whole number"):
         client.send(5, io.BytesIO(b"data"), size=-1)
+    with pytest.raises(ValueError, match="max_size is a whole number"):
+        client.receive(5, max_size=-1)
     with pytest.raises(TypeError, match="into is a file"):
         client.receive(5, into=io.StringIO())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="timeout is a number"):

@@ -44,9 +44,7 @@ async def cut_off(server: AgentServer, stream: bytes, cut: int, how: str, reads:
 
 
 @pytest.mark.parametrize("how", ["half-closes", "vanishes"])
-def test_sending_cut_at_every_byte_stores_what_was_answered_and_nothing_else(
-    db: Any, space: Subspace, how: str
-) -> None:
+def test_a_send_cut_at_any_byte_stores_exactly_the_acknowledged_data(db: Any, space: Subspace, how: str) -> None:
     leases = leases_of(space)
     complete = sending(5, b"da\n.\nta").removesuffix(b"Bye.\n")
 
@@ -71,7 +69,9 @@ def placed(leases: Leases[bytes], db: Any) -> tuple[int, int]:
     return stats.available, stats.leased
 
 
-def test_receiving_cut_at_every_byte_locks_what_was_answered_and_gives_back_the_rest(db: Any, space: Subspace) -> None:
+def test_a_receive_cut_at_any_byte_locks_the_acknowledged_data_and_gives_back_the_rest(
+    db: Any, space: Subspace
+) -> None:
     leases = leases_of(space)
     position = leases.enqueue(db, b"data")
     stream = receiving(5)
@@ -116,7 +116,7 @@ def test_a_receiver_that_vanishes_at_every_byte_of_the_answers_loses_nothing(db:
 
 
 @pytest.mark.parametrize("how", ["half-closes", "vanishes"])
-def test_confirming_cut_at_every_byte_removes_what_was_answered(db: Any, space: Subspace, how: str) -> None:
+def test_a_confirm_cut_at_any_byte_removes_exactly_the_acknowledged_data(db: Any, space: Subspace, how: str) -> None:
     leases = leases_of(space)
 
     async def body() -> None:

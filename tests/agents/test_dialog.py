@@ -104,7 +104,7 @@ def test_a_wrong_size_fails_or_waits_for_more(size: int) -> None:
         (confirming(5, 2**31 + 1).removesuffix(b"\nBye.\n"), b"Hi.\nOK.\nOK.\n"),
     ],
 )
-def test_a_line_that_the_server_does_not_take_gets_bye(line: bytes, answers: bytes) -> None:
+def test_an_unexpected_line_gets_bye(line: bytes, answers: bytes) -> None:
     host = played(World(), [line + b"\n"])
 
     assert host.said == answers + b"Bye.\n"
@@ -202,7 +202,7 @@ def test_nothing_is_said_in_the_middle_of_data_when_the_server_leaves() -> None:
     assert dialog.next() == Ended(End.refused)
 
 
-def test_nothing_is_said_of_an_outcome_that_is_unknown() -> None:
+def test_an_unknown_outcome_gets_no_answer() -> None:
     dialog = Dialog()
     dialog.feed(sending(5, b"data"))
     while not isinstance(event := dialog.next(), said.DataComplete):

@@ -18,7 +18,7 @@ CONFLICT, UNKNOWN, TIMED_OUT = 1020, 1021, 1031
 
 
 @pytest.mark.parametrize("fault", [("before", CONFLICT), ("before", UNKNOWN), ("after", UNKNOWN)])
-def test_every_dialog_says_the_same_whichever_commit_fails(
+def test_every_dialog_is_the_same_when_any_commit_fails(
     db: Any, space: Subspace, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locks, "new_id", lambda: 456)
@@ -44,7 +44,7 @@ def test_every_dialog_says_the_same_whichever_commit_fails(
 
 
 @pytest.mark.parametrize(("when", "stored"), [("before", 0), ("after", 1)])
-def test_data_whose_fate_is_unknown_gets_no_answer(db: Any, space: Subspace, when: Any, stored: int) -> None:
+def test_data_with_an_unknown_outcome_gets_no_answer(db: Any, space: Subspace, when: Any, stored: int) -> None:
     faulty = FaultyDatabase.failing_at(db, {0}, (when, TIMED_OUT))
 
     async def body() -> None:

@@ -57,7 +57,7 @@ def test_data_that_trickles_is_cut_off_and_leaves_nothing_behind(db: Any, space:
                     await asyncio.wait({heard}, timeout=0.02)
                 assert await heard == b"Bye.\n"
             await left_alone(server)
-            assert server._house.in_flight.take(limits.in_flight)
+            assert server._shared.in_flight.take(limits.in_flight)
 
     asyncio.run(body())
     assert leases_of(space).stats(db).available == 0

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.engines("memory")
     "address",
     ["", "4711", ":4711", "localhost", "localhost:", "localhost:x", "localhost:65536", "::1:4711", "unix:", "host:-1"],
 )
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_a_bad_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="no address"):
         parse(address)
 
@@ -51,6 +51,19 @@ def test_it_does_by_an_option_that_says_so(db: Any, space: Subspace) -> None:
             assert not server.address.endswith(":0")
 
     asyncio.run(body())
+
+
+def test_a_file_that_does_not_exist_is_named(db: Any, space: Subspace, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    with pytest.raises(FileNotFoundError, match=str(missing)):
+        Tls(missing, missing, missing).context()
+
+    async def body() -> None:
+        async with serving(db, space, listen=f"unix:{missing}/agents"):
+            pytest.fail("it listens")
+
+    with pytest.raises(FileNotFoundError, match=str(missing)):
+        asyncio.run(body())
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:0"])

@@ -94,9 +94,7 @@ def test_of_two_confirms_at_the_same_time_one_removes_the_item(db: Any, leases: 
     assert leases.stats(db).dequeued == 1
 
 
-def test_of_ids_confirmed_together_those_whose_locks_are_lost_are_refused(
-    db: Any, leases: Leases[bytes], clock: Clock
-) -> None:
+def test_confirming_many_ids_refuses_those_with_lost_locks(db: Any, leases: Leases[bytes], clock: Clock) -> None:
     lost = locked(leases, db, leased(leases, db))
     clock.now += 31
     leases.reclaim(db)
@@ -124,7 +122,7 @@ def test_of_a_confirm_and_an_end_of_the_lock_at_the_same_time_one_happens(
     assert leases.stats(db).available == 1
 
 
-def test_a_key_that_is_cleared_because_its_lock_is_over_is_not_that_of_a_new_lock(
+def test_a_sweep_of_expired_locks_leaves_a_new_lock(
     db: Any, leases: Leases[bytes], clock: Clock, next_ids: list[int]
 ) -> None:
     next_ids += [7, 7, 5]
@@ -167,7 +165,7 @@ def test_an_item_that_is_given_back_has_no_id(db: Any, leases: Leases[bytes]) ->
     assert leases.stats(db).available == 1
 
 
-def test_a_key_that_can_not_be_read_stands_for_no_lock(db: Any, leases: Leases[bytes], next_ids: list[int]) -> None:
+def test_an_unreadable_key_is_no_lock(db: Any, leases: Leases[bytes], next_ids: list[int]) -> None:
     next_ids += [7]
     db[leases.layout.agents.pack((7,))] = b"\xff"
     lease = leased(leases, db)

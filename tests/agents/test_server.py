@@ -140,7 +140,7 @@ def test_an_id_that_is_given_already_is_not_given_again(
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_an_expired_lock_is_confirmed_unless_somebody_has_taken_the_data(db: Any, space: Subspace, taken: bool) -> None:
+def test_an_expired_lock_is_confirmed_unless_another_agent_took_the_data(db: Any, space: Subspace, taken: bool) -> None:
     clock = Clock()
     leases = leases_of(space, clock=clock)
 
@@ -179,7 +179,7 @@ def test_the_lock_lasts_from_the_moment_when_the_data_is_locked(db: Any, space: 
     assert leased.expires_at == clock.now + 30
 
 
-def test_data_whose_lease_is_over_during_the_dialog_is_not_locked(db: Any, space: Subspace) -> None:
+def test_data_with_an_expired_lease_is_not_locked(db: Any, space: Subspace) -> None:
     clock = Clock()
     leases = leases_of(space, clock=clock)
 
@@ -249,7 +249,7 @@ def test_a_connection_that_is_lost_before_the_second_ok_gives_the_data_back_at_o
     assert leased.attempt == 1  # the one before did not count
 
 
-def test_a_client_that_waits_gets_what_comes(db: Any, space: Subspace) -> None:
+def test_a_waiting_client_gets_arriving_data(db: Any, space: Subspace) -> None:
     leases = leases_of(space)
 
     async def body() -> None:
@@ -327,7 +327,7 @@ def test_a_client_that_asks_for_data_and_closes_its_side_at_once_is_not_waited_f
             reader.feed_data(GREETING + b"I'm agent of type number 5.\nI want to receive.\n")
             reader.feed_eof()  # it is there when the server first looks
             async with asyncio.timeout(10):
-                await Connection(server._house, reader, writer).run()
+                await Connection(server._shared, reader, writer).run()
             assert clients.recv(100) == b"Hi.\nOK.\nOK.\n"
             clients.close()
 
@@ -358,7 +358,7 @@ def test_a_server_that_stops_ends_waiting_and_idle_clients_and_lets_others_finis
     assert leases_of(space).stats(db).available == 1
 
 
-def test_a_server_that_stops_gives_back_what_no_agent_has(db: Any, space: Subspace) -> None:
+def test_a_server_that_stops_gives_back_data_that_no_agent_received(db: Any, space: Subspace) -> None:
     async def body() -> None:
         async with serving(db, space) as server:
             await said_by(server, sending(5, b"data"))
@@ -445,9 +445,7 @@ def test_dead_letters_follow_the_policy_of_the_leases(db: Any, space: Subspace) 
     ],
 )
 @pytest.mark.engines("memory")
-def test_a_server_refuses_what_it_can_not_be_made_of(
-    db: Any, arguments: dict[str, Any], error: type[Exception], match: str
-) -> None:
+def test_a_server_refuses_bad_arguments(db: Any, arguments: dict[str, Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         AgentServer(**{"db": db, **arguments})
 
@@ -496,3 +494,22 @@ def test_nothing_of_the_data_is_logged(db: Any, space: Subspace, caplog: pytest.
     asyncio.run(body())
     assert "connection ended" in caplog.text
     assert "SECRET" not in caplog.text
+
+
+def test_arguments_of_a_wrong_kind_are_refused(db: Any) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"everybody": "no"}, "everybody is True or False, not 'no'"),
+        ({"reuse_port": 1}, "reuse_port is True or False"),
+        ({"tls": "server.pem"}, r"tls is a fdbqueue\.agents\.Tls, or None, not 'server\.pem'"),
+        ({"limits": 7}, r"limits is a fdbqueue\.agents\.Limits"),
+        ({"access": {"*": 5}}, r"access is a fdbqueue\.agents\.Access"),
+    ]
+    for wrong, told in cases:
+        with pytest.raises(TypeError, match=told):
+            AgentServer(db, **wrong)
+
+
+@pytest.mark.parametrize("wrong", ["5", None, -1, 70_000, 5.0, True])
+def test_an_agent_type_is_a_number(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="type is a whole number from 0 to 65,536, not"):
+        queue_of_type(wrong)

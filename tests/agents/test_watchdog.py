@@ -421,7 +421,7 @@ def test_a_function_for_events_that_raises_stops_nothing(
     assert "no room on this page" in caplog.text
 
 
-def test_failures_are_logged_if_no_function_hears_of_them(
+def test_failures_are_logged_if_there_is_no_function_for_events(
     db: Any, leases: Leases, caplog: pytest.LogCaptureFixture
 ) -> None:
     leases.enqueue(db, b"x")

@@ -17,7 +17,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
-from fdbqueue.layers.subscriptions._waiters import WaitingLine
+from fdbqueue.layers.subscriptions._waiters import Waiters
 from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, in_turn, say
 from tests.benchmarks.idling import WAITING, idle, watch_and_read
 
@@ -109,7 +109,7 @@ def pushed(db: Any, consumer: Callable[[Leases], Any]) -> Sample:
     subscriptions, one = Subscriptions(leases), consumer(leases)
     leases.queue.enqueue(db, ITEM)
     leases.ack(db, one.lease(db))
-    line = WaitingLine(leases.layout)
+    line = Waiters(leases.layout)
     tr = db.create_transaction()
     for stand in range(PUSHED):
         wish = line.wish(os.urandom(8), one.name, leases.now_us() + int(1e9))

@@ -12,7 +12,8 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from fdbqueue.items import PLAIN
-from fdbqueue.layout import Position, pack
+from fdbqueue.layout import pack
+from fdbqueue.position import Position
 from fdbqueue.spark.itemcolumns import Table, look_schema, stream_schema
 from fdbqueue.spark.looking import Stored
 from fdbqueue.spark.readoptions import parse_look, parse_stream

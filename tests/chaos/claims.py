@@ -1,4 +1,4 @@
-"""What the callers' histories say, by what the log can be asked for."""
+"""Claims: what the histories of callers say that the log can confirm."""
 
 from __future__ import annotations
 

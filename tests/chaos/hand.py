@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fdbqueue import BulkInterrupted, LeaseLost, Queue, SubscriptionError
+from fdbqueue.agents import AgentError
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.oplog._oplog import calling
+from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
@@ -43,6 +45,8 @@ class Tools:
     """In a round with subscriptions that anybody serves."""
     smart: SmartQueue | None
     """In a round with smart checks."""
+    sessions: Sessions | None
+    """In a round with sessions."""
     history: History
     clock: ChaosClock
 
@@ -82,6 +86,8 @@ class Hand:
             outcome, answer = REFUSED, {"lost": len(lost.lost)}
         except SubscriptionError as another:
             outcome, answer = REFUSED, {"why": str(another)}
+        except AgentError as error:
+            outcome, answer = ("in doubt" if error.in_doubt else REFUSED), {"why": str(error)}
         except FDBError as error:
             outcome, answer = f"error {error.code}", {"where": traceback.format_exc()}
         except BulkInterrupted as stopped:

@@ -1,4 +1,4 @@
-"""What a promise is to the oracle."""
+"""Invariant: one promise, as the oracle checks it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 
 from fdbqueue.layers.oplog import Record
 from tests.chaos.claims import Claims
-from tests.chaos.kinds import Kind
+from tests.chaos.kinds import ON_THE_QUEUE, Kind
 from tests.chaos.replay import Replay, Step
 from tests.chaos.rules import Rules
 
@@ -17,7 +17,7 @@ class Invariant:
     name = ""
     says = ""
 
-    kinds = tuple(Kind)
+    kinds: tuple[Kind, ...] = ON_THE_QUEUE
     """In which rounds it can be kept or broken."""
 
     def __init__(self, claims: Claims, rules: Rules) -> None:

@@ -25,6 +25,12 @@ EXCLUSIVE = "mine"
 EXCLUSIVE_CREDIT = {EXCLUSIVE: 12}
 OWNERSHIP_S = 0.5
 """Shorter than a process is stopped for."""
+MAX_ATTEMPTS = 6
+QUANTUM = 3
+"""Of sessions: small, so that turns end often."""
+SESSIONS = tuple(f"session {number}" for number in range(12))
+SESSION_LEVELS = 2
+SESSION_ACKS = frozenset({"session ack", "session ack and next"})
 DEADLINE_S = 0.3
 """Of reports: short, so that many are missed."""
 
@@ -39,6 +45,13 @@ class Kind(StrEnum):
     subscriptions = "subscriptions"
     exclusive = "exclusive subscription"
     smart = "smart checks"
+    sessions = "sessions"
+    agents = "agents"
+
+
+OF_THEIR_OWN = (Kind.sessions, Kind.agents)
+"""Kinds that have processes and promises of their own."""
+ON_THE_QUEUE = tuple(kind for kind in Kind if kind not in OF_THEIR_OWN)
 
 
 HAVE_LEVELS = (Kind.priority, Kind.weights)

@@ -1,4 +1,4 @@
-"""What a record's changes mean: which items moved, why one is gone, which were taken from the head."""
+"""Motions: which items a record moved, why one is gone, and which were taken from the head."""
 
 from __future__ import annotations
 

@@ -112,16 +112,19 @@ MUTANTS = (
                 "if notes is None:\n                continue\n            if",
             ),
         ),
+        Kind.plain,
     ),
     Mutant(
         "who claims its items does not look at what happens to those in front",
         "layers/staged/_delivery.py",
         (("            tr.add_read_conflict_range(begin, row.key)\n", ""),),
+        Kind.plain,
     ),
     Mutant(
         "who claims its items does not look at what happens to the requests in front",
         "layers/staged/_requests.py",
         (('            tr.add_read_conflict_key(one.key + b"\\x00")\n', "            pass\n"),),
+        Kind.plain,
     ),
     Mutant(
         "an item whose delay is over also stays among those delayed",
@@ -241,5 +244,80 @@ MUTANTS = (
             ),
         ),
         Kind.smart,
+    ),
+    Mutant(
+        "a session that has a pointer gets another one, and is handed over twice",
+        "layers/sessions/_line.py",
+        (("        if record.pointer:\n", "        if record.pointer and record.asleep_until_us:\n"),),
+        Kind.sessions,
+    ),
+    Mutant(
+        "the token of a session's lease is not looked at",
+        "layers/sessions/_working.py",
+        (
+            (
+                "turn is None or turn.notes.token != ref.token or turn.pointer.current != pack(ref.position)",
+                "turn is None or turn.pointer.current != pack(ref.position)",
+            ),
+        ),
+        Kind.sessions,
+    ),
+    Mutant(
+        "a worker of a session may end another item than the one in progress",
+        "layers/sessions/_working.py",
+        (
+            (
+                "turn.notes.token != ref.token or turn.pointer.current != pack(ref.position)",
+                "turn.notes.token != ref.token",
+            ),
+        ),
+        Kind.sessions,
+    ),
+    Mutant(
+        "the pointer of a session without items stays in the line",
+        "layers/sessions/_line.py",
+        (
+            (
+                'tally("dequeued", 1)\n        yield from self.end(',
+                "enter_available(turn.packed, stored_pointer(rest), NO_NOTES)\n        yield from self.end(",
+            ),
+        ),
+        Kind.sessions,
+    ),
+    Mutant(
+        "the quantum of a session is not looked at",
+        "layers/sessions/_working.py",
+        (("        over = used >= self._line.quota(ref.session)\n", "        over = False\n"),),
+        Kind.sessions,
+    ),
+    Mutant(
+        "an acked session keeps its place in the line",
+        "layers/sessions/_working.py",
+        (('now_us=self._line.leases.now_us(), to="tail")', "now_us=self._line.leases.now_us())"),),
+        Kind.sessions,
+    ),
+    Mutant(
+        "an urgent item goes to the last level of its session",
+        "layers/sessions/_session.py",
+        (("Position(index + at, random, rank=level)", "Position(index + at, random, rank=max(level, 1))"),),
+        Kind.sessions,
+    ),
+    Mutant(
+        "an enqueue does not conflict with the end of its session",
+        "layers/sessions/_working.py",
+        (("        tr.add_read_conflict_key(session.guard_key)\n", ""),),
+        Kind.sessions,
+    ),
+    Mutant(
+        "an agent server says Fail! though the outcome of the commit is unknown",
+        "fdbqueue/agents/connection.py",
+        (("if isinstance(error, FDBError) and leaves_in_doubt(error):", "if isinstance(error, FDBError) and False:"),),
+        Kind.agents,
+    ),
+    Mutant(
+        "an agent server says OK to the confirm of a lock that is lost",
+        "fdbqueue/agents/connection.py",
+        (("if await self._queue.confirm.aio(id):", "if await self._queue.confirm.aio(id) or True:"),),
+        Kind.agents,
     ),
 )

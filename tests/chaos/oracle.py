@@ -8,14 +8,18 @@ from typing import Any
 
 from fdbqueue.layers.oplog import OperationLog
 from fdbqueue.layout import Layout
+from tests.chaos.agentpromises import AsAnswered
 from tests.chaos.claims import read_claims
 from tests.chaos.composed import OneOwner, SerialDecision, ToldOnce, WithinCredit
 from tests.chaos.history import Told
 from tests.chaos.invariant import Invariant
 from tests.chaos.itempromises import NothingLost, NothingMade, Order, ZeroOrOnce
+from tests.chaos.kinds import Kind
 from tests.chaos.leasepromises import AckOrRedelivery, OneLease, Recount, Swept
 from tests.chaos.replay import Replay
 from tests.chaos.rules import Rules
+from tests.chaos.sessionpromises import FairTurns, OneAtATime, SessionsLoseNothing
+from tests.chaos.sessionreplay import SessionReplay
 
 REBUILT = "log"
 """The name under which it is told that what is stored is not what the log says."""
@@ -32,12 +36,11 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     Swept,
     WithinCredit,
     OneOwner,
+    OneAtATime,
+    FairTurns,
+    SessionsLoseNothing,
+    AsAnswered,
 )
-NOT_HERE = {
-    "I6": "one running item per session: there are no sessions",
-    "I7": "fairness among sessions: there are no sessions",
-}
-"""Promises of layers that do not exist; they are neither kept nor broken."""
 
 
 @dataclass(slots=True)
@@ -79,7 +82,7 @@ def judge(db: Any, layout: Layout, log: OperationLog, calls: list[Told], rules: 
     """
     claims = read_claims(calls)
     invariants = [invariant(claims, rules) for invariant in INVARIANTS if rules.kind in invariant.kinds]
-    replay = Replay(layout)
+    replay = SessionReplay(layout) if rules.kind is Kind.sessions else Replay(layout)
     verdict = Verdict()
     for record in log.records(db):
         step = replay.step(record)

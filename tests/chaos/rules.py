@@ -1,4 +1,4 @@
-"""What the promises of a round depend on."""
+"""The rules that a round's promises depend on."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from fdbqueue.layers.leases import Lease, Leases, State
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
-from tests.chaos.kinds import CREDIT, Kind, queue_of, some_headers
+from tests.chaos.kinds import CREDIT, ON_THE_QUEUE, Kind, queue_of, some_headers
 from tests.helpers.clock import Clock
 
 STATES: tuple[State, ...] = ("available", "leased", "delayed", "dead")
@@ -46,7 +46,7 @@ class Program:
         self._db = db
         self._dice = random.Random(seed)
         self._clock = Clock()
-        self._kind = self._dice.choice(list(Kind))
+        self._kind = self._dice.choice(ON_THE_QUEUE)
         self._verbs = (*VERBS, *OF_KIND[self._kind])
         self._queue = queue_of(space, self._kind)
         self._leases = Leases(self._queue, max_attempts=3, clock=self._clock)

@@ -19,13 +19,16 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
+from tests.chaos.agenthands import CAST as AGENTS_CAST
+from tests.chaos.agenthands import drain_agents
 from tests.chaos.faults import Odds
 from tests.chaos.history import OK, History, read_histories, told_claims, told_leases
-from tests.chaos.kinds import CREDIT, Kind, credit_of, log_of, queue_of
+from tests.chaos.kinds import CREDIT, MAX_ATTEMPTS, Kind, credit_of, log_of, queue_of
 from tests.chaos.oracle import Verdict, judge
 from tests.chaos.owners import reset
 from tests.chaos.rules import Rules
-from tests.chaos.worker import MAX_ATTEMPTS, Part, play
+from tests.chaos.sessionhands import check_of_sessions, drain_sessions
+from tests.chaos.worker import Part, play
 from tests.helpers.processes import Processes, kill_9
 
 CAST = ("producer", "loader", "consumer", "consumer", "consumer", "keeper")
@@ -96,7 +99,8 @@ class Round:
     def _run(self, folder: Path) -> Verdict:
         self._prepare()
         with Processes() as processes:
-            actors = [Actor(role, f"{role}-{number}") for number, role in enumerate(self.cast)]
+            cast = AGENTS_CAST if self.kind is Kind.agents else self.cast
+            actors = [Actor(role, f"{role}-{number}") for number, role in enumerate(cast)]
             for actor in actors:
                 self._start(processes, actor, folder)
             # On a busy machine processes take their time to start.
@@ -127,6 +131,8 @@ class Round:
 
     def _check(self) -> list[str]:
         queue = queue_of(self.space, self.kind)
+        if self.kind is Kind.sessions:
+            return check_of_sessions(self.db, queue)
         problems = [*StagedQueue(queue).check(self.db).problems]
         if credit_of(self.kind):
             problems += Subscriptions(queue).check(self.db).problems
@@ -206,6 +212,14 @@ class Round:
         def ahead() -> float:
             return time.time() + FAR_AHEAD_S
 
+        if self.kind is Kind.sessions:
+            logged = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
+            drain_sessions(logged, queue, history, clock=ahead)
+            return
+        if self.kind is Kind.agents:
+            logged = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
+            drain_agents(logged, queue, history, clock=ahead)
+            return
         leases = Leases(queue, max_attempts=MAX_ATTEMPTS, clock=ahead)
         staged = StagedQueue(leases, consumer="drain")
         db = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)

@@ -16,7 +16,7 @@ SECONDS = 8.0
 @pytest.mark.slow
 @pytest.mark.engines("file", "cluster")
 @pytest.mark.parametrize("kind", list(Kind))
-def test_nothing_that_is_promised_is_broken_by_what_goes_wrong(url: str, kind: Kind) -> None:
+def test_faults_break_no_promise(url: str, kind: Kind) -> None:
     report = run(url, secrets.token_hex(4), SECONDS, kind=kind, patience=0)
 
     told = "\n".join(lines(report))

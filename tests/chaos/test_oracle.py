@@ -97,7 +97,7 @@ def other(space: Subspace) -> Any:
         yield lambda kind: Scene(db, space, kind)
 
 
-def test_nothing_is_found_where_nothing_is_wrong(scene: Scene) -> None:
+def test_a_correct_history_has_no_violations(scene: Scene) -> None:
     scene.enqueue("a")
     scene.enqueue("b", delay=1, ttl=50)
     first = scene.lease()
@@ -115,18 +115,18 @@ def test_an_item_that_vanishes_is_found(scene: Scene) -> None:
     assert {"I1", "I10"} <= scene.broken()
 
 
-def test_an_acknowledged_item_that_never_came_is_found(scene: Scene) -> None:
+def test_an_acknowledged_item_that_was_never_delivered_is_found(scene: Scene) -> None:
     scene.told("enqueue", {"name": "never", "count": 1, "size": 10, "headers": None})
     assert {"I1", "I9"} <= scene.broken()
 
 
-def test_an_item_that_nobody_enqueued_is_found(scene: Scene) -> None:
+def test_an_item_that_was_never_enqueued_is_found(scene: Scene) -> None:
     scene.queue.enqueue(scene.db, b"made up")
     scene.ack(scene.lease())
     assert "I2" in scene.broken()
 
 
-def test_an_ack_by_who_has_not_the_lease_is_found(scene: Scene) -> None:
+def test_an_ack_by_a_caller_without_the_lease_is_found(scene: Scene) -> None:
     scene.enqueue("a")
     with calling("ack#99"):  # which no caller of that process has asked for
         scene.leases.ack(scene.db, scene.lease())
@@ -143,7 +143,7 @@ def test_a_lease_that_is_taken_away_before_it_expires_is_found(scene: Scene) -> 
     assert "I3" in scene.broken()
 
 
-def test_two_who_were_told_that_their_acks_worked_are_found(scene: Scene) -> None:
+def test_two_successful_acks_of_one_lease_are_found(scene: Scene) -> None:
     scene.enqueue("a")
     lease = scene.lease()
     scene.ack(lease)
@@ -151,7 +151,7 @@ def test_two_who_were_told_that_their_acks_worked_are_found(scene: Scene) -> Non
     assert {"I4", "I9"} <= scene.broken()
 
 
-def test_an_item_that_comes_back_after_its_ack_is_found(scene: Scene) -> None:
+def test_an_item_that_reappears_after_its_ack_is_found(scene: Scene) -> None:
     scene.enqueue("a")
     lease = scene.lease()
     stored = bytes(scene.raw[scene.queue.layout.leased.key(pack(lease.position))])
@@ -160,7 +160,7 @@ def test_an_item_that_comes_back_after_its_ack_is_found(scene: Scene) -> None:
     assert {"I1", "I4", "I10"} <= scene.broken()
 
 
-def test_an_item_that_is_passed_over_is_found(scene: Scene) -> None:
+def test_a_skipped_item_is_found(scene: Scene) -> None:
     first = scene.enqueue("a")
     second = scene.enqueue("b")
 
@@ -176,7 +176,7 @@ def test_an_item_that_is_passed_over_is_found(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("wanted", [1, 2])
-def test_an_item_may_be_passed_over_that_falls_to_a_request_in_front_and_no_other(
+def test_only_an_item_assigned_to_an_earlier_request_may_be_skipped(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, wanted: int
 ) -> None:
     monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
@@ -192,7 +192,7 @@ def test_an_item_may_be_passed_over_that_falls_to_a_request_in_front_and_no_othe
     told.answer = {"leases": told_leases([lease])}
     assert "I5" not in scene.broken()
 
-    def serve_what_falls_to_nobody(tr: Any) -> None:
+    def serve_an_item_to_no_request(tr: Any) -> None:
         [standing] = run(requests.first(tr, limit=1))
         requests.remove(tr, standing.key)
         last = max(item.position for item in scene.queue.browse(tr))
@@ -201,11 +201,11 @@ def test_an_item_may_be_passed_over_that_falls_to_a_request_in_front_and_no_othe
         tr.clear(key)
         count(tr, scene.queue.layout, leased=1)
 
-    scene.behind_the_back(serve_what_falls_to_nobody)
+    scene.behind_the_back(serve_an_item_to_no_request)
     assert "I5" in scene.broken()
 
 
-def test_an_item_that_comes_in_front_of_what_was_there_is_found(scene: Scene) -> None:
+def test_an_item_that_overtakes_older_items_is_found(scene: Scene) -> None:
     scene.enqueue("a")
     told = scene.told("enqueue", {"name": "b", "count": 1, "size": 10, "headers": None})
     with calling(f"enqueue#{told.number}"):
@@ -218,7 +218,7 @@ def test_an_item_that_comes_in_front_of_what_was_there_is_found(scene: Scene) ->
     assert "I5" in scene.broken()
 
 
-def test_an_effect_that_came_twice_is_found(scene: Scene) -> None:
+def test_an_effect_that_happened_twice_is_found(scene: Scene) -> None:
     asked = {"name": "a", "count": 1, "size": 10, "headers": None}
     told = scene.told("enqueue", asked, outcome=KILLED)
     with calling(f"enqueue#{told.number}"):
@@ -244,7 +244,7 @@ def test_a_timer_that_is_missing_is_found(scene: Scene) -> None:
     assert "I11" in scene.broken()
 
 
-def test_what_is_stored_past_the_log_is_found(scene: Scene) -> None:
+def test_a_write_that_bypasses_the_log_is_found(scene: Scene) -> None:
     scene.queue.enqueue(scene.raw, b"past the log")
     assert scene.broken() == {"log"}
 
@@ -307,7 +307,7 @@ def test_an_item_that_goes_to_a_former_owner_is_found(other: Any) -> None:
         assert scene.broken() == (set() if hand else {"owner"})
 
 
-def test_an_item_that_is_delivered_though_another_stands_in_front_is_found(other: Any) -> None:
+def test_a_delivery_ahead_of_an_earlier_item_is_found(other: Any) -> None:
     scene = other(Kind.exclusive)
     scene.enqueue("a")
     told = scene.told("deliver", {"name": "b", "count": 1, "size": 10, "headers": None})
@@ -351,7 +351,7 @@ def test_a_decision_that_the_serial_state_does_not_give_is_found(other: Any) -> 
     assert "I8" in scene.broken()
 
 
-def test_a_deadline_that_is_claimed_or_told_twice_is_found(other: Any) -> None:
+def test_a_deadline_claimed_or_reported_twice_is_found(other: Any) -> None:
     def told_at_a_claim() -> Told:
         told: Told = scene.told("missed", {})
         with calling(f"missed#{told.number}"):
@@ -378,7 +378,7 @@ def test_a_deadline_that_is_claimed_or_told_twice_is_found(other: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_an_item_that_dies_though_its_life_was_over_is_found(
+def test_an_expired_item_that_becomes_a_dead_letter_is_found(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, wrong: bool
 ) -> None:
     if wrong:

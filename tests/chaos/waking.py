@@ -1,4 +1,4 @@
-"""Who waits for an item is woken by what comes, and does not find it by chance much later."""
+"""A waiting consumer is woken by an arrival, and does not find it much later by chance."""
 
 from __future__ import annotations
 

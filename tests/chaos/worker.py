@@ -20,17 +20,18 @@ from fdbqueue.layers.leases import Leases, _enqueueing, constant, immediately
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
+from tests.chaos.agenthands import Agent, AgentHost
 from tests.chaos.consumers import Taker
 from tests.chaos.faults import ChaosClock, ChaosDatabase, Odds
 from tests.chaos.hand import Hand, Tools
 from tests.chaos.history import History
 from tests.chaos.keepers import Keeper
-from tests.chaos.kinds import CREDIT, Kind, credit_of, head_of, log_of, queue_of
+from tests.chaos.kinds import CREDIT, MAX_ATTEMPTS, Kind, credit_of, head_of, log_of, queue_of
 from tests.chaos.producers import Loader, Producer
+from tests.chaos.sessionhands import SessionKeeper, SessionProducer, SessionWorker, sessions_of
 from tests.helpers.staging import hurry
 
 THREADS = 2
-MAX_ATTEMPTS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,14 @@ class Part:
 
 
 ROLES: dict[str, type[Hand]] = {"producer": Producer, "loader": Loader, "consumer": Taker, "keeper": Keeper}
+SESSION_ROLES: dict[str, type[Hand]] = {
+    "producer": SessionProducer,
+    "loader": SessionProducer,
+    "consumer": SessionWorker,
+    "keeper": SessionKeeper,
+}
+AGENT_ROLES: dict[str, type[Hand]] = {"server": AgentHost, "agent": Agent}
+ROLES_OF = {Kind.sessions: SESSION_ROLES, Kind.agents: AGENT_ROLES}
 
 
 def play(part: Part) -> None:
@@ -71,7 +80,8 @@ def play(part: Part) -> None:
         if db is None:
             return
         tools = _tools(part, history, db)
-        hands = [ROLES[part.role](tools, number, f"{part.seed}/{number}") for number in range(THREADS)]
+        roles = ROLES_OF.get(part.kind, ROLES)
+        hands = [roles[part.role](tools, number, f"{part.seed}/{number}") for number in range(THREADS)]
         threads = [threading.Thread(target=_work, args=(hand, part, failed)) for hand in hands]
         for thread in threads:
             thread.start()
@@ -112,6 +122,7 @@ def _tools(part: Part, history: History, opened: Any) -> Tools:
         # The round has registered them.
         subscriptions=[Subscription(leases, name, function=None, owner=b"", ownership_us=0) for name in names],
         smart=SmartQueue(leases) if part.kind is Kind.smart else None,
+        sessions=sessions_of(queue, backoff, clock, consumer=part.by) if part.kind is Kind.sessions else None,
         history=history,
         clock=clock,
     )

@@ -70,7 +70,7 @@ def test_a_shell_sends_receives_and_confirms(tmp_path: Path) -> None:
         assert Leases(queue_of_type(5)).stats(db).dequeued == 2
 
 
-def test_a_server_serves_the_types_and_sizes_that_it_is_told_to(tmp_path: Path) -> None:
+def test_a_server_serves_the_given_types_and_sizes(tmp_path: Path) -> None:
     with serving(tmp_path / "db", "--types", "5,7-9", "--max-size", "4", stop=signal.SIGINT) as address:
         assert run("send", "8", "--at", address, stdin=b"data").returncode == 0
         for type, data in (("6", b"data"), ("5", b"data and more")):
@@ -88,7 +88,7 @@ def test_the_address_may_come_from_the_environment_and_be_a_path(tmp_path: Path)
     assert not (tmp_path / "agents").exists()
 
 
-def test_what_was_locked_before_a_kill_is_confirmed_after_it(tmp_path: Path) -> None:
+def test_a_lock_from_before_a_kill_is_confirmed_after_it(tmp_path: Path) -> None:
     command = [*COMMAND, "serve", "--url", f"file:{tmp_path / 'db'}", "--listen", f"unix:{tmp_path / 'agents'}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as killed:
         assert killed.stderr is not None
@@ -125,7 +125,7 @@ def test_what_was_locked_before_a_kill_is_confirmed_after_it(tmp_path: Path) -> 
         (["confirm", "5", "-1"], 2, "-1"),
     ],
 )
-def test_mistakes_are_told_with_an_exit_code(tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
+def test_mistakes_are_reported_with_an_exit_code(tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
     failed = CliRunner().invoke(app, ["agents", *(argument.replace("{}", str(tmp_path)) for argument in arguments)])
 
     assert failed.exit_code == code, failed.stderr

@@ -82,7 +82,7 @@ def test_a_second_signal_kills_the_command_and_gives_the_item_back(tmp_path: Pat
         assert lease.attempt == 1
 
 
-def test_what_a_server_took_is_worked_on_after_the_server_was_killed(tmp_path: Path) -> None:
+def test_data_that_a_killed_server_took_is_still_processed(tmp_path: Path) -> None:
     folder = tmp_path / "db"
     with serving(folder) as address:
         AgentClient(address).send(5, b"sent")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.engines("file", "cluster")
 DATA = os.urandom(1_500_000)
 
 
-def test_commands_show_blobs_and_remove_none_unread(db: Any, space: Subspace, run: Run, name: str) -> None:
+def test_commands_show_blobs_and_remove_no_unread_one(db: Any, space: Subspace, run: Run, name: str) -> None:
     leases = Leases(Queue(space))
     blobs = Blobs(leases)
     position = write(blobs, db, DATA)

@@ -51,7 +51,7 @@ def problems(run: Run, name: str) -> str:
     return "\n".join(told["problems"])
 
 
-def test_who_waits_and_who_is_granted_is_nothing_wrong(run: Run, db: Any, name: str, queue: fdbqueue.Queue) -> None:
+def test_waiting_calls_and_grants_are_no_problem(run: Run, db: Any, name: str, queue: fdbqueue.Queue) -> None:
     staged = StagedQueue(queue)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(staged.dequeue, db, timeout=60)
@@ -63,7 +63,7 @@ def test_who_waits_and_who_is_granted_is_nothing_wrong(run: Run, db: Any, name: 
 
 
 @pytest.mark.parametrize("kind", ["requests", "grants"])
-def test_a_request_or_a_grant_that_can_not_be_read_is_told(
+def test_an_unreadable_request_or_grant_is_reported(
     run: Run, db: Any, name: str, queue: fdbqueue.Queue, kind: str
 ) -> None:
     key = {
@@ -75,7 +75,7 @@ def test_a_request_or_a_grant_that_can_not_be_read_is_told(
     assert kind[:-1] in problems(run, name)
 
 
-def test_a_smart_queue_is_looked_at_without_its_types(run: Run, db: Any, name: str, smart: SmartQueue) -> None:
+def test_a_smart_queue_is_checked_without_its_types(run: Run, db: Any, name: str, smart: SmartQueue) -> None:
     smart.resend.register(db, "B")
     smart.enqueue(db, Progress("sent", 1))
     assert problems(run, name) == ""
@@ -100,7 +100,7 @@ def test_a_smart_queue_is_looked_at_without_its_types(run: Run, db: Any, name: s
     assert problems(run, name).count("The smart index has no ") == len(entries) == 4
 
 
-def test_an_item_of_a_smart_queue_that_can_not_be_read_is_told_and_the_rest_looked_at(
+def test_an_unreadable_item_of_a_smart_queue_is_reported_and_the_rest_checked(
     run: Run, db: Any, name: str, smart: SmartQueue
 ) -> None:
     db[smart.queue.layout.item_key(fdbqueue.Position(0, b"future"))] = b"\xf0from the future"
@@ -111,7 +111,7 @@ def test_an_item_of_a_smart_queue_that_can_not_be_read_is_told_and_the_rest_look
     assert told.count("of a deadline belongs to no item") == told.count("belongs to no item") == 1
 
 
-def test_the_check_says_what_it_looked_at_and_what_not(
+def test_the_check_names_the_checked_and_the_unchecked_parts(
     run: Run, db: Any, name: str, queue: fdbqueue.Queue, smart: SmartQueue
 ) -> None:
     other = fdbqueue.Queue((*json.loads(name), "other"))
@@ -126,7 +126,7 @@ def test_the_check_says_what_it_looked_at_and_what_not(
 
 
 @pytest.mark.engines("file")
-def test_a_terminal_is_told_it_too(url: str, db: Any, name: str, smart: SmartQueue) -> None:
+def test_a_terminal_shows_the_checked_parts_too(url: str, db: Any, name: str, smart: SmartQueue) -> None:
     code, shown = on_terminal("check", name, url=url)
 
     assert code == 0
@@ -134,9 +134,7 @@ def test_a_terminal_is_told_it_too(url: str, db: Any, name: str, smart: SmartQue
         assert told in " ".join(shown.split())
 
 
-def test_what_only_moved_while_the_check_read_is_nothing_wrong(
-    run: Run, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_items_that_moved_during_the_check_are_no_problem(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = [["It moved.", "It is a stray."], ["It is a stray.", "It has come."]]
     monkeypatch.setattr(_orphans, "_problems", lambda tr, layout: looks.pop(0))
 

@@ -33,7 +33,7 @@ def lines(text: str) -> list[Any]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_arguments_go_in_and_come_out_as_json_lines_in_order(run: Run, name: str) -> None:
+def test_arguments_are_enqueued_and_dequeued_as_json_lines_in_order(run: Run, name: str) -> None:
     assert run("enqueue", name, '{"sku": 7}', "[1, null]", '"text"').exit_code == 0
 
     taken = run("dequeue", name, "--limit", "2")
@@ -42,13 +42,13 @@ def test_arguments_go_in_and_come_out_as_json_lines_in_order(run: Run, name: str
     assert lines(run("dequeue", name, "--all").stdout) == ["text"]
 
 
-def test_lines_of_standard_input_go_in_and_empty_ones_are_passed_over(run: Run, name: str) -> None:
+def test_lines_of_standard_input_are_enqueued_and_empty_ones_skipped(run: Run, name: str) -> None:
     assert run("enqueue", name, stdin="1\n\n2\n").exit_code == 0
 
     assert lines(run("browse", name).stdout) == [1, 2]
 
 
-def test_what_one_queue_gives_another_takes(run: Run, name: str, space: Subspace) -> None:
+def test_enqueue_reads_the_output_of_dequeue(run: Run, name: str, space: Subspace) -> None:
     other = json.dumps([*json.loads(name), "other"])
     run("enqueue", name, stdin="".join(f'{{"n": {n}}}\n' for n in range(250)))
 
@@ -96,7 +96,7 @@ def test_browse_rests_so_that_it_reads_in_its_share_of_the_time(
     assert run("browse", name, "--duty-cycle", "0").exit_code == errors.USAGE
 
 
-def test_all_come_out_although_so_many_can_not_be_read_in_time(
+def test_all_items_are_dequeued_though_one_transaction_is_too_short_for_them(
     db: Any, space: Subspace, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     class Counting(JsonCodec):
@@ -142,7 +142,7 @@ def test_headers_are_part_of_a_record(run: Run, name: str, db: Any, space: Subsp
         ("tuple", '[1,"a",{"base64":"/w=="},[2,null]]'),
     ],
 )
-def test_every_codec_gives_back_the_line_that_went_in(run: Run, name: str, codec: str, line: str) -> None:
+def test_every_codec_returns_the_line_that_was_enqueued(run: Run, name: str, codec: str, line: str) -> None:
     assert run("enqueue", name, "--codec", codec, stdin=line + "\n").exit_code == 0
 
     assert run("dequeue", name, "--codec", codec).stdout == line + "\n"
@@ -172,7 +172,7 @@ def test_a_queue_of_json_has_no_raw_values(run: Run, name: str, command: str) ->
 
 
 @pytest.mark.parametrize(("command", "arguments"), [("dequeue", ["--all"]), ("lease", ["-n", "2"])])
-def test_an_item_that_json_can_not_hold_stays_and_those_before_it_are_printed(
+def test_an_item_that_json_can_not_hold_stays_and_earlier_ones_are_printed(
     run: Run, name: str, db: Any, space: Subspace, command: str, arguments: list[str]
 ) -> None:
     nested: list[Any] = []
@@ -202,7 +202,7 @@ def test_an_item_that_json_can_not_hold_stays_and_those_before_it_are_printed(
         ("tuple", '{"a": 1}', "not a JSON array"),
     ],
 )
-def test_a_line_that_the_codec_does_not_take_is_named_and_nothing_goes_in(
+def test_a_line_that_the_codec_refuses_is_named_and_no_item_is_enqueued(
     run: Run, name: str, codec: str, line: str, reason: str
 ) -> None:
     refused = run("enqueue", name, "--codec", codec, stdin=line + "\n")
@@ -212,7 +212,7 @@ def test_a_line_that_the_codec_does_not_take_is_named_and_nothing_goes_in(
     assert run("browse", name, "--codec", codec).exit_code == errors.EMPTY
 
 
-def test_a_bad_line_far_down_says_how_many_are_in(run: Run, name: str) -> None:
+def test_a_bad_line_far_down_tells_how_many_items_are_in(run: Run, name: str) -> None:
     refused = run("enqueue", name, stdin="1\n" * 2_500 + "oops\n")
 
     enqueued = lines(run("stats", name).stdout)[0]["enqueued"]
@@ -231,7 +231,7 @@ def test_an_item_that_does_not_decode_is_named_and_stays(run: Run, name: str) ->
     assert lines(run("dequeue", name, "--codec", "bytes").stdout) == ["no json"]
 
 
-def test_stats_tell_what_came_and_went(run: Run, name: str) -> None:
+def test_stats_count_enqueued_and_dequeued_items(run: Run, name: str) -> None:
     run("enqueue", name, "1", "2", "3")
     run("dequeue", name)
 
@@ -240,7 +240,7 @@ def test_stats_tell_what_came_and_went(run: Run, name: str) -> None:
     assert (told["queue"], told["available"], told["enqueued"], told["dequeued"]) == (name, 2, 3, 1)
 
 
-def test_check_finds_a_well_kept_queue_well(run: Run, name: str) -> None:
+def test_check_accepts_a_consistent_queue(run: Run, name: str) -> None:
     run("enqueue", name, "1")
 
     found = run("check", name)
@@ -248,7 +248,7 @@ def test_check_finds_a_well_kept_queue_well(run: Run, name: str) -> None:
     assert (found.exit_code, lines(found.stdout)[0]["ok"]) == (0, True)
 
 
-def test_check_exits_with_1_and_says_what_is_wrong(run: Run, name: str, db: Any, space: Subspace) -> None:
+def test_check_exits_with_1_and_names_the_problem(run: Run, name: str, db: Any, space: Subspace) -> None:
     run("enqueue", name, "1")
     db[space.pack((99, b"stray"))] = b"no envelope"
 
@@ -258,7 +258,7 @@ def test_check_exits_with_1_and_says_what_is_wrong(run: Run, name: str, db: Any,
     assert len(lines(found.stdout)[0]["problems"]) == 2, "the stray key, and the counters that don't know it"
 
 
-def test_clear_refuses_when_nobody_can_be_asked(run: Run, name: str) -> None:
+def test_clear_refuses_without_a_terminal_to_ask(run: Run, name: str) -> None:
     run("enqueue", name, "1")
 
     assert run("clear", name).exit_code == errors.USAGE

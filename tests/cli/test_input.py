@@ -52,7 +52,7 @@ def closed(stream: str, *arguments: str, url: str) -> subprocess.CompletedProces
     )
 
 
-def test_lines_go_in_when_no_more_come_for_a_while(file_url: str, queue: fdbqueue.Queue) -> None:
+def test_lines_are_enqueued_after_a_pause_of_the_input(file_url: str, queue: fdbqueue.Queue) -> None:
     with fdbqueue.open(file_url) as db, fed("enqueue", "orders", url=file_url) as process:
         process.stdin.write(b"1\n2\n3")
         wait_until(lambda: queue.stats(db).available == 2)
@@ -71,7 +71,7 @@ def test_a_lease_is_acked_when_no_more_come_for_a_while(file_url: str, queue: fd
         assert process.poll() is None
 
 
-def test_what_is_in_is_told_when_a_later_line_is_bad(file_url: str, queue: fdbqueue.Queue) -> None:
+def test_a_bad_line_tells_how_many_items_are_in(file_url: str, queue: fdbqueue.Queue) -> None:
     with fdbqueue.open(file_url) as db, fed("enqueue", "orders", url=file_url) as process:
         process.stdin.write(b"1\n\n2\n")
         wait_until(lambda: queue.stats(db).available == 2)
@@ -81,7 +81,7 @@ def test_what_is_in_is_told_when_a_later_line_is_bad(file_url: str, queue: fdbqu
         assert told.endswith(b"2 items were enqueued.\n")
 
 
-def test_what_is_in_is_told_to_who_interrupts(file_url: str, queue: fdbqueue.Queue) -> None:
+def test_an_interrupted_enqueue_tells_how_many_items_are_in(file_url: str, queue: fdbqueue.Queue) -> None:
     with fdbqueue.open(file_url) as db, fed("enqueue", "orders", url=file_url) as process:
         for there, lines in enumerate([b"1\n", b"2\n"], 1):
             process.stdin.write(lines)
@@ -91,7 +91,7 @@ def test_what_is_in_is_told_to_who_interrupts(file_url: str, queue: fdbqueue.Que
         assert re.search(rb"[12] items were enqueued before.", process.stderr.read())
 
 
-def test_who_interrupts_an_input_without_end_is_told_what_is_surely_in(file_url: str, queue: fdbqueue.Queue) -> None:
+def test_an_interrupted_endless_input_tells_how_many_items_are_surely_in(file_url: str, queue: fdbqueue.Queue) -> None:
     command = [*COMMAND, "enqueue", "orders", "--url", file_url]
     with (
         fdbqueue.open(file_url) as db,
@@ -130,7 +130,7 @@ def test_a_standard_input_that_can_not_be_read_is_an_error(file_url: str, comman
     assert failed.stderr == "Error: Standard input can't be read: Bad file descriptor.\n"
 
 
-def test_a_closed_standard_error_makes_no_failure_of_what_was_done(file_url: str, queue: fdbqueue.Queue) -> None:
+def test_a_closed_standard_error_does_not_fail_a_finished_command(file_url: str, queue: fdbqueue.Queue) -> None:
     assert closed("2>", "enqueue", "orders", "1", url=file_url).returncode == 0
     assert closed("2>", "clear", "orders", "--yes", url=file_url).returncode == 0
 
@@ -149,7 +149,7 @@ def lease_that_expires(queue: fdbqueue.Queue, url: str) -> None:
         Leases(queue).lease(db, duration=1e-6)
 
 
-def test_a_watchdog_whose_output_is_closed_still_runs_its_command(
+def test_a_watchdog_with_a_closed_output_still_runs_its_command(
     file_url: str, queue: fdbqueue.Queue, tmp_path: Path
 ) -> None:
     lease_that_expires(queue, file_url)
@@ -162,9 +162,7 @@ def test_a_watchdog_whose_output_is_closed_still_runs_its_command(
 
 
 @pytest.mark.parametrize("command", ["false", "/nonexistent"])
-def test_a_watchdogs_command_that_fails_is_told_of_and_the_item_comes_back(
-    file_url: str, queue: fdbqueue.Queue, command: str
-) -> None:
+def test_a_failing_command_is_reported_and_its_item_returns(file_url: str, queue: fdbqueue.Queue, command: str) -> None:
     lease_that_expires(queue, file_url)
     with fdbqueue.open(file_url) as db:
         watched = closed("3>", "watchdog", "orders", "--once", "--exec", command, url=file_url)
@@ -209,7 +207,7 @@ class TestOddLines:
         assert refused.stderr == "Error: 'nonsense' is not a lease's handle. A handle looks like 7:72616e64:746f6b65.\n"
         assert run("ack", name, stdin=b"nonsense\n").stderr.endswith(" 0 items were acked.\n")
 
-    def test_leases_before_a_line_that_is_no_handle_are_acked(self, run: Run, name: str) -> None:
+    def test_leases_before_a_bad_handle_are_acked(self, run: Run, name: str) -> None:
         run("enqueue", name, "1", "2", "3")
         leased = run("lease", name, "-n", "2").stdout
 
@@ -243,7 +241,7 @@ class TestOddLines:
         assert "is not JSON" in refused.stderr
 
     @pytest.mark.parametrize("odd", ["", "\udcff", "[" * 5_000])
-    def test_a_name_that_is_none_is_a_usage_error(self, run: Run, odd: str) -> None:
+    def test_a_bad_name_is_a_usage_error(self, run: Run, odd: str) -> None:
         assert run("stats", odd).exit_code == errors.USAGE
 
     def test_a_leased_item_that_json_can_not_hold_is_named(self, run: Run, name: str, db: Any, space: Any) -> None:
@@ -257,7 +255,7 @@ class TestOddLines:
         assert refused.exit_code == errors.VALUE
         assert "Error: The item 1:" in refused.stderr
 
-    def test_lost_leases_are_told_by_what_the_command_was_given(self, run: Run, name: str) -> None:
+    def test_lost_leases_are_named_by_the_given_handles(self, run: Run, name: str) -> None:
         for command in "ack", "nack":
             lost = run(command, name, "1:00:00")
             assert lost.exit_code == errors.LOST

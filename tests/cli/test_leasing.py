@@ -23,6 +23,7 @@ from fdbqueue.engine import FDBError
 from fdbqueue.layers.consumer import Watchdog
 from fdbqueue.layers.leases import DeadLetters, LeaseHandle, Leases
 from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.streams import Stream, Terms
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
 from tests.helpers.staging import wait_until
@@ -81,7 +82,7 @@ def test_lost_leases_are_named_and_the_others_acked(run: Run, name: str) -> None
     assert lines(run("stats", name).stdout)[0]["dequeued"] == 2
 
 
-def test_a_lease_that_is_lost_while_others_are_told_of_is_told_too() -> None:
+def test_a_lease_lost_during_the_report_of_others_is_reported_too() -> None:
     handles = [LeaseHandle(Position(index, b"r"), b"t") for index in range(4)]
 
     gone = [handles[1].position, handles[3].position]
@@ -95,7 +96,7 @@ def test_a_lease_that_is_lost_while_others_are_told_of_is_told_too() -> None:
     assert told == [handles[3], handles[1]]
 
 
-def test_leases_that_are_given_back_return_to_their_places_and_what_became_of_them_is_told(run: Run, name: str) -> None:
+def test_leases_given_back_return_to_their_places_and_are_reported(run: Run, name: str) -> None:
     run("enqueue", name, "1", "2")
     leased = run("lease", name, "--limit", "2").stdout
     first, second = (line["lease"] for line in lines(leased))
@@ -147,7 +148,7 @@ def bundles_given_back(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_many_leases_are_given_back_by_bundles_and_what_became_of_each_is_told(
+def test_many_leases_are_given_back_in_batches_and_each_is_reported(
     run: Run, db: Any, name: str, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fdbqueue.cli.nack.BUNDLE_ITEMS", 3)
@@ -168,7 +169,7 @@ def test_many_leases_are_given_back_by_bundles_and_what_became_of_each_is_told(
     assert leases.stats(db).available == 7
 
 
-def test_leases_before_a_line_that_is_no_handle_are_given_back(run: Run, name: str) -> None:
+def test_leases_before_a_bad_handle_are_given_back(run: Run, name: str) -> None:
     run("enqueue", name, "1", "2")
     leased = run("lease", name, "-n", "2").stdout
 
@@ -179,7 +180,7 @@ def test_leases_before_a_line_that_is_no_handle_are_given_back(run: Run, name: s
     assert [line["fate"] for line in lines(refused.stdout)] == ["available"] * 2
 
 
-def test_large_items_are_given_back_although_they_are_too_much_for_one_transaction(
+def test_large_items_are_given_back_in_several_transactions(
     run: Run, db: Any, name: str, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fdbqueue.cli.nack.BUNDLE_ITEMS", 200)
@@ -215,7 +216,7 @@ def test_dead_letters_are_redriven_and_purged_by_their_names_together(
 
 
 @pytest.mark.parametrize("line", ["nonsense", '{"no": "lease"}', '"7:zz"'])
-def test_what_is_no_handle_is_refused_by_its_line(run: Run, name: str, line: str) -> None:
+def test_a_bad_lease_handle_is_refused_with_its_line(run: Run, name: str, line: str) -> None:
     refused = run("ack", name, stdin=line + "\n")
 
     assert refused.exit_code == errors.VALUE
@@ -258,7 +259,25 @@ def test_top_shows_each_queue_at_each_look(run: Run, name: str, db: Any, leases:
     assert looks[1]["oldest_age_s"] > 0
 
 
-def test_those_who_wait_are_counted_by_stats_and_top(run: Run, name: str, db: Any, leases: Leases) -> None:
+def test_top_stats_check_and_clear_know_what_a_stream_has(run: Run, name: str, db: Any, leases: Leases) -> None:
+    leases.enqueue_many(db, ["x", "y", "z"])
+    Stream(leases, "s").claim(db, Terms(epoch="e", batch=1, run="", items=2, size_bytes=100))
+
+    look = lines(run("top", name, "--count", "1").stdout)[0]
+
+    assert (look["claimed"], look["available"]) == (2, 1)
+    assert lines(run("stats", name).stdout)[0]["claimed"] == 2
+    assert lines(run("check", name).stdout)[0]["ok"]
+    db.clear(leases.layout.streams["s"].pack(("batch", 1)))
+    checked = run("check", name)
+    assert checked.exit_code != 0
+    assert "which has no record" in checked.stdout
+    assert "streams" in lines(checked.stdout)[0]["looked_at"]
+    assert run("clear", name, "--yes").exit_code == 0
+    assert list(db[leases.layout.space.range()]) == []
+
+
+def test_stats_and_top_count_waiting_calls(run: Run, name: str, db: Any, leases: Leases) -> None:
     staged = StagedQueue(leases)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(staged.dequeue_many, db, limit=3, timeout=60)
@@ -290,7 +309,7 @@ def test_the_watchdog_runs_a_command_for_each_expired_lease(
     assert lines(run("browse", name).stdout) == ["x", "y"]
 
 
-def test_a_watchdog_runs_until_it_is_told_to_end(name: str, url: str, db: Any, leases: Leases) -> None:
+def test_a_watchdog_runs_until_a_signal_ends_it(name: str, url: str, db: Any, leases: Leases) -> None:
     leases.enqueue(db, "x")
     leases.lease(db, duration=0.1, consumer="me")
     command = [sys.executable, "-m", "fdbqueue", "watchdog", name, "--interval", "0.2"]
@@ -314,6 +333,7 @@ def test_a_terminal_shows_tables(name: str, url: str, db: Any, leases: Leases) -
     code, shown = on_terminal("top", name, "--count", "1", url=url)
     assert code == 0
     assert "age s" in shown
+    assert "claimed" in shown
     assert "wait" in shown
     code, shown = on_terminal("lease", name, url=url)
     assert code == 0
@@ -379,7 +399,7 @@ def test_a_watchdog_outlives_a_database_that_does_not_answer(
     assert capsys.readouterr().err == "The database did not answer in time.\n" * 2
 
 
-def test_what_went_wrong_is_text_whoever_says_it() -> None:
+def test_an_error_is_told_as_text_whatever_raised_it() -> None:
     class Theirs(FDBError):
         description = b"Invalid API call"  # type: ignore[assignment]
 

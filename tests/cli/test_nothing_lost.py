@@ -1,4 +1,4 @@
-"""What a command takes out of a queue is printed or goes back, wherever it is interrupted."""
+"""Commands print the items they take, or give them back, wherever they are interrupted."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def drain_of(db: Any, leases: Leases, signals: StopSignals) -> Drain:
     return Drain(db, leases, signals, partial(line, codec=CodecName.json))
 
 
-def test_an_interruption_wherever_it_comes_loses_nothing(
+def test_an_interruption_at_any_point_loses_no_item(
     db: Any, queue: fdbqueue.Queue, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dequeue, "BATCH_ITEMS", 20)
@@ -96,7 +96,7 @@ def test_an_interruption_wherever_it_comes_loses_nothing(
 
 
 @pytest.mark.parametrize("fails", range(6))
-def test_an_output_that_fails_wherever_it_does_loses_nothing(
+def test_an_output_that_fails_at_any_point_loses_no_item(
     db: Any,
     queue: fdbqueue.Queue,
     capfdbinary: pytest.CaptureFixture[bytes],
@@ -145,7 +145,7 @@ def test_leases_are_extended_while_the_reader_is_slow(
     assert left(db, queue) == []
 
 
-def test_items_that_another_took_from_a_command_that_stood_still_are_told_and_left_to_it(
+def test_items_taken_over_from_a_stopped_command_are_reported_and_left(
     db: Any, queue: fdbqueue.Queue, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     every, clock = values(30), Clock(1_000.0)
@@ -171,7 +171,7 @@ def test_items_that_another_took_from_a_command_that_stood_still_are_told_and_le
     assert f"{drain.lost} items were printed when their leases were over" in told.decode()
 
 
-def test_what_a_database_that_does_not_answer_leaves_unknown_is_told(
+def test_a_silent_database_is_reported_with_the_unknown_items(
     db: Any, queue: fdbqueue.Queue, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dequeue, "BATCH_ITEMS", 10)
@@ -211,7 +211,7 @@ def test_a_lease_that_can_not_be_printed_goes_back(url: str, name: str, db: Any,
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("command", ["dequeue", "lease"])
-def test_a_signal_while_the_reader_stands_still_loses_nothing(
+def test_a_signal_while_the_reader_is_stopped_loses_no_item(
     url: str, name: str, db: Any, queue: fdbqueue.Queue, command: str, number: signal.Signals
 ) -> None:
     every = values(1_000)
@@ -261,9 +261,7 @@ def test_a_reader_that_ends_early_leaves_the_rest_in_the_queue(
     assert len(there) > 800, "a pipe takes 65,536 bytes"
 
 
-def test_items_of_a_command_that_was_killed_come_back_and_none_is_lost(
-    url: str, name: str, db: Any, queue: fdbqueue.Queue
-) -> None:
+def test_items_of_a_killed_command_return_and_none_is_lost(url: str, name: str, db: Any, queue: fdbqueue.Queue) -> None:
     every = values(1_000)
     queue.enqueue_many(db, every)
     with subprocess.Popen(command_of("dequeue", name, "--all", url=url), stdout=subprocess.PIPE) as process:

@@ -19,7 +19,7 @@ from tests.cli.test_terminal import on_terminal
 pytestmark = pytest.mark.engines("file", "cluster")
 
 
-def test_items_come_out_by_priority_whichever_command_takes_them(run: Run, name: str) -> None:
+def test_every_command_takes_items_by_priority(run: Run, name: str) -> None:
     for priority, value in ((2, "1"), (0, "2"), (1, "3"), (0, "4"), (1, "5")):
         assert run("enqueue", name, "--priority", str(priority), "--levels", "3", value).exit_code == 0
 
@@ -34,7 +34,7 @@ def test_items_come_out_by_priority_whichever_command_takes_them(run: Run, name:
     assert lines(run("check", name).stdout)[0]["ok"]
 
 
-def test_the_queue_remembers_its_levels_and_tells_how_many_items_each_has(run: Run, name: str) -> None:
+def test_the_queue_stores_its_levels_and_counts_their_items(run: Run, name: str) -> None:
     assert run("enqueue", name, "--levels", "amqp/3", "--priority", "9", "1").exit_code == 0
     assert run("enqueue", name, "2", "3").exit_code == 0
     assert run("enqueue", name, "--priority", "0", stdin="4\n5\n6\n").exit_code == 0

@@ -16,7 +16,7 @@ from fdbqueue.cli.stopping import SIGNALS, StopSignals
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_is_heard_where_the_command_looks_for_it(number: signal.Signals) -> None:
+def test_the_first_signal_takes_effect_where_the_command_checks_for_it(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with StopSignals() as signals:
         signals.check()
@@ -60,7 +60,7 @@ def test_a_command_in_a_thread_leaves_signals_to_the_main_one() -> None:
 
 
 @pytest.mark.parametrize("command", ["redrive", "purge"])
-def test_who_interrupts_what_has_begun_is_told_that_it_has(command: str) -> None:
+def test_an_interrupted_command_tells_that_it_had_begun(command: str) -> None:
     script = (
         "import fdbqueue.cli, sys, contextlib\n"
         "from fdbqueue.layers.leases._dead_letters import DeadLetters\n"

@@ -56,7 +56,7 @@ def test_a_bad_selector_is_refused_with_the_place_of_the_fault(run: Run, name: s
     assert "Line 1, column 8" in refused.stderr
 
 
-def test_who_is_not_subscribed_is_told_so(run: Run, name: str) -> None:
+def test_an_unknown_subscription_is_a_usage_error(run: Run, name: str) -> None:
     refused = run("lease", name, "--subscription", "nobody")
     assert refused.exit_code == errors.USAGE
     assert "no subscription 'nobody'" in refused.stderr

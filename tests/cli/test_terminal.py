@@ -61,7 +61,7 @@ def test_a_terminal_shows_tables(file_url: str) -> None:
     assert "headers" not in shown, "no item has any"
 
 
-def test_a_terminal_shows_what_is_to_be_copied_in_one_line(file_url: str) -> None:
+def test_a_terminal_shows_values_to_copy_in_one_line(file_url: str) -> None:
     with fdbqueue.open(file_url) as db:
         fdbqueue.Queue("wide", codec="json").enqueue_many(db, ["x" * 500])
 
@@ -75,7 +75,7 @@ def test_a_terminal_shows_what_is_to_be_copied_in_one_line(file_url: str) -> Non
 
 
 @pytest.mark.parametrize("columns", ["20", "34", "41", "56", "66", "80"])
-def test_what_is_to_be_copied_is_never_cut(file_url: str, columns: str) -> None:
+def test_values_to_copy_are_never_cut(file_url: str, columns: str) -> None:
     _, shown = on_terminal("lease", "orders", url=file_url, TERM="xterm", COLUMNS=columns)
     handle = re.search(r"\d+:[0-9a-f]{16}:[0-9a-f]{16}", shown)
     assert handle is not None, shown
@@ -99,7 +99,7 @@ def test_a_narrow_terminal_shows_places_and_names_of_queues_whole(file_url: str,
         assert told in shown
 
 
-def test_a_queue_is_called_by_its_name_whatever_that_is(file_url: str) -> None:
+def test_a_queue_name_with_brackets_is_printed_as_it_is(file_url: str) -> None:
     assert "tea[red]pots" in on_terminal("stats", "tea[red]pots", url=file_url)[1]
 
 
@@ -151,7 +151,7 @@ def test_a_full_disk_makes_no_traceback_of_the_help(arguments: list[str]) -> Non
     assert (failed.returncode, failed.stderr) == (3, "Error: [Errno 28] No space left on device\n")
 
 
-def test_nothing_is_taken_out_for_an_output_that_is_closed(file_url: str) -> None:
+def test_no_item_is_dequeued_for_a_closed_output(file_url: str) -> None:
     command = [*COMMAND, "dequeue", "orders", "--url", file_url]
     refused = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, text=True)
 
@@ -196,7 +196,7 @@ def test_no_arguments_print_help(tmp_path: Path) -> None:
     assert "Usage" in told.stdout + told.stderr
 
 
-def test_an_item_is_shown_although_the_terminal_has_not_all_its_signs(file_url: str) -> None:
+def test_an_item_with_unprintable_characters_is_shown(file_url: str) -> None:
     with fdbqueue.open(file_url) as db:
         fdbqueue.Queue("signs", codec="json").enqueue(db, "tea → pot")
     _, shown = on_terminal("dequeue", "signs", url=file_url, PYTHONIOENCODING="ascii")
@@ -204,7 +204,7 @@ def test_an_item_is_shown_although_the_terminal_has_not_all_its_signs(file_url: 
     assert "tea \\u2192 pot" in shown
 
 
-def test_a_mistyped_folder_is_neither_an_empty_queue_nor_made(tmp_path: Path) -> None:
+def test_a_mistyped_folder_is_an_error_and_is_not_created(tmp_path: Path) -> None:
     folder = tmp_path / "shpo"
     for command in ("stats", "dequeue", "top"):
         code, shown = on_terminal(command, "orders", url=f"file:{folder}?durability=relaxed")
@@ -215,7 +215,7 @@ def test_a_mistyped_folder_is_neither_an_empty_queue_nor_made(tmp_path: Path) ->
     assert (code, folder.exists()) == (0, True)
 
 
-def test_a_folder_whose_lock_another_holds_ends_the_command_with_a_word(file_url: str) -> None:
+def test_a_folder_locked_by_another_process_is_a_clear_error(file_url: str) -> None:
     environment = {**os.environ, "FDBQUEUE_URL": file_url}
     folder = file_url.removeprefix("file:")
     stats = "from fdbqueue.cli import app, opening; opening.PATIENCE_SECONDS = 0.2; app(['stats', 'orders'])"

@@ -67,7 +67,7 @@ def test_a_delay_and_a_time_to_live_are_seconds_from_now(run: Run, db: Any, name
     assert before + 7200 <= ttl_at + 1e-6 <= after + 7200
 
 
-def test_a_record_says_of_itself_what_others_leave_to_the_options(run: Run, db: Any, name: str, leases: Leases) -> None:
+def test_a_records_own_terms_override_the_options(run: Run, db: Any, name: str, leases: Leases) -> None:
     given = [
         {"value": 1},
         {"value": 2, "headers": {"size": 7, "color": "blue"}, "at": FAR + 1},
@@ -91,9 +91,7 @@ def test_a_record_says_of_itself_what_others_leave_to_the_options(run: Run, db: 
 @pytest.mark.parametrize(
     ("taken", "codec"), [("dequeue", "json"), ("browse", "json"), ("lease", "str"), ("dead", "bytes")]
 )
-def test_what_one_queue_gives_with_headers_another_takes(
-    run: Run, name: str, other: str, taken: str, codec: str
-) -> None:
+def test_enqueue_reads_records_with_headers(run: Run, name: str, other: str, taken: str, codec: str) -> None:
     enqueue = ("enqueue", "--records", "--codec", codec)
     given = '{"value": "a", "headers": {"color": "red"}}\n{"value": "b"}\n'
     assert run(*enqueue, name, stdin=given).exit_code == 0
@@ -192,7 +190,7 @@ def test_bytes_in_headers_and_in_messagepack_come_out_of_a_pipe_as_bytes(
     assert item.headers == {"key": b"\x00", "color": "red"}
 
 
-def test_records_go_in_by_batches_in_their_order(
+def test_records_are_enqueued_in_batches_in_their_order(
     run: Run, db: Any, name: str, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "BATCH_ITEMS", 3)
@@ -225,7 +223,7 @@ def test_priorities_of_records_come_before_that_of_the_options(run: Run, name: s
     ]
 
 
-def test_a_plain_value_stays_what_it_is_though_it_looks_like_a_record(run: Run, name: str) -> None:
+def test_a_plain_value_that_looks_like_a_record_stays_a_value(run: Run, name: str) -> None:
     run("enqueue", name, '{"value": 1, "headers": {"a": 2}}')
 
     assert lines(run("browse", name).stdout) == [{"value": 1, "headers": {"a": 2}}]
@@ -275,7 +273,7 @@ def test_options_that_can_not_be_are_refused_before_anything_is_made(
         ('{"value": 1, "headers": {"priority": 3}}', "integer from 0 to 2"),
     ],
 )
-def test_a_line_that_is_no_record_is_named_and_nothing_goes_in(run: Run, name: str, line: str, reason: str) -> None:
+def test_a_line_that_is_no_record_is_named_and_no_item_is_enqueued(run: Run, name: str, line: str, reason: str) -> None:
     refused = run("enqueue", name, "--records", "--levels", "3", stdin=f'{{"value": 1}}\n{line}\n')
 
     assert refused.exit_code == errors.VALUE
@@ -285,7 +283,7 @@ def test_a_line_that_is_no_record_is_named_and_nothing_goes_in(run: Run, name: s
     assert lines(run("stats", name).stdout)[0]["enqueued"] == 0
 
 
-def test_a_value_that_the_codec_does_not_take_is_named_by_its_line(run: Run, name: str) -> None:
+def test_a_value_that_the_codec_refuses_is_named_with_its_line(run: Run, name: str) -> None:
     refused = run("enqueue", name, "--records", "--codec", "str", stdin='{"value": "fine"}\n{"value": 7}\n')
 
     assert refused.exit_code == errors.VALUE
@@ -302,9 +300,7 @@ def test_a_bad_record_far_down_says_how_many_are_in(run: Run, name: str) -> None
     assert lines(run("stats", name).stdout)[0]["enqueued"] == 1_000
 
 
-def test_what_has_become_available_meanwhile_is_dequeued_and_what_has_lived_too_long_is_not(
-    run: Run, db: Any, name: str, leases: Leases
-) -> None:
+def test_dequeue_takes_due_items_and_no_expired_ones(run: Run, db: Any, name: str, leases: Leases) -> None:
     past = Leases(leases.queue, clock=lambda: 1_000.0)
     past.enqueue(db, "late", delay=60)
     past.enqueue(db, "short-lived", ttl=60)

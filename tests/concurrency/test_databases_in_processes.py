@@ -112,7 +112,7 @@ def test_a_parents_watch_and_versionstamp_end_with_1021_in_a_forked_child(db: An
     watch.wait()
 
 
-def test_what_a_forked_child_commits_itself_it_can_wait_for(db: Any) -> None:
+def test_a_forked_child_can_wait_for_its_own_commits(db: Any) -> None:
     tr = db.create_transaction()
     tr[b"b"] = b""
     watch, stamp = tr.watch(b"a"), tr.get_versionstamp()

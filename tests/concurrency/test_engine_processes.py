@@ -46,7 +46,7 @@ def forked(function: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
-def test_a_forked_child_opens_the_files_anew_and_shares_them(tmp_path: Path, kind: str) -> None:
+def test_a_forked_child_reopens_the_files_and_shares_them(tmp_path: Path, kind: str) -> None:
     with opened(None if kind == "memory" else tmp_path) as store, view(store) as inherited:
         put(store, (b"a", b"1"))
 
@@ -110,7 +110,7 @@ def test_a_child_does_not_keep_others_out_when_its_parent_has_closed_the_folder(
         child.join(60)
 
 
-def test_what_was_handed_in_before_a_fork_is_the_parents_and_of_unknown_outcome_in_the_child(tmp_path: Path) -> None:
+def test_a_commit_pending_at_a_fork_is_the_parents_and_unknown_in_the_child(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         request = sets((b"a", b"1"))
         store.submit(request)
@@ -175,7 +175,7 @@ def test_a_lock_that_another_thread_had_at_the_fork_is_free_in_the_child(
             holder.join()
 
 
-def test_a_folder_that_was_removed_and_made_anew_is_two_in_a_child_too(tmp_path: Path) -> None:
+def test_a_recreated_folder_is_another_database_in_a_child_too(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     with opened(path) as old, view(old):
         put(old, (b"a", b""))
@@ -205,7 +205,7 @@ def test_a_child_does_not_take_an_empty_folder_for_the_one_that_was_renamed(tmp_
         assert contents(store) == [(b"a", b"1")]
 
 
-def test_what_was_closed_before_a_fork_is_closed_in_the_child_too(tmp_path: Path) -> None:
+def test_a_database_closed_before_a_fork_is_closed_in_the_child_too(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         pass
 
@@ -235,7 +235,7 @@ def test_a_child_does_not_take_an_empty_folder_for_its_parents_memory() -> None:
     assert process.exitcode == 0
 
 
-def test_a_folder_in_memory_that_another_process_has_taken_for_a_killed_ones_is_made_anew(
+def test_a_memory_folder_that_another_process_removed_is_recreated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     flock = fcntl.flock
@@ -253,7 +253,7 @@ def test_a_folder_in_memory_that_another_process_has_taken_for_a_killed_ones_is_
         assert os.path.exists(os.path.join(store.path, "owner"))
 
 
-def test_what_a_killed_process_left_in_memory_is_removed_by_the_next(processes: Processes) -> None:
+def test_the_next_process_removes_the_memory_folder_of_a_killed_one(processes: Processes) -> None:
     told = processes.queue()
     process = processes.start(leave, told)
     path = told.get(timeout=60)
@@ -295,7 +295,7 @@ def add(path: str) -> None:
             done += request.error is None
 
 
-def test_a_map_that_another_process_has_grown_is_taken_over(tmp_path: Path, processes: Processes) -> None:
+def test_a_process_adopts_a_map_that_another_has_grown(tmp_path: Path, processes: Processes) -> None:
     with opened(tmp_path, map_size=str(1 << 20), durability="relaxed") as store:
         put(store, (b"a", b""))
         for number in range(2):
@@ -314,7 +314,7 @@ def grow(path: str, number: int) -> None:
 # -- watches ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_watch_hears_of_commits_of_other_processes(tmp_path: Path, processes: Processes) -> None:
+def test_a_watch_notices_commits_of_other_processes(tmp_path: Path, processes: Processes) -> None:
     with opened(tmp_path, durability="relaxed") as store:
         heard = {key: threading.Event() for key in (b"a", b"b", b"c", b"other")}
         for key, event in heard.items():
@@ -332,7 +332,7 @@ def touch(path: str) -> None:
         commit(store, sets((b"c", b""), write_ranges=[(b"b\0", b"d")]))
 
 
-def test_a_watch_hears_of_commits_of_its_own_process_at_once(tmp_path: Path) -> None:
+def test_a_watch_notices_commits_of_its_own_process_at_once(tmp_path: Path) -> None:
     with opened(tmp_path, durability="relaxed") as store:
         heard: list[bytes] = []
         committer = threading.current_thread()

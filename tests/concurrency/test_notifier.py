@@ -1,4 +1,4 @@
-"""Who is woken by whose commit, and by what if nobody rings."""
+"""Commits wake watchers in other processes, by notification or by polling."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ def set_a_and_be_killed_before_it_rings(path: str) -> None:
 
 @pytest.mark.usefixtures("never_looks_by_itself")
 @pytest.mark.parametrize("durability", ["fsync", "relaxed"])
-def test_a_commit_wakes_those_who_watch_in_other_processes(
-    tmp_path: Path, processes: Processes, durability: str
-) -> None:
+def test_a_commit_wakes_watchers_in_other_processes(tmp_path: Path, processes: Processes, durability: str) -> None:
     with opened(tmp_path, durability=durability) as store:
         event = heard(store)
         until_asleep(store)
@@ -66,7 +64,7 @@ def set_one(path: str, durability: str) -> None:
         patch.object(Notifier, "ring").start()  # not by closing, either
 
 
-def test_who_is_killed_before_it_rings_is_noticed_all_the_same(tmp_path: Path, processes: Processes) -> None:
+def test_a_commit_of_a_process_killed_before_it_notifies_is_still_noticed(tmp_path: Path, processes: Processes) -> None:
     with opened(tmp_path) as store:
         event = heard(store)
         until_asleep(store)
@@ -89,7 +87,7 @@ def for_other_files_only() -> Any:
 
 
 @pytest.mark.parametrize("system", [without_inotify, without_more_of_it, for_other_files_only])
-def test_where_the_bell_cannot_be_heard_who_watches_looks_by_itself(
+def test_without_notifications_a_watcher_polls(
     tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch, system: Callable[[], Any]
 ) -> None:
     monkeypatch.setattr(notifier, "_libc", system())
@@ -103,7 +101,7 @@ def test_where_the_bell_cannot_be_heard_who_watches_looks_by_itself(
         assert event.wait(30)
 
 
-def test_nobody_is_rung_for_while_nobody_sleeps(tmp_path: Path) -> None:
+def test_no_notification_is_sent_while_no_process_sleeps(tmp_path: Path) -> None:
     with (
         opened(tmp_path, durability="relaxed") as store,
         patch.object(Notifier, "ring", autospec=True, side_effect=Notifier.ring) as ring,
@@ -118,7 +116,7 @@ def test_nobody_is_rung_for_while_nobody_sleeps(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("never_looks_by_itself")
-def test_a_busy_neighbour_is_looked_at_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commits_of_a_busy_process_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "REST_SECONDS", FOREVER)
     with opened(tmp_path, durability="relaxed") as store:
         heard(store, b"b")
@@ -152,14 +150,14 @@ def test_the_thread_that_listens_ends_with_the_last_watch_and_begins_again(tmp_p
 
 
 @pytest.mark.usefixtures("never_looks_by_itself")
-def test_closing_does_not_wait_for_the_next_ring(tmp_path: Path) -> None:
+def test_closing_does_not_wait_for_the_next_notification(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         heard(store)
         until_asleep(store)
     assert not any(thread.name == "fdbqueue-changes" for thread in threading.enumerate())
 
 
-def test_a_bell_that_was_closed_writes_into_no_other_file(tmp_path: Path) -> None:
+def test_a_closed_notifier_writes_into_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"mine")
     rung = Notifier(str(tmp_path))
     used = rung._fd

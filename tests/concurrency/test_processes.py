@@ -40,7 +40,7 @@ def consume(url: str, prefix: bytes, found: Any, producing: Any) -> None:
 
 
 @pytest.mark.engines("file", "cluster")
-def test_processes_that_enqueue_and_dequeue_at_once_lose_and_double_nothing(
+def test_concurrent_processes_lose_and_duplicate_no_item(
     db: Any, url: str, space: Subspace, processes: Processes
 ) -> None:
     queue = Queue(space)
@@ -87,7 +87,7 @@ def waited_for(future: Any) -> Steps[Any]:
     return (yield future)
 
 
-def test_a_forked_child_does_not_wait_for_what_its_parent_waits_for(db: Any, space: Subspace) -> None:
+def test_a_forked_child_does_not_wait_for_its_parents_commits(db: Any, space: Subspace) -> None:
     watching, stamping = db.create_transaction(), db.create_transaction()
     watch = watching.watch(space["a"])
     watching.commit().wait()
@@ -113,9 +113,7 @@ def test_a_forked_child_does_not_wait_for_what_its_parent_waits_for(db: Any, spa
 
 
 @pytest.mark.parametrize("threads", [8])
-def test_threads_that_enqueue_and_dequeue_at_once_lose_and_double_nothing(
-    db: Any, space: Subspace, threads: int
-) -> None:
+def test_concurrent_threads_lose_and_duplicate_no_item(db: Any, space: Subspace, threads: int) -> None:
     queue = Queue(space)
     taken: list[bytes] = []
 

@@ -93,7 +93,7 @@ def test_every_atomic_operation_is_there(owner: type, name: str) -> None:
 @pytest.mark.parametrize(
     ("owner", "scope"), [(TransactionOptions, "TransactionOption"), (DatabaseOptions, "DatabaseOption")]
 )
-def test_every_option_is_there_and_takes_what_it_should(owner: type, scope: str) -> None:
+def test_every_option_exists_and_takes_the_bindings_arguments(owner: type, scope: str) -> None:
     for name, (_, _, kind, _) in getattr(fdb.fdboptions, scope).items():
         parameters = list(inspect.signature(getattr(owner, f"set_{name.lower()}")).parameters)
         assert len(parameters) == (1 if kind is type(None) else 2), name
@@ -122,7 +122,7 @@ def members(protocol: type) -> set[str]:
 
 
 @pytest.mark.parametrize("protocol", [api.Database, api.Transaction, api.ReadTransaction, api.Value, api.Rows])
-def test_every_engine_has_what_the_types_promise(db: Any, space: Subspace, protocol: Any) -> None:
+def test_every_engine_has_the_members_of_the_types(db: Any, space: Subspace, protocol: Any) -> None:
     tr = db.create_transaction()
     found = {
         api.Database: db,

@@ -116,7 +116,7 @@ steps = st.tuples(
 
 
 @given(program=st.lists(steps, min_size=4, max_size=60))
-def test_exactly_those_commits_fail_that_the_oracle_says(db: Any, space: Subspace, program: list[Step]) -> None:
+def test_commits_fail_exactly_as_the_oracle_predicts(db: Any, space: Subspace, program: list[Step]) -> None:
     interleaving = Interleaving(db, space)
     for step in program:
         interleaving.take(step)

@@ -110,7 +110,7 @@ def test_every_kind_of_read_conflicts_with_every_kind_of_write(db: Any, keys: Ke
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_writes_that_own_reads_do_not_see_conflict_as_others_do(db: Any, keys: Keys, write: str) -> None:
+def test_writes_hidden_from_own_reads_still_conflict(db: Any, keys: Keys, write: str) -> None:
     def unseen(tr: Any, k: Keys) -> None:
         tr.options.set_read_your_writes_disable()
         WRITES[write](tr, k)
@@ -201,7 +201,7 @@ SELECTORS = [
 
 
 @pytest.mark.parametrize(("form", "key", "written", "expected"), SELECTORS)
-def test_a_selector_conflicts_between_its_key_and_what_it_found(
+def test_a_selector_conflicts_between_its_key_and_the_found_key(
     db: Any, keys: Keys, form: Any, key: str, written: str, expected: bool
 ) -> None:
     def read(tr: Any, k: Keys) -> None:
@@ -211,14 +211,14 @@ def test_a_selector_conflicts_between_its_key_and_what_it_found(
 
 
 @pytest.mark.parametrize(("written", "expected"), [("a", True), ("c", True), ("f", True), ("g", False)])
-def test_an_offset_conflicts_with_all_that_it_stepped_over(db: Any, keys: Keys, written: str, expected: bool) -> None:
+def test_an_offset_conflicts_with_every_key_it_skipped(db: Any, keys: Keys, written: str, expected: bool) -> None:
     def read(tr: Any, k: Keys) -> None:
         tr.get_key(KeySelector.first_greater_or_equal(k.a) + 2).wait()
 
     assert conflicts(db, keys, read, writing(written)) is expected
 
 
-def test_a_range_does_not_conflict_at_a_key_whose_value_the_transaction_itself_gave_it(db: Any, keys: Keys) -> None:
+def test_a_range_does_not_conflict_at_a_key_the_transaction_wrote_itself(db: Any, keys: Keys) -> None:
     def read(tr: Any, k: Keys) -> None:
         tr.set(k.b, b"\x01")
         tr.add(k.b, b"\x01")

@@ -1,4 +1,4 @@
-"""What a database does by itself, each call a transaction of its own, and the decorator that makes such calls."""
+"""Methods of a database, each call in a transaction of its own, and the decorator that makes such functions."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_decorated_function_runs_again_after_a_conflict(db: Any, space: Subspa
     assert seen == [None, b"in between"]
 
 
-def test_what_a_decorated_function_raises_ends_it_uncommitted(db: Any, space: Subspace) -> None:
+def test_an_exception_in_a_decorated_function_prevents_the_commit(db: Any, space: Subspace) -> None:
     @transactional
     def fail(tr: Any) -> None:
         tr.set(space["a"], b"")
@@ -121,7 +121,7 @@ def test_what_a_decorated_function_raises_ends_it_uncommitted(db: Any, space: Su
     assert db.get(space["a"]) is None
 
 
-def test_an_error_that_no_retry_mends_comes_out(db: Any) -> None:
+def test_an_error_that_is_not_retryable_is_raised(db: Any) -> None:
     with pytest.raises(FDBError) as raised:
         db.set(b"\xffx", b"")
     assert raised.value.code == 2004
@@ -167,7 +167,7 @@ def test_an_async_function_in_a_callers_transaction_commits_nothing(db: Any, spa
     assert db.get(space["bought"]) is None
 
 
-def test_what_would_run_after_the_commit_is_refused(db: Any, space: Subspace) -> None:
+def test_a_generator_or_coroutine_function_is_refused(db: Any, space: Subspace) -> None:
     async def buy(tr: Any) -> None:
         tr.set(space["bought"], b"yes")
 

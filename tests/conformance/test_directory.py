@@ -38,7 +38,7 @@ def test_directories_are_listed_moved_and_removed(db: Any, directories: Any) -> 
     assert moved.get_path() == ("app", "zwei")
 
 
-def test_removing_a_directory_removes_what_is_in_it(db: Any, directories: Any) -> None:
+def test_removing_a_directory_removes_its_contents(db: Any, directories: Any) -> None:
     users = directories.create(db, ("users",))
     db[users["bob"]] = b"1"
     directories.remove(db, ("users",))

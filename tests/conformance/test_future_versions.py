@@ -100,7 +100,7 @@ def test_after_1009_a_transaction_is_retried_at_a_newer_version(db: Any, space: 
 
 
 @pytest.mark.parametrize("snapshot", [False, True], ids=["serializable", "snapshot"])
-def test_reads_see_the_state_of_the_version_that_came(db: Any, space: Subspace, snapshot: bool) -> None:
+def test_reads_see_the_state_of_the_reached_version(db: Any, space: Subspace, snapshot: bool) -> None:
     db[space["a"]] = b"before"
     tr = at_future_version(db, SOON)
     view = tr.snapshot if snapshot else tr
@@ -114,7 +114,7 @@ def test_reads_see_the_state_of_the_version_that_came(db: Any, space: Subspace, 
     assert view.get(space["a"]) == expected
 
 
-def test_a_transaction_whose_version_came_conflicts_with_what_was_written_since(db: Any, space: Subspace) -> None:
+def test_a_transaction_at_a_reached_version_conflicts_with_later_writes(db: Any, space: Subspace) -> None:
     tr = at_future_version(db, SOON)
     value = tr.get(space["a"])
     commit_until(value.is_ready, db, space["a"])
@@ -138,7 +138,7 @@ def test_a_commit_waits_for_the_reads_that_wait_for_their_version(db: Any, space
     assert (db[space["b"]], int.from_bytes(stamp[:8], "big")) == (b"1", tr.get_committed_version())
 
 
-def test_a_read_that_nobody_waited_for_conflicts_all_the_same(db: Any, space: Subspace) -> None:
+def test_a_read_without_a_wait_still_conflicts(db: Any, space: Subspace) -> None:
     tr = at_future_version(db, SOON)
     value = tr.get(space["a"])
     commit_until(value.is_ready, db, space["c"])
@@ -221,7 +221,7 @@ def test_a_watch_of_the_value_that_its_transaction_writes_waits_for_the_next_one
     watch.wait()
 
 
-def test_a_watch_whose_version_does_not_come_fails_and_its_transaction_commits(db: Any, space: Subspace) -> None:
+def test_a_watch_at_an_unreached_version_fails_and_its_transaction_commits(db: Any, space: Subspace) -> None:
     tr = at_future_version(db, NEVER)
     watch = tr.watch(space["a"])
     tr[space["b"]] = b"1"
@@ -230,7 +230,7 @@ def test_a_watch_whose_version_does_not_come_fails_and_its_transaction_commits(d
     assert db[space["b"]] == b"1"
 
 
-def test_conflict_ranges_alone_do_not_wait_for_the_version(db: Any, space: Subspace) -> None:
+def test_a_commit_of_only_conflict_ranges_does_not_wait_for_the_version(db: Any, space: Subspace) -> None:
     tr = at_future_version(db, NEVER)
     tr.add_read_conflict_key(space["a"])
     tr[space["b"]] = b"1"

@@ -85,7 +85,7 @@ def test_a_key_that_was_found_can_be_read(db: Any, key: bytes) -> None:
     assert tr.get(key) == None  # noqa: E711  the lazy value compares as what it stands for
 
 
-def test_no_value_is_none_and_not_empty_bytes(db: Any, space: Subspace) -> None:
+def test_a_missing_value_is_none_and_not_empty_bytes(db: Any, space: Subspace) -> None:
     db[space["empty"]] = b""
     tr = db.create_transaction()
     assert tr.get(space["empty"].key()).present()
@@ -107,7 +107,7 @@ def test_a_ready_future_calls_back(value: Any) -> None:
     assert called.wait(5)
 
 
-def test_what_a_callback_raises_is_printed_and_dropped(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exception_in_a_callback_is_printed_and_dropped(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
     value.wait()
 
     def fail(_: Any) -> None:
@@ -117,7 +117,7 @@ def test_what_a_callback_raises_is_printed_and_dropped(value: Any, capsys: pytes
     assert "in the callback" in capsys.readouterr().err
 
 
-def test_a_future_that_failed_tells_how(db: Any) -> None:
+def test_a_failed_future_raises_its_error(db: Any) -> None:
     tr = db.create_transaction()
     future = tr.get(b"\xff")
     future.block_until_ready()
@@ -158,7 +158,7 @@ def test_one_waits_for_any_of_many(db: Any, key: bytes, space: Subspace) -> None
     assert type(ready).wait_for_any(*watches) == 1
 
 
-def test_a_commit_calls_back_though_nobody_waits(db: Any, space: Subspace) -> None:
+def test_a_commit_calls_back_without_a_wait(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr[space["key"]] = b"1"
     called = threading.Event()
@@ -169,7 +169,7 @@ def test_a_commit_calls_back_though_nobody_waits(db: Any, space: Subspace) -> No
     assert db[space["key"]] == b"1"
 
 
-def test_a_commit_that_is_over_can_not_be_cancelled(db: Any, space: Subspace) -> None:
+def test_a_finished_commit_can_not_be_cancelled(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr[space["a"]] = b"1"
     commit = tr.commit()
@@ -178,7 +178,7 @@ def test_a_commit_that_is_over_can_not_be_cancelled(db: Any, space: Subspace) ->
     commit.wait()
 
 
-def test_a_commit_that_was_cancelled_stays_so_whatever_becomes_of_it(db: Any, space: Subspace) -> None:
+def test_a_cancelled_commit_stays_cancelled_whatever_its_outcome(db: Any, space: Subspace) -> None:
     for _ in range(20):
         tr = db.create_transaction()
         tr[space["a"]] = b"1"
@@ -191,7 +191,7 @@ def test_a_commit_that_was_cancelled_stays_so_whatever_becomes_of_it(db: Any, sp
     assert code_of(commit.wait) == 1101
 
 
-def test_a_commit_happens_though_nobody_looks(db: Any, space: Subspace) -> None:
+def test_a_commit_takes_effect_without_a_wait(db: Any, space: Subspace) -> None:
     seen = db.get_and_watch(space["key"])[1]
     tr = db.create_transaction()
     tr[space["key"]] = b"1"

@@ -37,7 +37,7 @@ def test_a_reset_makes_a_used_transaction_new(db: Any, space: Subspace) -> None:
     assert db.get(space["a"]) == b"2"
 
 
-def test_a_reset_forgets_what_was_written_and_read(db: Any, space: Subspace) -> None:
+def test_a_reset_discards_writes_and_reads(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.get(space["a"]).present()
     tr.set(space["b"], b"forgotten")
@@ -75,7 +75,7 @@ def test_a_pause_that_is_cancelled_cancels_the_transaction(db: Any, space: Subsp
     tr.get(space["a"]).wait()
 
 
-def test_a_pause_that_nobody_has_any_more_cancels_the_transaction(db: Any, space: Subspace) -> None:
+def test_dropping_an_on_error_future_cancels_the_transaction(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     long_pause(tr)
     assert code_of(tr.get(space["a"]).wait) == 1025
@@ -110,7 +110,7 @@ def test_a_pause_ends_with_its_transaction(db: Any) -> None:
     assert code_of(pause.wait) == 1025
 
 
-def test_a_pause_that_is_over_before_it_is_dropped_has_done_its_work(db: Any, space: Subspace) -> None:
+def test_a_finished_on_error_future_has_reset_its_transaction(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.options.set_max_retry_delay(0)
     tr[space["a"]] = b"of the first attempt"
@@ -123,7 +123,7 @@ def test_a_pause_that_is_over_before_it_is_dropped_has_done_its_work(db: Any, sp
 
 
 @pytest.mark.engines("memory", "file")  # on a cluster it can't be known without asking
-def test_nobody_has_to_ask_whether_a_pause_is_over_before_it_is_dropped(db: Any, space: Subspace) -> None:
+def test_a_finished_on_error_future_can_be_dropped_unread(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.options.set_max_retry_delay(0)
     tr.on_error(1020).wait()
@@ -174,7 +174,7 @@ def test_after_a_retryable_error_the_transaction_is_as_new(db: Any, space: Subsp
 
 
 @pytest.mark.parametrize("code", [1025, 1031, 2000, 2004, 2101, 2102])
-def test_an_error_that_no_retry_mends_is_raised_again(db: Any, code: int) -> None:
+def test_on_error_raises_an_error_that_is_not_retryable(db: Any, code: int) -> None:
     tr = db.create_transaction()
     assert code_of(tr.on_error(code).wait) == code
 
@@ -225,7 +225,7 @@ def test_a_transaction_that_took_too_long_fails_with_1031(db: Any, space: Subspa
     assert code_of(tr.on_error(1020).wait) == 1031
 
 
-def test_who_waits_for_a_versionstamp_is_told_when_the_time_is_out(db: Any, space: Subspace) -> None:
+def test_a_wait_for_a_versionstamp_fails_at_the_timeout(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.set(space["a"], b"")
     stamp, asked = tr.get_versionstamp(), tr.get_versionstamp()
@@ -234,7 +234,7 @@ def test_who_waits_for_a_versionstamp_is_told_when_the_time_is_out(db: Any, spac
     assert asked.is_ready()
 
 
-def test_a_timeout_of_zero_is_none(db: Any, space: Subspace) -> None:
+def test_a_timeout_of_zero_means_no_timeout(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.options.set_timeout(60_000)
     tr.options.set_timeout(0)
@@ -282,7 +282,7 @@ def test_of_two_refused_writes_the_first_is_named(db: Any, space: Subspace) -> N
     assert code_of(tr.commit().wait) == 2005
 
 
-def test_a_transaction_without_own_writes_in_view_reads_what_is_committed(db: Any, space: Subspace) -> None:
+def test_a_transaction_without_read_your_writes_reads_committed_values(db: Any, space: Subspace) -> None:
     db.set(space["a"], b"old")
     tr = db.create_transaction()
     tr.options.set_read_your_writes_disable()
@@ -306,7 +306,7 @@ def test_snapshot_reads_see_own_writes_unless_that_is_turned_off(db: Any, space:
     ("code", "retryable", "maybe"),
     [(1020, True, False), (1007, True, False), (1021, True, True), (1031, False, False), (2004, False, False)],
 )
-def test_the_predicates_say_what_can_be_tried_again(code: int, retryable: bool, maybe: bool) -> None:
+def test_the_predicates_name_the_retryable_errors(code: int, retryable: bool, maybe: bool) -> None:
     error = FDBError(code)
     assert predicates.retryable(error) is retryable
     assert predicates.maybe_committed(error) is maybe
@@ -316,12 +316,12 @@ def test_the_predicates_say_what_can_be_tried_again(code: int, retryable: bool, 
     assert predicates.is_retryable_not_committed(error) is (retryable and not maybe)
 
 
-def test_a_broken_promise_is_told_as_a_cancelled_transaction(db: Any) -> None:
+def test_a_broken_promise_is_reported_as_a_cancelled_transaction(db: Any) -> None:
     assert code_of(db.create_transaction().on_error(1100).wait) == 1025
 
 
 @pytest.mark.parametrize("code", [1, 1000, 1036, 1039, 1079, 1101, 2000, 2004, 5000, 30_001, -1])
-def test_on_error_raises_what_no_retry_helps_against(db: Any, code: int) -> None:
+def test_on_error_raises_errors_that_are_not_retryable(db: Any, code: int) -> None:
     expected = {1079: 0, 30_001: 4000, -1: 4000}.get(code, code)
     tr = db.create_transaction()
     assert code_of(tr.on_error(code).wait) == expected

@@ -45,7 +45,7 @@ def shown(tr: Any, prefix: bytes, space: Subspace) -> list[tuple[bytes, bytes]]:
         ("use_grv_cache", None, 2007),
     ],
 )
-def test_a_bad_option_fails_what_comes_after_it(db: Any, name: str, argument: Any, code: int) -> None:
+def test_a_bad_option_fails_later_calls(db: Any, name: str, argument: Any, code: int) -> None:
     tr = db.create_transaction()
     getattr(tr.options, f"set_{name}")(*(() if argument is None else (argument,)))
     assert code_of(tr.get(b"key").wait) == code
@@ -99,7 +99,7 @@ def test_raw_access_has_room_for_a_prefix_of_eight_bytes(db: Any, space: Subspac
     assert code_of(tr.commit().wait) == 2102
 
 
-def test_a_database_is_not_new_to_who_has_committed_to_it(db: Any, space: Subspace) -> None:
+def test_a_database_with_a_commit_is_not_new(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr[space["a"]] = b""
     tr.commit().wait()
@@ -162,7 +162,7 @@ def test_an_unreadable_key_can_be_read_when_asked_for(db: Any, space: Subspace) 
     assert tr[space["key"]] == bytes(10) + b"tail" + bytes(4)
 
 
-def test_where_a_versionstamped_key_may_land_can_be_read_when_asked_for(db: Any, space: Subspace) -> None:
+def test_an_option_allows_reads_in_the_range_of_a_versionstamped_key(db: Any, space: Subspace) -> None:
     prefix = space.key()
     between = prefix + b"\x7f" * 10
     db[between] = b"there before"
@@ -172,7 +172,7 @@ def test_where_a_versionstamped_key_may_land_can_be_read_when_asked_for(db: Any,
     assert tr[between] == b"there before"
 
 
-def test_what_is_used_during_a_commit_fails_it_unless_that_is_turned_off(db: Any, space: Subspace) -> None:
+def test_a_use_during_the_commit_fails_the_commit_unless_an_option_allows_it(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.options.set_used_during_commit_protection_disable()
     tr[space["key"]] = b"1"
@@ -182,7 +182,7 @@ def test_what_is_used_during_a_commit_fails_it_unless_that_is_turned_off(db: Any
     assert db[space["key"]] == b"1"
 
 
-def test_some_options_outlive_an_error_and_none_a_reset(db: Any) -> None:
+def test_some_options_survive_an_error_and_no_option_survives_a_reset(db: Any) -> None:
     tr = db.create_transaction()
     tr.options.set_retry_limit(1)
     tr.options.set_max_retry_delay(1)
@@ -242,9 +242,7 @@ def test_a_default_size_limit_holds_from_the_next_transaction_on(own_db: Any, sp
     assert code_of(tr.commit().wait) == 2101
 
 
-def test_an_option_of_one_transaction_is_none_of_another_made_before_the_databases_changed(
-    own_db: Any, space: Subspace
-) -> None:
+def test_an_option_of_one_transaction_does_not_change_an_older_one(own_db: Any, space: Subspace) -> None:
     one, other = own_db.create_transaction(), own_db.create_transaction()
     own_db.options.set_transaction_retry_limit(-1)
     one.options.set_read_your_writes_disable()
@@ -295,7 +293,7 @@ def test_a_bad_option_of_a_database_fails_all_its_transactions(url: str, name: s
 
 
 @pytest.mark.engines("memory", "file")
-def test_what_the_embedded_engine_lacks_says_so(db: Any) -> None:
+def test_an_option_that_the_embedded_engine_lacks_says_so(db: Any) -> None:
     tr = db.create_transaction()
     for call in (
         lambda: db.open_tenant(b"tenant"),
@@ -358,7 +356,7 @@ def test_a_range_up_to_a_key_that_is_too_long_conflicts_as_far_as_keys_go(db: An
 # -- special keys --------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_tells_its_conflict_ranges(db: Any, space: Subspace) -> None:
+def test_a_transaction_reports_its_conflict_ranges(db: Any, space: Subspace) -> None:
     db[space["row"]] = b""
     tr = db.create_transaction()
     base = space.key()
@@ -370,7 +368,7 @@ def test_a_transaction_tells_its_conflict_ranges(db: Any, space: Subspace) -> No
     assert shown(tr, WRITES, space) == [(b"own", b"1"), (b"own\x00", b"0"), (b"p", b"1"), (b"q", b"0")]
 
 
-def test_touching_conflict_ranges_are_told_as_one(db: Any, space: Subspace) -> None:
+def test_touching_conflict_ranges_are_reported_as_one(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     base = space.key()
     for begin, end in ((b"c", b"d"), (b"a", b"b"), (b"b", b"c")):
@@ -446,13 +444,13 @@ def test_a_relaxed_range_over_modules_about_machines_is_not_supported(db: Any) -
         (READS + b"a", KeySelector(CONFLICTS + b"b", False, 2)),
     ],
 )
-def test_a_broken_transaction_tells_no_read_conflicts_on_the_way(db: Any, begin: Any, end: Any) -> None:
+def test_a_cancelled_transaction_can_not_read_a_range_over_its_read_conflicts(db: Any, begin: Any, end: Any) -> None:
     tr = db.create_transaction()
     tr.cancel()
     assert code_of(tr.get_range(begin, end).to_list) == 1025
 
 
-def test_a_broken_transaction_tells_what_lies_beside_its_read_conflicts(db: Any) -> None:
+def test_a_cancelled_transaction_can_read_all_conflict_ranges_but_its_read_conflicts(db: Any) -> None:
     tr = db.create_transaction()
     tr.cancel()
     assert tr.get_range(WRITES + b"a", KeySelector(WRITES + b"b", False, 9)).to_list() == []

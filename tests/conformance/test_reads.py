@@ -195,7 +195,7 @@ def test_an_empty_range_has_no_size(db: Any, space: Subspace) -> None:
 
 
 @pytest.mark.parametrize("size", ["get_estimated_range_size_bytes", "get_range_split_points"])
-def test_a_cancelled_transaction_says_so_before_it_looks_at_a_range(db: Any, space: Subspace, size: str) -> None:
+def test_a_cancelled_transaction_fails_before_it_checks_a_range(db: Any, space: Subspace, size: str) -> None:
     tr = db.create_transaction()
     tr.cancel()
     key = space["a"].key()
@@ -220,7 +220,7 @@ def test_a_row_equals_itself_only(view: Any, filled: bytes) -> None:
         rows[0][0]
 
 
-def test_a_row_can_be_changed_by_who_has_it(view: Any, filled: bytes) -> None:
+def test_a_row_can_be_changed_by_its_caller(view: Any, filled: bytes) -> None:
     row = view[filled : filled + b"\xff"].to_list()[0]
     row.value = b"another"
     assert (row.key, row.value) == tuple(row)
@@ -234,14 +234,14 @@ def test_a_limit_has_32_bits(view: Any, filled: bytes, limit: int, count: int) -
 
 
 @pytest.mark.parametrize("limit", [2**31, -2])
-def test_a_limit_below_none_is_refused_with_2012(view: Any, filled: bytes, limit: int) -> None:
+def test_a_negative_limit_is_refused_with_2012(view: Any, filled: bytes, limit: int) -> None:
     with pytest.raises(FDBError) as caught:
         view.get_range(filled, filled + b"\xff", limit=limit).to_list()
     assert caught.value.code == 2012
 
 
 @pytest.mark.parametrize("arguments", [{"limit": None}, {"limit": 1.0}, {"reverse": None}, {"streaming_mode": "small"}])
-def test_what_is_no_whole_number_is_refused(view: Any, filled: bytes, arguments: dict[str, Any]) -> None:
+def test_a_limit_must_be_a_whole_number(view: Any, filled: bytes, arguments: dict[str, Any]) -> None:
     with pytest.raises(ctypes.ArgumentError):
         view.get_range(filled, filled + b"\xff", **arguments)
 

@@ -44,7 +44,7 @@ def key(db: Any, space: Subspace) -> bytes:
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @pytest.mark.parametrize("end", ["cancel", "reset"])
-def test_what_is_under_way_fails_when_the_transaction_ends(db: Any, key: bytes, read: Read, end: str) -> None:
+def test_a_pending_read_fails_when_the_transaction_ends(db: Any, key: bytes, read: Read, end: str) -> None:
     tr = db.create_transaction()
     reads = [read(tr, key), read(tr, key)]
     getattr(tr, end)()
@@ -53,7 +53,7 @@ def test_what_is_under_way_fails_when_the_transaction_ends(db: Any, key: bytes, 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @pytest.mark.parametrize("end", ["cancel", "reset"])
-def test_what_was_waited_for_stays(db: Any, key: bytes, read: Read, end: str) -> None:
+def test_a_read_that_was_waited_for_stays(db: Any, key: bytes, read: Read, end: str) -> None:
     tr = db.create_transaction()
     asked = read(tr, key)
     first = outcome(asked)
@@ -61,7 +61,7 @@ def test_what_was_waited_for_stays(db: Any, key: bytes, read: Read, end: str) ->
     assert outcome(asked) == first
 
 
-def test_what_is_known_is_never_under_way(db: Any, key: bytes) -> None:
+def test_a_known_value_is_never_a_pending_read(db: Any, key: bytes) -> None:
     tr = db.create_transaction()
     tr.get(key).wait()
     tr[key + b"own"] = b"own"
@@ -72,7 +72,7 @@ def test_what_is_known_is_never_under_way(db: Any, key: bytes) -> None:
     assert outcome(reads[3]) > 0
 
 
-def test_what_lies_in_a_range_that_was_read_is_known(db: Any, key: bytes) -> None:
+def test_keys_in_a_range_that_was_read_are_known(db: Any, key: bytes) -> None:
     tr = db.create_transaction()
     tr.get_range(key, key + b"x").to_list()
     reads = [tr.get(key), tr.get_range(key, key + b"x"), tr.get_key(KeySelector.first_greater_or_equal(key))]
@@ -81,7 +81,7 @@ def test_what_lies_in_a_range_that_was_read_is_known(db: Any, key: bytes) -> Non
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_what_is_under_way_without_own_writes_in_view_fails_too(db: Any, key: bytes, read: Read) -> None:
+def test_a_pending_read_without_read_your_writes_fails_too(db: Any, key: bytes, read: Read) -> None:
     for _ in range(20):
         tr = db.create_transaction()
         tr.options.set_read_your_writes_disable()
@@ -93,7 +93,7 @@ def test_what_is_under_way_without_own_writes_in_view_fails_too(db: Any, key: by
     assert found == 1025
 
 
-def test_what_lies_behind_the_last_row_before_a_key_is_known(db: Any, key: bytes) -> None:
+def test_the_gap_behind_the_last_row_before_a_key_is_known(db: Any, key: bytes) -> None:
     tr = db.create_transaction()
     assert tr.get_key(KeySelector.last_less_than(key + b"x")).wait() == key
     value = tr.get(key + b"a")
@@ -101,7 +101,7 @@ def test_what_lies_behind_the_last_row_before_a_key_is_known(db: Any, key: bytes
     assert outcome(value) is None
 
 
-def test_what_another_transaction_waited_for_gave_time_to_a_read(db: Any, key: bytes, space: Subspace) -> None:
+def test_a_wait_in_another_transaction_lets_a_read_finish(db: Any, key: bytes, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.get(space["elsewhere"]).wait()
     value = tr.get(key)

@@ -115,7 +115,7 @@ def test_a_graph_is_walked_both_ways(db: Any, space: Subspace) -> None:
 # -- indirection: what was built apart takes its place at a stroke ---------------------------------------------------
 
 
-def test_what_is_built_in_many_transactions_takes_its_place_in_one(db: Any, space: Subspace) -> None:
+def test_a_directory_built_in_many_transactions_is_swapped_in_by_one(db: Any, space: Subspace) -> None:
     directories: Any = DirectoryLayer(node_subspace=space["nodes"], content_subspace=space["content"])
     db[directories.create_or_open(db, ("prices",))["apple"]] = b"old"
     fresh = directories.create(db, ("prices being built",))

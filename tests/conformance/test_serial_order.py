@@ -62,7 +62,7 @@ def test_both_of_two_phantoms_cannot_commit(db: Any, space: Subspace) -> None:
     assert (fails_with(one), fails_with(two)) == (0, 1020)
 
 
-def test_a_failed_transaction_conflicts_with_nobody(db: Any, space: Subspace) -> None:
+def test_a_failed_transaction_conflicts_with_no_other(db: Any, space: Subspace) -> None:
     one, two, three = opened(db, 3)
     two.get(space["a"]).present()
     two.set(space["b"], b"two")
@@ -101,7 +101,7 @@ def test_a_transaction_sees_the_database_as_it_was_at_its_first_read(db: Any, sp
     assert db.get(space["b"]) == b"new"
 
 
-def test_what_is_not_committed_is_seen_by_nobody(db: Any, space: Subspace) -> None:
+def test_uncommitted_writes_are_not_visible(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.set(space["a"], b"mine")
     assert db.get(space["a"]) is None

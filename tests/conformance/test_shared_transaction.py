@@ -64,7 +64,7 @@ def test_threads_read_and_write_in_one_transaction(db: Any, space: Subspace) -> 
         assert len(db.get_range(space[number][0].key(), space[number][STEPS].key())) == STEPS - STEPS // 3
 
 
-def test_what_others_do_with_a_transaction_that_commits_fails_with_2017(db: Any, space: Subspace) -> None:
+def test_using_a_transaction_during_its_commit_fails_with_2017(db: Any, space: Subspace) -> None:
     """And fails the commit's future too, if it isn't ready: all that was written before it is there, or nothing."""
     for attempt in range(20):
         tr = db.create_transaction()

@@ -171,7 +171,7 @@ def test_versionstamps_sort_as_the_commits_did(db: Any, space: Subspace) -> None
     assert [int(row.value) for row in db.get_range_startswith(space.key())] == list(range(20))
 
 
-def test_a_versionstamp_is_told_though_nobody_waits_for_the_commit(db: Any, space: Subspace) -> None:
+def test_a_versionstamp_arrives_without_a_wait_for_the_commit(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.set(space["a"], b"")
     stamp = tr.get_versionstamp()
@@ -215,7 +215,7 @@ def test_a_range_over_a_stamped_value_cannot_be_read_before_the_commit(db: Any, 
     assert code_of(lambda: tr.get_range_startswith(space.key()).to_list()) == 1036
 
 
-def test_where_a_stamped_key_may_land_cannot_be_read_before_the_commit(db: Any, space: Subspace) -> None:
+def test_the_range_of_a_versionstamped_key_cannot_be_read_before_the_commit(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.set_versionstamped_key(stamped(space.key() + b"s"), b"")
     assert code_of(lambda: tr.get_range(space.key() + b"s", space.key() + b"t").to_list()) == 1036
@@ -291,7 +291,7 @@ def test_writes_alone_can_be_too_old_unless_that_is_risked(db: Any, space: Subsp
 METADATA = b"\xff/metadataVersion"
 
 
-def test_the_metadata_version_is_the_stamp_of_who_set_it(db: Any) -> None:
+def test_the_metadata_version_is_the_stamp_of_its_writer(db: Any) -> None:
     tr = db.create_transaction()
     stamp = tr.get_versionstamp()
     tr.set_versionstamped_value(METADATA, bytes(14))
@@ -323,7 +323,7 @@ def test_the_metadata_version_is_not_set_nor_cleared(db: Any) -> None:
 
 
 @pytest.mark.parametrize("read", [lambda tr: tr[METADATA].present(), lambda tr: tr.add_read_conflict_key(METADATA)])
-def test_who_read_the_metadata_version_conflicts_with_who_sets_it(db: Any, space: Subspace, read: Any) -> None:
+def test_a_read_of_the_metadata_version_conflicts_with_its_writer(db: Any, space: Subspace, read: Any) -> None:
     tr, other = db.create_transaction(), db.create_transaction()
     tr.get_read_version().wait()
     read(tr)
@@ -356,6 +356,6 @@ def test_each_versionstamp_that_is_asked_for_is_a_future_of_its_own(db: Any, spa
 
 
 @pytest.mark.parametrize("version", ["1", 1.0, None])
-def test_what_is_no_whole_number_is_no_version(db: Any, version: Any) -> None:
+def test_a_version_must_be_a_whole_number(db: Any, version: Any) -> None:
     with pytest.raises(ctypes.ArgumentError):
         db.create_transaction().set_read_version(version)

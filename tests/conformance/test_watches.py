@@ -179,7 +179,7 @@ def test_a_watch_alone_conflicts_with_nothing_in_a_transaction_that_only_reads(d
 
 
 @pytest.mark.parametrize("write", ["set", "add", "clear", "clear_range", "early_clear_range"])
-def test_a_write_that_nobody_conflicts_with_fires_all_the_same(db: Any, space: Subspace, write: str) -> None:
+def test_a_write_without_a_conflict_range_still_fires_a_watch(db: Any, space: Subspace, write: str) -> None:
     db.set(space["a"], b"old")
     reader = db.create_transaction()
     reader.get(space["a"]).present()
@@ -193,7 +193,7 @@ def test_a_write_that_nobody_conflicts_with_fires_all_the_same(db: Any, space: S
 
 
 @pytest.mark.engines("file", "cluster")
-def test_a_write_of_another_process_that_nobody_conflicts_with_fires_all_the_same(
+def test_a_write_of_another_process_without_a_conflict_range_still_fires_a_watch(
     db: Any, url: str, space: Subspace, processes: Processes
 ) -> None:
     db.set(space["a"], b"old")

@@ -162,9 +162,7 @@ def test_a_killed_loader_is_started_again_and_nothing_is_doubled(start: Start, d
 
 
 @pytest.mark.parametrize("loader", loaders())
-def test_when_all_is_killed_while_it_loads_a_second_run_goes_on_where_it_stood(
-    start: Start, done: Done, loader: str
-) -> None:
+def test_a_second_run_continues_a_load_that_was_killed(start: Start, done: Done, loader: str) -> None:
     demo = start(loader)
     pids = demo.pids_of("Load")
     wait_until(lambda: done("enqueued") > 500)
@@ -174,7 +172,7 @@ def test_when_all_is_killed_while_it_loads_a_second_run_goes_on_where_it_stood(
     goes_on_and_is_exact(start(loader))
 
 
-def test_when_all_is_killed_while_it_drains_a_second_run_goes_on_where_it_stood(start: Start, done: Done) -> None:
+def test_a_second_run_continues_a_drain_that_was_killed(start: Start, done: Done) -> None:
     demo = start("--no-spark")
     pids = demo.pids_of("Drain")
     wait_until(lambda: done("dequeued") > 500)
@@ -197,7 +195,7 @@ def goes_on_and_is_exact(second: Demo) -> None:
     assert EXACT in second.said
 
 
-def test_after_a_run_that_was_exact_the_next_begins_anew(start: Start) -> None:
+def test_after_an_exact_run_the_next_starts_from_the_beginning(start: Start) -> None:
     assert start("--no-spark").end() == 0
 
     again = start("--no-spark")

@@ -31,7 +31,7 @@ PAGES_PER_COMMIT = 14
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 300)
-def test_churn_beside_forgotten_transactions_leaves_the_file_bounded_and_the_head_fast(tmp_path: Path) -> None:
+def test_churn_with_abandoned_transactions_leaves_the_file_bounded_and_the_head_fast(tmp_path: Path) -> None:
     with opened(tmp_path, durability="relaxed") as store:
         put(store, *[(item(number), b"x" * 100) for number in range(ITEMS)])
         at_start = head_seconds(store)

@@ -240,7 +240,7 @@ def test_a_small_commit_waits_for_the_disk_once_and_a_large_one_twice(
 
 
 @pytest.mark.parametrize("size", [100, 5_000])
-def test_what_a_process_did_not_live_to_wait_for_is_on_disk_before_others_read_or_write(
+def test_a_commit_of_a_killed_process_is_on_disk_before_others_read_or_write(
     folder: Path, witness: Witness, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     acts: list[Callable[[Store], object]] = [contents, lambda store: put(store, (b"b", b""))]
@@ -253,7 +253,7 @@ def test_what_a_process_did_not_live_to_wait_for_is_on_disk_before_others_read_o
             assert witness.waits == before + (act is not contents)
 
 
-def test_no_label_stands_beside_a_relaxed_commit_or_the_one_before_it(folder: Path) -> None:
+def test_a_relaxed_commit_and_the_one_before_it_have_no_label(folder: Path) -> None:
     """Not even that of a durable commit which failed, by a process which was killed then."""
     with opened(folder) as store:
         put(store, (b"a", b"1"))

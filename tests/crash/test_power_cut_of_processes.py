@@ -72,7 +72,7 @@ def stop(processes: list[BaseProcess]) -> None:
 
 
 @pytest.mark.slow
-def test_what_several_processes_were_told_is_on_the_disk_is_on_it(tmp_path: Path, processes: Processes) -> None:
+def test_commits_acknowledged_to_several_processes_survive_a_power_cut(tmp_path: Path, processes: Processes) -> None:
     print(f"FDBQUEUE_CRASH_SEED={SEED}")
     chance = random.Random(SEED)
     image, left, notes = tmp_path / "image", tmp_path / "left", tmp_path / "notes"

@@ -73,7 +73,7 @@ def test_there_is_one_page_of_figures(repository: Path) -> None:
     charts_of(folder)
 
 
-def test_all_that_are_compared_are_driven_over_as_many_processes_with_the_same_fill(
+def test_all_contestants_run_on_as_many_processes_with_the_same_fill(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     driven: list[tuple[str, int, int, int]] = []

@@ -23,7 +23,7 @@ def _modules() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", list(_modules()))
-def test_examples_in_docstrings_run_as_they_stand(name: str) -> None:
+def test_examples_in_docstrings_run_unchanged(name: str) -> None:
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:

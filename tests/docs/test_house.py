@@ -1,4 +1,4 @@
-"""The house is as its documents say: targets with help, packages with types, imports in one direction."""
+"""The repository keeps its promises: targets with help, packages with types, imports in one direction."""
 
 from __future__ import annotations
 

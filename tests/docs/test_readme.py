@@ -1,4 +1,4 @@
-"""What the README and its neighbours show works as it stands."""
+"""The examples in the README and the documents beside it run as they are."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_no_picture_has_a_semicolon_which_ends_a_statement_in_mermaid() -> None:
 @pytest.mark.parametrize(
     "block", [block for block in blocks("python") if not (needs_cluster(block) or needs_spark(block))]
 )
-def test_python_blocks_run_as_they_stand(block: str, tmp_path: Path) -> None:
+def test_python_blocks_run_unchanged(block: str, tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning", "-c", block], cwd=tmp_path, capture_output=True, text=True
     )
@@ -70,7 +70,7 @@ def test_python_blocks_run_as_they_stand(block: str, tmp_path: Path) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("block", [block for block in blocks("python") if needs_cluster(block)])
-def test_python_blocks_on_a_cluster_run_as_they_stand(block: str, tmp_path: Path, cluster_file: str) -> None:
+def test_python_blocks_on_a_cluster_run_unchanged(block: str, tmp_path: Path, cluster_file: str) -> None:
     environment = {**os.environ, "FDB_CLUSTER_FILE": cluster_file}
     run = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, env=environment)
 
@@ -81,7 +81,7 @@ def test_python_blocks_on_a_cluster_run_as_they_stand(block: str, tmp_path: Path
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("block", [block for block in blocks("python") if needs_spark(block)])
-def test_python_blocks_with_spark_run_as_they_stand(block: str, tmp_path: Path) -> None:
+def test_python_blocks_with_spark_run_unchanged(block: str, tmp_path: Path) -> None:
     missing = why_no_spark()
     if missing:
         pytest.skip(f"Spark can't run here, since {missing}")

@@ -83,7 +83,7 @@ def test_a_verb_has_its_parameters_in_one_order_with_one_default(verb: str) -> N
 
 
 @pytest.mark.parametrize("verb", sorted(SHARED))
-def test_what_a_verb_must_be_given_has_one_name(verb: str) -> None:
+def test_required_arguments_have_one_name_in_every_class(verb: str) -> None:
     needed = {
         tuple(name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD)
         for parameters in SHARED[verb].values()

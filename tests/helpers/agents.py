@@ -1,4 +1,4 @@
-"""What tests of agents share: dialogs as texts, a host without a database, and a reference for both."""
+"""Shared helpers for tests of agents: dialogs as texts, a host without a database, and a reference for both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of blobs share: small pieces, so that little data needs many transactions, and data to recognize."""
+"""Shared helpers for tests of blobs: small pieces, so that little data needs many transactions."""
 
 from __future__ import annotations
 

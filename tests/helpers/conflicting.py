@@ -1,4 +1,4 @@
-"""What tests of interleavings share: who commits, and who fails."""
+"""Shared helpers for tests of interleavings: which of two transactions commits, and which fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of consumers share."""
+"""Shared helpers for tests of consumers."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fdbqueue.layers.leases import Lease, Leases
-from fdbqueue.layout import Position
+from fdbqueue.position import Position
 
 
 def lease_of(leases: Leases, db: Any, **terms: Any) -> Lease:

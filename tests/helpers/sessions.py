@@ -1,4 +1,4 @@
-"""What tests of sessions do over and over."""
+"""Shared helpers for tests of sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of staged queues look at, and somebody who waits and does nothing."""
+"""Shared helpers for tests of staged queues: views of their keys, and a request that only waits."""
 
 from __future__ import annotations
 

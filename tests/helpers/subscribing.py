@@ -1,4 +1,4 @@
-"""What tests of subscriptions share: short forms, and those who wait."""
+"""Shared helpers for tests of subscriptions: short forms, and waiting consumers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fdbqueue import Position
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
-from fdbqueue.layers.subscriptions._waiters import WaitingLine
+from fdbqueue.layers.subscriptions._waiters import Waiters
 
 
 def values(taken: list[Lease]) -> list[str]:
@@ -25,7 +25,7 @@ def fill(leases: Leases, db: Any, *colors: str) -> list[Position]:
 
 def stand_in_line(subscriptions: Subscriptions, db: Any, client: bytes, name: str) -> None:
     """Let a consumer of a subscription wait, which then is heard of no more."""
-    line = WaitingLine(subscriptions.leases.layout)
+    line = Waiters(subscriptions.leases.layout)
     tr = db.create_transaction()
     line.register(tr, line.wish(client, name, subscriptions.leases.now_us()))
     tr.commit().wait()
@@ -33,7 +33,7 @@ def stand_in_line(subscriptions: Subscriptions, db: Any, client: bytes, name: st
 
 def standing(subscriptions: Subscriptions, db: Any) -> list[tuple[str, bytes]]:
     """Return who waits: subscription and client of each, in order."""
-    line = WaitingLine(subscriptions.leases.layout)
+    line = Waiters(subscriptions.leases.layout)
     return [(one.wish.consumer, one.wish.client) for one in run(line.first(db.create_transaction(), limit=0))]
 
 

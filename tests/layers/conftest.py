@@ -1,4 +1,4 @@
-"""What tests of layers have beside what every test has."""
+"""Fixtures for tests of layers."""
 
 from __future__ import annotations
 

@@ -93,7 +93,9 @@ def test_bad_input_fails_its_own_call_only(db: Any, queue: Queue, staged: Staged
     assert values(queue, db) == ["a", "b"]
 
 
-def test_a_cancelled_follower_enqueues_nothing_and_fails_nobody(db: Any, queue: Queue, staged: StagedQueue) -> None:
+def test_a_cancelled_follower_enqueues_nothing_and_fails_no_other_call(
+    db: Any, queue: Queue, staged: StagedQueue
+) -> None:
     held = HeldDatabase(db)
 
     async def enqueue_all() -> list[Any]:
@@ -154,7 +156,7 @@ def test_a_shared_transaction_takes_effect_exactly_once_under_faults(
     assert queue.check(db).ok
 
 
-def test_what_is_too_large_together_goes_in_one_by_one(db: Any, queue: Queue, staged: StagedQueue) -> None:
+def test_values_too_large_for_one_transaction_go_in_one_by_one(db: Any, queue: Queue, staged: StagedQueue) -> None:
     held = HeldDatabase(FaultyDatabase.failing_at(db, {1, 2}, ("before", 2101)))
 
     async def enqueue_all() -> list[Any]:
@@ -168,7 +170,7 @@ def test_what_is_too_large_together_goes_in_one_by_one(db: Any, queue: Queue, st
     assert sorted(values(queue, db)) == [f"{n}" for n in range(5)]
 
 
-def test_an_unknown_outcome_that_stays_unknown_is_told_to_all_who_shared_it(
+def test_an_unknown_outcome_is_told_to_every_call_that_shared_the_commit(
     db: Any, queue: Queue, staged: StagedQueue
 ) -> None:
     held = HeldDatabase(FaultyDatabase.failing_at(db, {1}, ("before", 1031)))
@@ -226,7 +228,7 @@ def test_many_threads_and_tasks_at_once_lose_and_double_nothing(db: Any, queue: 
         assert own == [f"thread {name} {n}" for n in range(20)]
 
 
-def test_those_who_were_served_together_elsewhere_are_waited_for_and_only_for_a_moment(
+def test_an_announced_group_of_calls_is_waited_for_briefly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_batcher, "GATHER_SECONDS", 20.0)
@@ -279,5 +281,5 @@ def test_a_leader_that_is_cancelled_while_it_looks_leaves_no_watch() -> None:
 
     asyncio.run(session())
     calls.gate.keep()
-    wait_until(lambda: not calls.line.is_led())
+    wait_until(lambda: not calls.calls.is_led())
     assert calls.watch.cancelled

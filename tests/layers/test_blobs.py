@@ -35,7 +35,7 @@ SIZES = [0, 1, 39, 40, 41, 50, 80, 81, 1_000]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_data_come_back_as_they_were_written(db: Any, leases: Leases, blobs: Blobs, size: int) -> None:
+def test_data_is_read_as_it_was_written(db: Any, leases: Leases, blobs: Blobs, size: int) -> None:
     data = data_of(size)
     position = write(blobs, db, data)
     lease = leases.lease(db)
@@ -288,7 +288,7 @@ def test_a_reader_loses_its_lease(db: Any, leases: Leases, blobs: Blobs, clock: 
     assert blobs.read(db, again).read() == data_of(300)
 
 
-def test_what_removes_the_item_removes_its_data(db: Any, space: Subspace, clock: Clock) -> None:
+def test_removing_an_item_removes_its_data(db: Any, space: Subspace, clock: Clock) -> None:
     leases = Leases(Queue(space), max_attempts=1, clock=clock)
     blobs = Blobs(leases, clock=clock)
     with pytest.MonkeyPatch.context() as patch:
@@ -355,9 +355,7 @@ def test_browsing_shows_the_blob(db: Any, leases: Leases, blobs: Blobs) -> None:
     assert item.value == stored.value == peeked.value
 
 
-def test_a_check_finds_what_is_missing_changed_left_over_or_counted_wrong(
-    db: Any, leases: Leases, blobs: Blobs
-) -> None:
+def test_a_check_finds_missing_changed_orphaned_and_miscounted_data(db: Any, leases: Leases, blobs: Blobs) -> None:
     layout = leases.queue.layout
     write(blobs, db, data_of(100))
     blob = leases.queue.peek(db).value  # type: ignore[union-attr]

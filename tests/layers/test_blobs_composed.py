@@ -228,7 +228,7 @@ def test_an_operation_log_has_every_transaction_of_an_upload(db: Any, space: Sub
     assert len(list(log.records(db))) >= 5
 
 
-def test_what_can_not_enqueue_in_a_transaction_is_refused_with_the_remedy(db: Any, space: Subspace) -> None:
+def test_blobs_refuse_an_object_that_can_not_enqueue_in_a_transaction(db: Any, space: Subspace) -> None:
     subscription: Any = Subscriptions(Queue(space)).subscribe(db, "all")
     with pytest.raises(TypeError, match=r"Blobs takes a Queue, or a layer that enqueues"):
         Blobs(subscription)

@@ -85,7 +85,7 @@ def read_and_die(url: str, prefix: bytes, began: Any) -> None:
 
 
 @pytest.mark.engines("file", "cluster")
-def test_an_item_whose_reader_is_killed_comes_back_with_all_of_its_data(
+def test_an_item_of_a_killed_reader_returns_with_all_its_data(
     db: Any, url: str, space: Subspace, processes: Processes
 ) -> None:
     clock = Clock(4e9)

@@ -13,11 +13,13 @@ from fdbqueue import Queue, QueueFull
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
     Deadlines,
+    Groups,
     Leases,
     Limit,
     Messages,
     MessageType,
     Monitor,
+    Results,
     SmartQueue,
     StagedQueue,
     Subscriptions,
@@ -93,6 +95,22 @@ def test_a_call_that_waits_warns_neither_without_a_loop_nor_when_it_is_awaited(
         warnings.simplefilter("error")
         verb(db, *arguments, **terms)
         asyncio.run(main())
+
+
+def test_a_wait_for_an_end_in_a_running_loop_warns(db: Any, space: Subspace) -> None:
+    leases = Leases(Queue(space))
+
+    async def main() -> None:
+        for what in (Results(leases).enqueue(db, b""), Groups(leases).open(db, "book")):
+            told = rf"{type(what).__name__}.wait blocks the event loop .* await ….wait.aio\(…\)"
+            with pytest.warns(RuntimeWarning, match=told), pytest.raises(TimeoutError):
+                what.wait(timeout=0.01)
+            with pytest.raises(TimeoutError):
+                what.wait(timeout=0)
+            with pytest.raises(TimeoutError):
+                await what.wait.aio(timeout=0.01)
+
+    asyncio.run(main())
 
 
 def test_an_enqueue_that_waits_for_room_in_a_running_loop_warns(db: Any, space: Subspace) -> None:

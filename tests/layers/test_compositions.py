@@ -17,7 +17,7 @@ from fdbqueue.layout import APPENDED_BYTES, MAX_KEY_BYTES
 from tests.helpers.smart import ORDER, Confirmation, Note, Order, Progress, contents, smart_queue
 
 
-def test_what_a_subscription_holds_is_asked_and_deleted_by_a_newcomer(db: Any, space: Subspace) -> None:
+def test_a_smart_check_sees_and_deletes_an_item_of_a_subscription(db: Any, space: Subspace) -> None:
     smart = smart_queue(space)
     subscriptions = Subscriptions(smart.leases)
     big = subscriptions.subscribe(db, "big", selector="size > 5")
@@ -36,7 +36,7 @@ def test_what_a_subscription_holds_is_asked_and_deleted_by_a_newcomer(db: Any, s
     assert subscriptions.check(db).problems == ()
 
 
-def test_a_subscription_gets_what_an_item_took_over_and_not_what_was_deleted(db: Any, space: Subspace) -> None:
+def test_a_subscription_gets_replaced_values_and_no_deleted_items(db: Any, space: Subspace) -> None:
     smart = smart_queue(space)
     subscriptions = Subscriptions(smart.leases)
     everything = subscriptions.subscribe(db, "everything")
@@ -68,7 +68,7 @@ def test_a_sooner_item_moves_a_subscription_back_and_a_released_one_as_well(db: 
     assert queue.check(db).problems == subscriptions.check(db).problems == ()
 
 
-def test_an_item_that_a_staged_call_leased_is_asked_and_comes_back_to_its_place(db: Any, space: Subspace) -> None:
+def test_an_item_leased_by_a_staged_call_is_checked_and_returns_to_its_place(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, ORDER)
     staged = StagedQueue(smart.leases)
     smart.enqueue(db, Order(1))

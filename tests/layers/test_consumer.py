@@ -65,7 +65,7 @@ def test_blocking_handlers_run_side_by_side_in_threads(db: Any, leases: Leases) 
     assert Consumer(leases, lambda lease: together.wait(), concurrency=6).drain(db).acked == 12
 
 
-def test_what_a_handler_raises_fails_the_attempt_and_at_last_the_item(db: Any, leases: Leases) -> None:
+def test_a_failing_handler_fails_the_attempt_and_at_last_the_item(db: Any, leases: Leases) -> None:
     leases.enqueue_many(db, [b"good", b"bad"])
 
     def handle(lease: Lease) -> None:
@@ -135,7 +135,7 @@ def test_a_coroutine_that_ends_in_any_way_but_well_fails_its_attempt_and_not_the
     assert letter.error.startswith(told)
 
 
-def test_what_a_handler_returns_to_be_awaited_is_awaited_before_the_ack(db: Any, leases: Leases) -> None:
+def test_an_awaitable_result_of_a_handler_is_awaited_before_the_ack(db: Any, leases: Leases) -> None:
     leases.enqueue_many(db, [b"a", b"b"])
     handled: list[bytes] = []
 
@@ -158,7 +158,7 @@ def test_an_item_is_not_acked_for_a_generator_that_never_ran(db: Any, leases: Le
     assert "generator" in letter.error
 
 
-def test_a_drain_leaves_no_item_that_came_back_while_it_looked_for_more(db: Any, leases: Leases) -> None:
+def test_a_drain_also_handles_items_that_return_during_its_last_look(db: Any, leases: Leases) -> None:
     patient = Leases(Queue(leases.layout.space), max_attempts=5, backoff=immediately)
 
     async def handle(lease: Lease) -> None:
@@ -218,7 +218,7 @@ def test_a_lease_is_extended_while_its_handler_runs(db: Any, space: Subspace) ->
     assert (report.acked, report.lost) == (1, 0)
 
 
-def test_a_handler_whose_lease_was_taken_away_is_reported(db: Any, leases: Leases) -> None:
+def test_a_handler_with_a_lost_lease_is_reported(db: Any, leases: Leases) -> None:
     leases.enqueue_many(db, [b"1", b"2"])
 
     def handle(lease: Lease) -> None:
@@ -264,7 +264,7 @@ def test_a_handler_that_does_not_end_in_time_is_cancelled_and_its_item_returned(
     assert leases.stats(db).available == 1
 
 
-def test_what_a_handler_raises_is_logged(db: Any, leases: Leases, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_in_a_handler_is_logged(db: Any, leases: Leases, caplog: pytest.LogCaptureFixture) -> None:
     position = leases.enqueue(db, b"x")
     dying = Leases(Queue(leases.layout.space), max_attempts=1)
 
@@ -317,7 +317,7 @@ def wait_for_items_until_nothing_answers(url: str, space: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_a_process_whose_database_falls_silent_while_its_consumer_waits_ends(
+def test_a_process_ends_though_its_database_stops_answering_a_waiting_consumer(
     processes: Processes, url: str, space: Subspace
 ) -> None:
     processes.run(wait_for_items_until_nothing_answers, url, space.key())

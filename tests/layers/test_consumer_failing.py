@@ -26,7 +26,7 @@ def queue(space: Subspace) -> Queue:
 
 
 @pytest.mark.parametrize("backoff", [None, immediately, constant(0.0001), lambda attempt: 0])
-def test_a_drain_without_max_attempts_ends_though_its_handler_always_fails(
+def test_a_drain_without_max_attempts_ends_even_if_its_handler_always_fails(
     db: Any, queue: Queue, backoff: Callable[[int], float] | None
 ) -> None:
     leases = Leases(queue, backoff=backoff)
@@ -38,7 +38,7 @@ def test_a_drain_without_max_attempts_ends_though_its_handler_always_fails(
     assert leases.stats(db).delayed == 3
 
 
-def test_a_drain_handles_the_items_behind_those_that_fail(db: Any, queue: Queue) -> None:
+def test_a_drain_handles_the_items_behind_failing_ones(db: Any, queue: Queue) -> None:
     leases = Leases(queue)
     leases.enqueue_many(db, [f"bad {n}" for n in range(50)] + ["good"])
 

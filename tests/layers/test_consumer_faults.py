@@ -19,9 +19,7 @@ ITEMS = 40
 
 
 @pytest.mark.parametrize("every", [2, 3, 5])
-def test_every_item_is_handled_and_acked_once_whatever_becomes_of_the_commits(
-    db: Any, space: Subspace, every: int
-) -> None:
+def test_every_item_is_handled_and_acked_once_under_commit_faults(db: Any, space: Subspace, every: int) -> None:
     leases = Leases(Queue(space), max_attempts=2, backoff=immediately)
     leases.enqueue_many(db, [b"%d" % n for n in range(ITEMS)])
     handled: Counter[bytes] = Counter()

@@ -76,7 +76,7 @@ def test_a_consumer_does_not_take_its_own_leases_when_they_ran_out(
     assert handled == [("a", 1), ("b", 1)]
 
 
-def test_an_item_that_came_back_to_the_consumer_that_lost_it_is_kept_from_then_on(db: Any, leases: Leases) -> None:
+def test_a_consumer_keeps_an_item_that_it_lost_and_leased_again(db: Any, leases: Leases) -> None:
     leases.enqueue(db, "a")
     span = leases.layout.timers.range()
 
@@ -131,7 +131,7 @@ def test_a_lease_that_is_lost_while_its_handler_runs_is_logged_then_and_once(
     assert "is lost" in line
 
 
-def test_a_handler_that_acked_by_itself_and_takes_a_moment_to_return_has_lost_nothing(
+def test_a_handler_that_acked_its_item_itself_has_lost_no_lease(
     db: Any, leases: Leases, caplog: pytest.LogCaptureFixture
 ) -> None:
     leases.enqueue_many(db, ["own", "other"])
@@ -170,7 +170,7 @@ def test_a_coroutine_that_hangs_fails_its_attempt(db: Any, leases: Leases) -> No
     assert letter.error == "TimeoutError: the handler took longer than its 0.02 s"
 
 
-def test_a_timeout_of_the_handlers_own_is_told_as_its_own(db: Any, leases: Leases) -> None:
+def test_a_handlers_own_timeout_is_reported_as_its_own(db: Any, leases: Leases) -> None:
     leases.enqueue(db, "a")
 
     async def handle(lease: Lease) -> None:
@@ -231,7 +231,7 @@ def test_threads_that_all_hang_hold_no_item_and_one_that_returns_goes_on(
     assert any("ran longer than their limit" in line for line in logged(caplog))
 
 
-def test_a_drain_whose_threads_all_hang_fails_and_leaves_the_rest(db: Any, space: Subspace) -> None:
+def test_a_drain_with_only_hanging_threads_fails_and_leaves_the_rest(db: Any, space: Subspace) -> None:
     leases = Leases(Queue(space, codec="str"))
     leases.enqueue_many(db, ["a", "b"])
     hanging = threading.Event()

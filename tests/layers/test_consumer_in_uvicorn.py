@@ -69,7 +69,7 @@ class Server:
 
 @pytest.mark.engines("file", "cluster")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_that_is_told_to_end_loses_no_order_that_it_took(
+def test_a_server_stopped_by_a_signal_loses_no_accepted_order(
     db: Any, url: str, space: Subspace, repository: Path, number: signal.Signals
 ) -> None:
     orders = Leases(Queue(space["orders"], codec="str"))

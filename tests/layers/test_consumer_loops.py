@@ -265,7 +265,7 @@ def test_it_runs_beside_a_body_and_stops_at_its_end(db: Any, leases: Leases) -> 
     assert (sorted(handled), leases.stats(db).available) == (["a", "b", "c", "late"], 1)
 
 
-def test_a_body_is_cancelled_when_its_consumer_fails_and_told_why(db: Any, space: Subspace) -> None:
+def test_a_body_is_cancelled_with_the_reason_when_its_consumer_fails(db: Any, space: Subspace) -> None:
     Queue(space).enqueue(db, b"{")
     consumer = Consumer(Leases(Queue(space, codec="json")), print)
 
@@ -310,7 +310,7 @@ def test_a_cancelled_body_stops_its_consumer_gracefully_and_another_cancellation
     assert leases.stats(db).available == 1
 
 
-def test_what_a_body_raises_is_raised_when_its_consumer_has_ended(db: Any, leases: Leases) -> None:
+def test_an_exception_of_the_body_is_raised_after_its_consumer_ended(db: Any, leases: Leases) -> None:
     leases.enqueue(db, "a")
 
     async def main() -> None:
@@ -366,7 +366,7 @@ def test_two_consumers_share_a_loop(db: Any, leases: Leases, space: Subspace) ->
     assert sorted(handled) == [("one", "a"), ("one", "c"), ("other", "b")]
 
 
-def test_a_blocking_call_whose_task_is_cancelled_ends_and_says_so(db: Any, leases: Leases) -> None:
+def test_a_blocking_call_raises_when_its_task_is_cancelled(db: Any, leases: Leases) -> None:
     leases.enqueue(db, "a")
     begun: list[str] = []
 
@@ -400,7 +400,7 @@ def test_run_and_drain_are_verbs(db: Any, leases: Leases) -> None:
     assert report is consumer.report
 
 
-def test_a_thread_beside_a_loop_that_was_closed_ends_by_itself() -> None:
+def test_a_thread_ends_after_its_loop_was_closed() -> None:
     async def main() -> Background:
         return Background("extend", lambda: None, 0.01)
 

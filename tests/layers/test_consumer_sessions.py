@@ -243,9 +243,39 @@ def test_a_state_that_can_t_be_stored_fails_the_attempt(db: Any, space: Subspace
     sessions = Sessions(Queue(space, codec="str"), max_attempts=1)
     fill(sessions, db, "ann:1", "ann:2")
     report = Consumer(sessions, lambda lease: NewState("no bytes") if lease.value == "1" else None).drain(db)
-    assert (report.acked, report.failed) == (1, 1)
+    assert (report.acked, report.failed, report.dead) == (1, 1, 1)
     [dead] = sessions.dead(db, "ann")
     assert "must be bytes" in dead.error
+
+
+def test_a_drain_ends_though_no_state_of_a_handler_can_be_stored(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="str"))
+    fill(sessions, db, "ann:1")
+
+    def handle(lease: SessionLease) -> NewState:
+        if lease.attempt > 3:
+            consumer.stop()
+        return NewState("no bytes")
+
+    consumer = Consumer(sessions, handle)
+    assert consumer.drain(db).failed == 1
+
+
+def test_a_failed_item_waits_as_long_as_the_back_off_of_its_sessions_says(
+    db: Any, space: Subspace, clock: Clock
+) -> None:
+    sessions = Sessions(Queue(space, codec="str"), max_attempts=3, backoff=constant(1000), clock=clock)
+    fill(sessions, db, "ann:1")
+    attempts: list[int] = []
+
+    def fail(lease: SessionLease) -> None:
+        attempts.append(lease.attempt)
+        raise ValueError
+
+    for seconds, expected in [(0, [1]), (900, [1]), (200, [1, 2])]:
+        clock.now += seconds
+        Consumer(sessions, fail).drain(db)
+        assert attempts == expected
 
 
 def test_an_urgent_item_is_done_before_items_that_were_read_ahead(db: Any, space: Subspace) -> None:

@@ -58,7 +58,7 @@ def test_signal_handlers_are_what_they_were(
     assert [signal.getsignal(number) for number in SIGNALS] == [handler, handler]
 
 
-def test_another_loop_of_the_thread_still_hears_its_signals(db: Any, leases: Leases) -> None:
+def test_another_loop_of_the_thread_still_gets_its_signals(db: Any, leases: Leases) -> None:
     loop = asyncio.new_event_loop()
     told: list[str] = []
     loop.add_signal_handler(signal.SIGTERM, told.append, "other loop")

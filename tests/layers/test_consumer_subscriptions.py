@@ -42,7 +42,7 @@ def test_it_handles_what_is_selected_and_leaves_the_rest(db: Any, subscriptions:
     assert subscriptions.check(db).ok
 
 
-def test_it_has_no_more_at_once_than_its_credit_and_goes_on_as_that_comes_back(
+def test_a_consumer_stays_within_its_credit_and_goes_on_as_credit_returns(
     db: Any, subscriptions: Subscriptions
 ) -> None:
     red = of_color(subscriptions, db, "red")
@@ -105,7 +105,7 @@ class LateTransaction:
         return self._gate
 
 
-def test_what_it_leased_at_the_moment_that_it_was_stopped_goes_back(db: Any, subscriptions: Subscriptions) -> None:
+def test_an_item_leased_while_the_consumer_stops_is_given_back(db: Any, subscriptions: Subscriptions) -> None:
     red = of_color(subscriptions, db, "red")
     fill(subscriptions.leases, db, *["red"] * 3)
     gate = Promise()
@@ -140,7 +140,7 @@ def test_it_ends_when_its_subscription_is_taken_away(db: Any, subscriptions: Sub
     asyncio.run(main())
 
 
-def test_an_owner_whose_handlers_take_long_keeps_its_subscription(db: Any, space: Subspace, clock: Clock) -> None:
+def test_an_owner_with_slow_handlers_keeps_its_subscription(db: Any, space: Subspace, clock: Clock) -> None:
     subscriptions = Subscriptions(Leases(Queue(space, codec="str"), clock=clock))
     own = subscriptions.subscribe(db, "own", exclusive=True, ownership=0.3)
     fill(subscriptions.leases, db, "red")

@@ -61,7 +61,7 @@ TAKERS: dict[str, Take] = {
 
 @pytest.mark.parametrize("selector", ["", "n > 1"], ids=["sole", "with a condition"])
 @pytest.mark.parametrize("take", TAKERS.values(), ids=TAKERS)
-def test_whoever_takes_without_a_subscription_is_refused_while_its_owner_lives(
+def test_taking_without_a_subscription_is_refused_while_an_owner_is_alive(
     db: Any, leases: Leases, clock: Clock, take: Take, selector: str
 ) -> None:
     leases.enqueue_many(db, [JOB, JOB, JOB])
@@ -124,7 +124,7 @@ def test_another_process_notices_it_after_a_second(
     assert len(mine.lease_many(db)) == 1
 
 
-def test_a_staged_call_that_waits_already_is_told(db: Any, leases: Leases) -> None:
+def test_a_waiting_staged_call_gets_the_refusal(db: Any, leases: Leases) -> None:
     staged = StagedQueue(leases)
     told: list[BaseException] = []
 
@@ -146,7 +146,7 @@ def test_a_staged_call_that_waits_already_is_told(db: Any, leases: Leases) -> No
     wait_until(lambda: has_requests(staged, db, 0))
 
 
-def test_a_clock_that_is_ahead_lets_nobody_else_in(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
+def test_a_fast_clock_lets_no_other_consumer_in(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
     leases.enqueue_many(db, [JOB, JOB])
     Subscriptions(leases).subscribe(db, "mine", exclusive=True, ownership=10)
     ahead = Leases(queue, clock=lambda: clock.now + 60)

@@ -236,7 +236,7 @@ def test_cancel_takes_no_further_member_and_lets_those_at_work_end(
 
 
 @pytest.mark.parametrize("take", ["lease", "staged lease", "staged dequeue", "reclaim", "subscription"])
-def test_a_cancel_in_a_transaction_is_swept_by_whoever_takes(
+def test_a_cancel_in_a_transaction_is_swept_by_the_next_take(
     db: Any, leases: Leases, groups: Groups, clock: Clock, take: str
 ) -> None:
     group = groups.open(db, "import")

@@ -12,7 +12,7 @@ from fdbqueue.layers import Leases, Messages, MessageType, PriorityQueue, Relaxe
 
 
 @pytest.mark.parametrize("kind", [PriorityQueue, RelaxedQueue, SmartQueue])
-def test_a_kind_of_queue_can_be_looked_at_and_cleared(db: Any, space: Subspace, kind: Any) -> None:
+def test_every_kind_of_queue_can_be_read_and_cleared(db: Any, space: Subspace, kind: Any) -> None:
     queue = kind(Queue(space, codec=Messages(MessageType("call"))))
     assert queue.is_empty(db)
     assert queue.peek(db) is None

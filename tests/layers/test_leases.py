@@ -32,7 +32,7 @@ def keys(db: Any, leases: Leases) -> list[tuple[Any, ...]]:
     return [key for key in found if key[0] is not True and key[0] not in ("count", "once")]
 
 
-def test_a_leased_item_is_nobody_elses_until_it_is_acked_and_gone(db: Any, leases: Leases) -> None:
+def test_a_leased_item_is_exclusive_until_it_is_acked(db: Any, leases: Leases) -> None:
     positions = fill(leases, db, 2)
     first, second = lease_of(leases, db), lease_of(leases, db)
     assert [first.position, second.position] == positions
@@ -59,7 +59,7 @@ def test_an_item_changes_its_place_and_never_its_position(db: Any, leases: Lease
     assert keys(db, leases) == [where]
 
 
-def test_an_item_that_comes_back_is_first_again(db: Any, leases: Leases) -> None:
+def test_an_item_given_back_is_first_again(db: Any, leases: Leases) -> None:
     fill(leases, db, 5)
     taken = leases.lease_many(db, limit=3)
     assert leases.nack(db, taken[1]) is Disposition.available
@@ -68,7 +68,7 @@ def test_an_item_that_comes_back_is_first_again(db: Any, leases: Leases) -> None
     assert (again.value, again.attempt, again.error) == (b"1", 2, "It was given back.")
 
 
-def test_what_is_enqueued_while_all_items_are_leased_comes_after_them(db: Any, leases: Leases) -> None:
+def test_an_enqueue_while_all_items_are_leased_comes_after_them(db: Any, leases: Leases) -> None:
     fill(leases, db, 3)
     taken = leases.lease_many(db)
     leases.queue.enqueue(db, b"plain")
@@ -79,7 +79,7 @@ def test_what_is_enqueued_while_all_items_are_leased_comes_after_them(db: Any, l
     assert values(leases, db) == [b"0", b"1", b"2", b"plain", b"bulk", b"late"]
 
 
-def test_what_is_enqueued_after_a_delayed_item_comes_after_it(db: Any, leases: Leases, clock: Clock) -> None:
+def test_an_enqueue_after_a_delayed_item_comes_after_it(db: Any, leases: Leases, clock: Clock) -> None:
     tr = db.create_transaction()
     leases.enqueue(tr, b"delayed", delay=10)
     leases.enqueue(tr, b"next")
@@ -110,9 +110,7 @@ def test_a_stale_token_can_do_nothing(db: Any, leases: Leases, clock: Clock) -> 
     assert keys(db, leases) == []
 
 
-def test_a_stale_token_beside_a_good_one_of_the_same_item_is_lost_wherever_it_stands(
-    db: Any, leases: Leases, clock: Clock
-) -> None:
+def test_a_stale_token_is_lost_before_or_after_a_good_one_of_its_item(db: Any, leases: Leases, clock: Clock) -> None:
     fill(leases, db, 1)
     stale = lease_of(leases, db, duration=10)
     clock.now += 11
@@ -126,7 +124,7 @@ def test_a_stale_token_beside_a_good_one_of_the_same_item_is_lost_wherever_it_st
     assert leases.queue.stats(db).dequeued == 1
 
 
-def test_an_overdue_lease_that_nobody_took_away_is_still_good(db: Any, leases: Leases, clock: Clock) -> None:
+def test_an_overdue_lease_that_was_not_reclaimed_is_still_good(db: Any, leases: Leases, clock: Clock) -> None:
     fill(leases, db, 1)
     lease = lease_of(leases, db, duration=1)
     clock.now += 100
@@ -200,7 +198,7 @@ def test_an_item_becomes_available_after_its_delay_or_at_its_time(db: Any, lease
         leases.enqueue(db, b"x", delay=1, at=1)
 
 
-def test_an_item_whose_life_is_over_is_removed_wherever_it_stands(db: Any, leases: Leases, clock: Clock) -> None:
+def test_an_expired_item_is_removed_at_any_place_in_the_queue(db: Any, leases: Leases, clock: Clock) -> None:
     leases.enqueue(db, b"available", ttl=10)
     leases.enqueue(db, b"delayed", ttl=10, delay=5)
     leases.enqueue(db, b"both at once", ttl=10, delay=10)
@@ -233,7 +231,7 @@ def test_an_item_given_back_in_time_is_still_removed_at_its_time(db: Any, leases
     assert keys(db, leases) == []
 
 
-def test_a_plain_dequeue_takes_items_that_came_back_and_leaves_no_timer(db: Any, leases: Leases) -> None:
+def test_a_plain_dequeue_takes_returned_items_and_leaves_no_timer(db: Any, leases: Leases) -> None:
     leases.enqueue(db, b"x", ttl=10, headers={"n": 1})
     leases.nack(db, lease_of(leases, db))
     item = leases.queue.dequeue(db)
@@ -273,7 +271,7 @@ def test_verbs_of_one_transaction_see_each_other(db: Any, leases: Leases, clock:
     assert leases.check(db).ok
 
 
-def test_what_was_not_committed_did_not_happen(db: Any, leases: Leases) -> None:
+def test_an_uncommitted_call_has_no_effect(db: Any, leases: Leases) -> None:
     fill(leases, db, 1)
     tr = db.create_transaction()
     lease_of(leases, tr)
@@ -322,19 +320,19 @@ def test_verbs_can_be_awaited(db: Any, leases: Leases) -> None:
     "wrong",
     [{"duration": 0}, {"duration": float("inf")}, {"duration": float("nan")}, {"duration": -1}, {"duration": 1e300}],
 )
-def test_a_duration_that_is_none_is_refused(db: Any, leases: Leases, wrong: dict[str, Any]) -> None:
+def test_a_bad_duration_is_refused(db: Any, leases: Leases, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="duration is a number of seconds"):
         leases.lease(db, **wrong)
 
 
 @pytest.mark.parametrize("terms", [{"at": 2e13}, {"delay": 2e13}, {"ttl": 1e300}])
-def test_times_that_nobody_lives_to_see_are_refused_and_say_so(db: Any, leases: Leases, terms: dict[str, Any]) -> None:
+def test_absurdly_large_times_are_refused(db: Any, leases: Leases, terms: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(terms))} is a number of seconds.*which is over 4e"):
         leases.enqueue(db, b"x", **terms)
     assert leases.stats(db).enqueued == 0
 
 
-def test_a_callers_transaction_finds_the_item_behind_very_many_whose_life_is_over(
+def test_a_callers_transaction_finds_the_item_behind_many_expired_ones(
     db: Any, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = 50  # the real limit takes a busy machine nearly the five seconds of a transaction

@@ -22,7 +22,7 @@ def age(leases: Leases, db: Any) -> float | None:
     return leases.stats(db).oldest_age_at_least_s
 
 
-def test_of_an_item_whose_time_is_noted_both_are_known(db: Any, leases: Leases, clock: Clock) -> None:
+def test_an_item_with_a_noted_time_gives_an_exact_age(db: Any, leases: Leases, clock: Clock) -> None:
     assert age(leases, db) is None
     leases.enqueue(db, "x")
     clock.now += 7
@@ -53,7 +53,7 @@ def test_a_plain_item_is_at_least_as_old_as_the_first_look_that_counted_it(
     assert age(StagedQueue(leases).leases, db) == 3
 
 
-def test_an_item_that_comes_back_is_as_old_as_before(db: Any, leases: Leases, clock: Clock) -> None:
+def test_a_returned_item_keeps_its_age(db: Any, leases: Leases, clock: Clock) -> None:
     leases.queue.enqueue_many(db, ["a", "b"])
     age(leases, db)
     clock.now += 10
@@ -80,7 +80,7 @@ def test_with_priorities_an_item_is_as_old_as_it_has_been_the_first(db: Any, spa
     assert age(jobs.leases, db) == 10
 
 
-def test_a_clear_lets_earlier_looks_be_forgotten(db: Any, leases: Leases, clock: Clock) -> None:
+def test_a_clear_discards_earlier_ages(db: Any, leases: Leases, clock: Clock) -> None:
     leases.queue.enqueue_many(db, ["a", "b", "c"])
     age(leases, db)
     clock.now += 10
@@ -98,7 +98,7 @@ def test_a_look_in_a_transaction_is_not_remembered(db: Any, leases: Leases, cloc
     assert age(leases, db) == 0
 
 
-def test_a_clock_that_goes_back_makes_no_item_younger_than_now(db: Any, leases: Leases, clock: Clock) -> None:
+def test_a_clock_that_goes_back_gives_no_negative_age(db: Any, leases: Leases, clock: Clock) -> None:
     leases.queue.enqueue(db, "x")
     age(leases, db)
     clock.now -= 100

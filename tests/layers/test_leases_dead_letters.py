@@ -44,7 +44,7 @@ def test_a_dead_letter_keeps_its_last_error_and_when_it_died(db: Any, leases: Le
     assert leases.lease(db) is None
 
 
-def test_a_redriven_item_stands_where_it_stood_as_if_it_had_never_been_tried(db: Any, leases: Leases) -> None:
+def test_a_redriven_item_returns_to_its_place_with_no_attempts(db: Any, leases: Leases) -> None:
     first, second = kill(leases, db, 2)
     leases.queue.enqueue(db, b"later")
     assert leases.dead.redrive(db, second) == 1
@@ -78,7 +78,7 @@ def test_a_redriven_item_has_no_time_to_live_any_more(db: Any, leases: Leases, c
 
 
 @pytest.mark.parametrize("how", ["nack", "expiry", "reclaim", "subscription"])
-def test_an_item_whose_life_is_over_at_its_last_failed_attempt_is_removed_and_no_dead_letter(
+def test_an_item_that_expires_at_its_last_attempt_is_removed_and_no_dead_letter(
     db: Any, leases: Leases, clock: Clock, how: str
 ) -> None:
     large = b"large" + bytes(range(256)) * (INLINE_BYTES // 200)
@@ -126,7 +126,7 @@ def test_large_dead_letters_are_redriven_in_transactions_that_are_not_too_large(
     assert leases.check(db).ok
 
 
-def test_those_that_are_named_are_redriven_together_in_their_order(db: Any, leases: Leases) -> None:
+def test_named_dead_letters_are_redriven_together_in_their_order(db: Any, leases: Leases) -> None:
     a, b, c, d = kill(leases, db, 4)
     counted = FaultyDatabase(db, lambda: None)
     assert leases.dead.redrive(counted, [c, a, c, Position(7, b"nobody")], to="tail") == 2
@@ -202,7 +202,7 @@ def test_of_two_redrives_of_the_same_dead_letter_one_conflicts(db: Any, leases: 
         second.commit().wait()
 
 
-def test_a_redrive_does_not_conflict_with_an_item_that_dies_meanwhile(db: Any, leases: Leases) -> None:
+def test_a_redrive_does_not_conflict_with_a_new_dead_letter(db: Any, leases: Leases) -> None:
     kill(leases, db)
     tr = db.create_transaction()
     assert leases.dead.redrive(tr) == 1
@@ -210,7 +210,7 @@ def test_a_redrive_does_not_conflict_with_an_item_that_dies_meanwhile(db: Any, l
     tr.commit().wait()
 
 
-def test_every_state_can_be_looked_at(db: Any, leases: Leases, clock: Clock) -> None:
+def test_every_state_can_be_browsed(db: Any, leases: Leases, clock: Clock) -> None:
     kill(leases, db)
     leases.enqueue(db, b"leased", headers={"n": 1})
     leases.lease(db, duration=9, consumer="me")
@@ -229,7 +229,7 @@ def test_every_state_can_be_looked_at(db: Any, leases: Leases, clock: Clock) -> 
     assert [kept.value for kept in leases.browse(db, state="dead")] == [b"0"]
 
 
-def test_browsing_begins_behind_a_position_and_passes_over_large_items_that_are_gone(db: Any, leases: Leases) -> None:
+def test_browsing_starts_after_a_position_and_skips_removed_large_items(db: Any, leases: Leases) -> None:
     large = bytes(INLINE_BYTES + 1)
     leases.enqueue_many(db, [b"0", b"1", large, large, b"4"], ttl=99)
     [first] = leases.browse(db, state="available", limit=1)
@@ -276,7 +276,7 @@ def test_check_finds_timers_without_items_and_items_without_timers(db: Any, leas
     assert "of the delay of Position(index=1, random=b'r') at 0.000001 belongs to no item" in problems
 
 
-def test_a_timer_without_an_item_is_removed_by_whoever_comes_by(db: Any, leases: Leases) -> None:
+def test_a_timer_without_an_item_is_removed_by_the_next_take(db: Any, leases: Leases) -> None:
     leases.enqueue(db, b"x")
     stray = leases.layout.timer_key(1, b"\x15\x01\x01r\x00", "delay")
     db[stray] = b""
@@ -319,9 +319,7 @@ def test_an_interrupted_enqueue_says_which_values_are_in(db: Any, leases: Leases
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_enqueue_whose_commit_timed_out_says_of_which_values_nobody_knows(
-    db: Any, leases: Leases, when: When
-) -> None:
+def test_an_enqueue_whose_commit_timed_out_names_the_values_in_doubt(db: Any, leases: Leases, when: When) -> None:
     faulty = FaultyDatabase.failing_at(db, {1}, (when, 1031))
     with pytest.raises(BulkInterrupted, match="Of 500 more, in `unknown`, nobody knows") as interrupted:
         leases.enqueue_many(faulty, (b"x" for _ in range(1_200)))

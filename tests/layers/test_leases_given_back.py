@@ -21,7 +21,7 @@ def leases(space: Subspace, clock: Clock) -> Leases:
     return Leases(Queue(space), clock=clock)
 
 
-def test_a_snoozed_item_comes_back_without_counting_the_attempt(db: Any, leases: Leases, clock: Clock) -> None:
+def test_a_snooze_does_not_count_the_attempt(db: Any, leases: Leases, clock: Clock) -> None:
     fill(leases, db, 2)
     lease = lease_of(leases, db)
     assert leases.snooze(db, lease, delay=3) is Disposition.delayed
@@ -32,7 +32,9 @@ def test_a_snoozed_item_comes_back_without_counting_the_attempt(db: Any, leases:
     assert leases.snooze_many(db, [again, again], delay=0) == [Disposition.available] * 2
 
 
-def test_many_are_given_back_in_one_transaction_each_with_its_own_fate(db: Any, space: Subspace, clock: Clock) -> None:
+def test_many_leases_are_given_back_in_one_transaction_each_with_its_own_disposition(
+    db: Any, space: Subspace, clock: Clock
+) -> None:
     leases = Leases(Queue(space), max_attempts=2, backoff=lambda attempt: 7, clock=clock)
     fill(leases, db, 4)
     assert leases.nack(db, lease_of(leases, db), delay=0) is Disposition.available
@@ -52,7 +54,7 @@ def test_many_are_given_back_in_one_transaction_each_with_its_own_fate(db: Any, 
     assert leases.check(db).ok
 
 
-def test_of_many_that_are_given_back_none_is_if_one_lease_is_lost(db: Any, leases: Leases) -> None:
+def test_many_leases_are_given_back_only_if_none_is_lost(db: Any, leases: Leases) -> None:
     fill(leases, db, 3)
     first, lost, last = leases.lease_many(db)
     leases.ack(db, lost)
@@ -107,7 +109,7 @@ def refuse(attempt: int) -> float:
 
 
 @pytest.mark.parametrize("policy", [refuse, lambda attempt: float("nan")])
-def test_a_back_off_policy_that_raises_leaves_the_item_with_its_holder_whatever_becomes_of_the_transaction(
+def test_a_back_off_policy_that_raises_leaves_the_lease_as_it_was(
     db: Any, space: Subspace, clock: Clock, policy: Any
 ) -> None:
     leases = Leases(Queue(space), backoff=policy, clock=clock)

@@ -51,7 +51,7 @@ def test_a_lease_does_not_conflict_with_enqueues_behind_it(db: Any, leases: Leas
     assert not conflicts(tr)
 
 
-def test_a_lease_conflicts_with_an_item_that_comes_back_in_front_of_it(db: Any, leases: Leases) -> None:
+def test_a_lease_conflicts_with_an_item_given_back_ahead_of_it(db: Any, leases: Leases) -> None:
     fill(leases, db, 2)
     front = lease_of(leases, db)
     tr = db.create_transaction()
@@ -72,7 +72,7 @@ def test_a_lease_conflicts_with_a_slow_producer_in_front_of_it(db: Any, leases: 
     assert lease_of(leases, db).value == b"slow"
 
 
-def test_a_lease_does_not_conflict_with_an_item_that_comes_back_behind_it(db: Any, leases: Leases) -> None:
+def test_a_lease_does_not_conflict_with_an_item_given_back_behind_it(db: Any, leases: Leases) -> None:
     fill(leases, db, 3)
     taken = leases.lease_many(db, limit=2)
     leases.nack(db, taken[0])
@@ -90,7 +90,7 @@ def test_a_lease_that_saw_nothing_conflicts_in_a_callers_transaction(db: Any, le
     assert conflicts(tr)
 
 
-def test_looking_on_conflicts_with_nobody(db: Any, leases: Leases, space: Subspace) -> None:
+def test_reading_a_queue_conflicts_with_no_consumer(db: Any, leases: Leases, space: Subspace) -> None:
     leases.queue.enqueue_many(db, [b"small", bytes(INLINE_BYTES + 1), b"small"])
     leases.lease(db)
     tr = db.create_transaction()
@@ -125,7 +125,7 @@ ends: dict[str, Callable[[Leases, Any, Lease], Any]] = {
 
 @pytest.mark.parametrize("one", ends)
 @pytest.mark.parametrize("other", ends)
-def test_whatever_ends_or_extends_the_same_lease_succeeds_once(
+def test_two_calls_that_end_or_extend_one_lease_conflict(
     db: Any, leases: Leases, clock: Clock, one: str, other: str
 ) -> None:
     fill(leases, db, 1)
@@ -141,7 +141,7 @@ def test_whatever_ends_or_extends_the_same_lease_succeeds_once(
 
 @pytest.mark.parametrize("one", ["ack", "nack", "snooze", "extend"])
 @pytest.mark.parametrize("other", ["ack", "nack", "snooze", "extend"])
-def test_what_happens_to_different_leases_does_not_conflict(db: Any, leases: Leases, one: str, other: str) -> None:
+def test_calls_on_different_leases_do_not_conflict(db: Any, leases: Leases, one: str, other: str) -> None:
     fill(leases, db, 3)
     mine, yours, _ = leases.lease_many(db)
     first, second = db.create_transaction(), db.create_transaction()
@@ -202,7 +202,7 @@ def test_a_reclaim_conflicts_with_an_ack_of_an_item_that_it_reclaims_and_of_no_o
     assert len(overdue) == 2
 
 
-def test_a_timer_that_a_slow_clock_sets_in_the_past_of_another_disturbs_nobody(
+def test_a_timer_set_in_the_past_by_a_slow_clock_conflicts_with_no_reclaim(
     db: Any, leases: Leases, clock: Clock, space: Subspace
 ) -> None:
     fill(leases, db, 1)
@@ -214,7 +214,7 @@ def test_a_timer_that_a_slow_clock_sets_in_the_past_of_another_disturbs_nobody(
     assert not conflicts(tr)
 
 
-def test_two_who_come_by_an_overdue_lease_at_once_count_one_attempt(db: Any, leases: Leases, clock: Clock) -> None:
+def test_two_consumers_that_reclaim_one_lease_at_once_count_one_attempt(db: Any, leases: Leases, clock: Clock) -> None:
     fill(leases, db, 1)
     lease_of(leases, db, duration=1)
     clock.now += 2
@@ -225,9 +225,7 @@ def test_two_who_come_by_an_overdue_lease_at_once_count_one_attempt(db: Any, lea
     assert leases.lease(db) is None
 
 
-def test_an_item_that_falls_due_between_two_reads_of_one_lease_is_taken_by_nobody_twice(
-    db: Any, leases: Leases, clock: Clock
-) -> None:
+def test_an_item_that_falls_due_during_a_lease_is_taken_once(db: Any, leases: Leases, clock: Clock) -> None:
     leases.enqueue(db, b"delayed", delay=5)
     clock.now += 5
     settling, reclaiming = db.create_transaction(), db.create_transaction()

@@ -9,7 +9,8 @@ import pytest
 from fdbqueue import CodecError, FormatError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layout import Position, pack
+from fdbqueue.layout import pack
+from fdbqueue.position import Position
 from tests.helpers.clock import Clock
 
 
@@ -18,9 +19,7 @@ def leases(space: Subspace, clock: Clock) -> Leases:
     return Leases(Queue(space), clock=clock)
 
 
-def test_an_item_that_does_not_decode_is_named_and_what_stands_before_it_is_leased(
-    db: Any, space: Subspace, clock: Clock
-) -> None:
+def test_an_undecodable_item_is_named_and_items_before_it_are_leased(db: Any, space: Subspace, clock: Clock) -> None:
     Queue(space).enqueue_many(db, [b"1", b"2", b"{", b"4"])
     leases = Leases(Queue(space, codec="json"), clock=clock)
     assert [lease.value for lease in leases.lease_many(db, limit=3)] == [1, 2]
@@ -30,9 +29,7 @@ def test_an_item_that_does_not_decode_is_named_and_what_stands_before_it_is_leas
     assert leases.queue.check(db).ok
 
 
-def test_what_is_due_is_settled_also_when_the_first_item_can_not_be_read(
-    db: Any, space: Subspace, clock: Clock
-) -> None:
+def test_due_timers_fire_even_if_the_first_item_can_not_be_read(db: Any, space: Subspace, clock: Clock) -> None:
     of_bytes = Leases(Queue(space), clock=clock)
     of_bytes.queue.enqueue_many(db, [b"{", b"2"])
     first, _ = of_bytes.lease_many(db, duration=1)
@@ -45,7 +42,7 @@ def test_what_is_due_is_settled_also_when_the_first_item_can_not_be_read(
 
 
 @pytest.mark.parametrize("stored", [b"", b"\x20newer", b"\x14\x00\x09cut", b"\x12short", b"\x14\x00\x04\x81\xa1z\x01x"])
-def test_bytes_that_are_no_item_are_named_and_stay_and_what_stands_before_them_is_leased(
+def test_bytes_that_are_no_item_are_named_and_items_before_them_are_leased(
     db: Any, leases: Leases, stored: bytes
 ) -> None:
     leases.enqueue(db, b"0")
@@ -59,9 +56,7 @@ def test_bytes_that_are_no_item_are_named_and_stay_and_what_stands_before_them_i
     assert "index=7" in leases.check(db).problems[0]
 
 
-def test_overdue_items_of_a_newer_version_are_left_to_it_and_hold_nobody_up(
-    db: Any, leases: Leases, clock: Clock
-) -> None:
+def test_overdue_items_of_a_newer_version_block_no_consumer(db: Any, leases: Leases, clock: Clock) -> None:
     leases.enqueue_many(db, [b"%d" % n for n in range(70)])
     for lease in leases.lease_many(db, limit=66, duration=1):
         db[leases.layout.leased.key(pack(lease.position))] = b"\x20newer"

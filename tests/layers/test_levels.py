@@ -1,4 +1,4 @@
-"""What priorities mean: AMQP's and JMS's, turned at the boundary, and plain levels."""
+"""Levels from priorities: those of AMQP and JMS, reversed at the boundary, and plain levels."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_amqp_priorities_have_the_sub_queues_that_qpids_brokers_give_them(count:
 
 
 @pytest.mark.parametrize(("fewer", "more"), list(itertools.combinations(range(1, 11), 2)))
-def test_priorities_that_few_levels_tell_apart_are_told_apart_by_more(fewer: int, more: int) -> None:
+def test_more_levels_distinguish_all_priorities_that_fewer_do(fewer: int, more: int) -> None:
     few, many = AmqpLevels(fewer).rank_of, AmqpLevels(more).rank_of
     for one, other in itertools.combinations(range(10), 2):
         assert few(one) == few(other) or many(one) > many(other)
@@ -89,7 +89,7 @@ def test_an_items_priority_is_its_headers_or_its_values_or_the_default(
 
 @pytest.mark.parametrize("priority", [-1, 10, 4.0, "4", None, True])
 @pytest.mark.parametrize("levels", [Levels(10), AmqpLevels(3)])
-def test_what_is_no_priority_is_refused(levels: Levels, priority: Any) -> None:
+def test_a_bad_priority_is_refused(levels: Levels, priority: Any) -> None:
     with pytest.raises(ValueError, match="integer from 0 to 9, not"):
         levels.rank_of(priority)
 

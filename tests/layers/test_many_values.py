@@ -1,4 +1,4 @@
-"""What is no iterable of values is refused by every verb that takes many, with the remedy, and no key is touched."""
+"""Every verb that takes many values refuses a value that is no iterable, with the remedy, and touches no key."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def doors(space: Subspace) -> dict[str, Callable[[Any, Any], Any]]:
         (Progress("a.iso", 1), "such as a list, not Progress"),
     ],
 )
-def test_what_is_no_iterable_of_values_is_refused(
+def test_a_value_that_is_no_iterable_of_values_is_refused(
     db: Any, space: Subspace, door: str, values: Any, told: str, inside: bool
 ) -> None:
     with pytest.raises(TypeError, match=told):
@@ -64,7 +64,7 @@ def test_what_is_no_iterable_of_values_is_refused(
     assert list(db.get_range_startswith(space.key())) == []
 
 
-def test_what_the_remedies_give_goes_in(db: Any, space: Subspace) -> None:
+def test_the_remedies_in_the_messages_work(db: Any, space: Subspace) -> None:
     frame, queue = pd.DataFrame({"sku": ["teapot", "cup"]}), Queue(space, codec="json")
     for rows in frame.to_dict("records"), pa.Table.from_pandas(frame).to_pylist():
         assert queue.enqueue_many(db, rows).items == 2

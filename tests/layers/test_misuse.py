@@ -1,4 +1,4 @@
-"""What callers give in the wrong place is refused by a sentence, and no key is touched."""
+"""A wrong argument of a layer is refused with a clear sentence, and no key is touched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.helpers.smart import ORDER, PROGRESS, Progress
 
 
 @pytest.mark.parametrize("none", [None, "memory:", {"sku": 7}])
-def test_what_is_neither_a_database_nor_a_transaction_is_named(none: Any) -> None:
+def test_a_value_that_is_no_database_and_no_transaction_is_named(none: Any) -> None:
     queue = Queue("orders", codec="json")
     calls: list[Callable[[], Any]] = [
         lambda: queue.enqueue(none, 1),
@@ -46,7 +46,7 @@ def test_a_snapshot_is_no_transaction(db: Any, space: Subspace) -> None:
             call(db.create_transaction().snapshot)
 
 
-def test_what_is_no_lease_is_named(db: Any, space: Subspace) -> None:
+def test_a_value_that_is_no_lease_is_named(db: Any, space: Subspace) -> None:
     leases = Leases(Queue(space))
     nothing: Any = leases.lease(db)
     leases.enqueue(db, b"x")
@@ -92,7 +92,7 @@ def test_the_characters_of_one_text_are_not_enqueued(db: Any, space: Subspace) -
     assert list(db.get_range_startswith(space.key())) == []
 
 
-def test_less_than_no_items_can_not_be_looked_at(db: Any, space: Subspace) -> None:
+def test_browsing_refuses_a_negative_limit(db: Any, space: Subspace) -> None:
     queue = Queue(space)
     with pytest.raises(ValueError, match="limit is how many items to look at"):
         queue.browse(db, limit=-1)
@@ -105,7 +105,7 @@ def test_an_index_is_no_position(db: Any, space: Subspace) -> None:
 
 
 @pytest.mark.parametrize("layer", [Leases, StagedQueue, SmartQueue, Subscriptions])
-def test_a_layer_stands_on_a_queue_and_not_on_its_name(layer: Any) -> None:
+def test_a_layer_needs_a_queue_and_not_its_name(layer: Any) -> None:
     with pytest.raises(TypeError, match=r"Leases\(Queue\('orders'\)\)+, not (of )?'mails'"):
         layer("mails")
 
@@ -125,7 +125,7 @@ def test_a_consumer_of_a_queue_without_leases_is_refused_before_it_takes_an_item
     assert queue.stats(db).available == 1
 
 
-def test_what_can_not_be_called_is_no_handler() -> None:
+def test_a_handler_must_be_callable() -> None:
     with pytest.raises(TypeError, match="None can't be"):
         Consumer(Leases(Queue("mails")), None)  # type: ignore[arg-type]
 

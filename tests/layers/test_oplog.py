@@ -12,7 +12,8 @@ from fdbqueue import FormatError, Queue
 from fdbqueue.engine import FDBError, Subspace, transactional
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.oplog._oplog import OperationLog, calling
-from fdbqueue.layers.oplog._records import unpack_record
+from fdbqueue.layers.oplog._records import session_place_of, unpack_record
+from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.staged import StagedQueue
 from tests.chaos.replay import Replay
 from tests.helpers.faults import Fault, FaultyDatabase
@@ -42,9 +43,7 @@ def differences(db: Any, log: OperationLog, queue: Queue) -> list[str]:
     return replayed(db, log, queue).differences(rows)
 
 
-def test_a_record_says_what_was_called_by_whom_and_where_the_item_went(
-    db: Any, log: OperationLog, queue: Queue
-) -> None:
+def test_a_record_names_the_call_the_caller_and_the_items_new_state(db: Any, log: OperationLog, queue: Queue) -> None:
     logged = log.of(db, by="shop 3", clock=lambda: 7.0)
     leases = Leases(queue)
     with calling("enqueue", "an order"):
@@ -89,7 +88,7 @@ def test_a_transaction_of_the_callers_own_is_logged_as_one(
     assert db[space["seen"]] == b"1"
 
 
-def test_what_did_not_commit_is_not_in_the_log(db: Any, log: OperationLog, queue: Queue) -> None:
+def test_the_log_omits_transactions_that_did_not_commit(db: Any, log: OperationLog, queue: Queue) -> None:
     logged = log.of(db)
     tr = logged.create_transaction()
     queue.enqueue(tr, "given up")
@@ -149,7 +148,7 @@ def test_foreign_bytes_are_no_record(stored: bytes, first: bytes) -> None:
         st.sampled_from(["enqueue", "delay", "staged", "lease", "dequeue", "ack", "nack", "many"]), max_size=25
     ),
 )
-def test_the_log_rebuilds_every_key_of_the_queue_whatever_becomes_of_the_commits(
+def test_the_log_rebuilds_every_key_of_the_queue_under_commit_faults(
     db: Any, plan: list[Fault | None], verbs: list[str]
 ) -> None:
     space = Subspace(("fdbqueue tests", "oplog", "random faults"))
@@ -184,3 +183,21 @@ def test_the_log_rebuilds_every_key_of_the_queue_whatever_becomes_of_the_commits
         except FDBError:
             continue  # 1031: it may be in the queue or not, and so in the log
     assert differences(db, log, queue) == []
+
+
+def test_the_records_of_sessions_show_items_and_pointers_without_contents(
+    db: Any, queue: Queue, log: OperationLog
+) -> None:
+    sessions = Sessions(queue)
+    logged = log.of(db, by="worker")
+    position = sessions.enqueue(logged, "secret", session="ann", ttl=60)
+    lease = sessions.lease(logged)
+    assert lease is not None
+    sessions.ack(logged, lease)
+    assert differences(db, log, queue) == []
+    first, taken, *_ = log.records(db)
+    places = [session_place_of(change.key) for change in first.changes if change.operation == "set"]
+    assert [place for place in places if place] == [(b"\x02ann\x00", 0, "available", position)]
+    shown = [change.notes for change in taken.changes if change.operation == "set" and change.notes]
+    assert any(b"ann" in notes for notes in shown)
+    assert not any(b"secret" in notes for record in log.records(db) for _, _, _, notes, *_ in record.changes)

@@ -1,4 +1,4 @@
-"""Who takes items out alone knows what comes next, and what becomes of that when it is not so."""
+"""An uncontended process prefetches the next items. If the prediction is wrong, no item is lost or taken twice."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def rest(staged: StagedQueue, db: Any) -> Iterator[str]:
         yield item.value
 
 
-def test_who_is_alone_reads_ahead_and_then_takes_without_a_read(
+def test_a_lone_process_prefetches_and_then_takes_without_a_read(
     watching: Watching, queue: Queue, leases: Leases, staged: StagedQueue
 ) -> None:
     commits = watching.commits
@@ -130,7 +130,7 @@ def test_an_engine_that_answers_at_once_is_read(
 # What others do between the version that a foreseen take begins at and its commit.
 
 
-def test_an_item_that_is_enqueued_meanwhile_does_no_harm(db: Any, watching: Watching, staged: StagedQueue) -> None:
+def test_an_enqueue_during_a_prefetched_take_does_no_harm(db: Any, watching: Watching, staged: StagedQueue) -> None:
     staged.dequeue(watching)
     watching.before = lambda: Queue(staged.queue.layout.space, codec="str").enqueue(db, "behind")
     assert value(staged.dequeue(watching)) == "4"
@@ -139,7 +139,7 @@ def test_an_item_that_is_enqueued_meanwhile_does_no_harm(db: Any, watching: Watc
 
 @pytest.mark.parametrize("foresees", [False, True], ids=["looking", "foreseeing"])
 @pytest.mark.parametrize(("index", "text"), [(1, "0"), (4, "3"), (5, "4"), (6, "5")])
-def test_an_item_that_comes_to_stand_in_front_or_between_meanwhile_is_taken_in_its_place(
+def test_an_item_that_arrives_ahead_of_prefetched_ones_is_taken_in_its_place(
     db: Any, watching: Watching, staged: StagedQueue, index: int, text: str, foresees: bool
 ) -> None:
     left = ["3", "4", "5", "6", "7"]
@@ -157,7 +157,7 @@ def test_an_item_that_comes_to_stand_in_front_or_between_meanwhile_is_taken_in_i
 
 
 @pytest.mark.parametrize("index", [1, 4])
-def test_an_item_that_comes_in_the_batch_of_the_last_take_is_seen_by_the_next(
+def test_an_item_committed_in_the_batch_of_the_last_take_is_seen_by_the_next(
     watching: Watching, staged: StagedQueue, index: int
 ) -> None:
     assert value(staged.dequeue(watching)) == "3"  # it knows 4, 5 and 6
@@ -167,7 +167,7 @@ def test_an_item_that_comes_in_the_batch_of_the_last_take_is_seen_by_the_next(
     assert value(staged.dequeue(watching)) == "5"
 
 
-def test_what_another_takes_meanwhile_is_not_taken_twice(
+def test_an_item_that_another_process_took_is_not_taken_twice(
     db: Any, watching: Watching, queue: Queue, leases: Leases, staged: StagedQueue
 ) -> None:
     staged.dequeue(watching)
@@ -180,7 +180,9 @@ def test_what_another_takes_meanwhile_is_not_taken_twice(
     assert taken == ["4", "6"]
 
 
-def test_two_who_foresee_the_same_items_take_each_once_and_in_order(db: Any, queue: Queue, leases: Leases) -> None:
+def test_two_processes_that_prefetch_the_same_items_take_each_once_and_in_order(
+    db: Any, queue: Queue, leases: Leases
+) -> None:
     both = StagedQueue(leases), StagedQueue(leases)
     queue.enqueue_many(db, [f"{number:03}" for number in range(60)])
     got = [value(both[number // 5 % 2].dequeue(db)) for number in range(60)]
@@ -188,7 +190,7 @@ def test_two_who_foresee_the_same_items_take_each_once_and_in_order(db: Any, que
     assert queue.stats(db).dequeued == 60
 
 
-def test_who_registers_meanwhile_is_served_first(
+def test_a_request_registered_during_a_prefetched_take_is_served_first(
     db: Any, watching: Watching, queue: Queue, leases: Leases, staged: StagedQueue, clock: Clock
 ) -> None:
     staged.dequeue(watching)
@@ -197,7 +199,7 @@ def test_who_registers_meanwhile_is_served_first(
     assert [kept.value for kept in leases.browse(db, state="leased")] == ["4"]
 
 
-def test_a_lease_that_is_taken_and_given_back_meanwhile_comes_first(
+def test_an_item_leased_and_given_back_before_a_prefetched_take_comes_first(
     db: Any, watching: Watching, leases: Leases, staged: StagedQueue, clock: Clock
 ) -> None:
     staged.dequeue(watching)
@@ -211,7 +213,7 @@ def test_a_lease_that_is_taken_and_given_back_meanwhile_comes_first(
     assert value(staged.dequeue(watching)) == "6"
 
 
-def test_an_item_that_falls_due_is_seen_though_nobody_writes_anything(
+def test_an_item_that_falls_due_is_seen_without_any_write(
     db: Any, watching: Watching, leases: Leases, staged: StagedQueue, clock: Clock
 ) -> None:
     staged.dequeue(watching)
@@ -221,7 +223,7 @@ def test_an_item_that_falls_due_is_seen_though_nobody_writes_anything(
     assert list(rest(staged, watching)) == ["5", "6", "7", "delayed"]
 
 
-def test_an_item_whose_time_to_live_ends_is_not_taken(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
+def test_a_prefetched_item_that_expires_is_not_taken(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
     staged = StagedQueue(leases)
     for number in range(4):
         queue.enqueue(db, str(number))
@@ -232,23 +234,21 @@ def test_an_item_whose_time_to_live_ends_is_not_taken(db: Any, queue: Queue, lea
     assert value(staged.dequeue(db)) == "last"
 
 
-def test_a_queue_that_is_cleared_and_filled_anew_is_seen(db: Any, watching: Watching, staged: StagedQueue) -> None:
+def test_a_queue_that_is_cleared_and_filled_again_is_seen(db: Any, watching: Watching, staged: StagedQueue) -> None:
     staged.dequeue(watching)
 
-    def anew() -> None:
+    def clear_and_fill() -> None:
         staged.queue.clear(db)
         staged.queue.enqueue(db, "new")
 
-    watching.before = anew
+    watching.before = clear_and_fill
     assert list(rest(staged, watching)) == ["new"]
 
 
 # What the process itself does.
 
 
-def test_an_item_whose_caller_was_cancelled_is_back_in_its_place_and_comes_first(
-    db: Any, queue: Queue, leases: Leases
-) -> None:
+def test_an_item_of_a_cancelled_caller_returns_to_its_place_and_is_first(db: Any, queue: Queue, leases: Leases) -> None:
     held = HeldDatabase(db)
     held.release()
     staged = StagedQueue(leases)
@@ -283,7 +283,7 @@ def test_an_item_that_is_put_back_while_the_next_is_taken_comes_first(
     assert list(rest(staged, watching)) == ["3", "4", "5", "6", "7"]
 
 
-def test_an_item_that_cannot_be_read_is_told_and_stays(db: Any, queue: Queue, leases: Leases) -> None:
+def test_an_unreadable_item_is_reported_and_stays(db: Any, queue: Queue, leases: Leases) -> None:
     staged = StagedQueue(leases)
     raw = Queue(queue.layout.space)
     for stored in (b"a", b"b", b"c", b"\xff", b"behind"):
@@ -313,7 +313,7 @@ def test_large_items_and_some_with_notes_are_read_when_it_is_their_turn(
     assert leases.check(db).ok
 
 
-def test_who_comes_seldom_reads_one_item_each_time(
+def test_a_process_that_rarely_takes_reads_one_item_each_time(
     watching: Watching, staged: StagedQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_uncontended, "RECENT_SECONDS", -1.0)  # whatever it knows is too old
@@ -323,7 +323,7 @@ def test_who_comes_seldom_reads_one_item_each_time(
         assert watching.reads == 1
 
 
-def test_a_queue_without_timers_any_more_is_foreseen_again(
+def test_a_queue_whose_timers_are_gone_is_prefetched_again(
     watching: Watching, leases: Leases, staged: StagedQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_delivery, "TRY_AGAIN_LOOKS", 3)
@@ -340,7 +340,7 @@ def test_a_queue_without_timers_any_more_is_foreseen_again(
     assert reads[-1] == 1
 
 
-def test_after_something_unforeseen_it_looks_for_some_time(
+def test_after_a_wrong_prediction_it_reads_for_some_time(
     watching: Watching, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_uncontended, "PAUSE_CALLS", 3)
@@ -354,7 +354,7 @@ def test_after_something_unforeseen_it_looks_for_some_time(
         item = staged.dequeue(watching)
         assert value(item) == (f"{number + (number >= 5):02}" if number < 39 else None)
         reads.append(watching.reads)
-    # It takes 1, 2 and 4 after a look; then looks for 3 more calls, and begins anew.
+    # It takes 1, 2 and 4 after a look; then looks for 3 more calls, and starts again.
     assert reads[:18] == [1, 1, 0, 1, 0, 1, 1, 1, 1, 1, 0, 1, 0, 0, 0, 1, 0, 0]
 
 
@@ -371,7 +371,7 @@ def test_large_values_are_not_read_far_ahead(watching: Watching, queue: Queue, l
 
 @pytest.mark.parametrize("at", range(2))
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_foreseen_is_taken_exactly_once_under_a_fault(
+def test_a_prefetched_item_is_taken_exactly_once_under_a_fault(
     db: Any, queue: Queue, leases: Leases, fault: Fault, at: int
 ) -> None:
     staged = StagedQueue(leases)
@@ -384,7 +384,7 @@ def test_what_is_foreseen_is_taken_exactly_once_under_a_fault(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_foreseen_take_that_times_out_is_told_and_not_tried_again(
+def test_a_prefetched_take_that_times_out_is_reported_and_not_retried(
     db: Any, queue: Queue, leases: Leases, when: When
 ) -> None:
     staged = StagedQueue(leases)

@@ -37,7 +37,7 @@ def test_items_are_leased_by_level_and_within_one_in_the_order_of_their_commits(
     assert jobs.check(db).ok
 
 
-def test_larger_is_sooner_for_those_who_think_in_amqp(db: Any, space: Subspace) -> None:
+def test_with_amqp_levels_larger_is_sooner(db: Any, space: Subspace) -> None:
     jobs = jobs_of(space, levels=AmqpLevels(3))
     fill(jobs, db, 0, 4, 9, 3, 5)
     jobs.enqueue(db, "default")
@@ -46,7 +46,7 @@ def test_larger_is_sooner_for_those_who_think_in_amqp(db: Any, space: Subspace) 
     assert values == [[9, 2], [5, 4], [4, 1], "default", [0, 0], [3, 3]]
 
 
-def test_consumers_see_the_priority_that_was_sent_though_several_share_a_level(db: Any, space: Subspace) -> None:
+def test_consumers_see_the_sent_priority_also_if_several_share_a_level(db: Any, space: Subspace) -> None:
     jobs = jobs_of(space, levels=AmqpLevels(2))
     jobs.enqueue(db, 1, priority=7, headers={"other": "x"})
     item = jobs.dequeue(db)
@@ -79,7 +79,7 @@ def test_first_and_next_item_walk_over_the_levels(db: Any, space: Subspace) -> N
     assert jobs.next_item(db, Position(1, b"", rank=0)) is None
 
 
-def test_next_item_conflicts_with_what_comes_between_and_not_with_what_comes_behind(db: Any, space: Subspace) -> None:
+def test_next_item_conflicts_with_arrivals_ahead_and_not_with_arrivals_behind(db: Any, space: Subspace) -> None:
     jobs = jobs_of(space)
     fill(jobs, db, 0, 1)
     first = jobs.peek(db)
@@ -133,7 +133,7 @@ def test_a_priority_that_the_queue_has_not_is_refused_before_any_key_is_touched(
     assert not list(db.get_range(*jobs.queue.layout.whole_range()))
 
 
-def test_another_number_of_levels_or_none_is_refused_by_every_way_in(db: Any, space: Subspace) -> None:
+def test_every_enqueue_refuses_another_number_of_levels(db: Any, space: Subspace) -> None:
     fill(jobs_of(space), db, 0)
     plain = Queue(space, codec="json")
     others: list[Callable[[], Any]] = [
@@ -163,7 +163,7 @@ def test_a_queue_that_has_an_order_can_not_be_given_another(space: Subspace) -> 
 
 @pytest.mark.parametrize("way", ["dequeue", "lease"])
 @pytest.mark.parametrize(("arrival", "expected"), [(0, False), (1, True), (2, True)])
-def test_what_comes_to_stand_in_front_makes_a_taker_come_again(
+def test_an_arrival_in_front_makes_a_take_retry(
     way: str, arrival: int, expected: bool, db: Any, space: Subspace
 ) -> None:
     jobs = jobs_of(space)
@@ -193,9 +193,7 @@ def test_a_sooner_arrival_during_a_lease_goes_first_and_the_released_item_before
     assert [item.value for item in jobs.dequeue_many(db)] == ["urgent", [1, 0], [1, 1], "equal", "late"]
 
 
-def test_an_item_away_while_its_level_runs_empty_still_comes_before_what_is_enqueued_meanwhile(
-    db: Any, space: Subspace
-) -> None:
+def test_an_item_leased_while_its_level_runs_empty_comes_before_later_enqueues(db: Any, space: Subspace) -> None:
     jobs = jobs_of(space)
     fill(jobs, db, 1)
     lease = jobs.leases.lease(db)
@@ -235,7 +233,7 @@ def test_nothing_found_conflicts_with_an_arrival_in_any_level(
 # With the other layers: by composition alone.
 
 
-def test_an_expired_lease_a_delay_and_a_redrive_come_back_into_their_levels(db: Any, space: Subspace) -> None:
+def test_expired_delayed_and_redriven_items_return_to_their_levels(db: Any, space: Subspace) -> None:
     clock = Clock()
     jobs = jobs_of(space, clock=clock, max_attempts=2)
     fill(jobs, db, 1, 1, 1)
@@ -259,7 +257,7 @@ def test_an_expired_lease_a_delay_and_a_redrive_come_back_into_their_levels(db: 
     assert jobs.check(db).ok
 
 
-def test_a_redrive_to_the_tail_by_who_does_not_know_the_order_keeps_the_level(db: Any, space: Subspace) -> None:
+def test_a_redrive_to_the_tail_without_the_order_keeps_the_level(db: Any, space: Subspace) -> None:
     jobs = jobs_of(space, max_attempts=1)
     fill(jobs, db, 1, 1, 2)
     lease = jobs.leases.lease(db)
@@ -271,9 +269,7 @@ def test_a_redrive_to_the_tail_by_who_does_not_know_the_order_keeps_the_level(db
     assert jobs.check(db).ok
 
 
-def test_who_redrove_to_the_tail_without_the_order_can_not_enqueue_without_it_in_that_transaction(
-    db: Any, space: Subspace
-) -> None:
+def test_after_a_redrive_without_the_order_an_enqueue_without_it_is_refused(db: Any, space: Subspace) -> None:
     jobs = jobs_of(space, max_attempts=1)
     fill(jobs, db, 0)
     lease = jobs.leases.lease(db)
@@ -298,7 +294,7 @@ def test_a_staged_queue_serves_by_level(verb: str, db: Any, space: Subspace) -> 
     assert staged.check(db).ok
 
 
-def test_a_grant_for_one_who_waits_in_front_names_the_item_with_its_level(db: Any, space: Subspace) -> None:
+def test_a_grant_names_the_item_with_its_level(db: Any, space: Subspace) -> None:
     clock = Clock()
     jobs = jobs_of(space, clock=clock)
     grant_key = register(db, jobs.queue, clock)

@@ -23,7 +23,7 @@ def queue(space: Subspace) -> Queue:
 
 
 @given(window=st.integers(1, 6), limits=st.lists(st.integers(1, 4), max_size=12))
-def test_everything_taken_stood_among_the_first_of_the_window(db: Any, window: int, limits: list[int]) -> None:
+def test_every_taken_item_was_within_the_window(db: Any, window: int, limits: list[int]) -> None:
     queue = Queue(("fdbqueue tests", "relaxed", str(window), str(limits)), codec="json")
     queue.clear(db)
     relaxed = RelaxedQueue(queue, window=window)
@@ -72,9 +72,7 @@ def test_it_composes_in_a_transaction_and_with_the_strict_view(db: Any, queue: Q
     assert queue.check(db).ok
 
 
-def test_who_serves_others_too_takes_nothing_away_between_what_it_looked_at_first_and_later(
-    db: Any, queue: Queue, clock: Clock
-) -> None:
+def test_a_process_that_serves_others_takes_items_from_one_view_only(db: Any, queue: Queue, clock: Clock) -> None:
     queue.enqueue_many(db, list(range(60)))
     last = RelaxedHead(queue.layout, window=8, choose=lambda runs: runs - 1)
     leases = Leases(queue, clock=clock, head=last)
@@ -86,7 +84,7 @@ def test_who_serves_others_too_takes_nothing_away_between_what_it_looked_at_firs
     assert leases.check(db).problems == ()
 
 
-def test_many_who_pick_at_once_take_everything_once(db: Any, queue: Queue) -> None:
+def test_many_relaxed_consumers_take_every_item_once(db: Any, queue: Queue) -> None:
     queue.enqueue_many(db, list(range(120)))
     relaxed = RelaxedQueue(queue, window=40)
     seen: list[int] = []

@@ -79,7 +79,7 @@ def test_a_completion_gives_the_result_of_the_ack(db: Any, leases: Leases, resul
     assert consistent(leases, db)
 
 
-def test_an_ack_without_a_result_is_done_with_none(db: Any, leases: Leases, results: Results[Any]) -> None:
+def test_an_ack_without_a_result_gives_the_result_none(db: Any, leases: Leases, results: Results[Any]) -> None:
     completion = results.enqueue(db, "x")
     leases.ack(db, taken(leases, db))
     assert completion.wait(timeout=5) is None
@@ -282,7 +282,7 @@ def test_an_expired_item_ends_the_wait_even_without_a_consumer(
     assert consistent(leases, db)
 
 
-def test_a_wait_that_outlasts_the_time_to_live_ends_by_itself(db: Any, queue: Queue) -> None:
+def test_a_wait_ends_when_the_time_to_live_ends(db: Any, queue: Queue) -> None:
     completion = Results(Leases(queue)).enqueue(db, "x", ttl=0.2)
     assert outcome_of(completion) == "expired"
 
@@ -576,9 +576,7 @@ def test_an_item_that_is_delivered_straight_to_a_waiting_consumer_has_its_comple
     assert completion.wait(timeout=5) == 1
 
 
-def test_a_smart_queue_that_ignores_a_message_gives_the_completion_of_the_item_that_stands_for_it(
-    db: Any, space: Subspace
-) -> None:
+def test_an_ignored_message_gives_the_completion_of_the_queued_item(db: Any, space: Subspace) -> None:
     first_wins = MessageType("call", key=lambda call: call["to"], check=lambda own, new: Decision.ignore)
     smart = SmartQueue(Queue(space["smart"], codec=Messages(first_wins)))
     results = Results(smart)

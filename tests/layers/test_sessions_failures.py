@@ -177,7 +177,7 @@ def test_a_session_of_delayed_items_wakes_for_the_first_of_them(
     assert list(sessions.list(db)) == []
 
 
-def test_an_item_whose_life_is_over_is_not_done(db: Any, space: Subspace, queue: Queue, clock: Clock) -> None:
+def test_an_expired_item_is_not_done(db: Any, space: Subspace, queue: Queue, clock: Clock) -> None:
     sessions = Sessions(queue, clock=clock)
     sessions.enqueue(db, "short", session="ann", ttl=10)
     fill(sessions, db, "ann:1")

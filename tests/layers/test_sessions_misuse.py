@@ -1,4 +1,4 @@
-"""What callers give sessions in the wrong place is refused by a sentence, and no key is touched."""
+"""A wrong argument of a session verb is refused with a clear sentence, and no key is touched."""
 
 from __future__ import annotations
 
@@ -72,6 +72,9 @@ CALLS: list[tuple[Callable[[Sessions, Any, Any], Any], str]] = [
     (lambda s, db, lease: s.pause(db, 7), "named by a str, bytes or a tuple"),  # type: ignore[arg-type]
     (lambda s, db, lease: s.remove(db, "ann", later="drop"), "later is 'refuse' or 'renew', not 'drop'"),  # type: ignore[arg-type]
     (lambda s, db, lease: s.redrive(db, "ann", "first"), "named by its Position"),  # type: ignore[arg-type]
+    (lambda s, db, lease: s.redrive(db, "ann", 5), "named by its Position"),  # type: ignore[arg-type]
+    (lambda s, db, lease: s.list(db, limit="3"), "limit is how many items to show, an integer"),  # type: ignore[arg-type]
+    (lambda s, db, lease: s.nack(db, lease, error=ValueError("x")), "error is a text"),  # type: ignore[arg-type]
     (lambda s, db, lease: s.redrive(db, "ann", limit=0), "limit is how many dead letters"),
     (lambda s, db, lease: s.purge(db, "ann", [Position(1, b""), 7]), "named by its Position"),  # type: ignore[list-item]
     (lambda s, db, lease: s.scheduled(db, "ann", limit=-1), "limit is how many items"),

@@ -188,7 +188,7 @@ def test_a_list_shows_every_session_with_its_status_and_counts(db: Any, queue: Q
     assert asyncio.run(names()) == sorted(found)
 
 
-def test_what_is_scheduled_is_listed_urgent_items_first(db: Any, sessions: Sessions) -> None:
+def test_scheduled_sessions_are_listed_with_urgent_items_first(db: Any, sessions: Sessions) -> None:
     fill(sessions, db, "ann:1", "ann:2", "ann:3")
     sessions.enqueue(db, "later", session="ann", delay=10)
     lease_of(sessions, db)

@@ -26,6 +26,10 @@ from fdbqueue.layers import (
     Subscriptions,
     Watchdog,
 )
+from fdbqueue.layers.sessions import UNCHANGED
+from fdbqueue.layers.sessions._lease import Behind
+from fdbqueue.layers.sessions._turns import Done as ItemDone
+from fdbqueue.lowlevel import encode_result, run
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import do_all, lease_of
 
@@ -162,8 +166,8 @@ def test_a_follow_up_in_a_session_waits_for_its_item(db: Any, sessions: Sessions
     assert sessions.stats(db).available == sessions.stats(db).delayed == 0
 
 
-def test_a_follow_up_alone_in_its_session_wakes_a_waiting_worker(
-    db: Any, space: Subspace, sessions: Sessions, results: Results[Any]
+def test_the_delay_of_a_follow_up_in_a_session_begins_with_its_release(
+    db: Any, sessions: Sessions, results: Results[Any]
 ) -> None:
     results.enqueue(db, "1", session="ann", then=FollowUp(sessions, "after", session=("bob", 7), delay=5))
     info: Any = sessions.info(db, ("bob", 7))
@@ -286,6 +290,21 @@ def test_a_verb_of_a_handler_stores_the_results_of_the_items_before(
     assert [completion.wait(timeout=1) for completion in completions] == [*range(6)]
 
 
+def test_a_verb_of_the_next_lease_stores_the_result_that_its_consumer_has(
+    db: Any, sessions: Sessions, results: Results[Any]
+) -> None:
+    completion = results.enqueue(db, "1", session="ann")
+    results.enqueue(db, "2", session="ann")
+    pointer: Any = sessions.staged.lease(db)
+    first: Any = run(sessions.turns.begin(db, pointer))
+    done = ItemDone(first.position, UNCHANGED, encode_result("one"))
+    ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=[done], limit=1)))
+    behind = Behind((first.position,), (UNCHANGED,), (done.result,))
+    second: Any = run(sessions.turns.item(db, pointer, ahead.rows[0], None, behind))
+    sessions.extend(db, second)
+    assert completion.wait(timeout=1) == "one"
+
+
 def test_a_result_that_can_not_be_stored_fails_one_attempt_of_a_consumer(
     db: Any, sessions: Sessions, results: Results[Any]
 ) -> None:
@@ -311,7 +330,9 @@ def test_a_follow_up_into_sessions_names_its_session(sessions: Sessions) -> None
         FollowUp(Results(sessions), "1")
 
 
-def test_a_completion_in_sessions_names_its_session(db: Any, results: Results[Any]) -> None:
+def test_a_completion_in_sessions_names_its_session(db: Any, sessions: Sessions, results: Results[Any]) -> None:
+    with pytest.raises(TypeError, match="in which session the item is"):
+        results.completion(db, sessions.enqueue(db, "1", session="ann"))
     with pytest.raises(TypeError, match="session"):
         results.enqueue(db, "1")
     with pytest.raises(TypeError, match="session"):

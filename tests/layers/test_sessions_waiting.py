@@ -11,7 +11,7 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import SessionLease, Sessions
+from fdbqueue.layers import FollowUp, Results, SessionLease, Sessions
 from tests.helpers.sessions import fill, lease_of
 
 
@@ -78,6 +78,17 @@ def test_a_waiting_worker_wakes_for_an_item_that_wakes_a_session(db: Any, queue:
     fill(sessions, db, "ann:now")
     thread.join()
     assert got[0].value == "now"
+
+
+def test_a_waiting_worker_wakes_for_a_follow_up_in_a_session_of_its_own(db: Any, queue: Queue) -> None:
+    sessions = Sessions(queue)
+    Results(sessions).enqueue(db, "1", session="ann", then=FollowUp(sessions, "after", session="bob"))
+    lease = lease_of(sessions, db)
+    thread, got = waiting_in_a_thread(sessions, db)
+    until_requested(sessions, db, 1)
+    sessions.ack(db, lease)
+    thread.join()
+    assert (got[0].session, got[0].value) == ("bob", "after")
 
 
 def test_a_wait_ends_after_its_time_and_leaves_nothing(db: Any, queue: Queue) -> None:
@@ -148,7 +159,7 @@ def test_a_worker_that_waits_costs_nothing(db: Any, queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("timeout", [-1, "soon", float("nan")])
-def test_a_timeout_that_is_none_is_refused(db: Any, queue: Queue, timeout: Any) -> None:
+def test_a_bad_timeout_is_refused(db: Any, queue: Queue, timeout: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="timeout is a number of seconds"):
         Sessions(queue).lease(db, timeout=timeout)
 

@@ -16,12 +16,12 @@ from fdbqueue.items import INLINE_BYTES
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import Limit, SmartQueue, _batches, _scanning
 from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Replace
-from fdbqueue.layers.smart._messages import (
+from fdbqueue.layers.smart._messages import Messages
+from fdbqueue.layers.smart._types import (
     EVERYTHING,
     NOTHING,
     OWN_KEY,
     OWN_TYPE,
-    Messages,
     MessageType,
     Sees,
     keyed,
@@ -102,12 +102,12 @@ def test_items_of_all_states_are_asked_in_queue_order_however_many_windows_they_
     assert met == list(range(9))
 
 
-def test_an_empty_queue_lets_everybody_in(db: Any, smart: SmartQueue) -> None:
+def test_an_empty_queue_accepts_every_message(db: Any, smart: SmartQueue) -> None:
     outcome = smart.enqueue(db, note("new"))
     assert (outcome.decision, outcome.by, outcome.asked, outcome.items_read) == (Decision.queue, None, 0, 0)
 
 
-def test_a_message_that_takes_over_values_keeps_its_key_its_headers_and_its_place(db: Any, smart: SmartQueue) -> None:
+def test_a_replaced_message_keeps_its_key_its_headers_and_its_place(db: Any, smart: SmartQueue) -> None:
     outcome = smart.enqueue(db, Progress("a", 10), headers={"who": "me"})
     smart.enqueue(db, Progress("b", 10))
     later = smart.enqueue(db, Progress("a", 90))
@@ -297,7 +297,7 @@ def test_enqueue_many_says_which_were_read_and_are_not_in_when_the_input_fails(d
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_enqueue_many_says_of_which_nobody_knows_when_a_commit_times_out(
+def test_enqueue_many_names_the_messages_in_doubt_when_a_commit_times_out(
     db: Any, smart: SmartQueue, when: When
 ) -> None:
     with pytest.raises(BulkInterrupted, match="nobody knows") as interrupted:
@@ -306,9 +306,7 @@ def test_enqueue_many_says_of_which_nobody_knows_when_a_commit_times_out(
     assert len(contents(smart, db)) == (120 if when == "after" else 100)
 
 
-def test_a_large_message_that_takes_over_values_while_somebody_looks_on_is_seen_as_it_is_then(
-    db: Any, space: Subspace
-) -> None:
+def test_a_browse_sees_a_large_message_as_replaced_meanwhile(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, MessageType("x", check=lambda queued, new: Replace(new), key=first, sees=OWN_KEY))
     large = "x" * (INLINE_BYTES + 1)
     for name in "ab":
@@ -385,7 +383,7 @@ def test_check_tells_of_items_that_are_not_in_the_index_and_of_entries_without_a
     assert any("can't be read as a message" in problem for problem in smart.check(db).problems)
 
 
-def test_check_tells_of_keys_that_stand_beside_no_item(db: Any, smart: SmartQueue) -> None:
+def test_check_reports_dependent_keys_without_an_item(db: Any, smart: SmartQueue) -> None:
     smart.resend.register(db, "B")
     smart.enqueue(db, Progress("a", 1))
     layout = smart.queue.layout
@@ -458,7 +456,7 @@ def test_a_registry_stores_messages_with_their_types_name(form: Any) -> None:
         messages.decode(messages.encode(Progress("a", 1)).replace(b"progress", b"regress_"))
 
 
-def test_what_a_check_may_know_is_given_to_it(db: Any, space: Subspace) -> None:
+def test_a_check_gets_its_context(db: Any, space: Subspace) -> None:
     seen: list[Asked] = []
 
     def check(queued: dict[str, Any], new: dict[str, Any], asked: Asked) -> Decision:

@@ -141,7 +141,7 @@ def test_a_repeated_bare_confirmation_confirms_nothing_before_the_next_fetch(db:
     assert numbers(smart, db) == [2]
 
 
-def test_one_copy_at_a_time_needs_no_name_whatever_becomes_of_the_others(db: Any, smart: SmartQueue) -> None:
+def test_confirming_one_copy_at_a_time_needs_no_name(db: Any, smart: SmartQueue) -> None:
     smart.enqueue_many(db, [frame(n) for n in range(6)])
     fetch(smart, db)
     smart.queue.dequeue(db)  # gone without a confirmation
@@ -161,9 +161,7 @@ def test_one_copy_at_a_time_needs_no_name_whatever_becomes_of_the_others(db: Any
     assert numbers(smart, db) == [4, 5]
 
 
-def test_what_one_recipient_has_fetched_is_no_business_of_anothers_bare_confirmation(
-    db: Any, smart: SmartQueue
-) -> None:
+def test_a_bare_confirmation_ignores_the_fetches_of_other_recipients(db: Any, smart: SmartQueue) -> None:
     registered(smart, db, "C")
     smart.enqueue_many(db, [frame(1), frame(2)])
     assert len(smart.resend.fetch_many(db, "C")) == 2
@@ -189,7 +187,7 @@ def test_confirms_may_give_a_name_or_a_position(db: Any, space: Subspace, says: 
 
 
 @pytest.mark.parametrize("says", [7, None, ["B"], ["B", 7], [7, "x"], ["B", "1:zz"], ["B", "no name"], ["B", ""]])
-def test_what_is_no_confirmation_is_refused(db: Any, smart: SmartQueue, says: Any) -> None:
+def test_a_bad_confirmation_is_refused(db: Any, smart: SmartQueue, says: Any) -> None:
     smart.enqueue(db, frame(1))
     fetch(smart, db)
     with pytest.raises(CheckFailed, match="'confirms' of the message type 'received' failed"):
@@ -197,7 +195,7 @@ def test_what_is_no_confirmation_is_refused(db: Any, smart: SmartQueue, says: An
     assert numbers(smart, db) == [1]
 
 
-def test_what_names_no_copy_is_refused(db: Any, smart: SmartQueue) -> None:
+def test_a_bad_copy_name_is_refused(db: Any, smart: SmartQueue) -> None:
     smart.enqueue(db, frame(1))
     copy = fetch(smart, db)
     for wrong, error in (
@@ -318,9 +316,7 @@ def test_large_copies_come_a_few_at_a_time(db: Any, smart: SmartQueue) -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_what_can_not_be_read_ends_the_copies_before_it_and_is_raised_when_it_is_first(
-    db: Any, smart: SmartQueue, many: bool
-) -> None:
+def test_an_unreadable_item_ends_a_fetch_and_is_raised_when_first(db: Any, smart: SmartQueue, many: bool) -> None:
     outcomes = smart.enqueue_many(db, [frame(1), frame(2), frame(3)])
     assert outcomes[1].position is not None
     key = smart.queue.layout.item_key(outcomes[1].position)
@@ -359,7 +355,7 @@ def test_more_timers_than_one_transaction_settles_are_settled_before_the_first_c
     assert [copy.value["n"] for copy in smart.resend.fetch_many(db, "B", limit=200)] == [*range(150), 999]
 
 
-def test_many_items_whose_life_is_over_are_removed_over_several_transactions(
+def test_many_expired_items_are_removed_in_several_transactions(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_fetching, "EXPIRED_LIMIT", 3)
@@ -428,7 +424,7 @@ def test_a_waiting_fetch_is_woken_by_an_enqueue(db: Any, smart: SmartQueue, wait
     assert copy.value["n"] == 1
 
 
-def test_a_waiting_fetch_is_woken_by_an_item_that_comes_back(db: Any, smart: SmartQueue, waiting: Waiting) -> None:
+def test_a_waiting_fetch_is_woken_by_an_item_given_back(db: Any, smart: SmartQueue, waiting: Waiting) -> None:
     smart.enqueue(db, frame(1))
     lease = smart.leases.lease(db)
     assert lease is not None
@@ -445,7 +441,7 @@ def test_a_waiting_fetch_is_woken_by_a_reset(db: Any, smart: SmartQueue, waiting
     assert fetched.result(WAIT) is not None
 
 
-def test_a_waiting_fetch_is_woken_by_a_take_over(db: Any, merging: SmartQueue, waiting: Waiting) -> None:
+def test_a_waiting_fetch_is_woken_by_a_replacement(db: Any, merging: SmartQueue, waiting: Waiting) -> None:
     merging.enqueue(db, frame(1))
     fetch(merging, db)
     fetched = waiting.begin(merging, db)
@@ -466,7 +462,7 @@ def test_a_waiting_fetch_is_woken_by_a_redriven_letter(db: Any, smart: SmartQueu
     assert fetched.result(WAIT) is not None
 
 
-def test_a_waiting_fetch_is_told_that_its_recipient_is_no_more(db: Any, smart: SmartQueue, waiting: Waiting) -> None:
+def test_a_waiting_fetch_fails_when_its_recipient_is_unregistered(db: Any, smart: SmartQueue, waiting: Waiting) -> None:
     fetched = waiting.begin(smart, db)
     smart.resend.unregister(db, "B")
     with pytest.raises(ValueError, match="not registered"):

@@ -55,9 +55,7 @@ def test_no_deadlines_can_not_be_claimed(db: Any, smart: SmartQueue) -> None:
         Deadlines(smart).claim(db, limit=0)
 
 
-def test_near_ones_are_told_once_with_a_lead_time_and_again_when_they_are_missed(
-    db: Any, smart: SmartQueue, clock: Clock
-) -> None:
+def test_near_deadlines_are_reported_once_and_again_when_missed(db: Any, smart: SmartQueue, clock: Clock) -> None:
     deadlines = Deadlines(smart)
     smart.enqueue_many(db, [call(1), call(2)])
     clock.now += 25
@@ -72,7 +70,7 @@ def test_near_ones_are_told_once_with_a_lead_time_and_again_when_they_are_missed
     assert deadlines.claim(db, lead=5) == [], "what is missed is not near any more"
 
 
-def test_the_state_of_an_item_is_told(db: Any, smart: SmartQueue, clock: Clock) -> None:
+def test_a_deadline_names_the_state_of_its_item(db: Any, smart: SmartQueue, clock: Clock) -> None:
     smart.enqueue(db, call(1))
     smart.leases.lease(db, duration=100)
     smart.enqueue(db, call(2), delay=100)
@@ -97,7 +95,7 @@ def test_an_item_that_has_left_misses_nothing(db: Any, smart: SmartQueue, clock:
     assert smart.check(db).ok
 
 
-def test_a_message_that_takes_over_values_has_a_deadline_of_its_own(db: Any, space: Subspace, clock: Clock) -> None:
+def test_a_replaced_message_has_a_deadline_of_its_own(db: Any, space: Subspace, clock: Clock) -> None:
     given = MessageType("call", check=lambda queued, new: Replace(new), deadline=lambda message: message.get("at"))
     smart = smart_queue(space, given, clock=clock)
     for at in (10, 20, None, 5):
@@ -109,7 +107,7 @@ def test_a_message_that_takes_over_values_has_a_deadline_of_its_own(db: Any, spa
     assert Deadlines(smart).claim(db) == []
 
 
-def test_a_deadline_that_was_told_is_not_told_again_when_its_item_takes_over_values_with_the_same(
+def test_a_reported_deadline_is_not_reported_again_after_an_equal_replacement(
     db: Any, space: Subspace, clock: Clock
 ) -> None:
     given = MessageType("call", check=lambda queued, new: Replace(new), deadline=lambda message: message["at"])
@@ -154,9 +152,7 @@ def test_a_claim_composes_with_what_its_caller_writes(
 
 
 @pytest.mark.parametrize("fault", [("before", 1021), ("after", 1021), ("before", 1020)])
-def test_a_handler_is_called_once_whatever_becomes_of_a_commit(
-    db: Any, smart: SmartQueue, clock: Clock, fault: Fault
-) -> None:
+def test_a_handler_is_called_once_under_commit_faults(db: Any, smart: SmartQueue, clock: Clock, fault: Fault) -> None:
     smart.enqueue_many(db, [call(n) for n in range(3)])
     clock.now += 31
     told: list[Deadline] = []
@@ -194,7 +190,7 @@ def test_a_handler_that_fails_is_called_again_after_a_while_by_any_monitor(
     assert len(told) == 1
 
 
-def test_many_monitors_tell_of_each_deadline_once(db: Any, smart: SmartQueue, clock: Clock) -> None:
+def test_many_monitors_report_each_deadline_once(db: Any, smart: SmartQueue, clock: Clock) -> None:
     smart.enqueue_many(db, [call(n) for n in range(250)])
     clock.now += 31
     told: list[Deadline] = []
@@ -206,7 +202,7 @@ def test_many_monitors_tell_of_each_deadline_once(db: Any, smart: SmartQueue, cl
     assert sorted(numbers(told)) == list(range(250))
 
 
-def test_handlers_that_take_long_together_are_called_once_for_each_though_another_monitor_runs(
+def test_slow_handlers_are_called_once_each_while_another_monitor_runs(
     db: Any, smart: SmartQueue, clock: Clock
 ) -> None:
     smart.enqueue_many(db, [call(n) for n in range(6)])
@@ -226,9 +222,7 @@ def test_handlers_that_take_long_together_are_called_once_for_each_though_anothe
     assert sorted(numbers(told)) == list(range(6))
 
 
-def test_what_a_handler_was_told_that_stops_its_monitor_is_told_to_nobody_again(
-    db: Any, smart: SmartQueue, clock: Clock
-) -> None:
+def test_a_handler_that_stops_its_monitor_is_not_told_again(db: Any, smart: SmartQueue, clock: Clock) -> None:
     smart.enqueue_many(db, [call(n) for n in range(3)])
     clock.now += 31
     told: list[Deadline] = []
@@ -245,7 +239,7 @@ def test_what_a_handler_was_told_that_stops_its_monitor_is_told_to_nobody_again(
     assert numbers(told) == [0, 1, 2]
 
 
-def test_a_sweep_does_not_tell_a_handler_that_fails_for_longer_than_its_claim_again_and_again(
+def test_a_sweep_does_not_repeat_a_handler_that_fails_for_longer_than_its_claim(
     db: Any, smart: SmartQueue, clock: Clock
 ) -> None:
     smart.enqueue_many(db, [call(n) for n in range(2)])
@@ -267,7 +261,7 @@ async def hang_up(deadline: Deadline) -> None:
     """End the call, some time."""
 
 
-def test_a_handler_that_nobody_would_await_is_refused_or_called_again(
+def test_an_async_handler_is_refused_or_called_again(
     db: Any, smart: SmartQueue, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(TypeError, match="A monitor's handler is called and not awaited"):
@@ -332,7 +326,7 @@ def test_a_monitor_is_stopped_from_outside_and_runs_in_an_event_loop(db: Any, sp
     asyncio.run(main())
 
 
-def test_what_was_told_leaves_nothing_behind(db: Any, smart: SmartQueue, clock: Clock) -> None:
+def test_a_reported_deadline_leaves_no_key_behind(db: Any, smart: SmartQueue, clock: Clock) -> None:
     smart.enqueue(db, call(1))
     clock.now += 31
     Monitor(Deadlines(smart), lambda deadline: None).sweep(db)

@@ -1,4 +1,4 @@
-"""What a limit drops: the item that was enqueued first among those that are least urgent, whichever limit it is."""
+"""A limit drops the oldest of the least urgent items, whichever limit it is."""
 
 from __future__ import annotations
 
@@ -115,9 +115,7 @@ def test_drop_oldest_takes_as_many_ranks_as_it_needs(db: Any, space: Subspace, b
 
 
 @pytest.mark.parametrize("by", ["queue", "type", "key"])
-def test_what_is_dropped_conflicts_with_whoever_takes_it_or_brings_one_to_be_dropped_before_it(
-    db: Any, space: Subspace, by: str
-) -> None:
+def test_a_drop_conflicts_with_a_take_and_with_a_better_candidate(db: Any, space: Subspace, by: str) -> None:
     smart = limited_by(space, by, 2, 3)
     for n in range(2):
         smart.enqueue(db, {"type": "x", "n": n}, priority=1)

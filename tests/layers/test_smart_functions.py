@@ -81,7 +81,7 @@ def test_a_function_that_fails_is_named_and_nothing_is_written(
 
 @pytest.mark.parametrize("given", NO_TIMES)
 @pytest.mark.parametrize("function", ["expires", "deadline"])
-def test_what_is_no_time_is_refused(db: Any, space: Subspace, function: str, given: str) -> None:
+def test_a_bad_time_is_refused(db: Any, space: Subspace, function: str, given: str) -> None:
     rule: dict[str, Any] = {function: lambda message: NO_TIMES[given]}
     smart = smart_queue(space, dataclasses.replace(MessageType("x"), **rule))
     with pytest.raises(CheckFailed, match=f"'{function}' .* and not a time of the clock in seconds"):
@@ -119,7 +119,7 @@ def test_a_function_that_fails_of_what_an_item_would_become_is_named(db: Any, sp
     assert [message["n"] for message in contents(smart, db)] == [1]
 
 
-def test_check_tells_of_an_item_whose_key_function_fails(db: Any, space: Subspace) -> None:
+def test_check_reports_an_item_with_a_failing_key_function(db: Any, space: Subspace) -> None:
     smart_queue(space, MessageType("x", key=lambda message: 1)).enqueue(db, {"type": "x"})
     told = smart_queue(space, MessageType("x", key=fail)).check(db).problems
     assert any("'key' of the message type 'x' failed" in problem for problem in told)
@@ -149,7 +149,7 @@ def test_a_function_that_would_have_to_be_awaited_is_refused_when_the_type_is_ma
             dataclasses.replace(MessageType("x"), **cast(Any, {function: given}))
 
 
-def test_a_class_whose_check_would_have_to_be_awaited_is_refused_when_the_type_is_made() -> None:
+def test_a_class_with_an_async_check_is_refused() -> None:
     with pytest.raises(TypeError, match="check of the message type 'x' is called and not awaited"):
         MessageType("x", AsksLater)
 
@@ -259,7 +259,7 @@ TAKERS: dict[str, Callable[[SmartQueue, Any], Any]] = {
 
 
 @pytest.mark.parametrize("taker", TAKERS)
-def test_whatever_takes_an_item_asks_the_predicate_first(db: Any, mortal: SmartQueue, taker: str) -> None:
+def test_every_take_asks_the_predicate_first(db: Any, mortal: SmartQueue, taker: str) -> None:
     fill(mortal, db)
     OUTDATED.update({0, 1, 3})
     item = TAKERS[taker](mortal, db)
@@ -269,7 +269,7 @@ def test_whatever_takes_an_item_asks_the_predicate_first(db: Any, mortal: SmartQ
     assert mortal.check(db).problems == ()
 
 
-def test_a_predicate_is_asked_again_when_an_item_comes_back(db: Any, mortal: SmartQueue) -> None:
+def test_a_predicate_runs_again_when_an_item_is_given_back(db: Any, mortal: SmartQueue) -> None:
     fill(mortal, db, 2)
     lease = mortal.leases.lease(db)
     assert lease is not None
@@ -313,7 +313,7 @@ def test_staged_calls_that_foresee_or_meet_others_give_nothing_outdated(db: Any,
     assert mortal.check(db).problems == ()
 
 
-def test_an_item_that_was_foreseen_is_not_taken_when_it_is_outdated(db: Any, mortal: SmartQueue) -> None:
+def test_a_prefetched_item_is_not_taken_when_it_is_outdated(db: Any, mortal: SmartQueue) -> None:
     fill(mortal, db, 20)
     staged = StagedQueue(mortal.leases)
     taken = [-1]
@@ -325,7 +325,7 @@ def test_an_item_that_was_foreseen_is_not_taken_when_it_is_outdated(db: Any, mor
     assert mortal.check(db).problems == ()
 
 
-def test_a_newcomer_meets_no_outdated_item_and_removes_those_that_it_meets(db: Any, space: Subspace) -> None:
+def test_a_new_message_removes_the_outdated_items_in_its_scope(db: Any, space: Subspace) -> None:
     OUTDATED.clear()
     asked = []
 
@@ -417,7 +417,7 @@ def test_a_predicate_that_fails_at_a_take_is_named_and_the_item_stays(db: Any, s
     assert [message["n"] for message in contents(fine, db)] == [1]
 
 
-def test_what_stands_in_front_of_a_failing_predicate_can_be_taken(db: Any, space: Subspace) -> None:
+def test_items_before_a_failing_predicate_can_be_taken(db: Any, space: Subspace) -> None:
     def some(message: Data) -> bool:
         return bool(1 / message["n"] < 0)
 

@@ -44,12 +44,12 @@ def test_of_two_reports_of_progress_at_once_never_both_stay(db: Any, smart: Smar
     assert contents(smart, db) == [Progress("a", 2)]
 
 
-def test_of_two_that_take_over_the_same_item_one_conflicts(db: Any, smart: SmartQueue) -> None:
+def test_two_replacements_of_one_item_conflict(db: Any, smart: SmartQueue) -> None:
     smart.enqueue(db, Progress("a", 0))
     assert both(db, lambda tr: smart.enqueue(tr, Progress("a", 1)), lambda tr: smart.enqueue(tr, Progress("a", 2)))
 
 
-def test_newcomers_whose_relations_are_disjoint_do_not_conflict(db: Any, smart: SmartQueue) -> None:
+def test_messages_with_disjoint_relations_do_not_conflict(db: Any, smart: SmartQueue) -> None:
     for message in (Progress("a", 0), Progress("b", 0), Order(1)):
         smart.enqueue(db, message)
     transactions = [db.create_transaction() for _ in range(5)]
@@ -95,7 +95,7 @@ def test_a_confirmation_that_races_the_end_of_a_lease_has_one_winner(
     assert smart.check(db).ok
 
 
-def test_a_lease_of_an_item_that_takes_over_values_at_that_moment_conflicts(db: Any, smart: SmartQueue) -> None:
+def test_a_lease_conflicts_with_a_replacement_of_its_item(db: Any, smart: SmartQueue) -> None:
     smart.enqueue(db, Progress("a", 1))
     assert both(db, lambda tr: smart.enqueue(tr, Progress("a", 2)), lambda tr: smart.leases.lease(tr))
     lease = smart.leases.lease(db)
@@ -106,7 +106,7 @@ def test_a_lease_of_an_item_that_takes_over_values_at_that_moment_conflicts(db: 
     assert both(db, lambda tr: smart.leases.lease(tr), lambda tr: smart.enqueue(tr, Progress("a", 2)))
 
 
-def test_an_item_that_was_met_leased_and_comes_back_meanwhile_conflicts(db: Any, smart: SmartQueue) -> None:
+def test_a_check_of_a_leased_item_conflicts_with_its_return(db: Any, smart: SmartQueue) -> None:
     smart.enqueue(db, Progress("a", 1))
     lease = smart.leases.lease(db)
     assert lease is not None
@@ -126,9 +126,7 @@ def test_an_enqueue_behind_the_item_that_decided_does_not_conflict(db: Any, smar
 
 
 @pytest.mark.parametrize("amount", [2, RANGE_READ_ITEMS])
-def test_what_comes_or_goes_behind_the_related_item_that_decided_is_no_conflict(
-    db: Any, space: Subspace, amount: int
-) -> None:
+def test_changes_behind_the_deciding_item_do_not_conflict(db: Any, space: Subspace, amount: int) -> None:
     smart = smart_queue(space, MessageType("note", Note, key=lambda message: 0, sees=OWN_KEY))
     first = position_of(smart, db, note("first", new="ignore"))
     smart.enqueue_many(db, [note(f"{n}") for n in range(amount - 2)])
@@ -144,7 +142,7 @@ def test_what_comes_or_goes_behind_the_related_item_that_decided_is_no_conflict(
     assert both(db, lambda tr: smart.dequeue(tr), left_out)
 
 
-def test_an_item_that_comes_to_stand_in_front_of_the_one_that_decided_conflicts(db: Any, smart: SmartQueue) -> None:
+def test_an_arrival_ahead_of_the_deciding_item_conflicts(db: Any, smart: SmartQueue) -> None:
     slow = db.create_transaction()
     smart.enqueue(slow, Progress("a", 1))
     for n in range(3):
@@ -157,7 +155,7 @@ def test_an_item_that_comes_to_stand_in_front_of_the_one_that_decided_conflicts(
     assert conflicts(tr)
 
 
-def test_who_sees_everything_conflicts_with_every_enqueue_that_it_did_not_see(db: Any, smart: SmartQueue) -> None:
+def test_a_check_of_everything_conflicts_with_every_unseen_enqueue(db: Any, smart: SmartQueue) -> None:
     assert both(db, lambda tr: smart.enqueue(tr, Progress("a", 1)), lambda tr: smart.enqueue(tr, Note("new", {})))
 
 
@@ -175,7 +173,7 @@ def test_a_failure_that_is_caught_depends_on_what_was_seen(db: Any, space: Subsp
     assert conflicts(tr)
 
 
-def test_of_two_newcomers_for_one_free_place_one_conflicts(db: Any, space: Subspace) -> None:
+def test_two_messages_for_one_free_place_conflict(db: Any, space: Subspace) -> None:
     limited = MessageType("x", sees=CONFIRMATION.sees, key=lambda data: data["number"], key_limit=Limit(2))
     smart = smart_queue(space, limited, *(given for given in (MessageType("order"),)))
     smart.enqueue(db, {"type": "x", "number": 1})
@@ -188,13 +186,13 @@ def test_of_two_newcomers_for_one_free_place_one_conflicts(db: Any, space: Subsp
     )
 
 
-def test_of_two_newcomers_for_the_queues_last_place_one_conflicts(db: Any, space: Subspace) -> None:
+def test_two_messages_for_the_queues_last_place_conflict(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, limit=Limit(2))
     smart.enqueue(db, Order(1))
     assert both(db, lambda tr: smart.enqueue(tr, Progress("a", 1)), lambda tr: smart.enqueue(tr, Progress("b", 1)))
 
 
-def test_an_oldest_item_that_is_leased_while_a_newcomer_drops_it_conflicts(db: Any, space: Subspace) -> None:
+def test_dropping_the_oldest_item_conflicts_with_a_lease_of_it(db: Any, space: Subspace) -> None:
     limited = MessageType("x", sees=NOTHING, key=lambda data: data["number"], key_limit=Limit(1, "drop oldest"))
     smart = smart_queue(space, limited)
     smart.enqueue(db, {"type": "x", "number": 1})
@@ -204,7 +202,7 @@ def test_an_oldest_item_that_is_leased_while_a_newcomer_drops_it_conflicts(db: A
     assert smart.check(db).ok
 
 
-def test_an_item_whose_life_begins_anew_while_it_makes_room_conflicts(db: Any, space: Subspace) -> None:
+def test_renewing_an_item_conflicts_with_expiring_it(db: Any, space: Subspace) -> None:
     clock = Clock()
     mortal = MessageType("x", check=lambda queued, new: Replace(new), expires=100.0)
     given = mortal, MessageType("y", sees=NOTHING)

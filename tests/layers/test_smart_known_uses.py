@@ -190,7 +190,7 @@ class Total:
         return Decision.ignore
 
 
-def test_the_bottom_line_is_told_once_and_with_its_total(db: Any, space: Subspace) -> None:
+def test_the_total_is_reported_once(db: Any, space: Subspace) -> None:
     clock = Clock()
     totals = queue_of(space, MessageType("total", Total, key=lambda total: total.event, sees=OWN_KEY), clock=clock)
     began = clock.now
@@ -280,7 +280,7 @@ class Reading:
         return Decision.ignore if (new.sensor, new.value) == (self.sensor, self.value) else Decision.dont_care
 
 
-def test_what_everybody_knows_already_is_left_out_whichever_item_knows_it(db: Any, space: Subspace) -> None:
+def test_a_repeated_reading_is_ignored(db: Any, space: Subspace) -> None:
     readings = queue_of(space, MessageType("reading", Reading, sees=OWN_TYPE))
     said = [("a", 1.0), ("b", 1.0), ("a", 2.0), ("a", 1.0), ("b", 1.0)]
     for sensor, value in said:

@@ -138,7 +138,7 @@ def test_a_bad_check_is_named_with_its_item_and_nothing_is_written(
         assert rows_of(smart, db) == before
 
 
-def test_a_leased_item_can_not_take_over_values(db: Any, space: Subspace) -> None:
+def test_a_leased_item_can_not_be_replaced(db: Any, space: Subspace) -> None:
     def check(queued: Data, new: Data, asked: Asked) -> Any:
         return Replace(new)
 
@@ -164,7 +164,7 @@ def never(message: Data) -> float | None:
         (Replace({"type": "x", "n": 3, "large": "x" * MAX_ITEM_BYTES}), None, ItemTooLarge),
     ],
 )
-def test_an_enqueue_that_fails_has_written_nothing_whatever_becomes_of_the_transaction(
+def test_a_failed_enqueue_writes_nothing_even_if_the_transaction_commits(
     db: Any, space: Subspace, clock: Clock, answer: Any, headers: Any, raised: type[Exception]
 ) -> None:
     def check(queued: Data, new: Data) -> Any:
@@ -278,7 +278,7 @@ def test_an_item_that_is_too_large_to_be_compared_is_not_read(db: Any, space: Su
         smart.enqueue(db, {"type": "x"})
 
 
-def test_an_item_that_can_not_be_read_stops_whoever_has_to_see_it(db: Any, space: Subspace) -> None:
+def test_an_unreadable_item_stops_every_check_that_sees_it(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, MessageType("x"), MessageType("y", sees=OWN_TYPE))
     position = enqueue_unchecked(smart, db, {"type": "x"})
     key = smart.queue.layout.item_key(position)
@@ -291,7 +291,7 @@ def test_an_item_that_can_not_be_read_stops_whoever_has_to_see_it(db: Any, space
     assert smart.enqueue(db, {"type": "y"}).position is not None
 
 
-def test_what_others_wrote_in_another_order_is_no_change(db: Any, space: Subspace) -> None:
+def test_headers_in_another_order_are_no_change(db: Any, space: Subspace) -> None:
     class Struct(msgspec.Struct):
         a: int
         b: float

@@ -14,7 +14,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases._timers import FIRE_LIMIT
 from fdbqueue.layers.smart import Decision, Limit, SmartQueue
 from fdbqueue.layers.smart._capacity import WATCHED_ENTRIES
-from fdbqueue.layers.smart._messages import EVERYTHING, NOTHING, OWN_KEY, MessageType, Sees, types
+from fdbqueue.layers.smart._types import EVERYTHING, NOTHING, OWN_KEY, MessageType, Sees, types
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import contents, enqueue_unchecked, rows_of, smart_queue
@@ -56,7 +56,7 @@ def test_a_limit_drops_the_newest(db: Any, space: Subspace) -> None:
     assert numbers(smart, db) == [("a", 0), ("a", 1)]
 
 
-def test_who_leaves_a_newcomer_out_deletes_nothing_for_it(db: Any, space: Subspace) -> None:
+def test_a_limit_that_refuses_a_message_deletes_nothing(db: Any, space: Subspace) -> None:
     smart = smart_queue(
         space,
         MessageType("old", check=lambda queued, new: Decision.queue_and_delete, sees=NOTHING),
@@ -79,7 +79,7 @@ def test_who_leaves_a_newcomer_out_deletes_nothing_for_it(db: Any, space: Subspa
     assert rows_of(smart, db) == before
 
 
-def test_a_limit_drops_the_oldest_that_nobody_has_leased(db: Any, space: Subspace) -> None:
+def test_a_limit_drops_the_oldest_item_that_is_not_leased(db: Any, space: Subspace) -> None:
     smart = limited(space, "drop oldest")
     smart.enqueue_many(db, [x("a", 0), x("b", 0), x("a", 1)])
     assert smart.leases.lease(db) is not None
@@ -91,7 +91,7 @@ def test_a_limit_drops_the_oldest_that_nobody_has_leased(db: Any, space: Subspac
         smart.enqueue(db, x("a", 3))
 
 
-def test_items_whose_life_is_over_make_room(db: Any, space: Subspace) -> None:
+def test_expired_items_make_room(db: Any, space: Subspace) -> None:
     clock = Clock()
     for at, smart in enumerate(
         (
@@ -105,7 +105,7 @@ def test_items_whose_life_is_over_make_room(db: Any, space: Subspace) -> None:
         assert numbers(smart, db) == [("a", 3)]
 
 
-def test_items_whose_life_is_over_make_room_for_a_newcomer_that_does_not_see_them(db: Any, space: Subspace) -> None:
+def test_unseen_expired_items_make_room(db: Any, space: Subspace) -> None:
     clock = Clock()
     mortal = MessageType("x", expires=100.0, sees=NOTHING, limit=Limit(2, "drop oldest"))
     smart = smart_queue(space, mortal, clock=clock)
@@ -120,9 +120,7 @@ def test_items_whose_life_is_over_make_room_for_a_newcomer_that_does_not_see_the
 
 @pytest.mark.parametrize("sees", [EVERYTHING, NOTHING], ids=["seen", "not seen"])
 @pytest.mark.parametrize("of", ["type", "queue"])
-def test_an_item_whose_life_is_over_stays_with_the_consumer_who_has_it(
-    db: Any, space: Subspace, sees: Sees, of: str
-) -> None:
+def test_an_expired_item_stays_with_its_consumer(db: Any, space: Subspace, sees: Sees, of: str) -> None:
     clock, limit = Clock(), Limit(1)
     mortal = MessageType("x", expires=10.0, sees=sees, limit=limit if of == "type" else None)
     smart = smart_queue(space, mortal, clock=clock, limit=limit if of == "queue" else None)
@@ -136,9 +134,7 @@ def test_an_item_whose_life_is_over_stays_with_the_consumer_who_has_it(
     assert smart.enqueue(db, x("a", 2)).expired == ()
 
 
-def test_items_whose_life_is_over_make_room_in_the_queue_behind_many_others_that_are_due(
-    db: Any, space: Subspace
-) -> None:
+def test_expired_items_behind_many_due_ones_make_room(db: Any, space: Subspace) -> None:
     clock, delayed = Clock(), 2 * FIRE_LIMIT
     mortal, other = MessageType("x", expires=100.0, sees=NOTHING), MessageType("y", sees=NOTHING)
     smart = smart_queue(space, mortal, other, clock=clock, limit=Limit(delayed + 1))
@@ -177,7 +173,7 @@ def test_a_limit_that_was_lowered_drops_as_many_as_it_takes(db: Any, space: Subs
     assert [message["n"] for message in contents(smart, db)] == [7, 8, 9]
 
 
-def test_one_that_waits_for_room_comes_in_when_there_is_some_and_refuses_in_time(db: Any, space: Subspace) -> None:
+def test_a_waiting_enqueue_goes_in_when_there_is_room_or_times_out(db: Any, space: Subspace) -> None:
     for at, smart in enumerate(
         (limited(space["key"], "wait"), smart_queue(space["all"], MessageType("x"), limit=Limit(2, "wait")))
     ):
@@ -193,7 +189,7 @@ def test_one_that_waits_for_room_comes_in_when_there_is_some_and_refuses_in_time
         assert numbers(smart, db) == [("a", 2), ("a", 3)], at
 
 
-def test_one_that_waits_for_room_goes_on_when_the_database_says_try_again(db: Any, space: Subspace) -> None:
+def test_a_waiting_enqueue_retries_retryable_errors(db: Any, space: Subspace) -> None:
     smart = limited(space, "wait")
     smart.enqueue_many(db, [x("a", 1), x("a", 2)])
     # The first commit is the one that sets the watches: a newcomer that finds no room has nothing to write.
@@ -203,7 +199,7 @@ def test_one_that_waits_for_room_goes_on_when_the_database_says_try_again(db: An
     assert faulty.faults == 1
 
 
-def test_one_that_waits_for_one_of_very_many_to_go_comes_in_too(db: Any, space: Subspace) -> None:
+def test_an_enqueue_that_waits_for_one_of_many_items_goes_in(db: Any, space: Subspace) -> None:
     amount = WATCHED_ENTRIES + 1
     smart = smart_queue(space, MessageType("x", sees=NOTHING, limit=Limit(amount, "wait")))
     smart.enqueue_many(db, [x("a", n) for n in range(amount)])
@@ -235,16 +231,14 @@ def test_one_that_waits_for_a_limit_that_was_given_twice_rests_until_there_is_ro
     assert numbers(smart, db) == [("b", 2), ("c", 3)]
 
 
-def test_one_that_waits_comes_in_when_a_life_ends_that_nobody_settles(db: Any, space: Subspace) -> None:
+def test_a_waiting_enqueue_goes_in_when_an_item_expires(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, MessageType("x", limit=Limit(1, "wait"), expires=0.1), clock=time.time)
     smart.enqueue(db, {"type": "x", "n": 1})
     smart.enqueue(db, {"type": "x", "n": 2}, timeout=30)
     assert smart.queue.stats(db).expired == 1
 
 
-def test_many_that_wait_for_room_come_in_one_by_one_without_an_event_loop_being_blocked(
-    db: Any, space: Subspace
-) -> None:
+def test_many_waiting_enqueues_go_in_one_by_one_and_block_no_event_loop(db: Any, space: Subspace) -> None:
     smart = limited(space, "wait")
 
     async def main() -> None:

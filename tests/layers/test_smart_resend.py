@@ -104,7 +104,7 @@ def test_an_item_is_gone_when_all_have_confirmed(db: Any, smart: SmartQueue) -> 
     assert contents(smart, db) == []
 
 
-def test_who_registers_later_gets_what_comes_later(db: Any, smart: SmartQueue) -> None:
+def test_a_later_recipient_gets_later_items_only(db: Any, smart: SmartQueue) -> None:
     smart.enqueue(db, frame(1))
     smart.resend.register(db, "C")
     smart.resend.register(db, "C")
@@ -114,7 +114,7 @@ def test_who_registers_later_gets_what_comes_later(db: Any, smart: SmartQueue) -
     assert list(fetched(smart, db, "B")) == [1, 2]
 
 
-def test_who_is_unregistered_leaves_nothing_that_waits_for_it(db: Any, smart: SmartQueue) -> None:
+def test_unregistering_frees_the_items_that_waited(db: Any, smart: SmartQueue) -> None:
     smart.resend.register(db, "C")
     smart.enqueue_many(db, [frame(1), frame(2)])
     smart.resend.fetch(db, "B")
@@ -127,7 +127,7 @@ def test_who_is_unregistered_leaves_nothing_that_waits_for_it(db: Any, smart: Sm
 
 
 @pytest.mark.parametrize("composed", [False, True])
-def test_who_has_much_to_confirm_is_unregistered_in_several_transactions(
+def test_a_recipient_of_many_items_is_unregistered_in_several_transactions(
     db: Any, smart: SmartQueue, monkeypatch: pytest.MonkeyPatch, composed: bool
 ) -> None:
     monkeypatch.setattr("fdbqueue.layers.smart._resend.UNREGISTER_ITEMS", 2)
@@ -147,7 +147,7 @@ def test_who_has_much_to_confirm_is_unregistered_in_several_transactions(
     assert smart.resend.recipients(db) == ["B"]
 
 
-def test_a_queue_that_ran_empty_and_begins_its_indices_anew_hides_nothing(db: Any, smart: SmartQueue) -> None:
+def test_restarted_indices_hide_no_item_from_recipients(db: Any, smart: SmartQueue) -> None:
     positions = [outcome.position for outcome in smart.enqueue_many(db, [frame(n) for n in range(5)])]
     for _ in range(5):
         smart.resend.fetch(db, "B")
@@ -179,7 +179,7 @@ def test_a_deleted_item_under_the_cursor_does_not_stop_it(db: Any, smart: SmartQ
     assert [message["n"] for message in contents(smart, db)] == [3]
 
 
-def test_what_is_leased_or_delayed_is_fetched_when_it_is_there_again(db: Any, space: Subspace) -> None:
+def test_leased_and_delayed_items_are_fetched_once_available(db: Any, space: Subspace) -> None:
     clock = Clock()
     smart = smart_queue(space, FRAME, clock=clock)
     smart.resend.register(db, "B")
@@ -195,7 +195,7 @@ def test_what_is_leased_or_delayed_is_fetched_when_it_is_there_again(db: Any, sp
     assert list(fetched(smart, db)) == [1, 2]
 
 
-def test_what_is_outdated_is_removed_and_not_fetched(db: Any, space: Subspace) -> None:
+def test_outdated_items_are_removed_and_not_fetched(db: Any, space: Subspace) -> None:
     clock = Clock()
     smart = smart_queue(space, dataclasses.replace(FRAME, expires=10.0), clock=clock)
     smart.resend.register(db, "B")
@@ -228,7 +228,7 @@ def test_a_redriven_item_is_sent_again(db: Any, smart: SmartQueue) -> None:
     assert mortal.resend.confirm(db, "B")[1]
 
 
-def test_an_item_that_takes_over_values_is_sent_to_all_anew(db: Any, space: Subspace) -> None:
+def test_a_replaced_item_is_sent_to_all_recipients_again(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, MessageType("frame", check=lambda queued, new: Replace(new), deadline=30.0))
     smart.resend.register(db, "B")
     smart.resend.register(db, "C")
@@ -247,7 +247,7 @@ def test_an_item_that_takes_over_values_is_sent_to_all_anew(db: Any, space: Subs
     assert smart.check(db).problems == ()
 
 
-def test_recipients_that_can_not_be_read_are_not_taken_for_none(db: Any, smart: SmartQueue) -> None:
+def test_unreadable_recipients_are_an_error(db: Any, smart: SmartQueue) -> None:
     db[smart.queue.layout.recipients_key] = b"\xc1"
     with pytest.raises(FormatError, match="can't be read, or are of a newer version"):
         smart.enqueue(db, frame(1))
@@ -446,7 +446,7 @@ def test_random_histories_do_what_the_model_does(db: Any) -> None:
     run_state_machine_as_test(machine, settings=settings(stateful_step_count=12))
 
 
-def test_nothing_is_left_of_a_queue_whose_items_were_all_confirmed(db: Any, smart: SmartQueue) -> None:
+def test_confirming_every_item_leaves_no_key_behind(db: Any, smart: SmartQueue) -> None:
     smart.enqueue(db, frame(1))
     smart.resend.fetch(db, "B")
     smart.resend.confirm(db, "B")

@@ -21,7 +21,7 @@ from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Lease
 from fdbqueue.layers.smart import Limit, SmartQueue
 from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Outcome, Replace
-from fdbqueue.layers.smart._messages import EVERYTHING, OWN_KEY, OWN_TYPE, MessageType, Sees, keyed
+from fdbqueue.layers.smart._types import EVERYTHING, OWN_KEY, OWN_TYPE, MessageType, Sees, keyed
 from tests.helpers.clock import Clock
 from tests.helpers.smart import smart_queue
 
@@ -249,7 +249,7 @@ steps = st.lists(st.tuples(st.integers(0, 2), verbs, messages), min_size=5, max_
 
 
 @given(history=steps)
-def test_committed_decisions_are_those_of_the_serial_order_of_their_commits(
+def test_committed_decisions_match_the_serial_order_of_their_commits(
     db: Any, history: list[tuple[int, str, dict[str, Any]]]
 ) -> None:
     clock = Clock()

@@ -59,7 +59,7 @@ def test_a_leased_item_that_is_deleted_is_lost_to_its_holder(db: Any, smart: Sma
 
 
 @pytest.mark.parametrize("way", ["dequeue", "plain dequeue", "dequeue_many", "ack", "staged", "staged ack", "clear"])
-def test_the_index_follows_whatever_way_an_item_takes_out(db: Any, smart: SmartQueue, way: str) -> None:
+def test_the_index_follows_an_item_however_it_leaves(db: Any, smart: SmartQueue, way: str) -> None:
     smart.enqueue(db, Progress("a", 1))
     if way == "dequeue":
         smart.dequeue(db)
@@ -85,7 +85,7 @@ def test_the_index_follows_whatever_way_an_item_takes_out(db: Any, smart: SmartQ
     assert smart.enqueue(db, Progress("a", 2)).by is None
 
 
-def test_an_item_that_was_taken_out_for_somebody_who_had_gone_is_back_in_the_index(db: Any, smart: SmartQueue) -> None:
+def test_an_item_put_back_for_a_cancelled_caller_is_in_the_index_again(db: Any, smart: SmartQueue) -> None:
     smart.enqueue(db, Progress("a", 1))
     delivery = Delivery(smart.leases)
     allotment = Allotment(1, 0, "", own=True)
@@ -132,7 +132,7 @@ class UrgentFirst:
         return 0 if value.text.startswith("urgent") else 1
 
 
-def test_a_queue_with_an_order_of_its_own_is_asked_in_that_order(db: Any, space: Subspace) -> None:
+def test_checks_of_an_ordered_queue_run_in_its_order(db: Any, space: Subspace) -> None:
     smart = SmartQueue(Queue(space, codec=Messages(MessageType("note", Note)), order=UrgentFirst()))
     later = position_of(smart, db, note("later", new="queue and delete"))
     urgent = position_of(smart, db, note("urgent", new="take over", other="ignore"))
@@ -149,7 +149,7 @@ def test_a_queue_with_an_order_of_its_own_is_asked_in_that_order(db: Any, space:
     assert later.rank == 1
 
 
-def test_many_have_the_same_delay_and_headers_whoever_commits(db: Any, space: Subspace, clock: Clock) -> None:
+def test_enqueue_many_gives_all_the_same_delay_and_headers(db: Any, space: Subspace, clock: Clock) -> None:
     smart = smart_queue(space, clock=clock)
     reports = [Progress("a", 1), Progress("b", 1), Progress("a", 2)]
     for given in (db, db.create_transaction()):
@@ -170,7 +170,7 @@ def test_many_have_the_same_delay_and_headers_whoever_commits(db: Any, space: Su
         ]
 
 
-def test_a_delayed_item_is_asked_and_can_take_over_values(db: Any, space: Subspace) -> None:
+def test_a_delayed_item_is_checked_and_can_be_replaced(db: Any, space: Subspace) -> None:
     clock = Clock()
     smart = smart_queue(space, clock=clock)
     smart.enqueue(db, Progress("a", 1), delay=10)
@@ -183,7 +183,7 @@ def test_a_delayed_item_is_asked_and_can_take_over_values(db: Any, space: Subspa
     assert item.value == Progress("a", 2)
 
 
-def test_an_item_whose_life_is_over_is_removed_before_anybody_is_asked(db: Any, space: Subspace) -> None:
+def test_an_expired_item_is_removed_before_any_check_is_asked(db: Any, space: Subspace) -> None:
     clock = Clock()
     order = dataclasses.replace(ORDER, expires=10.0)
     smart = smart_queue(space, order, clock=clock)
@@ -197,9 +197,7 @@ def test_an_item_whose_life_is_over_is_removed_before_anybody_is_asked(db: Any, 
     assert contents(smart, db) == []
 
 
-def test_a_time_to_live_can_be_a_function_of_the_message_and_begins_anew_with_new_values(
-    db: Any, space: Subspace
-) -> None:
+def test_a_time_to_live_function_is_called_again_for_new_values(db: Any, space: Subspace) -> None:
     clock = Clock()
 
     def until(message: dict[str, Any]) -> float | None:

@@ -31,7 +31,7 @@ def by_levels(space: Subspace, *types: MessageType, clock: Clock | None = None, 
 # Terms.
 
 
-def test_a_priority_gives_the_rank_and_stands_in_the_headers(db: Any, space: Subspace) -> None:
+def test_a_priority_gives_the_rank_and_is_in_the_headers(db: Any, space: Subspace) -> None:
     smart = by_levels(space, X)
     smart.enqueue(db, {"type": "x", "n": 2}, priority=2)
     smart.enqueue(db, {"type": "x", "n": 0}, priority=0, headers={"a": 1})
@@ -110,9 +110,7 @@ def taking_over(terms: Any = "own", **rules: Any) -> MessageType:
     return MessageType("x", check=check, key=lambda message: message.get("key"), sees=OWN_KEY, **rules)
 
 
-def test_an_item_that_takes_over_values_keeps_its_headers_its_rank_and_its_delay(
-    db: Any, space: Subspace, clock: Clock
-) -> None:
+def test_a_replaced_item_keeps_its_headers_its_rank_and_its_delay(db: Any, space: Subspace, clock: Clock) -> None:
     smart = by_levels(space, taking_over(), clock=clock)
     first = smart.enqueue(db, {"type": "x", "n": 1}, priority=2, headers={"a": 1}, delay=10)
     smart.enqueue(db, {"type": "x", "n": 5, "key": 5}, priority=1)
@@ -125,7 +123,7 @@ def test_an_item_that_takes_over_values_keeps_its_headers_its_rank_and_its_delay
     assert (item.position, item.headers) == (first.position, {"a": 1, "priority": 2})
 
 
-def test_an_item_keeps_its_time_to_live_where_its_type_gives_none(db: Any, space: Subspace, clock: Clock) -> None:
+def test_an_item_keeps_its_time_to_live_if_its_type_has_none(db: Any, space: Subspace, clock: Clock) -> None:
     smart = smart_queue(space, taking_over(), clock=clock)
     smart.enqueue(db, {"type": "x", "n": 1}, ttl=10)
     smart.enqueue(db, {"type": "x", "n": 2}, ttl=99)
@@ -153,7 +151,7 @@ def test_an_item_that_changes_itself_keeps_its_own_terms_too(db: Any, space: Sub
     assert (item.value, item.headers) == (Progress(2), {"a": 1})
 
 
-def test_an_item_can_take_the_newcomers_headers_and_keeps_its_place(db: Any, space: Subspace) -> None:
+def test_a_replaced_item_can_get_the_new_messages_headers(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, taking_over("incoming"))
     first = smart.enqueue(db, {"type": "x", "n": 1}, headers={"a": 1})
     smart.enqueue(db, {"type": "x", "n": 5, "key": 5})
@@ -165,7 +163,7 @@ def test_an_item_can_take_the_newcomers_headers_and_keeps_its_place(db: Any, spa
     assert (item.position, item.headers) == (first.position, {"b": 2})
 
 
-def test_the_newcomers_headers_are_taken_also_with_the_same_values(db: Any, space: Subspace) -> None:
+def test_new_headers_are_taken_also_with_the_same_values(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, taking_over("incoming"))
     smart.enqueue(db, {"type": "x"}, headers={"a": 1})
     assert smart.enqueue(db, {"type": "x"}).terms == "incoming"
@@ -175,7 +173,7 @@ def test_the_newcomers_headers_are_taken_also_with_the_same_values(db: Any, spac
 
 
 @pytest.mark.parametrize(("was", "delay"), [(None, 9.0), (9.0, None), (9.0, 20.0), (9.0, 9.0)])
-def test_an_item_can_take_the_newcomers_delay(
+def test_a_replaced_item_can_get_the_new_messages_delay(
     db: Any, space: Subspace, clock: Clock, was: float | None, delay: float | None
 ) -> None:
     smart = smart_queue(space, taking_over("incoming"), clock=clock)
@@ -228,7 +226,7 @@ def test_a_leased_item_takes_no_terms_either(db: Any, space: Subspace) -> None:
         smart.enqueue(db, {"type": "x"}, headers={"a": 1})
 
 
-def test_terms_are_the_items_own_or_the_newcomers(db: Any, space: Subspace) -> None:
+def test_terms_are_the_items_own_or_the_new_messages(db: Any, space: Subspace) -> None:
     with pytest.raises(ValueError, match="'own' or 'incoming'"):
         Replace({}, terms=cast(Any, "both"))
     smart = smart_queue(space, taking_over("mine"))
@@ -237,7 +235,7 @@ def test_terms_are_the_items_own_or_the_newcomers(db: Any, space: Subspace) -> N
         smart.enqueue(db, {"type": "x"})
 
 
-def test_an_enqueue_that_no_item_takes_over_says_nobodys_terms(db: Any, space: Subspace) -> None:
+def test_an_enqueue_that_replaces_no_item_reports_no_terms(db: Any, space: Subspace) -> None:
     outcome = smart_queue(space, X).enqueue(db, {"type": "x"})
     assert outcome.terms is None
     assert isinstance(outcome, Outcome)
@@ -276,7 +274,7 @@ def test_an_event_merges_with_the_last_one_and_with_no_other(db: Any, events: Sm
     assert contents(events, db) == [Event("a", 2), Event("b"), Event("a"), Event("b", 2)]
 
 
-def test_what_is_delayed_or_leased_or_of_another_type_stands_behind_too(db: Any, events: SmartQueue) -> None:
+def test_delayed_leased_and_other_items_count_as_the_last_too(db: Any, events: SmartQueue) -> None:
     events.enqueue(db, Event("a"))
     events.enqueue(db, {"type": "x"}, delay=5)
     assert events.enqueue(db, Event("a")).position is not None
@@ -298,9 +296,7 @@ def test_many_events_of_one_transaction_merge_with_each_other(db: Any, events: S
 
 
 @pytest.mark.parametrize("state", ["available", "delayed"])
-def test_who_merged_with_the_last_conflicts_with_what_comes_to_stand_behind(
-    db: Any, events: SmartQueue, state: str
-) -> None:
+def test_a_merge_with_the_last_item_conflicts_with_a_later_append(db: Any, events: SmartQueue, state: str) -> None:
     events.enqueue(db, Event("a"))
     tr, slow = db.create_transaction(), db.create_transaction()
     assert events.enqueue(tr, Event("a")).rewritten is not None
@@ -309,7 +305,7 @@ def test_who_merged_with_the_last_conflicts_with_what_comes_to_stand_behind(
     assert conflicts(tr)
 
 
-def test_who_is_not_the_last_depends_on_the_last_one_only(db: Any, space: Subspace) -> None:
+def test_a_merge_check_depends_on_the_last_item_only(db: Any, space: Subspace) -> None:
     events = smart_queue(space, BY_KIND, X)
     events.enqueue(db, Event("a"))
     events.enqueue(db, {"type": "x"})
@@ -354,7 +350,7 @@ def test_a_check_with_last_in_the_third_place_gets_it_there(db: Any, space: Subs
     assert told == [True, False, True]
 
 
-def test_queues_without_such_a_check_do_not_look_for_the_last_one(
+def test_queues_without_a_merge_check_do_not_read_the_last_item(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*arguments: Any) -> None:

@@ -42,7 +42,9 @@ def put(queue: Queue, db: Any, *values: str) -> None:
         queue.enqueue(db, text)
 
 
-def test_items_come_out_in_queue_order_and_none_when_there_is_none(db: Any, queue: Queue, staged: StagedQueue) -> None:
+def test_items_come_out_in_queue_order_and_an_empty_queue_gives_none(
+    db: Any, queue: Queue, staged: StagedQueue
+) -> None:
     put(queue, db, "a", "b", "c", "d")
     assert value(staged.dequeue(db)) == "a"
     assert [item.value for item in staged.dequeue_many(db, limit=2)] == ["b", "c"]
@@ -57,7 +59,9 @@ def test_items_come_out_in_queue_order_and_none_when_there_is_none(db: Any, queu
     assert left_behind(queue, db) == []
 
 
-def test_alone_it_takes_one_transaction_and_writes_no_request(db: Any, queue: Queue, staged: StagedQueue) -> None:
+def test_an_uncontended_call_takes_one_transaction_and_writes_no_request(
+    db: Any, queue: Queue, staged: StagedQueue
+) -> None:
     put(queue, db, "a", "b")
     counting = FaultyDatabase(db, lambda: None)
     assert value(staged.dequeue(counting)) == "a"
@@ -79,7 +83,9 @@ def test_bad_limits_and_timeouts_are_refused(db: Any, staged: StagedQueue) -> No
         staged.lease(db, duration=0)
 
 
-def test_who_loses_the_race_for_an_item_registers_and_gets_the_next(db: Any, queue: Queue, staged: StagedQueue) -> None:
+def test_a_call_that_loses_the_race_registers_and_gets_the_next_item(
+    db: Any, queue: Queue, staged: StagedQueue
+) -> None:
     put(queue, db, "a", "b")
     winner = Queue(queue.layout.space, codec="str")
     stolen: list[Any] = []
@@ -96,7 +102,7 @@ def test_who_loses_the_race_for_an_item_registers_and_gets_the_next(db: Any, que
     assert queue.check(db).ok
 
 
-def test_nobody_overtakes_a_request_and_one_that_sleeps_is_passed_over(
+def test_requests_keep_their_order_and_a_sleeping_one_gets_a_grant(
     db: Any, queue: Queue, staged: StagedQueue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
@@ -110,9 +116,7 @@ def test_nobody_overtakes_a_request_and_one_that_sleeps_is_passed_over(
     assert leases.check(db).ok
 
 
-def test_requests_are_served_in_their_order_by_whoever_is_first(
-    db: Any, queue: Queue, leases: Leases, pool: ThreadPoolExecutor
-) -> None:
+def test_requests_are_served_in_their_order(db: Any, queue: Queue, leases: Leases, pool: ThreadPoolExecutor) -> None:
     consumers = [StagedQueue(leases) for _ in range(4)]
     waiting: list[Future[Any]] = []
     for number, consumer in enumerate(consumers):
@@ -123,7 +127,7 @@ def test_requests_are_served_in_their_order_by_whoever_is_first(
     assert left_behind(queue, db) == []
 
 
-def test_one_enqueue_wakes_few_of_many_who_wait(
+def test_one_enqueue_wakes_few_of_many_waiting_calls(
     db: Any, queue: Queue, leases: Leases, pool: ThreadPoolExecutor
 ) -> None:
     consumers = [StagedQueue(leases) for _ in range(8)]
@@ -143,7 +147,7 @@ def test_one_enqueue_wakes_few_of_many_who_wait(
 
 
 @pytest.mark.parametrize("verb", ["dequeue", "lease"])
-def test_a_plain_enqueue_wakes_who_waits(
+def test_a_plain_enqueue_wakes_a_waiting_call(
     db: Any, queue: Queue, staged: StagedQueue, pool: ThreadPoolExecutor, verb: str
 ) -> None:
     waiting = pool.submit(getattr(staged, verb), db, timeout=None)
@@ -153,7 +157,7 @@ def test_a_plain_enqueue_wakes_who_waits(
     assert left_behind(queue, db) == []
 
 
-def test_an_item_that_is_given_back_wakes_who_waits(
+def test_an_item_that_is_given_back_wakes_a_waiting_call(
     db: Any, queue: Queue, staged: StagedQueue, leases: Leases, pool: ThreadPoolExecutor
 ) -> None:
     put(queue, db, "a")
@@ -165,7 +169,7 @@ def test_an_item_that_is_given_back_wakes_who_waits(
     assert value(waiting.result(20)) == "a"
 
 
-def test_who_waits_gets_an_item_that_falls_due_though_nobody_else_comes_by(
+def test_a_waiting_call_gets_an_item_that_falls_due_without_help(
     db: Any, queue: Queue, pool: ThreadPoolExecutor
 ) -> None:
     leases = Leases(queue)
@@ -175,7 +179,7 @@ def test_who_waits_gets_an_item_that_falls_due_though_nobody_else_comes_by(
     assert leases.check(db).ok
 
 
-def test_a_time_that_is_over_leaves_no_request_and_the_others_wait_on(
+def test_a_call_that_times_out_leaves_no_request_and_others_wait_on(
     db: Any, queue: Queue, staged: StagedQueue, pool: ThreadPoolExecutor
 ) -> None:
     soon = pool.submit(staged.dequeue, db, timeout=0.05)
@@ -215,7 +219,7 @@ def test_waiting_tasks_that_are_cancelled_take_nothing_and_leave_nothing(
 
 @pytest.mark.parametrize("verb", ["dequeue", "lease"])
 @pytest.mark.parametrize("text", ["short", "long" * 30_000], ids=["short", "chunked"])
-def test_what_a_call_got_when_it_was_cancelled_goes_back_to_its_place(
+def test_a_cancelled_calls_item_returns_to_its_place(
     db: Any, queue: Queue, staged: StagedQueue, verb: str, text: str
 ) -> None:
     queue.enqueue(db, text, headers={"n": 1})
@@ -238,9 +242,7 @@ def test_what_a_call_got_when_it_was_cancelled_goes_back_to_its_place(
     assert queue.check(db).ok
 
 
-def test_what_a_cancelled_call_leaves_goes_to_the_next_one_of_the_process(
-    db: Any, queue: Queue, staged: StagedQueue
-) -> None:
+def test_a_cancelled_calls_item_goes_to_the_processes_next_call(db: Any, queue: Queue, staged: StagedQueue) -> None:
     put(queue, db, "a", "b")
     held = HeldDatabase(db)
 
@@ -259,7 +261,7 @@ def test_what_a_cancelled_call_leaves_goes_to_the_next_one_of_the_process(
     assert queue.check(db).ok
 
 
-def test_an_item_that_does_not_decode_is_told_and_stays(
+def test_an_undecodable_item_is_reported_and_stays(
     db: Any, queue: Queue, staged: StagedQueue, pool: ThreadPoolExecutor
 ) -> None:
     raw = Queue(queue.layout.space)
@@ -278,7 +280,7 @@ def test_an_item_that_does_not_decode_is_told_and_stays(
     assert left_behind(queue, db) == []
 
 
-def test_a_request_whose_process_slept_for_too_long_is_removed_and_registered_anew(
+def test_a_process_that_slept_too_long_loses_its_request_and_registers_again(
     db: Any, queue: Queue, staged: StagedQueue, clock: Clock, pool: ThreadPoolExecutor
 ) -> None:
     register(db, queue, clock, lives=1.0)
@@ -293,7 +295,7 @@ def test_a_request_whose_process_slept_for_too_long_is_removed_and_registered_an
     assert value(waiting.result(20)) == "b"
 
 
-def test_old_grants_that_nobody_collected_are_swept_by_newcomers(
+def test_old_uncollected_grants_are_swept_by_new_requests(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
@@ -330,9 +332,7 @@ def test_many_consumers_of_several_processes_get_everything_once(db: Any, queue:
     assert leases.check(db).ok
 
 
-def test_check_names_requests_and_grants_that_are_none(
-    db: Any, queue: Queue, staged: StagedQueue, clock: Clock
-) -> None:
+def test_check_names_malformed_requests_and_grants(db: Any, queue: Queue, staged: StagedQueue, clock: Clock) -> None:
     grant = register(db, queue, clock)
     assert staged.check(db).ok
     db[grant] = b"nonsense"

@@ -47,7 +47,7 @@ def first_request(queue: Queue, db: Any) -> Request:
     return run(Requests(queue.layout).first(db.create_transaction(), limit=1))[0]
 
 
-def test_two_who_registered_take_what_falls_to_each_and_do_not_meet(db: Any, queue: Queue, leases: Leases) -> None:
+def test_two_claims_take_their_assigned_items_without_conflict(db: Any, queue: Queue, leases: Leases) -> None:
     queue.enqueue_many(db, ["a", "b", "c"])
     first, second = StagedQueue(leases), StagedQueue(leases)
     got: list[Any] = []
@@ -62,9 +62,7 @@ def test_two_who_registered_take_what_falls_to_each_and_do_not_meet(db: Any, que
     assert leases.check(db).ok
 
 
-def test_a_claim_of_leases_meets_nobody_either_and_its_lease_is_acked_without_reading(
-    db: Any, queue: Queue, leases: Leases
-) -> None:
+def test_two_claims_of_leases_do_not_conflict_and_ack_without_a_read(db: Any, queue: Queue, leases: Leases) -> None:
     queue.enqueue_many(db, ["a", "b", "c", "d"])
     first, second = StagedQueue(leases), StagedQueue(leases)
     got: list[Any] = []
@@ -154,7 +152,7 @@ def take_and_give_back(db: Any, queue: Queue, leases: Leases) -> None:
     ],
 )
 @pytest.mark.parametrize("verb", ["dequeue", "lease"])
-def test_what_happens_in_front_right_before_a_claim_commits_is_noticed(
+def test_a_claim_notices_a_change_ahead_right_before_its_commit(
     db: Any,
     queue: Queue,
     leases: Leases,
@@ -173,7 +171,7 @@ def test_what_happens_in_front_right_before_a_claim_commits_is_noticed(
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_an_item_that_slips_in_between_those_in_front_is_counted(
+def test_an_item_inserted_ahead_of_a_claim_is_counted(
     db: Any, queue: Queue, leases: Leases, clock: Clock, at: int
 ) -> None:
     register(db, queue, clock, wanted=2)
@@ -201,7 +199,7 @@ def serve_first(db: Any, queue: Queue, leases: Leases, *, wanted: int = 1, in_tu
     return duty_cycle.handles[0]
 
 
-def test_a_request_in_front_that_is_served_in_its_turn_is_no_conflict(
+def test_serving_an_earlier_request_in_order_does_not_conflict(
     db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     register(db, queue, clock)
@@ -212,9 +210,7 @@ def test_a_request_in_front_that_is_served_in_its_turn_is_no_conflict(
     assert leases.check(db).ok
 
 
-def test_an_item_that_is_taken_in_its_turn_and_comes_back_is_noticed(
-    db: Any, queue: Queue, leases: Leases, clock: Clock
-) -> None:
+def test_an_item_taken_in_order_and_given_back_is_noticed(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
     register(db, queue, clock)
     queue.enqueue_many(db, ["a", "b", "c"])
     staged = StagedQueue(leases)
@@ -223,7 +219,7 @@ def test_an_item_that_is_taken_in_its_turn_and_comes_back_is_noticed(
     assert staged.contention_stats().conflicts == 1
 
 
-def test_who_gets_less_than_it_wanted_lets_those_behind_look_again(
+def test_a_request_served_with_less_than_it_wanted_makes_later_claims_retry(
     db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     register(db, queue, clock, wanted=2)
@@ -234,7 +230,7 @@ def test_who_gets_less_than_it_wanted_lets_those_behind_look_again(
     assert staged.contention_stats().conflicts == 1
 
 
-def test_who_finds_less_than_it_wants_takes_that_whatever_comes_meanwhile(
+def test_a_claim_that_finds_too_few_items_takes_those_and_ignores_arrivals(
     db: Any, queue: Queue, leases: Leases
 ) -> None:
     queue.enqueue_many(db, ["a"])
@@ -245,7 +241,7 @@ def test_who_finds_less_than_it_wants_takes_that_whatever_comes_meanwhile(
     assert values(queue, db) == ["b", "c"]
 
 
-def test_who_finds_less_than_it_wants_and_is_passed_looks_again(db: Any, queue: Queue, leases: Leases) -> None:
+def test_a_claim_that_finds_too_few_items_retries_when_overtaken(db: Any, queue: Queue, leases: Leases) -> None:
     queue.enqueue_many(db, ["a"])
     first, second = StagedQueue(leases), StagedQueue(leases)
     passing: list[Any] = []
@@ -259,7 +255,7 @@ def test_who_finds_less_than_it_wants_and_is_passed_looks_again(db: Any, queue: 
     assert first.contention_stats().conflicts == 1
 
 
-def test_what_comes_behind_a_claim_is_no_conflict(db: Any, queue: Queue, leases: Leases) -> None:
+def test_an_arrival_behind_a_claim_does_not_conflict(db: Any, queue: Queue, leases: Leases) -> None:
     queue.enqueue_many(db, ["a", "b"])
     staged = StagedQueue(leases)
     acting = acting_at(db, CLAIM, lambda: queue.enqueue_many(db, ["c", "d"]))
@@ -312,7 +308,7 @@ def test_all_in_front_that_are_stuck_are_served_together(
     assert leases.check(db).ok
 
 
-def test_an_item_in_front_whose_life_is_over_falls_to_nobody(
+def test_an_expired_item_in_front_is_assigned_to_no_request(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
@@ -333,7 +329,7 @@ def test_an_item_that_has_fallen_due_in_front_comes_first(db: Any, queue: Queue,
     assert [value(staged.dequeue(db)) for _ in range(2)] == ["a", "b"]
 
 
-def test_what_falls_to_one_far_from_the_head_is_waited_for(
+def test_a_request_far_from_the_head_waits_for_its_items(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(db, queue, clock, wanted=2)
@@ -345,7 +341,7 @@ def test_what_falls_to_one_far_from_the_head_is_waited_for(
     assert value(staged.dequeue(db)) == "c"
 
 
-def test_who_can_not_read_as_much_in_time_waits_to_be_served(
+def test_a_claim_that_is_too_slow_to_read_waits_for_a_grant(
     db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     register(db, queue, clock)
@@ -357,16 +353,14 @@ def test_who_can_not_read_as_much_in_time_waits_to_be_served(
     assert value(staged.dequeue(db)) == "b"
 
 
-def test_who_comes_to_a_process_that_has_registered_stands_in_its_next_request(
-    db: Any, queue: Queue, leases: Leases
-) -> None:
+def test_a_call_after_the_registration_joins_the_next_request(db: Any, queue: Queue, leases: Leases) -> None:
     queue.enqueue_many(db, ["a", "b", "c"])
     staged = StagedQueue(leases)
     late: list[Future[Any]] = []
 
     def come() -> None:
         late.append(pool.submit(staged.dequeue, acting))
-        line = staged._state().turns(acting, 0).line
+        line = staged._state().coordinator(acting, 0).calls
         wait_until(lambda: len(line.waiting()) == 2)
 
     with ThreadPoolExecutor(1) as pool:
@@ -376,7 +370,7 @@ def test_who_comes_to_a_process_that_has_registered_stands_in_its_next_request(
     assert acting.commits == 4
 
 
-def test_who_can_not_read_what_falls_to_it_is_told_when_it_is_first(
+def test_a_claim_raises_an_unreadable_item_when_it_is_first(
     db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     Queue(queue.layout.space).enqueue_many(db, [b"\xff", b"b"])
@@ -387,7 +381,9 @@ def test_who_can_not_read_what_falls_to_it_is_told_when_it_is_first(
     assert left_behind(queue, db) == []
 
 
-def test_of_large_items_the_first_serves_those_behind_it(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
+def test_with_large_items_the_first_process_serves_later_requests(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
     size = 5_000
     queue.enqueue_many(db, [name * size for name in "abcde"])
     staged = StagedQueue(leases)
@@ -409,7 +405,7 @@ def test_items_in_chunks_are_taken_one_after_the_other(db: Any, queue: Queue, le
     assert leases.check(db).ok
 
 
-def test_one_reads_as_of_its_own_registration_and_asks_for_nothing_newer(db: Any, queue: Queue, leases: Leases) -> None:
+def test_a_claim_reads_at_the_version_of_its_registration(db: Any, queue: Queue, leases: Leases) -> None:
     queue.enqueue_many(db, ["a", "b"])
     staged = StagedQueue(leases)
     versions: list[int] = []
@@ -427,9 +423,7 @@ def test_one_reads_as_of_its_own_registration_and_asks_for_nothing_newer(db: Any
     assert len(versions) == 1
 
 
-def test_a_claim_reads_once_in_a_queue_without_timers_whatever_else_stands_there(
-    db: Any, queue: Queue, leases: Leases
-) -> None:
+def test_a_claim_reads_once_in_a_queue_without_timers(db: Any, queue: Queue, leases: Leases) -> None:
     queue.enqueue_many(db, ["a", "b"])
     db[queue.layout.returned.pack(("somebody",))] = bytes(8)  # between requests and timers
     staged, reading = StagedQueue(leases), Reading(db)
@@ -439,7 +433,7 @@ def test_a_claim_reads_once_in_a_queue_without_timers_whatever_else_stands_there
     assert reading.reads - before == 1
 
 
-def test_a_version_that_can_not_be_looked_at_any_more_is_not_tried_again_for_a_while() -> None:
+def test_a_version_that_is_too_old_is_not_used_again_for_a_while() -> None:
     own = OwnVersion()
     assert own.of(7) == 7
     assert own.of(-1) == 0

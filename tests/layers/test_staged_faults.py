@@ -92,9 +92,7 @@ def test_a_grant_is_given_and_collected_exactly_once_under_a_fault_at_any_commit
     assert leases.check(db).ok
 
 
-def test_an_error_that_ends_the_transaction_is_told_and_the_next_call_works(
-    db: Any, queue: Queue, leases: Leases
-) -> None:
+def test_a_fatal_error_is_raised_and_the_next_call_works(db: Any, queue: Queue, leases: Leases) -> None:
     staged = StagedQueue(leases)
     queue.enqueue(db, "a")
     faulty = FaultyDatabase.failing_at(db, {0}, ("before", 1031))

@@ -67,7 +67,7 @@ def test_a_request_that_is_withdrawn_while_it_is_granted_gets_nothing(
     assert queue.stats(db).leased == 0
 
 
-def test_an_item_that_comes_back_in_front_is_the_first_requests(
+def test_an_item_given_back_in_front_goes_to_the_first_request(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
@@ -116,9 +116,7 @@ def test_a_grant_whose_lease_was_lost_is_not_collected(db: Any, queue: Queue, le
     leases.ack(db, lease)
 
 
-def test_granted_items_that_nobody_wants_any_more_go_back_to_their_places(
-    db: Any, queue: Queue, leases: Leases
-) -> None:
+def test_granted_items_without_a_caller_return_to_their_places(db: Any, queue: Queue, leases: Leases) -> None:
     queue.enqueue_many(db, ["a", "b", "c"])
     granted = [lease.handle for lease in leases.lease_many(db, duration=60)]
     tr = db.create_transaction()
@@ -130,7 +128,7 @@ def test_granted_items_that_nobody_wants_any_more_go_back_to_their_places(
     assert leases.check(db).ok
 
 
-def test_a_granted_item_that_can_not_be_read_goes_back_with_those_behind_it(
+def test_an_unreadable_granted_item_is_given_back_with_the_items_behind_it(
     db: Any, queue: Queue, leases: Leases
 ) -> None:
     of_bytes = Leases(Queue(queue.layout.space), clock=leases.clock)
@@ -144,7 +142,7 @@ def test_a_granted_item_that_can_not_be_read_goes_back_with_those_behind_it(
     assert leases.check(db).ok
 
 
-def test_a_registration_that_came_through_without_an_answer_is_found_among_all(db: Any, queue: Queue) -> None:
+def test_a_registration_with_an_unknown_outcome_is_found(db: Any, queue: Queue) -> None:
     requests = Requests(queue.layout)
     wishes = [Wish(client, 1, 1) for client in (b"one", b"other")]
     for wish in wishes:
@@ -155,7 +153,7 @@ def test_a_registration_that_came_through_without_an_answer_is_found_among_all(d
     assert [run(requests.find(tr, wish)) for wish in wishes] == run(requests.first(tr, limit=0))
 
 
-def test_who_waits_for_long_renews_its_request(
+def test_a_long_waiting_call_renews_its_request(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 1_000.0)  # nobody is thought to be stuck
@@ -192,7 +190,7 @@ def test_more_due_timers_than_one_transaction_settles_do_not_change_the_order(
     assert value(StagedQueue(leases).dequeue(db)) == "0"
 
 
-def test_timers_that_nobody_here_can_settle_hold_nobody_up(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
+def test_timers_that_can_not_fire_block_no_take(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
     queue.enqueue_many(db, [str(n) for n in range(FIRE_LIMIT + 1)])
     for lease in leases.lease_many(db, limit=FIRE_LIMIT, duration=1):
         db[leases.layout.leased.key(pack(lease.position))] = b"\x20newer"
@@ -200,7 +198,7 @@ def test_timers_that_nobody_here_can_settle_hold_nobody_up(db: Any, queue: Queue
     assert value(StagedQueue(leases).dequeue(db)) == str(FIRE_LIMIT)
 
 
-def test_when_the_one_in_front_goes_the_next_one_watches_in_its_place(
+def test_when_the_first_request_goes_the_next_one_watches(
     db: Any, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 1_000.0)  # nobody looks by the clock
@@ -217,7 +215,7 @@ def test_when_the_one_in_front_goes_the_next_one_watches_in_its_place(
 
 
 @pytest.mark.parametrize("how", ["nack", "redrive"])
-def test_an_item_that_is_given_back_wakes_who_waits(db: Any, queue: Queue, clock: Clock, how: str) -> None:
+def test_an_item_that_is_given_back_wakes_a_waiting_call(db: Any, queue: Queue, clock: Clock, how: str) -> None:
     leases = Leases(queue, clock=clock, max_attempts=1 if how == "redrive" else None)
     staged = StagedQueue(leases)
     queue.enqueue(db, "a")

@@ -75,9 +75,7 @@ def test_ctrl_c_at_any_line_of_a_wait_leaves_a_queue_that_others_can_use(db: Any
 
 
 @pytest.mark.parametrize("verb", ["enqueue", "dequeue"])
-def test_a_database_that_is_out_of_order_fails_the_call_and_not_those_after_it(
-    db: Any, queue: Queue, leases: Leases, verb: str
-) -> None:
+def test_a_failing_database_fails_the_call_and_no_later_ones(db: Any, queue: Queue, leases: Leases, verb: str) -> None:
     staged = StagedQueue(leases)
     queue.enqueue(db, "a")
     broken = FaultyDatabase.failing_at(db, {0}, ("before", StorageError("the disk is full")))
@@ -90,22 +88,20 @@ def test_a_database_that_is_out_of_order_fails_the_call_and_not_those_after_it(
     assert in_time(call) is not None
 
 
-def test_who_does_not_wait_is_told_at_once_that_there_is_nothing_while_others_of_the_process_wait(
-    db: Any, queue: Queue, leases: Leases
-) -> None:
+def test_a_call_without_a_timeout_returns_none_at_once_while_others_wait(db: Any, queue: Queue, leases: Leases) -> None:
     staged = StagedQueue(leases)
 
-    async def ask_beside_one_who_waits() -> list[Item | None]:
+    async def ask_while_another_call_waits() -> list[Item | None]:
         waiting = asyncio.create_task(staged.dequeue.aio(db, timeout=None))
         await asyncio.to_thread(wait_until, lambda: has_requests(staged, db, 1))
         told = [await asyncio.wait_for(staged.dequeue.aio(db), 10) for _ in range(3)]
         await queue.enqueue.aio(db, "a")
         return [*told, await asyncio.wait_for(waiting, 20)]
 
-    assert [value(item) for item in asyncio.run(ask_beside_one_who_waits())] == [None, None, None, "a"]
+    assert [value(item) for item in asyncio.run(ask_while_another_call_waits())] == [None, None, None, "a"]
 
 
-def test_waits_that_are_over_leave_nothing_in_memory(db: Any, leases: Leases) -> None:
+def test_finished_waits_leave_nothing_in_memory(db: Any, leases: Leases) -> None:
     staged = StagedQueue(leases)
 
     def callbacks() -> int:

@@ -98,9 +98,7 @@ def test_a_batch_that_was_claimed_in_part_is_continued(db: Any, queue: Queue[byt
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("code", [1020, 1021])
-def test_claims_and_acks_take_effect_once_whatever_a_commit_says(
-    db: Any, space: Subspace, when: Any, code: int
-) -> None:
+def test_claims_and_acks_take_effect_once_under_commit_faults(db: Any, space: Subspace, when: Any, code: int) -> None:
     for failing in range(5):
         queue = Queue(space[failing])
         queue.enqueue_many(db, [b"%03d" % number for number in range(250)])
@@ -189,7 +187,7 @@ def test_a_release_gives_the_items_back_to_their_places_and_refuses_the_reader(
     assert stream.release(db) == 0
 
 
-def test_a_released_item_whose_life_is_over_is_gone(
+def test_a_released_item_that_has_expired_is_removed(
     db: Any, queue: Queue[bytes], stream: Stream[bytes], clock: Clock
 ) -> None:
     leases = Leases(queue, clock=clock)

@@ -37,7 +37,7 @@ def test_a_new_subscription_begins_at_the_head(db: Any, subscriptions: Subscript
     assert values(of_color(subscriptions, db, "red").lease_many(db)) == ["red0", "red1"]
 
 
-def test_an_item_that_comes_back_is_delivered_before_what_stands_behind_it(
+def test_an_item_given_back_is_delivered_before_later_items(
     db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
 ) -> None:
     red = of_color(subscriptions, db, "red")
@@ -54,7 +54,7 @@ def test_an_item_that_comes_back_is_delivered_before_what_stands_behind_it(
     assert subscriptions.check(db).problems == ()
 
 
-def test_what_one_subscription_gives_back_another_may_take(
+def test_an_item_given_back_by_one_subscription_is_available_to_others(
     db: Any, subscriptions: Subscriptions, leases: Leases
 ) -> None:
     red, all_ = of_color(subscriptions, db, "red"), subscriptions.subscribe(db, "all")
@@ -67,7 +67,7 @@ def test_what_one_subscription_gives_back_another_may_take(
     assert red.lease(db) is None
 
 
-def test_a_pointer_survives_that_indices_begin_anew(db: Any, space: Subspace) -> None:
+def test_a_pointer_survives_restarted_indices(db: Any, space: Subspace) -> None:
     subscriptions = Subscriptions(Queue(space, codec="str"))
     queue = subscriptions.leases.queue
     subscription = subscriptions.subscribe(db, "odd", selector="n IN (1, 3)")
@@ -128,7 +128,7 @@ class ByUrgency:
         return int(headers["urgency"])
 
 
-def test_what_has_a_smaller_rank_is_delivered_first_whatever_was_passed(db: Any, space: Subspace, clock: Clock) -> None:
+def test_a_smaller_rank_is_delivered_first_even_behind_the_pointer(db: Any, space: Subspace, clock: Clock) -> None:
     leases = Leases(Queue(space, codec="str", order=ByUrgency()), clock=clock)
     subscriptions = Subscriptions(leases)
     red = of_color(subscriptions, db, "red")
@@ -158,7 +158,7 @@ async def selects(headers: Mapping[str, Any]) -> bool:
     return False
 
 
-def test_a_selector_that_nobody_would_await_is_refused(db: Any, subscriptions: Subscriptions) -> None:
+def test_an_async_selector_is_refused(db: Any, subscriptions: Subscriptions) -> None:
     calls: list[Callable[[], Any]] = [
         lambda: subscriptions.subscribe(db, "none", selector=selects),  # type: ignore[arg-type]
         lambda: subscriptions.open("none", function=selects),  # type: ignore[arg-type]
@@ -216,7 +216,9 @@ def test_a_subscription_that_can_not_be_read_says_so(
     assert leases.stats(db).available == 1
 
 
-def test_who_is_unsubscribed_is_told_so_and_items_stay(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
+def test_an_unsubscribed_consumer_gets_an_error_and_items_stay(
+    db: Any, subscriptions: Subscriptions, leases: Leases
+) -> None:
     red = of_color(subscriptions, db, "red")
     fill(leases, db, "red", "red")
     lease = red.lease(db)
@@ -231,9 +233,7 @@ def test_who_is_unsubscribed_is_told_so_and_items_stay(db: Any, subscriptions: S
     assert subscriptions.check(db).problems == ()
 
 
-def test_the_last_one_who_unsubscribes_leaves_no_notes_behind(
-    db: Any, subscriptions: Subscriptions, leases: Leases
-) -> None:
+def test_the_last_unsubscribe_leaves_no_notes_behind(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
     of_color(subscriptions, db, "red")
     fill(leases, db, "red")
     subscriptions.unsubscribe(db, "red")
@@ -271,7 +271,7 @@ def test_an_exclusive_subscription_has_one_owner_while_it_lives(
 
 
 @pytest.mark.parametrize("change", ["grant", "suspend", "resume"])
-def test_an_owner_who_changes_an_exclusive_subscription_keeps_it(
+def test_a_change_by_the_owner_keeps_an_exclusive_subscription(
     db: Any, subscriptions: Subscriptions, clock: Clock, change: str
 ) -> None:
     mine = subscriptions.subscribe(db, "one", exclusive=True, ownership=10)
@@ -282,7 +282,7 @@ def test_an_owner_who_changes_an_exclusive_subscription_keeps_it(
         subscriptions.subscribe(db, "one", exclusive=True)
 
 
-def test_none_can_be_exclusive_beside_others(db: Any, subscriptions: Subscriptions) -> None:
+def test_no_subscription_can_be_exclusive_while_there_are_others(db: Any, subscriptions: Subscriptions) -> None:
     subscriptions.subscribe(db, "shared")
     with pytest.raises(SubscriptionError, match="'shared'"):
         subscriptions.subscribe(db, "mine", exclusive=True)
@@ -303,7 +303,7 @@ def test_a_browser_sees_what_it_selects_and_takes_nothing(
     assert [item.value for item in after] == ["red2", "red3"]
 
 
-def test_items_that_nobody_wants_are_passed_by_once(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
+def test_items_that_match_no_selector_are_checked_once(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
     red = of_color(subscriptions, db, "red")
     leases.queue.enqueue_many(db, (str(n) for n in range(25_000)))
     asked = 0
@@ -341,9 +341,7 @@ def test_in_a_callers_transaction_it_sees_what_that_enqueued_and_gave_back(
     assert subscriptions.check(db).problems == ()
 
 
-def test_an_item_whose_life_is_over_is_passed_by(
-    db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
-) -> None:
+def test_an_expired_item_is_not_delivered(db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock) -> None:
     red = of_color(subscriptions, db, "red")
     for ttl in (5, 100, 5):
         leases.enqueue(db, f"{ttl}", ttl=ttl, headers={"color": "red"})
@@ -352,7 +350,7 @@ def test_an_item_whose_life_is_over_is_passed_by(
     assert leases.stats(db).expired == 2
 
 
-def test_an_item_that_cannot_be_read_stands_in_nobodys_way_but_those_who_take_all(
+def test_an_unreadable_item_blocks_only_subscriptions_without_a_selector(
     db: Any, subscriptions: Subscriptions, leases: Leases
 ) -> None:
     red, everything = of_color(subscriptions, db, "red"), subscriptions.subscribe(db, "all")
@@ -363,7 +361,7 @@ def test_an_item_that_cannot_be_read_stands_in_nobodys_way_but_those_who_take_al
     assert values(red.lease_many(db)) == ["red0"]
 
 
-def test_who_has_not_looked_for_long_looks_at_everything(
+def test_a_subscription_that_was_idle_for_long_looks_at_everything(
     db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
 ) -> None:
     lazy, busy = of_color(subscriptions, db, "red"), of_color(subscriptions, db, "blue")
@@ -396,7 +394,7 @@ def test_the_check_finds_what_was_passed_by_and_credit_that_is_wrong(
         assert told in problems
 
 
-def test_the_check_goes_on_behind_what_it_can_not_read_or_ask(
+def test_the_check_continues_after_unreadable_items_and_failing_selectors(
     db: Any, subscriptions: Subscriptions, leases: Leases
 ) -> None:
     short = subscriptions.subscribe(db, "short", selector=lambda headers: len(headers["color"]) <= 3)
@@ -411,7 +409,7 @@ def test_the_check_goes_on_behind_what_it_can_not_read_or_ask(
         assert told in problems
 
 
-def test_the_check_tells_of_nothing_that_only_moved_while_it_looked(
+def test_the_check_reports_no_item_that_moved_during_the_check(
     db: Any, subscriptions: Subscriptions, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     red = of_color(subscriptions, db, "red")

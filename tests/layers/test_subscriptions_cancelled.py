@@ -128,7 +128,7 @@ def test_a_call_that_is_cancelled_while_its_commit_is_under_way_gives_the_item_b
 
 
 @pytest.mark.usefixtures("order")
-def test_a_call_that_is_cancelled_while_it_registers_leaves_the_line(
+def test_a_call_cancelled_during_its_registration_is_removed(
     db: Any, subscriptions: Subscriptions, everything: Subscription
 ) -> None:
     held = HeldDatabase(db)
@@ -144,11 +144,11 @@ def test_a_call_that_is_cancelled_while_it_registers_leaves_the_line(
 
 
 @pytest.mark.usefixtures("order")
-def test_a_call_that_is_cancelled_while_it_leaves_the_line_leaves_it(
+def test_a_call_cancelled_during_its_removal_is_removed(
     db: Any, subscriptions: Subscriptions, everything: Subscription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = HeldDatabase(db)
-    leave = Awaiting._leave_line
+    leave = Awaiting._leave_waiters
     leaving: list[Awaiting] = []
 
     def held_leave(self: Awaiting, tr: Any) -> Any:
@@ -156,7 +156,7 @@ def test_a_call_that_is_cancelled_while_it_leaves_the_line_leaves_it(
         leaving.append(self)
         return leave(self, tr)
 
-    monkeypatch.setattr(Awaiting, "_leave_line", held_leave)
+    monkeypatch.setattr(Awaiting, "_leave_waiters", held_leave)
     # Its time is over as soon as it stands in the line.
     monkeypatch.setattr(Awaiting, "_seconds_left", lambda self: 0.0 if self._request is not None else 100.0)
 
@@ -194,7 +194,7 @@ def test_a_call_that_is_cancelled_while_it_collects_a_delivery_gives_it_back(
 
 
 @pytest.mark.parametrize("immediate", [False, True])
-def test_an_enqueue_whose_consumer_is_cancelled_before_it_commits_delivers_to_nobody(
+def test_an_enqueue_whose_consumer_is_cancelled_delivers_to_no_consumer(
     db: Any, subscriptions: Subscriptions, everything: Subscription, immediate: bool
 ) -> None:
     held = HeldDatabase(db)
@@ -239,7 +239,7 @@ def test_calls_that_are_cancelled_at_random_keep_nothing(
 
 @pytest.mark.engines("memory")
 @pytest.mark.parametrize("what", ["an item", "a delivery", "nothing"])
-def test_ctrl_c_at_any_line_leaves_nothing_taken_and_nobody_in_the_line(
+def test_ctrl_c_at_any_line_leaves_no_lease_and_no_waiter(
     db: Any, subscriptions: Subscriptions, everything: Subscription, what: str
 ) -> None:
     queue = subscriptions.leases.queue
@@ -321,7 +321,7 @@ def test_ctrl_c_within_a_commit_undoes_it_whether_it_took_effect_or_still_would(
 
 
 @pytest.mark.parametrize("timeout", [0.0, 100.0])
-def test_a_call_whose_commit_times_out_gives_the_item_back_though_it_took_effect(
+def test_a_call_with_a_timed_out_commit_gives_its_item_back(
     db: Any, subscriptions: Subscriptions, everything: Subscription, timeout: float
 ) -> None:
     subscriptions.leases.queue.enqueue(db, "x")

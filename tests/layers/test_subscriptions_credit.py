@@ -15,7 +15,7 @@ from tests.helpers.clock import Clock
 from tests.helpers.subscribing import fill, of_color, values
 
 
-def test_credit_is_never_below_zero_and_comes_back_when_leases_end(
+def test_credit_is_never_negative_and_returns_when_leases_end(
     db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
 ) -> None:
     red = of_color(subscriptions, db, "red")
@@ -62,7 +62,7 @@ def test_credit_in_bytes_ends_before_the_item_that_is_too_much(
     assert subscriptions.check(db).problems == ()
 
 
-def test_an_item_that_came_back_and_is_too_much_is_not_passed_by(
+def test_a_returned_item_that_exceeds_the_credit_is_not_skipped(
     db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
 ) -> None:
     subscription = subscriptions.subscribe(db, "all")
@@ -79,7 +79,7 @@ def test_an_item_that_came_back_and_is_too_much_is_not_passed_by(
     assert [len(lease.value) for lease in subscription.lease_many(db)] == [100, 10]
 
 
-def test_who_has_no_credit_keeps_nobody_from_items(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
+def test_a_subscription_without_credit_blocks_no_other(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
     poor, other = subscriptions.subscribe(db, "poor"), subscriptions.subscribe(db, "other")
     poor.grant(db, items=0)
     fill(leases, db, "red")
@@ -87,7 +87,7 @@ def test_who_has_no_credit_keeps_nobody_from_items(db: Any, subscriptions: Subsc
     assert values(other.lease_many(db)) == ["red0"]
 
 
-def test_credit_comes_back_however_many_timers_are_due_before(
+def test_credit_returns_however_many_timers_are_due_before(
     db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
 ) -> None:
     one = subscriptions.subscribe(db, "one")
@@ -102,7 +102,7 @@ def test_credit_comes_back_however_many_timers_are_due_before(
 
 
 @pytest.mark.parametrize("grant", [{"items": 3}, {"items": None, "size_bytes": 5}])
-def test_credit_that_is_left_does_not_hide_what_comes_back(
+def test_remaining_credit_does_not_hide_returned_items(
     db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock, grant: Any
 ) -> None:
     few = subscriptions.subscribe(db, "few")

@@ -15,7 +15,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions._awaiting import Awaiting
 from fdbqueue.layers.subscriptions._cursor import Habit
-from fdbqueue.layers.subscriptions._waiters import WaitingLine
+from fdbqueue.layers.subscriptions._waiters import Waiters
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import of_color, stand_in_line, standing, started, waiting
 
@@ -25,9 +25,7 @@ def subscriptions(space: Subspace) -> Subscriptions:
     return Subscriptions(Queue(space, codec="str"))
 
 
-def test_an_enqueue_delivers_to_one_who_waits_and_begins_behind_the_one_served_last(
-    db: Any, subscriptions: Subscriptions
-) -> None:
+def test_an_enqueue_delivers_to_waiting_calls_in_rotation(db: Any, subscriptions: Subscriptions) -> None:
     async def session() -> None:
         served = [subscriptions.subscribe(db, name) for name in ("a", "b", "c")]
         counts: Counter[str] = Counter()
@@ -50,7 +48,7 @@ def test_an_enqueue_delivers_to_one_who_waits_and_begins_behind_the_one_served_l
     assert list(db[span.start : span.stop]) == [], "each has collected its grant"
 
 
-def test_an_enqueue_passes_by_who_does_not_want_it_or_has_no_credit(db: Any, subscriptions: Subscriptions) -> None:
+def test_an_enqueue_skips_waiters_that_do_not_want_it_or_have_no_credit(db: Any, subscriptions: Subscriptions) -> None:
     async def session() -> None:
         red, blue, small = of_color(subscriptions, db, "red"), of_color(subscriptions, db, "blue"), None
         small = subscriptions.subscribe(db, "small")
@@ -75,7 +73,7 @@ def test_an_enqueue_passes_by_who_does_not_want_it_or_has_no_credit(db: Any, sub
 def dispatched(subscriptions: Subscriptions, db: Any) -> Any:
     """Look at what arrived for all in the line; return the transaction."""
     tr = db.create_transaction()
-    run(WaitingLine(subscriptions.leases.layout).dispatch(tr, subscriptions.leases.now_us(), Habit()))
+    run(Waiters(subscriptions.leases.layout).dispatch(tr, subscriptions.leases.now_us(), Habit()))
     return tr
 
 
@@ -85,7 +83,7 @@ def dispatch(subscriptions: Subscriptions, db: Any) -> None:
 
 
 @pytest.mark.parametrize("grant", [{"items": 1}, {"items": None, "size_bytes": 3}])
-def test_who_has_no_credit_for_an_item_does_not_keep_it_from_those_behind(
+def test_a_waiter_without_credit_does_not_block_later_waiters(
     db: Any, subscriptions: Subscriptions, grant: dict[str, Any]
 ) -> None:
     of_color(subscriptions, db, "blue")
@@ -114,7 +112,7 @@ def test_credit_is_enough_for_an_item_of_just_that_size(
     assert waiting(subscriptions, db) == left
 
 
-def test_what_one_was_woken_for_wakes_nobody_else(db: Any, subscriptions: Subscriptions) -> None:
+def test_an_item_wakes_one_waiter_only(db: Any, subscriptions: Subscriptions) -> None:
     subscriptions.subscribe(db, "all")
     for client in (b"1", b"2"):
         stand_in_line(subscriptions, db, client, "all")
@@ -151,9 +149,7 @@ def test_of_a_dispatch_and_a_lease_on_the_last_credit_at_once_one_conflicts(
     assert conflicts(tr)
 
 
-def test_one_whose_selector_is_a_function_does_not_keep_an_item_from_those_behind(
-    db: Any, subscriptions: Subscriptions
-) -> None:
+def test_a_waiter_with_a_selector_function_does_not_block_later_waiters(db: Any, subscriptions: Subscriptions) -> None:
     subscriptions.subscribe(db, "by function", selector=lambda headers: "color" in headers)
     of_color(subscriptions, db, "red")
     for client, name in (b"1", "by function"), (b"2", "by function"), (b"r", "red"):
@@ -163,7 +159,7 @@ def test_one_whose_selector_is_a_function_does_not_keep_an_item_from_those_behin
     assert standing(subscriptions, db) == [("by function", b"2")], "one of them is enough to tell"
 
 
-def test_who_leaves_at_the_moment_that_it_is_woken_leaves_the_item_to_those_behind(
+def test_a_waiter_that_times_out_as_it_is_woken_leaves_the_item_to_the_next(
     db: Any, subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = subscriptions.subscribe(db, "one")
@@ -184,12 +180,12 @@ def test_who_leaves_at_the_moment_that_it_is_woken_leaves_the_item_to_those_behi
     assert waiting(subscriptions, db) == []
 
 
-def test_a_delivery_that_nobody_collects_stands_in_its_place_again(db: Any, space: Subspace) -> None:
+def test_an_uncollected_delivery_returns_to_its_place(db: Any, space: Subspace) -> None:
     now = 1_000_000.0
     leases = Leases(Queue(space, codec="str"), clock=lambda: now)
     subscriptions = Subscriptions(leases)
     everything = subscriptions.subscribe(db, "all")
-    line = WaitingLine(leases.layout)
+    line = Waiters(leases.layout)
     tr = db.create_transaction()
     line.register(tr, line.wish(b"dead", "all", leases.now_us()))
     tr.commit().wait()
@@ -218,7 +214,7 @@ def test_large_items_are_delivered_too(db: Any, subscriptions: Subscriptions) ->
     assert subscriptions.check(db).problems == ()
 
 
-def test_of_two_immediate_items_for_one_who_waits_one_is_delivered(db: Any, subscriptions: Subscriptions) -> None:
+def test_two_immediate_enqueues_for_one_waiter_deliver_one_item(db: Any, subscriptions: Subscriptions) -> None:
     subscriptions.subscribe(db, "all")
     stand_in_line(subscriptions, db, b"client", "all")
     first, second = db.create_transaction(), db.create_transaction()
@@ -242,12 +238,10 @@ def test_an_immediate_item_that_is_not_delivered_was_never_there(db: Any, subscr
     assert subscriptions.leases.stats(db).enqueued == 0
 
 
-def test_an_immediate_item_conflicts_with_its_consumer_that_leaves_the_line(
-    db: Any, subscriptions: Subscriptions
-) -> None:
+def test_an_immediate_item_conflicts_with_the_end_of_its_consumers_wait(db: Any, subscriptions: Subscriptions) -> None:
     subscriptions.subscribe(db, "all")
     stand_in_line(subscriptions, db, b"client", "all")
-    line = WaitingLine(subscriptions.leases.layout)
+    line = Waiters(subscriptions.leases.layout)
     pushing, leaving = db.create_transaction(), db.create_transaction()
     assert subscriptions.enqueue(pushing, "x", immediate=True) is not None
     [request] = run(line.first(leaving, limit=0))
@@ -289,7 +283,7 @@ def test_a_delivery_conflicts_with_a_lease_on_the_same_credit(db: Any, subscript
             subscriptions.leases.ack(db, lease)
 
 
-def test_a_delivery_conflicts_with_an_item_that_comes_to_stand_in_front(db: Any, subscriptions: Subscriptions) -> None:
+def test_a_delivery_conflicts_with_an_arrival_ahead_of_it(db: Any, subscriptions: Subscriptions) -> None:
     everything, leases = subscriptions.subscribe(db, "all"), subscriptions.leases
     leases.enqueue(db, "front")
     lease = everything.lease(db)

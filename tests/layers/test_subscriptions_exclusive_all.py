@@ -126,7 +126,7 @@ def test_a_delivery_to_its_owner_fails_when_it_ends_at_the_same_time(
 
 
 @ENDINGS
-def test_nobody_passes_by_what_came_while_nothing_was_noted(
+def test_no_subscription_misses_items_that_came_without_notes(
     db: Any, subscriptions: Subscriptions, leases: Leases, mine: Subscription, clock: Clock, end: Ends
 ) -> None:
     slow = db.create_transaction()
@@ -153,7 +153,7 @@ def test_nobody_passes_by_what_came_while_nothing_was_noted(
     assert subscriptions.check(db).problems == ()
 
 
-def test_what_was_seen_before_is_forgotten_when_it_becomes_the_sole_one(
+def test_a_subscription_forgets_its_pointer_when_it_becomes_exclusive(
     db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
 ) -> None:
     shared = subscriptions.subscribe(db, "mine")
@@ -173,7 +173,7 @@ def test_what_was_seen_before_is_forgotten_when_it_becomes_the_sole_one(
         mine.lease(db)
 
 
-def test_a_lease_conflicts_with_what_comes_to_stand_in_front_and_not_with_what_comes_behind(
+def test_a_lease_conflicts_with_arrivals_ahead_and_not_with_arrivals_behind(
     db: Any, leases: Leases, mine: Subscription
 ) -> None:
     fill(leases, db, "0", "1")
@@ -262,7 +262,7 @@ def test_an_ack_disturbs_no_lease_on_limited_credit(db: Any, leases: Leases, min
     assert not conflicts(tr)
 
 
-def test_an_enqueue_delivers_to_the_first_in_line_if_nothing_stands_in_front(
+def test_an_enqueue_delivers_to_the_first_waiter_if_no_item_is_ahead(
     db: Any, subscriptions: Subscriptions, leases: Leases, mine: Subscription, clock: Clock
 ) -> None:
     fill(leases, db, "front")
@@ -284,7 +284,7 @@ def test_an_enqueue_delivers_to_the_first_in_line_if_nothing_stands_in_front(
     assert subscriptions.check(db).problems == ()
 
 
-def test_a_process_that_knows_another_sole_one_delivers_as_to_any(
+def test_a_stale_cached_owner_does_not_stop_a_delivery(
     db: Any, subscriptions: Subscriptions, leases: Leases, mine: Subscription, clock: Clock
 ) -> None:
     fill(leases, db, "x")
@@ -300,7 +300,7 @@ def test_a_process_that_knows_another_sole_one_delivers_as_to_any(
     assert other.lease(db) is None
 
 
-def test_a_process_that_takes_it_for_the_sole_one_still_asks_for_its_condition(
+def test_a_process_with_a_cached_owner_still_checks_the_selector(
     db: Any, subscriptions: Subscriptions, leases: Leases, mine: Subscription, clock: Clock
 ) -> None:
     fill(leases, db, "x")
@@ -327,7 +327,7 @@ def test_a_process_that_does_not_know_it_yet_delivers_without_a_pointer_too(
     assert values(subscriptions.subscribe(db, "mine").lease_many(db)) == ["x"]
 
 
-def test_a_delivery_conflicts_with_an_item_that_comes_to_stand_in_front(
+def test_a_delivery_conflicts_with_an_arrival_ahead_of_it(
     db: Any, subscriptions: Subscriptions, leases: Leases, mine: Subscription
 ) -> None:
     fill(leases, db, "front")
@@ -340,7 +340,7 @@ def test_a_delivery_conflicts_with_an_item_that_comes_to_stand_in_front(
     assert conflicts(delivering)
 
 
-def test_an_enqueue_that_finds_nobody_waiting_conflicts_with_nothing(
+def test_an_enqueue_that_finds_no_waiter_conflicts_with_nothing(
     db: Any, subscriptions: Subscriptions, leases: Leases, mine: Subscription
 ) -> None:
     fill(leases, db, "x")
@@ -352,7 +352,7 @@ def test_an_enqueue_that_finds_nobody_waiting_conflicts_with_nothing(
     assert not conflicts(enqueueing)
 
 
-def test_calls_that_wait_get_what_comes_one_after_the_other(db: Any, space: Subspace) -> None:
+def test_waiting_calls_get_arriving_items_in_order(db: Any, space: Subspace) -> None:
     async def session() -> None:
         leases = Leases(Queue(space, codec="str"))
         subscriptions = Subscriptions(leases)
@@ -389,7 +389,7 @@ def test_calls_that_wait_get_what_comes_one_after_the_other(db: Any, space: Subs
     asyncio.run(session())
 
 
-def test_calls_that_wait_for_a_former_owner_are_told_when_it_is_taken_over(
+def test_waiting_calls_of_a_former_owner_fail_when_it_is_replaced(
     db: Any, subscriptions: Subscriptions, mine: Subscription, clock: Clock
 ) -> None:
     async def session() -> None:

@@ -12,7 +12,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layers.subscriptions._waiters import WaitingLine
+from fdbqueue.layers.subscriptions._waiters import Waiters
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
 
@@ -22,7 +22,7 @@ FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020)]
 def program(leases: Leases, db: Any, sound: Any, clock: Clock) -> list[Any]:
     """Use every verb, and return what each said."""
     subscriptions = Subscriptions(leases)
-    line = WaitingLine(leases.layout)
+    line = Waiters(leases.layout)
     said: list[Any] = []
     red = subscriptions.subscribe(db, "red", selector="color = 'red'")
     everything = subscriptions.subscribe(db, "all")

@@ -66,7 +66,9 @@ def test_a_lease_and_a_plain_dequeue_of_the_same_item_conflict(db: Any, leases: 
     assert conflicts(lending)
 
 
-def test_a_producer_behind_what_is_taken_disturbs_nobody(db: Any, leases: Leases, red: Subscription) -> None:
+def test_a_producer_behind_the_taken_items_conflicts_with_no_consumer(
+    db: Any, leases: Leases, red: Subscription
+) -> None:
     fill(leases, db, "red")
     lending, producing = db.create_transaction(), db.create_transaction()
     assert len(red.lease_many(lending)) == 1
@@ -76,7 +78,7 @@ def test_a_producer_behind_what_is_taken_disturbs_nobody(db: Any, leases: Leases
     assert not conflicts(producing)
 
 
-def test_a_lease_conflicts_with_what_comes_to_stand_in_front_of_it(
+def test_a_lease_conflicts_with_an_arrival_ahead_of_it(
     db: Any, leases: Leases, red: Subscription, clock: Clock
 ) -> None:
     slow = db.create_transaction()
@@ -101,7 +103,7 @@ def test_a_lease_conflicts_with_what_comes_to_stand_in_front_of_it(
         assert front.position < taken.position or what == "timer"
 
 
-def test_what_comes_back_behind_what_is_taken_is_no_conflict(db: Any, leases: Leases, red: Subscription) -> None:
+def test_an_item_given_back_behind_the_taken_ones_does_not_conflict(db: Any, leases: Leases, red: Subscription) -> None:
     fill(leases, db, "red", "red", "red")
     taken = red.lease_many(db, limit=2)
     leases.nack(db, taken[0])
@@ -122,7 +124,7 @@ def test_an_arrival_while_a_lease_commits_is_seen_by_the_next_one(db: Any, lease
     assert values(red.lease_many(db)) == ["red0", "red1"]
 
 
-def test_who_saw_nothing_conflicts_in_a_callers_transaction(
+def test_a_lease_that_found_no_item_conflicts_with_an_enqueue(
     db: Any, leases: Leases, red: Subscription, space: Subspace
 ) -> None:
     tr = db.create_transaction()
@@ -159,7 +161,7 @@ def test_of_two_leases_on_the_last_credit_one_conflicts(db: Any, leases: Leases,
     assert red.credit(db).items == 0
 
 
-def test_credit_that_comes_back_disturbs_no_lease(db: Any, leases: Leases, red: Subscription) -> None:
+def test_returned_credit_conflicts_with_no_lease(db: Any, leases: Leases, red: Subscription) -> None:
     fill(leases, db, "red", "red", "red")
     red.grant(db, items=2)
     taken = red.lease(db)
@@ -170,7 +172,7 @@ def test_credit_that_comes_back_disturbs_no_lease(db: Any, leases: Leases, red: 
     assert not conflicts(tr)
 
 
-def test_of_two_who_want_a_queue_exclusively_one_gets_it(db: Any, subscriptions: Subscriptions, clock: Clock) -> None:
+def test_two_exclusive_subscribes_at_once_conflict(db: Any, subscriptions: Subscriptions, clock: Clock) -> None:
     first, second = db.create_transaction(), db.create_transaction()
     mine = subscriptions.subscribe(first, "mine", exclusive=True)
     subscriptions.subscribe(second, "yours", exclusive=True)

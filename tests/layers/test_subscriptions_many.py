@@ -21,7 +21,7 @@ def subscribed(subscriptions: Subscriptions, db: Any, *names: str, **terms: Any)
         subscriptions.subscribe(db, name, **terms)
 
 
-def test_subscribing_does_not_conflict_with_others_who_subscribe_and_unsubscribe(
+def test_subscribing_does_not_conflict_with_other_subscribes_and_unsubscribes(
     db: Any, subscriptions: Subscriptions
 ) -> None:
     subscribed(subscriptions, db, "a", "b", "c", "x", "z")
@@ -57,7 +57,7 @@ def test_an_exclusive_subscription_and_another_at_the_same_time_do_not_both_come
 
 
 @pytest.mark.parametrize("there", [["a"], ["z"], ["a", "z"], ["a", "b", "z"]])
-def test_an_exclusive_subscription_is_refused_beside_any_other(
+def test_an_exclusive_subscription_is_refused_while_there_is_another(
     db: Any, subscriptions: Subscriptions, there: list[str]
 ) -> None:
     subscribed(subscriptions, db, "mine", *there)
@@ -82,9 +82,7 @@ def test_of_the_last_two_that_end_at_the_same_time_one_sees_that_it_is_the_last(
     assert not subscriptions.unsubscribe(db, "b")
 
 
-def test_a_former_owner_that_stands_behind_others_by_name_gives_way(
-    db: Any, subscriptions: Subscriptions, clock: Clock
-) -> None:
+def test_a_former_owner_gives_way_to_new_subscriptions(db: Any, subscriptions: Subscriptions, clock: Clock) -> None:
     mine = subscriptions.subscribe(db, "mine", exclusive=True)
     clock.now += 40
     subscribed(subscriptions, db, "a", "b", "c")
@@ -125,7 +123,7 @@ def test_stats_of_many_subscriptions_take_as_many_reads_as_of_few(db: Any, space
 
 
 @pytest.mark.parametrize("limit", [0, -1, "3", True, 1.5, [1]])
-def test_a_limit_that_is_none_is_refused(db: Any, subscriptions: Subscriptions, limit: Any) -> None:
+def test_a_bad_limit_is_refused(db: Any, subscriptions: Subscriptions, limit: Any) -> None:
     everything = subscriptions.subscribe(db, "all")
     for call in (subscriptions.stats, subscriptions.count, everything.lease_many):
         with pytest.raises((TypeError, ValueError), match="limit is how many"):
@@ -133,7 +131,7 @@ def test_a_limit_that_is_none_is_refused(db: Any, subscriptions: Subscriptions, 
 
 
 @pytest.mark.parametrize("name", ["", 200 * "é", None, 5, b"red", ["red"], {"red": 1}])
-def test_a_name_that_is_none_is_refused(db: Any, subscriptions: Subscriptions, name: Any) -> None:
+def test_a_bad_name_is_refused(db: Any, subscriptions: Subscriptions, name: Any) -> None:
     calls: list[Any] = [
         lambda: subscriptions.subscribe(db, name),
         lambda: subscriptions.unsubscribe(db, name),

@@ -93,7 +93,7 @@ def test_an_item_with_a_delay_is_delivered_at_its_time_and_in_its_place(
     assert subscriptions.check(db).problems == ()
 
 
-def test_an_item_with_a_delay_goes_past_a_consumer_that_waits_and_wakes_it_later(db: Any, space: Subspace) -> None:
+def test_a_delayed_item_wakes_a_waiting_consumer_when_it_is_due(db: Any, space: Subspace) -> None:
     subscriptions = Subscriptions(Queue(space, codec="str"))
 
     async def session() -> None:
@@ -107,7 +107,7 @@ def test_an_item_with_a_delay_goes_past_a_consumer_that_waits_and_wakes_it_later
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_an_item_whose_life_is_over_before_its_delay_is_never_delivered(
+def test_an_item_that_expires_before_its_delay_ends_is_never_delivered(
     db: Any, subscriptions: Subscriptions, clock: Clock, many: bool
 ) -> None:
     everything = subscriptions.subscribe(db, "all")

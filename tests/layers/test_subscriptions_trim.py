@@ -27,7 +27,7 @@ def test_a_transaction_that_records_arrivals_does_not_trim(db: Any, space: Subsp
     tr = db.create_transaction()
     later_us = subscriptions.leases.now_us() + int(2 * LAG_SECONDS * 1e6)
     head = Cursor(queue.layout, "blue", now_us=later_us, habit=Habit())
-    run(head.prepare(tr, alone=True))
+    run(head.prepare(tr, fresh=True))
     if records:
         announce(tr, queue.layout, [(b"a packed position", b"a packed position")])
 
@@ -36,7 +36,7 @@ def test_a_transaction_that_records_arrivals_does_not_trim(db: Any, space: Subsp
     assert tr.get(queue.layout.trimmed_key).wait().present() == (not records)
 
 
-def test_leases_that_expire_together_come_back_though_arrivals_are_trimmed(
+def test_leases_that_expire_together_return_though_arrivals_are_trimmed(
     db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
 ) -> None:
     everything = subscriptions.subscribe(db, "all")
@@ -49,7 +49,7 @@ def test_leases_that_expire_together_come_back_though_arrivals_are_trimmed(
     assert values(everything.lease_many(db, limit=2)) == ["red0", "red1"]
 
 
-def test_which_notes_may_go_is_looked_for_once_a_second_at_most_by_every_clock(
+def test_notes_are_trimmed_once_a_second_at_most_by_every_clock(
     db: Any, subscriptions: Subscriptions, leases: Leases, clock: Clock
 ) -> None:
     everything = subscriptions.subscribe(db, "all")
@@ -72,7 +72,7 @@ def test_which_notes_may_go_is_looked_for_once_a_second_at_most_by_every_clock(
     assert not notes_left()
 
 
-def test_who_forgets_notes_conflicts_with_no_other_subscription_that_takes(
+def test_trimming_notes_conflicts_with_no_other_subscription(
     db: Any, subscriptions: Subscriptions, leases: Leases
 ) -> None:
     blue = of_color(subscriptions, db, "blue")
@@ -80,14 +80,14 @@ def test_who_forgets_notes_conflicts_with_no_other_subscription_that_takes(
     fill(leases, db, "red", "blue")
     tr = db.create_transaction()
     head = Cursor(leases.layout, "red", now_us=leases.now_us(), habit=Habit())
-    run(head.prepare(tr, alone=True))
+    run(head.prepare(tr, fresh=True))
     assert run(head.finish(tr))
     assert tr.snapshot.get(leases.layout.trimmed_key).wait().present()
     assert blue.lease(db) is not None
     assert not conflicts(tr)
 
 
-def test_a_subscription_that_has_not_looked_yet_holds_no_notes(
+def test_a_subscription_that_never_took_an_item_holds_no_notes(
     db: Any, subscriptions: Subscriptions, leases: Leases
 ) -> None:
     everything, new = subscriptions.subscribe(db, "all"), subscriptions.subscribe(db, "new")

@@ -18,7 +18,7 @@ from fdbqueue.layers.common._waiting import Promise
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layers.subscriptions._waiters import WaitingLine
+from fdbqueue.layers.subscriptions._waiters import Waiters
 from fdbqueue.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
@@ -62,9 +62,7 @@ def test_a_call_that_waits_gets_what_is_given_back_and_what_falls_due(db: Any, s
     asyncio.run(session())
 
 
-def test_a_call_that_waits_ends_when_its_time_is_over_and_leaves_the_line(
-    db: Any, subscriptions: Subscriptions
-) -> None:
+def test_a_waiting_call_ends_at_its_timeout_and_is_removed(db: Any, subscriptions: Subscriptions) -> None:
     red = of_color(subscriptions, db, "red")
     subscriptions.leases.enqueue(db, "blue", headers={"color": "blue"})
     assert red.lease(db, timeout=0.05) is None
@@ -75,7 +73,7 @@ def test_a_call_that_waits_ends_when_its_time_is_over_and_leaves_the_line(
         red.lease(db.create_transaction(), timeout=1)
 
 
-def test_a_call_that_is_cancelled_leaves_the_line_and_keeps_nothing(db: Any, subscriptions: Subscriptions) -> None:
+def test_a_cancelled_call_is_removed_and_keeps_no_item(db: Any, subscriptions: Subscriptions) -> None:
     async def session() -> None:
         red = of_color(subscriptions, db, "red")
         [task] = await started(subscriptions, db, red)
@@ -116,9 +114,7 @@ def test_a_call_that_is_cancelled_while_it_takes_an_item_gives_it_back_at_once(
     assert (stats.available, stats.leased) == (1, 0)
 
 
-def test_one_enqueue_wakes_the_first_in_line_and_one_who_wants_it_and_not_all(
-    db: Any, subscriptions: Subscriptions
-) -> None:
+def test_one_enqueue_wakes_the_first_waiter_and_one_that_wants_it(db: Any, subscriptions: Subscriptions) -> None:
     async def session() -> None:
         served = [subscriptions.subscribe(db, f"{n}", selector=f"n = {n}") for n in range(8)]
         twice = [one for one in served for _ in range(2)]
@@ -150,12 +146,10 @@ def test_one_enqueue_wakes_the_first_in_line_and_one_who_wants_it_and_not_all(
     asyncio.run(session())
 
 
-def test_who_stands_behind_does_not_look_for_items_when_the_one_in_front_renews_its_stand(
-    db: Any, subscriptions: Subscriptions
-) -> None:
+def test_a_renewed_registration_does_not_make_later_waiters_look(db: Any, subscriptions: Subscriptions) -> None:
     async def session() -> None:
         everything, leases = subscriptions.subscribe(db, "all"), subscriptions.leases
-        line = WaitingLine(leases.layout)
+        line = Waiters(leases.layout)
         looks = 0
         take = everything._take
 
@@ -186,7 +180,7 @@ def test_who_stands_behind_does_not_look_for_items_when_the_one_in_front_renews_
     asyncio.run(session())
 
 
-def test_who_stands_behind_one_who_died_waiting_takes_its_place(db: Any, space: Subspace) -> None:
+def test_a_waiter_takes_the_place_of_a_dead_one_ahead(db: Any, space: Subspace) -> None:
     async def session() -> None:
         now = time.time()
         leases = Leases(Queue(space, codec="str"), clock=lambda: now)
@@ -202,7 +196,7 @@ def test_who_stands_behind_one_who_died_waiting_takes_its_place(db: Any, space: 
     asyncio.run(session())
 
 
-def test_who_died_waiting_leaves_the_line_though_nothing_comes(db: Any, space: Subspace) -> None:
+def test_a_dead_waiter_is_removed_without_any_enqueue(db: Any, space: Subspace) -> None:
     async def session() -> None:
         now = time.time()
         subscriptions = Subscriptions(Leases(Queue(space, codec="str"), clock=lambda: now))
@@ -218,11 +212,11 @@ def test_who_died_waiting_leaves_the_line_though_nothing_comes(db: Any, space: S
     asyncio.run(session())
 
 
-def test_who_waits_for_long_renews_its_stand(db: Any, space: Subspace) -> None:
+def test_a_long_waiting_call_renews_its_registration(db: Any, space: Subspace) -> None:
     async def session() -> None:
         now = time.time()
         subscriptions = Subscriptions(Leases(Queue(space, codec="str"), clock=lambda: now))
-        line = WaitingLine(subscriptions.leases.layout)
+        line = Waiters(subscriptions.leases.layout)
 
         def expires_at_us() -> int:
             [own] = run(line.first(db.create_transaction(), limit=0))
@@ -243,9 +237,7 @@ def test_who_waits_for_long_renews_its_stand(db: Any, space: Subspace) -> None:
 
 
 @pytest.mark.parametrize("fault", ["item", "selector"])
-def test_a_call_that_fails_while_it_waits_leaves_the_line_and_is_in_nobodys_way(
-    db: Any, subscriptions: Subscriptions, fault: str
-) -> None:
+def test_a_failing_waiter_deregisters_and_blocks_no_other(db: Any, subscriptions: Subscriptions, fault: str) -> None:
     queue = subscriptions.leases.queue
     as_json = Subscriptions(Queue(queue.layout.space, codec="json"))
 
@@ -284,7 +276,7 @@ def test_a_delivery_that_its_consumer_can_not_read_goes_back_at_once(db: Any, su
 
 @pytest.mark.parametrize("who", ["subscription", "staged"])
 @pytest.mark.parametrize("what", ["newer", "none"])
-def test_who_waits_rests_beside_a_timer_that_is_due_and_that_nobody_here_can_settle(
+def test_a_waiting_call_does_not_spin_on_a_due_timer_that_can_not_fire(
     db: Any, space: Subspace, clock: Clock, who: str, what: str
 ) -> None:
     leases = Leases(Queue(space), clock=clock)
@@ -306,7 +298,7 @@ def test_who_waits_rests_beside_a_timer_that_is_due_and_that_nobody_here_can_set
     assert counting.commits < 12
 
 
-def test_who_waits_where_no_more_watches_can_be_set_looks_again_after_a_while_and_not_at_once(space: Subspace) -> None:
+def test_a_waiting_call_without_a_watch_polls_after_a_pause(space: Subspace) -> None:
     with fdbqueue.open("memory:") as own:
         own.options.set_max_watches(1)
         counting = FaultyDatabase(own, lambda: None)
@@ -316,7 +308,7 @@ def test_who_waits_where_no_more_watches_can_be_set_looks_again_after_a_while_an
         assert counting.commits < 12
 
 
-def test_who_waits_for_a_subscription_that_ends_is_woken_and_told(db: Any, subscriptions: Subscriptions) -> None:
+def test_the_end_of_a_subscription_wakes_its_waiters_with_an_error(db: Any, subscriptions: Subscriptions) -> None:
     async def session() -> None:
         red, blue = of_color(subscriptions, db, "red"), of_color(subscriptions, db, "blue")
         tasks = await started(subscriptions, db, red, blue, red)
@@ -331,9 +323,7 @@ def test_who_waits_for_a_subscription_that_ends_is_woken_and_told(db: Any, subsc
     asyncio.run(session())
 
 
-def test_who_waits_for_a_subscription_with_a_new_selector_gets_what_it_wants_now(
-    db: Any, subscriptions: Subscriptions
-) -> None:
+def test_a_waiting_call_follows_a_new_selector(db: Any, subscriptions: Subscriptions) -> None:
     async def session() -> None:
         [task] = await started(subscriptions, db, of_color(subscriptions, db, "red"))
         subscriptions.leases.enqueue(db, "b", headers={"color": "blue"})
@@ -344,9 +334,7 @@ def test_who_waits_for_a_subscription_with_a_new_selector_gets_what_it_wants_now
     asyncio.run(session())
 
 
-def test_who_waits_for_a_subscription_that_is_suspended_gets_what_came_meanwhile_when_it_is_resumed(
-    db: Any, subscriptions: Subscriptions
-) -> None:
+def test_a_resumed_subscription_gives_its_waiters_the_missed_items(db: Any, subscriptions: Subscriptions) -> None:
     async def session() -> None:
         red = of_color(subscriptions, db, "red")
         # The first in line passes by what nobody in it may have now.
@@ -364,7 +352,7 @@ def test_who_waits_for_a_subscription_that_is_suspended_gets_what_came_meanwhile
 
 @pytest.mark.parametrize("name", ["red", "blue"])
 @pytest.mark.parametrize("end", ["unsubscribed", "suspended", "with a new selector"])
-def test_who_comes_to_wait_when_its_subscription_ends_conflicts_with_that_and_others_do_not(
+def test_starting_to_wait_conflicts_with_the_end_of_its_subscription_only(
     db: Any, subscriptions: Subscriptions, end: str, name: str
 ) -> None:
     red = of_color(subscriptions, db, "red")
@@ -381,7 +369,7 @@ def test_who_comes_to_wait_when_its_subscription_ends_conflicts_with_that_and_ot
 
 @pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("grant", [{"items": 1}, {"items": None, "size_bytes": 3}])
-def test_who_waits_without_credit_gets_an_item_when_some_comes_back(
+def test_a_waiting_call_gets_an_item_when_credit_returns(
     db: Any, subscriptions: Subscriptions, exclusive: bool, grant: dict[str, Any]
 ) -> None:
     async def session() -> None:

@@ -22,7 +22,7 @@ def wait_busily(done: threading.Event) -> None:
         pass
 
 
-def test_a_time_limit_that_is_not_reached_stops_nobody_later() -> None:
+def test_an_unreached_time_limit_stops_no_later_call() -> None:
     for _ in range(100):
         within(0.06, lambda: sum(range(100)))
     with pytest.raises(TimeLimitExceeded):
@@ -74,7 +74,7 @@ def raised_late(at: int | None, monkeypatch: pytest.MonkeyPatch) -> tuple[int, T
     return steps, watched[0], gate
 
 
-def test_wherever_an_exception_comes_late_no_other_is_sent_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_late_exception_no_other_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     steps, _, _ = raised_late(None, monkeypatch)
     assert steps > 1
     for at in range(steps):
@@ -133,7 +133,7 @@ def test_a_call_is_stopped_when_its_time_is_over_and_again_when_it_goes_on_for_a
     assert (limit.stopped, limit.due) == (True, due + 100)
 
 
-def test_a_call_that_catches_even_that_is_told_to_have_run_too_long() -> None:
+def test_a_call_that_catches_the_exception_is_reported_as_too_long() -> None:
     def stubborn() -> str:
         with contextlib.suppress(BaseException):
             wait_busily(threading.Event())

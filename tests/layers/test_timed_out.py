@@ -116,7 +116,7 @@ def outcome(db: Any, space: Subspace, call: Call, fault: tuple[int, When] | None
 
 
 @pytest.mark.parametrize(("name", "company"), CASES)
-def test_a_call_that_times_out_at_any_commit_is_told_and_has_taken_effect_once_or_not_at_all(
+def test_a_timed_out_call_raises_and_took_effect_once_or_not_at_all(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, name: str, company: str
 ) -> None:
     if company == "among others":

@@ -1,4 +1,4 @@
-"""Whoever takes many items takes fewer, when so many can't be read in the five seconds of a transaction."""
+"""A call takes fewer items if one transaction is too short to read as many as it wanted."""
 
 from __future__ import annotations
 

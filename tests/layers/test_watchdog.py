@@ -25,9 +25,7 @@ def leases(space: Subspace, clock: Clock) -> Leases:
     return Leases(Queue(space), max_attempts=2, clock=clock)
 
 
-def test_expired_leases_are_given_back_and_the_hook_learns_whose_they_were(
-    db: Any, leases: Leases, clock: Clock
-) -> None:
+def test_expired_leases_are_given_back_and_the_hook_gets_their_consumers(db: Any, leases: Leases, clock: Clock) -> None:
     leases.enqueue_many(db, [b"1", b"2"])
     leases.lease(db, duration=10, consumer="printer 3")
     leases.lease(db, duration=20, consumer="printer 4")
@@ -93,7 +91,7 @@ def test_a_running_watchdog_reclaims_a_lease_when_its_time_has_come(db: Any, spa
     assert leases.stats(db).available == 1
 
 
-def test_a_running_watchdog_goes_on_beside_a_key_that_is_no_timer(db: Any, space: Subspace) -> None:
+def test_a_running_watchdog_ignores_a_key_that_is_no_timer(db: Any, space: Subspace) -> None:
     leases = Leases(Queue(space))
     db[leases.layout.timers.pack(("none",))] = db[leases.layout.timers.key() + b"\x15\x01none"] = b""
     watchdog = Watchdog(leases, hook=lambda found: watchdog.stop(), interval=0.01)
@@ -129,7 +127,7 @@ async def restart(found: Reclaimed) -> None:
     """Restart the agent, some time."""
 
 
-def test_a_hook_that_nobody_would_await_is_refused_or_told_to_have_failed(
+def test_an_async_hook_is_refused_or_reported_as_failed(
     db: Any, leases: Leases, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(TypeError, match="A watchdog's hook is called and not awaited"):
@@ -143,7 +141,7 @@ def test_a_hook_that_nobody_would_await_is_refused_or_told_to_have_failed(
     assert "a coroutine, which is not awaited" in caplog.text
 
 
-def test_a_rest_that_is_over_is_held_by_nobody() -> None:
+def test_a_finished_rest_is_not_referenced() -> None:
     stop = Stop()
     loops = []
 

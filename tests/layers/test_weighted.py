@@ -41,7 +41,7 @@ def lease_values(leases: Leases, db: Any, limit: int = 1) -> list[Any]:
 
 
 @given(weights=st.lists(st.integers(1, 12), min_size=1, max_size=10))
-def test_of_as_many_turns_in_a_row_as_the_weights_sum_every_level_has_its_weight(weights: list[int]) -> None:
+def test_each_round_of_turns_gives_every_level_its_weight(weights: list[int]) -> None:
     total = sum(weights)
     turns = list(itertools.islice(itertools.cycle(wheel(weights)), 3 * total))
     for start in range(2 * total):
@@ -61,9 +61,7 @@ def test_levels_that_always_have_items_are_served_by_their_weights(db: Any, spac
         assert numbers == sorted(numbers)
 
 
-def test_the_least_urgent_item_waits_no_longer_than_one_round_though_urgent_ones_keep_coming(
-    db: Any, space: Subspace
-) -> None:
+def test_the_least_urgent_item_waits_at_most_one_round(db: Any, space: Subspace) -> None:
     leases = weighted(space)
     leases.enqueue(db, "patient", headers={"priority": 2})
     fill(leases, db, 0, 0)
@@ -82,7 +80,7 @@ def test_a_turn_of_a_level_without_items_goes_on_by_rank(db: Any, space: Subspac
     assert lease_values(leases, db) == []
 
 
-def test_who_takes_many_gets_his_turns_level_first_and_then_the_others(db: Any, space: Subspace) -> None:
+def test_a_take_of_many_starts_with_its_turns_level(db: Any, space: Subspace) -> None:
     leases = weighted(space, (1, 1, 1))
     fill(leases, db, 0, 1, 2, 1, 2, 0)
     assert lease_values(leases, db, limit=1) == [[0, 0]]
@@ -92,7 +90,7 @@ def test_who_takes_many_gets_his_turns_level_first_and_then_the_others(db: Any, 
 
 
 @pytest.mark.parametrize("mortals", [70, 71])  # more than a call settles before it takes
-def test_items_whose_life_is_over_do_not_end_a_turn_in_nothing(mortals: int, db: Any, space: Subspace) -> None:
+def test_expired_items_do_not_waste_a_turn(mortals: int, db: Any, space: Subspace) -> None:
     clock = Clock()
     leases = weighted(space, (1, 1), clock=clock)
     fill(leases, db, 0, 0, 0)
@@ -106,7 +104,7 @@ def test_items_whose_life_is_over_do_not_end_a_turn_in_nothing(mortals: int, db:
     assert leases.check(db).ok
 
 
-def test_every_call_in_a_callers_transaction_has_a_turn_of_its_own(db: Any, space: Subspace) -> None:
+def test_every_call_in_a_callers_transaction_has_its_own_turn(db: Any, space: Subspace) -> None:
     leases = weighted(space, (1, 1))
     fill(leases, db, 0, 0, 1, 1)
     tr = db.create_transaction()
@@ -114,9 +112,7 @@ def test_every_call_in_a_callers_transaction_has_a_turn_of_its_own(db: Any, spac
     assert [lease and lease.value for lease in (leases.lease(tr), leases.lease(tr))] == [[0, 0], [1, 2]]
 
 
-def test_takers_whose_turns_are_different_levels_do_not_conflict_and_those_of_one_level_do(
-    db: Any, space: Subspace
-) -> None:
+def test_takes_conflict_only_if_their_turns_have_the_same_level(db: Any, space: Subspace) -> None:
     leases = weighted(space, (1, 1))
     fill(leases, db, 0, 1, 0, 1)
     first, second, third = (db.create_transaction() for _ in range(3))
@@ -127,9 +123,7 @@ def test_takers_whose_turns_are_different_levels_do_not_conflict_and_those_of_on
 
 
 @pytest.mark.parametrize("arrival", range(3))
-def test_arrivals_conflict_with_nobody_who_has_an_item_of_another_level_or_one_before_them(
-    arrival: int, db: Any, space: Subspace
-) -> None:
+def test_an_arrival_behind_or_on_another_level_does_not_conflict(arrival: int, db: Any, space: Subspace) -> None:
     leases = weighted(space, (1, 1, 1))
     fill(leases, db, 0, 1)
     assert lease_values(leases, db) == [[0, 0]]

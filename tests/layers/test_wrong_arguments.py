@@ -13,6 +13,7 @@ from fdbqueue import CodecError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
     AmqpLevels,
+    Blobs,
     Deadlines,
     EarliestDeadline,
     Leases,
@@ -21,6 +22,7 @@ from fdbqueue.layers import (
     MessageType,
     PriorityQueue,
     RelaxedQueue,
+    Results,
     SmartQueue,
     StagedQueue,
     Subscriptions,
@@ -148,7 +150,7 @@ def test_values_in_the_place_of_the_database_are_named(db: Any, queue: Queue) ->
         (lambda value: 1, "order is an object with a name and rank"),
     ],
 )
-def test_an_order_that_is_none_is_refused(order: Any, said: str) -> None:
+def test_a_bad_order_is_refused(order: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         Queue("orders", order=order)
 
@@ -234,7 +236,7 @@ def test_a_reason_is_a_text(db: Any, queue: Queue) -> None:
     assert leases.stats(db).leased == 1
 
 
-@pytest.mark.parametrize("wrong", ["1:ab", [5]])
+@pytest.mark.parametrize("wrong", ["1:ab", [5], 5])
 def test_a_dead_letter_is_named_by_its_position(db: Any, queue: Queue, wrong: Any) -> None:
     for verb in (Leases(queue).dead.redrive, Leases(queue).dead.purge):
         with pytest.raises(TypeError, match="A dead letter is named by its Position, as browse shows it, not by"):
@@ -251,3 +253,31 @@ def test_headers_are_a_mapping(db: Any, queue: Queue, wrong: Any) -> None:
     with pytest.raises(CodecError, match="Headers are a mapping whose keys are str"):
         queue.enqueue(db, 1, headers=wrong)
     assert queue.is_empty(db)
+
+
+@pytest.mark.parametrize("wrong", ["", ()])
+def test_an_empty_delay_is_no_number(db: Any, queue: Queue, wrong: Any) -> None:
+    with pytest.raises(TypeError, match="delay is a number of seconds"):
+        Leases(queue).enqueue(db, 1, delay=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["int", 7, object()])
+def test_a_type_of_results_is_a_type(queue: Queue, wrong: Any) -> None:
+    with pytest.raises(TypeError, match="is not supported"):
+        Results(Leases(queue), type=wrong)
+
+
+def test_places_and_sizes_in_a_blob_are_integers(db: Any, queue: Queue) -> None:
+    leases = Leases(queue)
+    with Blobs(leases).write(db, 1) as out:
+        out.write(b"data")
+    lease = leases.lease(db)
+    assert lease is not None
+    with Blobs(leases).read(db, lease) as data:
+        calls: list[Call] = [data.seek, data.read, data.read1]
+        for call in calls:
+            with pytest.raises(TypeError, match="integer"):
+                call(1.5)
+        assert data.read() == b"data"
+    with pytest.raises(TypeError, match="clock is a function"):
+        Blobs(leases, clock=7)  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ def unannounced(db: Any, queue: Queue) -> int:
     return counts.get("enqueued", 0) - counts.get("announced", 0)
 
 
-def test_nothing_is_noted_where_nobody_wants_to_know(db: Any, space: Subspace) -> None:
+def test_without_subscriptions_no_arrival_is_noted(db: Any, space: Subspace) -> None:
     queue = Queue(space)
     queue.enqueue(db, b"x")
     assert noted(db, queue) == []
@@ -87,7 +87,7 @@ def test_many_places_are_noted_as_one(db: Any, queue: Queue) -> None:
     assert noted(db, queue) == [(places[0], places[-1])]
 
 
-def test_notes_stand_in_the_order_of_commits(db: Any, queue: Queue) -> None:
+def test_notes_are_in_commit_order(db: Any, queue: Queue) -> None:
     slow, fast = db.create_transaction(), db.create_transaction()
     queue.enqueue(slow, b"slow")
     late = queue.enqueue(fast, b"fast")
@@ -100,9 +100,7 @@ def test_notes_stand_in_the_order_of_commits(db: Any, queue: Queue) -> None:
     assert len(db.create_transaction().get_range(begin, end).to_list()) == 1
 
 
-def test_an_enqueue_that_read_before_somebody_wanted_to_know_is_found_out_by_the_counters(
-    db: Any, space: Subspace
-) -> None:
+def test_counters_reveal_an_enqueue_that_began_before_the_first_subscription(db: Any, space: Subspace) -> None:
     queue = Queue(space)
     slow = db.create_transaction()
     queue.enqueue(slow, b"slow")
@@ -115,7 +113,7 @@ def test_an_enqueue_that_read_before_somebody_wanted_to_know_is_found_out_by_the
     assert unannounced(db, queue) == 1
 
 
-def test_a_release_that_read_before_somebody_wanted_to_know_fails_and_then_tells(db: Any, space: Subspace) -> None:
+def test_a_release_that_began_before_the_first_subscription_retries_and_notes(db: Any, space: Subspace) -> None:
     leases = Leases(Queue(space))
     leases.enqueue(db, b"x")
     lease = leases.lease(db)
@@ -130,7 +128,7 @@ def test_a_release_that_read_before_somebody_wanted_to_know_fails_and_then_tells
     assert noted(db, leases.queue) == [(pack(lease.position), pack(lease.position))]
 
 
-def test_producers_who_note_do_not_conflict(db: Any, queue: Queue) -> None:
+def test_producers_that_note_arrivals_do_not_conflict(db: Any, queue: Queue) -> None:
     one, other = db.create_transaction(), db.create_transaction()
     queue.enqueue(one, b"one")
     queue.enqueue(other, b"other")

@@ -54,7 +54,7 @@ def test_large_items_and_those_of_other_states_are_awaited_too(db: Any, space: S
     assert asyncio.run(sizes()) == []
 
 
-def test_an_item_that_can_not_be_read_is_told_when_it_is_reached(db: Any, space: Subspace) -> None:
+def test_an_unreadable_item_is_reported_when_it_is_reached(db: Any, space: Subspace) -> None:
     queue = Queue(space, codec="str")
     queue.enqueue(db, "first")
     position = queue.enqueue(db, "second")
@@ -85,7 +85,7 @@ def test_reading_takes_no_more_than_its_share_of_the_time(db: Any, queue: Queue,
     assert days.rests == pytest.approx([max(0.0, 1 / duty_cycle - 2)] * (read - 1 if duty_cycle < 0.5 else 0))
 
 
-def test_who_is_slow_anyway_does_not_rest_on_top_of_it(db: Any, queue: Queue) -> None:
+def test_a_slow_browse_does_not_pause_longer_than_needed(db: Any, queue: Queue) -> None:
     days = Days()
     pages = Pages(db, queue.layout.begin, queue.layout.end, pace=Pace(0.1, clock=days, rest=days.rest))
     run(pages.next())
@@ -106,7 +106,7 @@ def test_a_transaction_is_read_without_rests(db: Any, queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("duty_cycle", [0, -1, 1.1, float("nan")])
-def test_a_share_that_is_none_is_refused(db: Any, queue: Queue, duty_cycle: float) -> None:
+def test_a_bad_duty_cycle_is_refused(db: Any, queue: Queue, duty_cycle: float) -> None:
     for browse in (queue.browse, Subscriptions(queue).browse):
         with pytest.raises(ValueError, match="duty_cycle"):
             browse(db, duty_cycle=duty_cycle)

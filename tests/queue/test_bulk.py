@@ -94,7 +94,7 @@ def test_batches_are_cut_by_bytes(db: Any, queue: Queue) -> None:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_bulk_call_keeps_its_order_between_what_was_there_before_and_what_comes_after(db: Any, queue: Queue) -> None:
+def test_a_bulk_call_keeps_its_order_between_earlier_and_later_items(db: Any, queue: Queue) -> None:
     def values() -> Iterator[bytes]:
         for n in range(95):
             if n == 15:
@@ -173,7 +173,7 @@ def test_as_many_commits_are_under_way_as_the_database_says_it_can_use(db: Any, 
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_an_input_that_breaks_tells_what_is_in_and_what_is_missing(db: Any, queue: Queue) -> None:
+def test_a_failing_input_reports_enqueued_and_missing_values(db: Any, queue: Queue) -> None:
     def values() -> Iterator[bytes]:
         yield from numbered(35)
         raise LookupError("the file ended early")
@@ -191,7 +191,7 @@ def test_an_input_that_breaks_tells_what_is_in_and_what_is_missing(db: Any, queu
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_who_interrupts_a_load_without_end_is_told_what_is_surely_in(db: Any, queue: Queue) -> None:
+def test_an_interrupted_endless_load_tells_which_values_are_in(db: Any, queue: Queue) -> None:
     def values() -> Iterator[bytes]:
         for n in count():
             if n == 235:
@@ -208,7 +208,7 @@ def test_who_interrupts_a_load_without_end_is_told_what_is_surely_in(db: Any, qu
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_commit_that_cannot_succeed_tells_exactly_what_is_missing(db: Any, queue: Queue) -> None:
+def test_a_commit_that_cannot_succeed_reports_the_missing_values(db: Any, queue: Queue) -> None:
     faulty = FaultyDatabase.failing_at(db, {2}, ("before", 2023))
     with pytest.raises(BulkInterrupted) as stopped:
         queue.enqueue_many(faulty, numbered(60))
@@ -236,7 +236,7 @@ def test_a_commit_that_times_out_is_neither_said_to_be_in_nor_to_be_missing(db: 
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_values_whose_repeated_commit_a_full_disk_refused_are_missing_and_not_unknown(db: Any, queue: Queue) -> None:
+def test_values_refused_by_a_full_disk_are_missing_and_not_unknown(db: Any, queue: Queue) -> None:
     full = StorageError("The disk is full. Nothing of this commit was kept.")
     plan: Iterator[Fault | None] = iter([None, None, ("before", 1020), ("before", full)])
     faulty = FaultyDatabase(db, lambda: next(plan, None))
@@ -256,7 +256,7 @@ def test_a_full_disk_before_anything_is_in_is_the_disks_own_error(db: Any, queue
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_an_input_that_breaks_while_the_only_commit_is_in_doubt_does_not_hide_the_doubt(db: Any, queue: Queue) -> None:
+def test_a_failing_input_does_not_hide_a_commit_with_an_unknown_outcome(db: Any, queue: Queue) -> None:
     def values() -> Iterator[bytes]:
         yield from numbered(10)
         raise LookupError("the file ended early")
@@ -302,7 +302,7 @@ def test_all_that_an_interrupted_load_says_is_true_under_faults(
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_batches_that_were_repeated_give_their_marks_back(db: Any, queue: Queue) -> None:
+def test_repeated_batches_give_their_markers_back(db: Any, queue: Queue) -> None:
     for _ in range(3):
         failing = FaultyDatabase.failing_at(db, set(range(5)), ("before", 1020))
         assert queue.enqueue_many(failing, numbered(50)).conflicts == 5
@@ -332,7 +332,7 @@ class UnreadDatabase(FaultyDatabase):
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_batches_whose_last_index_could_not_be_read_go_in_all_the_same(db: Any, queue: Queue) -> None:
+def test_batches_with_an_unreadable_last_index_are_enqueued(db: Any, queue: Queue) -> None:
     report = queue.enqueue_many(UnreadDatabase(db, lambda: None), numbered(50))
     assert (report.items, report.retries) == (50, 5)
     assert contents(queue, db) == numbered(50)
@@ -354,7 +354,7 @@ class DroppingDatabase(FaultyDatabase):
         return DroppingTransaction(self._db.create_transaction(), self)
 
 
-def test_a_batch_in_doubt_is_not_halved_before_it_is_known_not_to_be_in(db: Any, queue: Queue) -> None:
+def test_a_batch_is_not_split_while_its_outcome_is_unknown(db: Any, queue: Queue) -> None:
     dropping = DroppingDatabase.failing_at(db, {0}, ("after", 1021))
     dropping.reads = iter([1007, 1007, 1007])
     report = queue.enqueue_many(dropping, numbered(20))
@@ -362,7 +362,7 @@ def test_a_batch_in_doubt_is_not_halved_before_it_is_known_not_to_be_in(db: Any,
     assert (report.items, report.transactions, report.retries) == (20, 1, 0)
 
 
-def test_a_doubt_that_could_not_be_settled_is_told_as_one(db: Any, queue: Queue) -> None:
+def test_an_outcome_that_stays_unknown_is_reported_as_unknown(db: Any, queue: Queue) -> None:
     dropping = DroppingDatabase.failing_at(db, {0}, ("after", 1021))
     dropping.reads = iter([2017])
     with pytest.raises(FDBError, match="1021"):
@@ -372,7 +372,7 @@ def test_a_doubt_that_could_not_be_settled_is_told_as_one(db: Any, queue: Queue)
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize(("failing", "first", "last"), [(0, 11, 30), (2, 1, 20)])
-def test_the_first_and_the_last_that_are_told_of_an_interrupted_load_are_in(
+def test_an_interrupted_load_reports_the_first_and_last_enqueued_positions(
     db: Any, queue: Queue, failing: int, first: int, last: int
 ) -> None:
     with pytest.raises(BulkInterrupted) as stopped:
@@ -385,7 +385,7 @@ def test_the_first_and_the_last_that_are_told_of_an_interrupted_load_are_in(
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_who_interrupts_the_end_of_a_load_that_failed_is_told_what_is_in(db: Any, queue: Queue) -> None:
+def test_an_interrupt_at_the_end_of_a_failed_load_tells_which_values_are_in(db: Any, queue: Queue) -> None:
     def values() -> Iterator[bytes]:
         yield from numbered(30)
         raise LookupError("the file ended early")
@@ -404,7 +404,7 @@ def test_who_interrupts_the_end_of_a_load_that_failed_is_told_what_is_in(db: Any
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_doubt_whose_mark_could_not_be_read_in_time_stays_one(db: Any, queue: Queue) -> None:
+def test_an_outcome_whose_marker_could_not_be_read_stays_unknown(db: Any, queue: Queue) -> None:
     dropping = DroppingDatabase.failing_at(db, {0}, ("after", 1021))
     dropping.reads = iter([1031])
     with pytest.raises(BulkInterrupted) as stopped:

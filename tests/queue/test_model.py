@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError
-from fdbqueue.layout import Position
+from fdbqueue.position import Position
 
 SLOTS = 3
 steps = st.tuples(

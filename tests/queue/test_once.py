@@ -51,7 +51,7 @@ def test_every_call_is_exactly_once_under_any_two_faults_in_a_row(
     assert queue.check(db).ok
 
 
-def test_an_item_that_was_consumed_before_its_producer_looked_is_not_enqueued_again(db: Any, queue: Queue) -> None:
+def test_a_consumed_item_with_an_unknown_outcome_is_not_enqueued_again(db: Any, queue: Queue) -> None:
     consumed: list[bytes] = []
 
     class Consumed(FaultyTransaction):
@@ -106,13 +106,13 @@ def test_random_calls_under_random_faults_do_what_a_list_does(
     queue.clear(db)
 
 
-def test_a_client_leaves_as_many_marks_as_it_had_calls_at_once(db: Any, queue: Queue) -> None:
+def test_a_client_leaves_one_marker_per_concurrent_call(db: Any, queue: Queue) -> None:
     for _ in range(10):
         queue.enqueue(db, b"x")
     assert marks(queue, db) == 1
 
 
-def test_a_mark_that_a_timed_out_commit_may_yet_overwrite_is_nobody_elses(db: Any, queue: Queue) -> None:
+def test_a_marker_that_a_timed_out_commit_may_overwrite_is_not_reused(db: Any, queue: Queue) -> None:
     with pytest.raises(FDBError, match="1031"):
         queue.enqueue(FaultyDatabase.failing_at(db, {0}, ("after", 1031)), b"x")
     [(key, mark)] = [(row.key, row.value) for row in db.get_range_startswith(queue.layout.markers.key())]
@@ -122,7 +122,7 @@ def test_a_mark_that_a_timed_out_commit_may_yet_overwrite_is_nobody_elses(db: An
     assert len(list(db.get_range_startswith(queue.layout.markers.key()))) == 2
 
 
-def test_marks_of_clients_that_are_long_gone_are_swept_and_fresh_ones_are_not(
+def test_stale_commit_markers_are_swept_and_fresh_ones_are_not(
     db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
@@ -137,7 +137,7 @@ def test_marks_of_clients_that_are_long_gone_are_swept_and_fresh_ones_are_not(
     assert len(list(db.get_range_startswith(queue.layout.markers.key()))) == 1
 
 
-def test_a_mark_whose_client_is_back_while_it_is_swept_stays(
+def test_a_marker_whose_client_returns_during_the_sweep_stays(
     db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.enqueue(db, b"x")
@@ -171,7 +171,7 @@ class StoppedDatabase(FaultyDatabase):
         return StoppedTransaction(self._db.create_transaction(), self)
 
 
-def test_who_was_stopped_until_its_mark_was_swept_does_not_take_its_call_for_failed(
+def test_a_client_stopped_until_its_marker_is_swept_reports_an_unknown_outcome(
     db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop() -> None:
@@ -209,7 +209,7 @@ class UnreadableDatabase(FaultyDatabase):
 
 @pytest.mark.parametrize("error", [StorageError("the disk refused"), MemoryError()])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_who_can_not_look_whether_a_commit_took_effect_is_told_that_nobody_knows(
+def test_a_commit_that_can_not_be_checked_is_an_unknown_outcome(
     db: Any, queue: Queue, when: When, error: Exception
 ) -> None:
     queue.enqueue(db, b"x")
@@ -238,7 +238,7 @@ class RefusingDisk:
         raise lmdb.Error("Input/output error")
 
 
-def test_a_disk_that_fails_under_a_commit_and_at_the_look_leaves_its_outcome_unknown(tmp_path: Path) -> None:
+def test_a_disk_that_fails_at_a_commit_and_its_check_leaves_an_unknown_outcome(tmp_path: Path) -> None:
     queue = Queue("q")
     with fdbqueue.open(f"file:{tmp_path}") as db:
         queue.enqueue(db, b"x")
@@ -264,14 +264,14 @@ def a_day_later(monkeypatch: pytest.MonkeyPatch, db: Any, queue: Queue) -> None:
 
 
 @pytest.mark.usefixtures("a_day_later")
-def test_a_sweep_that_another_client_came_before_fails_nobodys_call(db: Any, queue: Queue) -> None:
+def test_a_sweep_that_loses_a_race_fails_no_call(db: Any, queue: Queue) -> None:
     queue.enqueue(FaultyDatabase.failing_at(db, {0}, ("before", 1020)), b"y")
     assert contents(queue, db) == [b"x", b"y"]
     assert marks(queue, db) == 2
 
 
 @pytest.mark.usefixtures("a_day_later")
-def test_a_sweep_that_nobody_can_make_is_told_before_anything_is_done(db: Any, queue: Queue) -> None:
+def test_a_sweep_that_can_not_run_fails_the_call_before_it_writes(db: Any, queue: Queue) -> None:
     with pytest.raises(FDBError, match="1031"):
         queue.enqueue(FaultyDatabase.failing_at(db, {0}, ("before", 1031)), b"y")
     assert contents(queue, db) == [b"x"]

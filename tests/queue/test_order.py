@@ -54,7 +54,7 @@ def test_items_come_out_by_rank_and_within_a_rank_in_the_order_of_their_commits(
     assert queue.check(db).ok
 
 
-def test_whoever_takes_and_looks_need_not_know_the_order(db: Any, space: Subspace) -> None:
+def test_taking_and_browsing_need_no_order(db: Any, space: Subspace) -> None:
     queue_of(space).enqueue_many(db, [50, 10, 30])
     plain = Queue(space, codec="json")
 
@@ -242,7 +242,7 @@ def test_a_cleared_queue_can_have_any_order(db: Any, space: Subspace) -> None:
 
 
 @pytest.mark.parametrize("rank", [-1, 1 << 63, 1.0, "1", None, True])
-def test_a_rank_that_is_none_is_refused_before_any_key_is_touched(rank: Any, db: Any, space: Subspace) -> None:
+def test_a_bad_rank_is_refused_before_any_key_is_touched(rank: Any, db: Any, space: Subspace) -> None:
     class Bad(Tens):
         def rank(self, value: Any, headers: Mapping[str, Any] | None) -> int:
             return rank  # type: ignore[no-any-return]
@@ -257,20 +257,20 @@ def test_a_rank_that_is_none_is_refused_before_any_key_is_touched(rank: Any, db:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 101])
-def test_an_order_whose_name_can_not_be_kept_is_refused(name: str) -> None:
+def test_an_order_with_an_unsuitable_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="name of an order"):
         Queue("q", order=Named(name))
 
 
 @pytest.mark.parametrize("name", ["x", "x" * 100])
-def test_an_order_whose_name_can_just_be_kept_is_taken(name: str, db: Any, space: Subspace) -> None:
+def test_an_order_with_a_name_at_the_limit_is_accepted(name: str, db: Any, space: Subspace) -> None:
     queue = queue_of(space, Named(name))
     queue.enqueue(db, 10)
     queue.enqueue(db, 20)
     assert queue.check(db).ok
 
 
-def test_check_finds_items_of_another_order_and_a_mark_that_is_too_low(db: Any, space: Subspace) -> None:
+def test_check_finds_items_of_another_order_and_a_low_high_water_mark(db: Any, space: Subspace) -> None:
     queue = queue_of(space)
     queue.enqueue_many(db, [10, 20])
     envelope = bytes(db[queue.layout.item_key(next(queue.browse(db)).position)])

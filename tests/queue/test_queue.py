@@ -12,7 +12,7 @@ from fdbqueue.engine import FDBError, Subspace, transactional
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.items import INLINE_BYTES, MAX_ITEM_BYTES
-from fdbqueue.layout import Position
+from fdbqueue.position import Position
 from tests.helpers.faults import FaultyDatabase
 
 
@@ -25,14 +25,14 @@ def values(queue: Queue, db: Any) -> list[Any]:
     return [item.value for item in queue.browse(db)]
 
 
-def test_items_come_out_in_the_order_in_which_they_went_in(db: Any, queue: Queue) -> None:
+def test_items_are_dequeued_in_the_order_of_their_enqueue(db: Any, queue: Queue) -> None:
     for n in range(20):
         queue.enqueue(db, b"%d" % n)
     taken = [queue.dequeue(db) for _ in range(20)]
     assert [item.value for item in taken if item] == [b"%d" % n for n in range(20)]
 
 
-def test_an_empty_queue_gives_none_and_an_empty_value_is_a_value(db: Any, queue: Queue) -> None:
+def test_an_empty_queue_returns_none_and_an_empty_value_is_a_value(db: Any, queue: Queue) -> None:
     assert queue.dequeue(db) is None
     assert queue.peek(db) is None
     assert queue.is_empty(db)
@@ -43,9 +43,7 @@ def test_an_empty_queue_gives_none_and_an_empty_value_is_a_value(db: Any, queue:
     assert item.value == b""
 
 
-def test_an_item_stands_under_queue_index_random_and_nothing_else_among_the_items(
-    db: Any, queue: Queue, space: Subspace
-) -> None:
+def test_an_items_key_is_queue_index_random(db: Any, queue: Queue, space: Subspace) -> None:
     position = queue.enqueue(db, b"x")
     key = fdb_tuple.pack((*fdb_tuple.unpack(space.key()), position.index, position.random))
     rows = [row.key for row in db.get_range(queue.layout.begin, queue.layout.end)]
@@ -93,7 +91,7 @@ def test_a_transaction_that_was_reset_reads_the_last_index_again(db: Any, queue:
     assert values(queue, db)[:3] == [b"a", b"b", b"c"]
 
 
-def test_an_enqueue_right_after_a_reset_comes_behind_what_was_committed_before_it(db: Any, queue: Queue) -> None:
+def test_an_enqueue_right_after_a_reset_comes_after_earlier_commits(db: Any, queue: Queue) -> None:
     tr = db.create_transaction()
     queue.enqueue(tr, b"of the attempt before")
     last = [queue.enqueue(db, b"meanwhile") for _ in range(9)][-1]
@@ -117,7 +115,7 @@ def test_several_objects_of_one_queue_keep_the_order_of_one_transaction(db: Any,
     assert [item.value for item in queue.browse(db)] == [b"%d" % n for n in range(8)]
 
 
-def test_a_queue_that_its_transaction_clears_begins_anew(db: Any, queue: Queue) -> None:
+def test_a_queue_cleared_in_a_transaction_restarts_its_indices(db: Any, queue: Queue) -> None:
     tr = db.create_transaction()
     queue.enqueue_many(tr, [b"a", b"b"])
     queue.clear(tr)

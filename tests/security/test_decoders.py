@@ -128,7 +128,7 @@ def test_foreign_bytes(decode: Callable[[bytes], Any], good: bytes, stored: byte
 
 @decoders
 @pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
-def test_nesting_without_end_text_that_is_none_and_sizes_beyond_all_bounds(
+def test_deep_nesting_bad_text_and_huge_sizes_are_refused(
     decode: Callable[[bytes], Any], good: bytes, nasty: bytes
 ) -> None:
     refuses_or_reads(decode, nasty)
@@ -179,7 +179,7 @@ def place_of(queue: Queue, name: str) -> Place:
 
 @pytest.mark.parametrize("foreign", FOREIGN, ids=range(len(FOREIGN)))
 @pytest.mark.parametrize("where", [*PLACES, "request", "grant", "once"])
-def test_foreign_bytes_in_a_queue_are_told_and_stay_and_nothing_else_is_lost(
+def test_foreign_bytes_in_a_queue_are_reported_and_lose_no_item(
     db: Any, space: Subspace, where: str, foreign: bytes
 ) -> None:
     queue = Queue(space, codec="str")
@@ -228,7 +228,7 @@ KEYS: dict[str, Callable[[Layout], tuple[bytes, bytes]]] = {
 
 
 @pytest.mark.parametrize("foreign", KEYS.values(), ids=KEYS.keys())
-def test_foreign_keys_in_a_queue_are_told_and_hold_nobody_up(
+def test_foreign_keys_in_a_queue_are_reported_and_block_no_consumer(
     db: Any, space: Subspace, foreign: Callable[[Layout], tuple[bytes, bytes]]
 ) -> None:
     queue = Queue(space, codec="str")

@@ -1,4 +1,4 @@
-"""What the library does not do: run what it reads, or listen to anybody."""
+"""The library does not run the bytes that it reads, and listens to no network."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def newest(job: Job) -> dict[int, int]:
     return dict(found)
 
 
-def test_each_row_is_compared_and_a_second_attempt_compares_none(db: Any, space: Subspace) -> None:
+def test_each_row_is_compared_once_over_all_attempts(db: Any, space: Subspace) -> None:
     job = Job(db, space)
     for skipped in (0, 95):
         one = attempt(job)
@@ -128,7 +128,7 @@ def test_rows_without_the_option_are_refused_by_a_smart_queue(db: Any, space: Su
     assert prices(space).check(db).ok
 
 
-def test_what_the_option_names_has_to_be_there() -> None:
+def test_the_smart_option_must_name_an_existing_function() -> None:
     base = {"url": "file:x", "queue": "q", "jobId": "j"}
     with pytest.raises(ValueError, match="codec=json"):
         parse({**base, "smart": SMART})

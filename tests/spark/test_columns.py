@@ -73,7 +73,7 @@ def test_rows_that_differ_in_queue_or_headers_only_have_other_digests() -> None:
         assert len(set(digests)) == {"q": 2, "h": 3, "qh": 4}["".join(options.values())]
 
 
-def test_large_payloads_stand_beside_their_rows() -> None:
+def test_large_payloads_are_stored_beside_their_rows() -> None:
     rows = rows_of(pa.record_batch({"value": [b"small", bytes(100_000)]}), ["value"])
     assert rows.large == [None, bytes(100_000)]
     assert parse(rows.stored[1]).chunked is not None
@@ -84,7 +84,7 @@ def test_a_payload_over_the_limit_is_refused() -> None:
         rows_of(pa.record_batch({"value": [bytes(MAX_ITEM_BYTES + 1)]}), ["value"])
 
 
-def test_what_the_codec_does_not_take_is_refused() -> None:
+def test_a_value_that_the_codec_refuses_is_refused() -> None:
     with pytest.raises(CodecError, match="codec tuple does not take a row"):
         rows_of(pa.record_batch({"n": [datetime.date(2013, 1, 1)]}), ["n"], codec="tuple", valueColumn="n")
 
@@ -101,7 +101,7 @@ def test_a_queue_without_a_name_is_refused() -> None:
         rows_of(batch, ["value"], queueColumn="to")
 
 
-def test_what_needs_spark_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_need_spark_say_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "pyspark"]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("dataframe", "source", "schema"):

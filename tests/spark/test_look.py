@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fdbqueue import Queue
+from fdbqueue import Queue, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.items import envelope
+from fdbqueue.layers.blobs import Blobs
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
+from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.layout import pack
+from fdbqueue.spark.itemcolumns import Table, look_schema
 from fdbqueue.spark.looking import Range, pages, ranges
 from fdbqueue.spark.readoptions import STATES, parse_look
 
@@ -42,6 +45,25 @@ def test_a_look_sees_every_item_of_every_state_once_in_order(db: Any, space: Sub
     states = ["claimed", "claimed", "dead", "leased", "available", "available", "delayed", "available"]
     assert seen(db, queue) == [(pack(one), state) for one, state in zip(positions, states, strict=True)]
     assert [state for _, state in seen(db, queue, states=("dead", "delayed"))] == ["dead", "delayed"]
+
+
+@pytest.mark.parametrize("codec", ["bytes", "json"])
+def test_a_look_shows_no_value_where_a_blob_is_the_value(db: Any, space: Subspace, codec: str) -> None:
+    queue = Queue(space)
+    for value in b"", b'"beside"':
+        with Blobs(Leases(queue)).write(db, *([value] if value else [])) as file:
+            file.write(bytes(1_200_000))
+    options = parse_look({"url": "file:x", "queueKey": space.key().hex(), "codec": codec})
+    table = Table(options, look_schema(options))
+    (page,) = pages(db, queue.layout, Range(None, None), STATES, payloads=True)
+    assert table.batch(page).column("value").to_pylist() == [None, b'"beside"' if codec == "bytes" else '"beside"']
+
+
+def test_a_look_refuses_a_queue_with_items_in_sessions(db: Any, space: Subspace) -> None:
+    queue = Queue(space)
+    Sessions(queue).enqueue(db, b"x", session="ann")
+    with pytest.raises(StreamError, match=r"items in sessions, and a look does not see these.*layers\.Sessions"):
+        seen(db, queue)
 
 
 @pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 350])

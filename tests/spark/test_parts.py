@@ -1,4 +1,4 @@
-"""What a job is made of: digests, the backlog, the record, the options."""
+"""The parts of a job: digests, the backlog, the record, the options."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_digest_across_the_border_of_two_others_is_not_found() -> None:
     assert ahead.unmatched([b"ab" * 7 + b"ac"]) == [0]
 
 
-def test_a_mark_of_a_wrong_length_is_damaged() -> None:
+def test_a_row_digest_of_a_wrong_length_is_damaged() -> None:
     with pytest.raises(FormatError, match="17 bytes is damaged"):
         Multiset().add(bytes(17))
 
@@ -114,7 +114,7 @@ def test_a_record_of_a_newer_version_is_refused() -> None:
         decode("job", b"\x20" + RECORD[1:])
 
 
-def test_a_record_that_begins_as_none_is_refused() -> None:
+def test_a_record_with_a_bad_first_byte_is_refused() -> None:
     with pytest.raises(FormatError, match="does not begin as one"):
         decode("job", b"\x0f" + RECORD[1:])
 

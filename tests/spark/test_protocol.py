@@ -46,7 +46,7 @@ def test_rows_of_one_attempt_keep_their_order(job: Job) -> None:
     assert [item.value for item in job.queue.browse(job.db)] == VALUES
 
 
-def test_a_retry_skips_what_is_in_whatever_its_order(job: Job) -> None:
+def test_a_retry_in_any_order_skips_enqueued_rows(job: Job) -> None:
     first = job.attempt()
     first.add(rows(VALUES[:50]))
     shuffled = random.Random(1).sample(VALUES, k=len(VALUES))
@@ -89,7 +89,7 @@ def test_rows_go_to_the_queues_that_they_name_and_large_ones_with_their_chunks(j
         named.clear(job.db)
 
 
-def test_rows_are_noted_for_those_who_want_to_know_of_arrivals(job: Job) -> None:
+def test_rows_are_noted_as_arrivals_for_subscriptions(job: Job) -> None:
     job.db[job.queue.layout.subscribed_key] = b""
     job.run(VALUES[:25])
     positions = [pack(item.position) for item in job.queue.browse(job.db)]
@@ -98,7 +98,7 @@ def test_rows_are_noted_for_those_who_want_to_know_of_arrivals(job: Job) -> None
     assert spans == [(positions[0], positions[9]), (positions[10], positions[19]), (positions[20], positions[24])]
 
 
-def test_new_rows_are_held_back_until_all_earlier_ones_were_met(job: Job) -> None:
+def test_new_rows_wait_until_a_retry_has_met_all_earlier_ones(job: Job) -> None:
     job.run(VALUES[:10])
     retry = job.attempt()
     retry.add(rows(VALUES[10:]))
@@ -215,8 +215,8 @@ def test_a_late_attempt_that_has_not_begun_stops_too(job: Job) -> None:
 def test_a_late_transaction_under_way_fails_when_the_job_is_committed(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Also before the marks are removed, which would make it fail anyhow.
-    monkeypatch.setattr("fdbqueue.spark.job.remove_marks", lambda db, keys: None)
+    # Also before the log is removed, which would make it fail anyhow.
+    monkeypatch.setattr("fdbqueue.spark.job.remove_log", lambda db, keys: None)
 
     def play(at: Any) -> Any:
         return job.run(VALUES, at=at)
@@ -237,7 +237,7 @@ def test_an_attempt_stops_with_an_error_when_its_job_is_forgotten(job: Job) -> N
         attempt.add(rows(VALUES[30:]))
 
 
-def test_an_attempt_of_a_job_begun_anew_does_not_write_into_it(job: Job) -> None:
+def test_an_attempt_of_a_restarted_job_does_not_write_into_it(job: Job) -> None:
     attempt = job.attempt()
     attempt.add(rows(VALUES[:10]))
     forget_job(job.db, job.queue.layout.space, "job")
@@ -293,7 +293,7 @@ def test_committing_twice_gives_the_same_report(job: Job) -> None:
 
 
 def test_a_committed_job_leaves_its_record_only(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdbqueue.spark.job.MARKS_A_REMOVAL", 3)
+    monkeypatch.setattr("fdbqueue.spark.job.ENTRIES_A_REMOVAL", 3)
     job.commit(job.run(VALUES, 0), job.run(VALUES, 1))
     span = job.queue.layout.jobs.range()
     assert [row.key for row in job.db.get_range(span.start, span.stop)] == [job.keys.record]
@@ -308,7 +308,7 @@ def test_an_unfinished_job_reports_how_far_it_is(job: Job) -> None:
     assert (report.committed, report.rows, report.attempts, report.transactions) == (False, 130, 3, 13)
 
 
-def test_transactions_are_counted_over_all_attempts_also_those_that_never_told(job: Job) -> None:
+def test_transactions_of_all_attempts_are_counted_also_of_unreported_ones(job: Job) -> None:
     job.run(VALUES[:30])
     before = job_report(job.db, job.queue.layout.space, "job")
     assert before is not None
@@ -340,7 +340,7 @@ def test_conflicts_of_attempts_that_finished_are_in_the_report(job: Job) -> None
     assert done.retries == disturbed.retries >= done.conflicts
 
 
-def test_of_transactions_under_way_at_once_each_that_conflicts_and_each_that_comes_in_is_counted(job: Job) -> None:
+def test_concurrent_transactions_are_counted_with_their_conflicts(job: Job) -> None:
     report = job.run(VALUES, db=FaultyDatabase.failing_at(job.db, {3, 5}, ("before", 1020)))
     assert (report.conflicts, report.transactions) == (2, 10)
     assert job.commit(report).rows == 100
@@ -368,7 +368,7 @@ def test_a_job_that_was_never_begun_has_no_report_and_can_not_be_forgotten(db: A
     assert not forget_job(db, space, "none")
 
 
-def test_who_forgets_a_job_by_a_commit_of_unknown_outcome_is_told_that_it_was_there(job: Job) -> None:
+def test_forgetting_a_job_with_an_unknown_outcome_reports_that_it_existed(job: Job) -> None:
     assert forget_job(FaultyDatabase.failing_at(job.db, {0}, ("after", 1021)), job.queue.layout.space, "job")
     assert not forget_job(job.db, job.queue.layout.space, "job")
 
@@ -390,9 +390,7 @@ FAULTS: list[Fault] = [("before", 1020), ("before", 1021), ("after", 1021), ("be
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[1]} {fault[0]}")
 @pytest.mark.engines("memory", "cluster")
-def test_a_commit_that_fails_or_is_in_doubt_anywhere_neither_loses_nor_doubles(
-    db: Any, space: Subspace, fault: Fault
-) -> None:
+def test_a_failed_or_unknown_commit_neither_loses_nor_duplicates_rows(db: Any, space: Subspace, fault: Fault) -> None:
     for number in range(8):
         faulty = FaultyDatabase.failing_at(db, {number}, fault)
         job = Job(db, space[number])
@@ -440,7 +438,7 @@ def test_a_single_row_that_is_too_large_fails(job: Job) -> None:
     assert failed.value.code == 2101
 
 
-def test_what_no_retry_helps_is_raised(job: Job) -> None:
+def test_an_error_that_is_not_retryable_is_raised(job: Job) -> None:
     with pytest.raises(FDBError) as failed:
         job.run(VALUES, db=FaultyDatabase.failing_at(job.db, {2}, ("before", 2000)))
     assert failed.value.code == 2000

@@ -73,7 +73,7 @@ def cast() -> Iterator[list[Actor]]:
 
 
 @given(chance=CHANCES, values=FEW_VALUES, crowd=st.integers(1, 3), fault_share=st.sampled_from([0.0, 0.2]))
-def test_whatever_happens_to_attempts_each_row_is_in_once(
+def test_each_row_is_in_once_whatever_happens_to_attempts(
     db: Any, space: Subspace, chance: Random, values: list[bytes], crowd: int, fault_share: float
 ) -> None:
     job = Job(db, space[secrets.token_hex(4)])

@@ -1,4 +1,4 @@
-"""What the load of ten million rows is judged by."""
+"""The functions that judge the load of ten million rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_digest_knows_no_order_but_every_row() -> None:
     assert digest([*VALUES[1:], b"other"]) != expected
 
 
-def test_rates_are_those_of_equal_parts_whenever_somebody_looked() -> None:
+def test_rates_of_a_steady_count_are_equal_at_any_sample_times() -> None:
     steady = [(float(second), 10 * second) for second in (0, 1, 3, 7, 10)]
     assert rates(steady, 100, 4) == pytest.approx([10.0] * 4)
 
@@ -54,7 +54,7 @@ def test_processes_are_found_and_measured_while_they_run() -> None:
     assert found.own_memory() == 0
 
 
-def test_a_look_that_fails_fails_the_block() -> None:
+def test_a_failing_sample_fails_the_block() -> None:
     failed = threading.Event()
 
     def look() -> None:
@@ -69,7 +69,7 @@ def test_a_look_that_fails_fails_the_block() -> None:
         watch()
 
 
-def test_a_look_is_taken_again_and_again_until_the_block_ends() -> None:
+def test_samples_are_taken_until_the_block_ends() -> None:
     looked = threading.Semaphore(0)
     with watching(looked.release, every=0.001):
         for _ in range(3):

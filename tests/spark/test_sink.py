@@ -151,7 +151,7 @@ def test_at_least_once_needs_no_job_and_leaves_no_trace(numbers: DataFrame, db: 
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
-def test_what_can_not_be_is_refused_before_any_task(
+def test_impossible_options_are_refused_before_any_task(
     spark: SparkSession,
     numbers: DataFrame,
     db: Any,
@@ -170,7 +170,7 @@ def test_what_can_not_be_is_refused_before_any_task(
     assert not list(jobs(db, queue_name))
 
 
-def test_a_jobs_options_are_none_of_a_look(spark: SparkSession, url: str, queue_name: str) -> None:
+def test_reading_a_queue_refuses_the_options_of_a_job(spark: SparkSession, url: str, queue_name: str) -> None:
     with pytest.raises(PySparkException, match=r"(?i)no option 'jobid'\. A look at a queue has"):
         spark.read.format("fdbqueue").options(url=url, queue=queue_name, jobId="job").load()
 
@@ -281,12 +281,12 @@ def test_enqueue_dataframe_returns_its_report_and_runs_a_job_once(
         enqueue_dataframe(numbers, url=url, queue=queue_name, job_id="job", codec="msgpack", value_column="value")
 
 
-def test_marks_that_a_driver_left_when_it_died_go_when_its_job_is_submitted_again(
+def test_resubmitting_a_job_removes_the_records_of_its_dead_driver(
     numbers: DataFrame, db: Any, url: str, queue_name: str
 ) -> None:
     enqueue_dataframe(numbers, url=url, queue=queue_name, job_id="job", partitions=1)
     keys = JobKeys(Queue(queue_name).layout, "job")
-    db[keys.mark(0, 1)] = bytes(16)
+    db[keys.log_entry(0, 1)] = bytes(16)
     assert enqueue_dataframe(numbers, url=url, queue=queue_name, job_id="job").rows == 2000
     assert not list(db[keys.begin : keys.end])
 
@@ -362,7 +362,7 @@ def test_enqueue_dataframe_refuses_arguments_of_a_wrong_type(
 
 
 @pytest.mark.parametrize("wrong", [None, "rows", [b"row"]], ids=str)
-def test_what_is_no_dataframe_is_refused(wrong: Any, url: str) -> None:
+def test_a_value_that_is_no_dataframe_is_refused(wrong: Any, url: str) -> None:
     with pytest.raises(TypeError, match=r"takes a DataFrame of Spark, not builtins\..*createDataFrame"):
         enqueue_dataframe(wrong, url=url, queue="q", job_id="job")
     with pytest.raises(TypeError, match="takes a SparkSession"):

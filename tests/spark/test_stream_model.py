@@ -232,9 +232,7 @@ def test_a_lost_checkpoint_is_refused_and_the_choices_are_named(db: Any, queue: 
         Query(db, stream_options(queue.layout), first).trigger()
 
 
-def test_a_lost_checkpoint_is_refused_and_its_batch_comes_again_though_nothing_else_is_there(
-    db: Any, queue: Queue[bytes]
-) -> None:
+def test_a_lost_checkpoint_is_refused_and_its_batch_is_repeated(db: Any, queue: Queue[bytes]) -> None:
     queue.enqueue_many(db, [b"a", b"b"])
     Query(db, stream_options(queue.layout), Checkpoint()).trigger()
     with pytest.raises(StreamError, match="belongs to another checkpoint"):
@@ -248,7 +246,7 @@ def test_a_lost_checkpoint_is_refused_and_its_batch_comes_again_though_nothing_e
         assert again.rows() == [b"a", b"b"]
 
 
-def test_a_lost_checkpoint_whose_batch_was_written_can_be_dropped(db: Any, queue: Queue[bytes]) -> None:
+def test_a_lost_checkpoint_with_a_written_batch_can_be_dropped(db: Any, queue: Queue[bytes]) -> None:
     queue.enqueue_many(db, [b"%d" % number for number in range(8)])
     first, again = Checkpoint(), Checkpoint()
     Query(db, stream_options(queue.layout), first).trigger()

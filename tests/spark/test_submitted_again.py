@@ -102,7 +102,7 @@ def test_a_record_of_an_earlier_version_is_compared_by_the_number_of_its_rows(db
 
 @pytest.mark.engines("memory", "cluster")
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_job_whose_own_commit_was_in_doubt_was_not_committed_already(db: Any, space: Subspace, when: Any) -> None:
+def test_a_job_with_an_unknown_commit_is_not_committed_already(db: Any, space: Subspace, when: Any) -> None:
     job = Job(db, space)
     report = job.run(VALUES)
     job.db = FaultyDatabase.failing_at(db, {0}, (when, 1021))
@@ -139,7 +139,7 @@ def test_a_failed_job_in_fewer_partitions_is_refused_before_one_row_is_enqueued(
     assert submit(db, space, [], VALUES).values() == sorted(VALUES)
 
 
-def test_a_job_of_which_nothing_is_in_begins_as_a_new_one(db: Any, space: Subspace) -> None:
+def test_a_job_without_rows_starts_as_a_new_one(db: Any, space: Subspace) -> None:
     fail_in_the_middle(db, space, [])
     job = Job(db, space)
     job.task(VALUES)
@@ -161,7 +161,7 @@ def test_a_submission_that_ends_while_it_releases_its_rows_leaves_the_rest_to_th
     assert submit(db, space, *parts).values() == sorted(VALUES)
 
 
-def test_of_two_submissions_at_once_the_second_finds_the_first_ones_rows(db: Any, space: Subspace) -> None:
+def test_a_concurrent_second_submission_finds_the_rows_of_the_first(db: Any, space: Subspace) -> None:
     first = Job(db, space)
     begun = first.attempt()
     begun.add(rows(VALUES[:50]))
@@ -198,7 +198,7 @@ def test_a_task_of_a_submission_ends_well_when_another_commits_the_job(db: Any, 
     assert first.values() == sorted(VALUES)
 
 
-def test_what_a_submission_kept_aside_goes_with_its_job(db: Any, space: Subspace) -> None:
+def test_forgetting_a_job_removes_all_its_keys(db: Any, space: Subspace) -> None:
     fail_in_the_middle(db, space, VALUES[:30])
     job = Job(db, space)
     job.task(VALUES)
@@ -220,7 +220,7 @@ def cut(chance: Random, values: list[bytes], partitions: int) -> list[list[bytes
 
 
 @given(chance=CHANCES, values=FEW, others=FEW, partitions=st.integers(1, 3), same=st.booleans())
-def test_whatever_a_job_has_done_other_rows_change_nothing_and_its_own_complete_it(
+def test_other_rows_change_nothing_and_a_jobs_own_rows_complete_it(
     db: Any, space: Subspace, chance: Random, values: list[bytes], others: list[bytes], partitions: int, same: bool
 ) -> None:
     space = space[secrets.token_hex(4)]

@@ -77,7 +77,7 @@ def test_two_copies_of_a_task_put_each_row_in_once(
     queue.clear(db)
 
 
-def test_a_copy_goes_on_when_the_other_is_killed(
+def test_a_copy_continues_when_the_other_is_killed(
     db: Any, queue_name: str, writer: FdbQueueWriter, processes: Processes
 ) -> None:
     start, done = processes.event(), processes.queue()

@@ -86,7 +86,7 @@ def test_a_value_counts_as_taken_as_soon_as_it_is_read(takes_bytes: bool) -> Non
     assert source.taken == 3
 
 
-def test_an_input_that_breaks_counts_what_came() -> None:
+def test_a_failing_input_counts_its_values() -> None:
     def broken() -> Iterator[bytes]:
         yield from (b"a", b"b")
         raise ConnectionError
@@ -117,7 +117,7 @@ def test_halves_of_a_batch_have_its_values_at_the_same_places(order: str | None,
     assert first.size_bytes + second.size_bytes == whole.size_bytes
 
 
-def test_a_batch_of_none_is_none() -> None:
+def test_an_empty_input_gives_no_batch() -> None:
     assert list(Batches(encoding(), [], lambda: None)) == []
     assert Batch(3).stop == 3
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
 import fdbqueue
 from fdbqueue.engine import FDBError
 from fdbqueue.errors import ClusterError, StorageError
+from fdbqueue.layers import Groups, Leases, Results, Sessions, StagedQueue
 
 KINDS = ["memory:", "file:{}", "file:{}?durability=relaxed"]
 
@@ -86,7 +92,7 @@ def test_one_in_memory_is_gone_and_not_empty() -> None:
 
 
 @pytest.mark.parametrize("url", KINDS)
-def test_what_waits_for_a_version_ends_when_the_database_is_closed(url: str, tmp_path: Path) -> None:
+def test_a_wait_for_a_version_ends_when_the_database_is_closed(url: str, tmp_path: Path) -> None:
     db = fdbqueue.open(url.format(tmp_path))
     other, tr = db.create_transaction(), db.create_transaction()
     tr.set_read_version(other.get_read_version().wait() + 10**12)
@@ -103,3 +109,43 @@ def test_what_waits_for_a_version_ends_when_the_database_is_closed(url: str, tmp
         value.wait()
     with pytest.raises((StorageError, FDBError)):
         commit.wait()
+
+
+@pytest.mark.parametrize("url", KINDS)
+def test_a_watch_ends_when_the_database_is_closed(url: str, tmp_path: Path) -> None:
+    db = fdbqueue.open(url.format(tmp_path))
+    tr = db.create_transaction()
+    watch = tr.watch(b"a")
+    tr.commit().wait()
+    told = threading.Event()
+    watch.on_ready(lambda _: told.set())
+    db.close()
+    assert told.wait(5)
+    watch.wait()  # the waiter then reads the key, and gets the error
+
+
+WAITS: dict[str, Callable[[Any, Leases], Any]] = {
+    "a completion": lambda db, leases: Results(leases).enqueue(db, b"").wait,
+    "a group": lambda db, leases: Groups(leases).open(db, "book").wait,
+    "a session": lambda db, leases: partial(Sessions(leases.queue).lease, db, timeout=None),
+    "a staged dequeue": lambda db, leases: partial(StagedQueue(fdbqueue.Queue("other")).dequeue, db, timeout=None),
+}
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_a_thread_that_waits_gets_an_error_when_the_database_is_closed(kind: str) -> None:
+    db: Any = fdbqueue.open("memory:")
+    wait = WAITS[kind](db, Leases(fdbqueue.Queue("orders")))
+    raised: SimpleQueue[BaseException] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            wait()
+        except StorageError as error:
+            raised.put(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    while not db._store()._changes._watched:
+        time.sleep(0)  # until the thread waits
+    db.close()
+    assert "was closed" in str(raised.get(timeout=5))

@@ -38,7 +38,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 @given(data=st.data(), name=st.sampled_from(sorted(VALUES)))
-def test_what_was_encoded_decodes(data: st.DataObject, name: str) -> None:
+def test_an_encoded_value_decodes(data: st.DataObject, name: str) -> None:
     value = data.draw(VALUES[name])
     codec = codec_named(name)
     assert codec.decode(codec.encode(value)) == value
@@ -77,7 +77,7 @@ class Reading:
     where: str | None = None
 
 
-def test_a_typed_codec_refuses_what_it_could_not_read_again() -> None:
+def test_a_typed_codec_refuses_values_it_could_not_read_again() -> None:
     codec = JsonCodec(Reading)
 
     with pytest.raises(msgspec.ValidationError, match="null"):
@@ -185,7 +185,7 @@ CHANGED: list[tuple[Any, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("value", "path", "change", "remedy"), CHANGED)
-def test_json_refuses_what_would_not_come_back_equal_with_its_path_and_the_remedy(
+def test_json_refuses_a_value_that_would_change_with_its_path_and_the_remedy(
     db: Any, space: Subspace, value: Any, path: str, change: str, remedy: str
 ) -> None:
     queue = Queue(space, codec="json")
@@ -217,7 +217,7 @@ class Color(enum.IntEnum):
 @pytest.mark.parametrize(
     "value", [OrderedDict(a=1), Color.red, {"color": Color.red}, True, -0.0, 10**30, "", None, [], {"a": {}}]
 )
-def test_what_comes_back_equal_is_taken(value: Any) -> None:
+def test_a_value_that_decodes_equal_is_accepted(value: Any) -> None:
     codec = codec_named("json")
 
     assert codec.decode(codec.encode(value)) == value

@@ -76,7 +76,7 @@ def test_a_process_that_has_nothing_to_commit_loses_its_turn(
     assert clock.now == START + 100_000 + process_scheduler.QUIET_NS
 
 
-def test_a_process_that_goes_on_is_looked_after_more_and_more_rarely(
+def test_an_active_process_is_checked_more_and_more_rarely(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, theirs = two(tmp_path, monkeypatch)
@@ -112,7 +112,7 @@ def two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ProcessScheduler
 # -- threads ----------------------------------------------------------------------------------------------------------
 
 
-def test_whoever_gets_a_turn_and_commits_nothing_more_leaves_nobody_asleep(clock: Clock) -> None:
+def test_a_thread_that_gets_a_turn_and_stops_committing_leaves_no_thread_asleep(clock: Clock) -> None:
     turns, lead, over = TimeSlices(), threading.Lock(), threading.Event()
     first, second, last = CommitRequest(), CommitRequest(), CommitRequest()
     pending = [last]
@@ -139,7 +139,7 @@ def test_whoever_gets_a_turn_and_commits_nothing_more_leaves_nobody_asleep(clock
         asleep.remove(first_to_end(asleep))  # whichever of them looks out
 
 
-def test_whoever_has_a_turn_that_is_over_keeps_it_until_it_sleeps(clock: Clock) -> None:
+def test_a_thread_keeps_an_expired_turn_until_it_sleeps(clock: Clock) -> None:
     turns, first = TimeSlices(), CommitRequest()
     turns.sleep(CommitRequest(), [], threading.Lock())
     one = sleeping(turns, first)
@@ -152,21 +152,21 @@ def test_whoever_has_a_turn_that_is_over_keeps_it_until_it_sleeps(clock: Clock) 
     joined(one)
 
 
-def test_a_request_that_is_done_before_its_thread_lies_down_is_not_slept_over(clock: Clock) -> None:
+def test_a_request_done_before_its_thread_sleeps_is_returned_at_once(clock: Clock) -> None:
     turns, mine, early = TimeSlices(), CommitRequest(), CommitRequest()
     turns.sleep(mine, [], threading.Lock())
     finish(turns, early)
     joined(sleeping(turns, early))
 
 
-def test_a_thread_that_goes_on_is_looked_after_more_and_more_rarely(clock: Clock) -> None:
+def test_an_active_thread_is_checked_more_and_more_rarely(clock: Clock) -> None:
     turns = TimeSlices()
     quiet, longest = commit_scheduler.QUIET_SECONDS, commit_scheduler.LONGEST_TRUST
     assert looks(turns, clock, goes_on_for=5) == pytest.approx([quiet, 2 * quiet, 4 * quiet, longest, longest])
     assert looks(turns, clock, goes_on_for=1) == pytest.approx([quiet]), "it is known that it may go away"
 
 
-def test_who_sleeps_looks_out_in_the_place_of_one_whose_turn_it_is(clock: Clock) -> None:
+def test_a_sleeping_thread_becomes_the_deputy_of_the_turn_holder(clock: Clock) -> None:
     turns = TimeSlices()
     turns._deputy = 1
     assert looks(turns, clock, goes_on_for=1, holder=1) == pytest.approx([commit_scheduler.QUIET_SECONDS])
@@ -203,7 +203,7 @@ def led(monkeypatch: pytest.MonkeyPatch) -> threading.Lock:
     return lead
 
 
-def test_whoever_leads_wakes_one_and_each_wakes_the_next(led: threading.Lock) -> None:
+def test_the_leader_wakes_one_thread_and_each_wakes_the_next(led: threading.Lock) -> None:
     gathering = Gathering()
     requests = [CommitRequest() for _ in range(5)]
     threads = [sleeping(gathering, request, lead=led) for request in requests]
@@ -224,14 +224,14 @@ def test_whoever_leads_wakes_one_and_each_wakes_the_next(led: threading.Lock) ->
     assert wakers == [threading.get_ident(), *(thread.ident for thread in threads[:-1])]
 
 
-def test_whoever_wakes_too_early_to_see_whom_to_wake_leaves_nobody_asleep(led: threading.Lock) -> None:
+def test_a_thread_that_wakes_too_early_leaves_no_thread_asleep(led: threading.Lock) -> None:
     gathering, request = Gathering(), CommitRequest()
     thread = sleeping(gathering, request, lead=led)
     finish(gathering, JustWoken(), request)
     joined(thread)
 
 
-def test_whoever_is_interrupted_leaves_nobody_asleep(led: threading.Lock) -> None:
+def test_an_interrupted_thread_leaves_no_thread_asleep(led: threading.Lock) -> None:
     gathering, interrupted, request = Gathering(), CommitRequest(), CommitRequest()
     thread = sleeping(gathering, request, lead=led)
     interrupted.behind = request
@@ -242,7 +242,7 @@ def test_whoever_is_interrupted_leaves_nobody_asleep(led: threading.Lock) -> Non
     joined(thread)
 
 
-def test_a_request_that_is_done_before_its_thread_is_gathered_is_not_slept_over(led: threading.Lock) -> None:
+def test_a_request_done_before_its_thread_is_gathered_is_returned_at_once(led: threading.Lock) -> None:
     gathering, early = Gathering(), CommitRequest()
     finish(gathering, early)
     joined(sleeping(gathering, early, lead=led))

@@ -44,7 +44,7 @@ def test_changes_leave_sorted_ranges_that_do_not_touch(changes: list[tuple[bool,
 
 
 @given(_changes, _ends)
-def test_looks_agree_with_those_at_a_set(changes: list[tuple[bool, Range]], ends: Range) -> None:
+def test_lookups_agree_with_those_of_a_set(changes: list[tuple[bool, Range]], ends: Range) -> None:
     intervals, keys = made(changes)
     begin, end = min(ends), max(ends)
     inside = within([(begin, end)])

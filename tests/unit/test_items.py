@@ -57,7 +57,7 @@ def test_a_plain_item_costs_one_byte_more_than_its_payload() -> None:
 
 
 @given(payload=payloads, headers=headers)
-def test_what_was_put_in_an_envelope_comes_out(payload: bytes, headers: dict[str, Any]) -> None:
+def test_an_envelope_returns_its_parts(payload: bytes, headers: dict[str, Any]) -> None:
     chunks = chunks_of(payload)
     opened = parse(envelope(payload, headers))
     assert dict(opened.headers) == headers
@@ -143,7 +143,7 @@ def test_an_envelope_with_a_blob_keeps_all_that_it_had(
     assert stored[0] >> 4 == 2, "so that an older version of the library refuses it"
 
 
-def test_a_blob_whose_description_is_cut_off_is_refused() -> None:
+def test_a_blob_with_a_truncated_description_is_refused() -> None:
     stored = with_blob(envelope(b""), Blob(bytes(16), 1, 2, True))
     for cut in range(1, len(stored)):
         for read in (parse, blob_of):

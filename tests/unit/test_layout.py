@@ -16,7 +16,8 @@ from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers.smart._admitting import DEPENDENT_NAMES_BYTES
 from fdbqueue.layers.smart._index import deadline_parts
 from fdbqueue.layers.subscriptions._arguments import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
-from fdbqueue.layout import APPENDED_BYTES, DELAY, LEASE, MAX_KEY_BYTES, TTL, Layout, Name, Position, pack
+from fdbqueue.layout import APPENDED_BYTES, DELAY, LEASE, MAX_KEY_BYTES, TTL, Layout, Name, pack
+from fdbqueue.position import Position
 from fdbqueue.spark.keys import MAX_JOB_ID_BYTES, JobKeys
 
 indices = st.one_of(st.integers(0, 300), st.integers(0, 2**62))
@@ -70,14 +71,14 @@ def test_a_level_is_a_standard_queue_in_a_subspace_of_its_own(position: Position
 
 
 @given(key=st.binary(max_size=20))
-def test_whatever_stands_among_the_items_has_some_position(key: bytes) -> None:
+def test_every_key_among_the_items_has_a_position(key: bytes) -> None:
     layout = Layout("q")
     assert layout.position_of(layout.begin + key).index >= 0
     layout.index_of(layout.begin + key)
 
 
 @given(position=positions)
-def test_everything_stands_in_the_queues_range_and_only_items_in_the_items(position: Position) -> None:
+def test_every_key_is_in_the_queues_range_and_only_items_are_in_theirs(position: Position) -> None:
     layout = Layout(Subspace(("q",)))
     begin, end = layout.whole_range()
     item = layout.item_key(position)
@@ -119,7 +120,7 @@ def test_timers_sort_by_their_time_and_are_due_when_it_has_come(
     assert (begin <= key < end) == (at_us <= now_us)
 
 
-def test_a_name_that_is_none_is_refused() -> None:
+def test_a_bad_name_is_refused() -> None:
     with pytest.raises(TypeError, match="named by a str"):
         Layout(7)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="empty prefix"):
@@ -156,7 +157,7 @@ def test_the_longest_names_make_keys_that_a_database_takes() -> None:
         *layout.dependent_keys((bytes(DEPENDENT_NAMES_BYTES), *deadline_parts(layout, at_us)), packed),
         _arrival(layout, packed),
         job.owner(2**31),
-        job.mark(2**31, 2**63 - 1),
+        job.log_entry(2**31, 2**63 - 1),
     ]
     assert len(layout.prefix) == MAX_KEY_BYTES - APPENDED_BYTES
     assert max(map(len, keys)) <= MAX_KEY_BYTES

@@ -64,7 +64,7 @@ def test_a_folder_that_is_refused_is_left_as_it_is(tmp_path: Path, made: Callabl
     assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in tmp_path.iterdir()} == before
 
 
-def test_a_backup_and_an_empty_database_are_opened_without_the_file_that_says_who_was_there(tmp_path: Path) -> None:
+def test_a_backup_and_an_empty_database_open_with_only_the_data_file(tmp_path: Path) -> None:
     made, restored, empty = (tmp_path / name for name in ("made", "restored", "empty"))
     with fdbqueue.open(f"file:{made}") as db:
         db[b"k"] = b"v"

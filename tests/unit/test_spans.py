@@ -25,7 +25,7 @@ def test_joined_spans_have_the_same_members_in_order_and_apart(spans: list[Span]
 
 
 @given(spans=st.lists(ranges, max_size=20), point=points)
-def test_what_is_behind_a_point_is_left(spans: list[Span], point: bytes) -> None:
+def test_the_spans_behind_a_point_are_left(spans: list[Span], point: bytes) -> None:
     assert members(behind(joined(spans), point)) == {one for one in members(spans) if one >= point[0]}
 
 
@@ -47,5 +47,5 @@ def test_spans_that_touch_are_one() -> None:
     assert joined([(b"b", b"c"), (b"a", b"b"), (b"d", b"e")]) == [(b"a", b"c"), (b"d", b"e")]
 
 
-def test_who_never_looked_has_everything_to_look_at() -> None:
+def test_a_new_pointer_covers_the_whole_queue() -> None:
     assert behind(everything(), b"") == [(b"", END)]

@@ -97,7 +97,7 @@ def test_no_more_than_a_few_versions_are_pinned(store: Store) -> None:
 # -- versions --------------------------------------------------------------------------------------------------------
 
 
-def test_of_commits_that_are_held_only_the_last_ones_keep_their_view(store: Store) -> None:
+def test_only_the_last_held_commits_keep_their_view(store: Store) -> None:
     held = [put(store, (b"a", b"%d" % number)) for number in range(100)]
     assert store.snapshot_at(held[-1].version).get(b"a") == b"99"
     assert store.snapshot_at(held[-17].version).get(b"a") == b"83"
@@ -151,7 +151,7 @@ def check_versionstamps(store: Store, count: int) -> None:
 # -- commits ---------------------------------------------------------------------------------------------------------
 
 
-def test_later_requests_of_a_batch_see_what_earlier_ones_did(store: Store) -> None:
+def test_later_requests_of_a_batch_see_the_effects_of_earlier_ones(store: Store) -> None:
     requests = [CommitRequest(mutations=[(2, b"n", b"\x01")]) for _ in range(5)]
     for request in requests:
         store.submit(request)
@@ -159,7 +159,7 @@ def test_later_requests_of_a_batch_see_what_earlier_ones_did(store: Store) -> No
     assert contents(store) == [(b"n", b"\x05")]
 
 
-def test_a_request_that_nobody_waits_for_is_committed_all_the_same(store: Store) -> None:
+def test_a_request_without_a_wait_is_committed(store: Store) -> None:
     done = threading.Event()
     request = sets((b"a", b"1"))
     store.submit(request)
@@ -195,7 +195,7 @@ def test_a_callback_may_commit(store: Store) -> None:
     assert [key for key, _ in contents(store)] == [b"a", b"b"]
 
 
-def test_a_request_that_can_not_be_applied_fails_alone(store: Store) -> None:
+def test_a_request_that_can_not_be_applied_fails_no_other(store: Store) -> None:
     good, bad, other = sets((b"a", b"")), CommitRequest(mutations=[(99, b"b", b"")]), sets((b"c", b""))
     for request in (good, bad, other):
         store.submit(request)
@@ -282,7 +282,7 @@ def _sixteen_threads(store: Store) -> None:
 # -- growth ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_map_grows_by_itself_and_takes_open_snapshots_away(tmp_path: Path) -> None:
+def test_the_map_grows_and_ends_open_snapshots(tmp_path: Path) -> None:
     with opened(tmp_path, map_size=str(1 << 20), durability="relaxed") as store, view(store) as snapshot:
         put(store, *[(b"%04d" % number, b"x" * 50_000) for number in range(200)])
         with pytest.raises(FDBError) as caught:
@@ -295,7 +295,7 @@ def test_the_map_grows_by_itself_and_takes_open_snapshots_away(tmp_path: Path) -
         put(store, (b"more", b""))
 
 
-def test_a_database_at_its_largest_size_says_so_and_keeps_what_it_has(tmp_path: Path) -> None:
+def test_a_full_database_raises_and_keeps_its_data(tmp_path: Path) -> None:
     with opened(tmp_path, map_size=str(1 << 20), max_size=str(4 << 20), durability="relaxed") as store:
         put(store, (b"first", b"1"))
         large = sets(*[(b"%04d" % number, b"x" * 50_000) for number in range(200)])
@@ -317,7 +317,7 @@ def large_rows() -> list[tuple[bytes, bytes]]:
 # -- folders ---------------------------------------------------------------------------------------------------------
 
 
-def test_all_who_open_a_folder_in_a_process_share_one_store(tmp_path: Path) -> None:
+def test_one_process_has_one_store_per_folder(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "folder")
     with opened(tmp_path / "folder") as one, opened(tmp_path / "link") as other:
         assert one is other
@@ -339,7 +339,7 @@ def test_a_durable_database_is_not_shared_with_one_that_is_open_as_relaxed(tmp_p
         assert durable is same
 
 
-def test_a_folder_that_was_removed_and_made_anew_is_another_database(tmp_path: Path) -> None:
+def test_a_recreated_folder_is_another_database(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     with opened(path) as old:
         put(old, (b"a", b""))
@@ -358,7 +358,7 @@ def test_a_database_in_memory_is_private_and_gone_at_its_end() -> None:
     assert not os.path.exists(path)
 
 
-def test_closing_commits_what_was_submitted(tmp_path: Path) -> None:
+def test_closing_commits_the_submitted_requests(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         store.submit(sets((b"a", b"")))
     with opened(tmp_path) as store:

@@ -1,4 +1,4 @@
-"""Who is told of which commits, however early the look at them comes."""
+"""Watches are told of the commits after their read, however early they begin."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Log:
         return self.shown
 
 
-def test_a_commit_that_is_counted_before_it_can_be_read_is_told_of_later(tmp_path: Path) -> None:
+def test_a_commit_that_can_not_be_read_yet_fires_its_watch_later(tmp_path: Path) -> None:
     log, told = Log(), []
     changes = Changes(log, Notifier(str(tmp_path)))
     changes.watch(b"key", lambda: told.append("once"))
@@ -61,7 +61,7 @@ def test_a_commit_that_is_counted_before_it_can_be_read_is_told_of_later(tmp_pat
     assert told == ["once"]
 
 
-def test_a_commit_that_is_counted_but_not_shown_when_the_watch_begins_is_told_of(tmp_path: Path) -> None:
+def test_a_commit_not_yet_visible_when_a_watch_begins_fires_it(tmp_path: Path) -> None:
     log, told = Log(), []
     log.write(b"key")
     changes = Changes(log, Notifier(str(tmp_path)))
@@ -72,7 +72,7 @@ def test_a_commit_that_is_counted_but_not_shown_when_the_watch_begins_is_told_of
     assert told == ["once"]
 
 
-def test_who_begins_to_watch_asks_the_store_without_the_lock_that_a_watch_needs_to_end(tmp_path: Path) -> None:
+def test_a_new_watch_reads_the_store_without_the_lock_that_ends_watches(tmp_path: Path) -> None:
     class Collecting(Log):
         """Whose view is taken beside a garbage collection, in another thread, that ends a watch."""
 
@@ -89,7 +89,7 @@ def test_who_begins_to_watch_asks_the_store_without_the_lock_that_a_watch_needs_
 
 
 @pytest.mark.parametrize("moment", ["when it begins", "later"])
-def test_a_watch_that_can_not_look_fires(moment: str) -> None:
+def test_a_watch_fires_if_it_can_not_read_its_key(moment: str) -> None:
     with fdbqueue.open("memory:") as db:
         db[b"a"] = b"1"
         store = store_of(db)
@@ -106,7 +106,7 @@ def test_a_watch_that_can_not_look_fires(moment: str) -> None:
         assert watch.is_ready()
 
 
-def test_a_watch_whose_view_is_taken_away_looks_again() -> None:
+def test_a_watch_with_an_ended_snapshot_reads_again() -> None:
     with fdbqueue.open("memory:") as db:
         db[b"a"] = b"1"
         store = store_of(db)
@@ -123,7 +123,7 @@ def test_a_watch_whose_view_is_taken_away_looks_again() -> None:
             assert store.current(b"a") == b"1"
 
 
-def test_a_watch_over_the_limit_lets_watches_end_meanwhile() -> None:
+def test_a_watch_over_the_limit_lets_other_watches_end() -> None:
     outstanding = Outstanding(limit=0)
     with outstanding.lock:  # as while its error is made, when a garbage collection may end another watch
         outstanding.give()

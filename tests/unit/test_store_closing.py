@@ -56,7 +56,7 @@ def put_one(store: Store, request: CommitRequest) -> None:
     store.wait(request)
 
 
-def test_closing_ends_though_others_go_on_to_commit(tmp_path: Path) -> None:
+def test_closing_ends_while_others_still_commit(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), {"durability": "relaxed"})
 
     def work() -> None:
@@ -74,7 +74,7 @@ def test_closing_ends_though_others_go_on_to_commit(tmp_path: Path) -> None:
         assert not thread.is_alive()
 
 
-def test_whoever_commits_too_late_and_waits_by_a_callback_is_told(tmp_path: Path) -> None:
+def test_a_late_commit_with_a_callback_is_told(tmp_path: Path) -> None:
     db = fdbqueue.open(f"file:{tmp_path}")
     early = db.create_transaction()
     early[b"a"] = b""
@@ -87,7 +87,7 @@ def test_whoever_commits_too_late_and_waits_by_a_callback_is_told(tmp_path: Path
     assert told.wait(30)
 
 
-def test_who_opens_a_folder_while_another_thread_closes_it_waits_for_that(tmp_path: Path) -> None:
+def test_opening_a_folder_waits_for_another_threads_close(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), {})
     put(store, (b"a", b""))
     reached, go_on = threading.Event(), threading.Event()
@@ -163,7 +163,7 @@ def test_ctrl_c_at_any_line_of_closing_leaves_nothing_open(tmp_path: Path) -> No
     assert closed
 
 
-def test_ctrl_c_while_a_folder_is_closed_is_told_when_that_is_done(tmp_path: Path) -> None:
+def test_ctrl_c_during_a_close_is_raised_after_it(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), {})
     store.submit(sets((b"a", b"1")))
     sweep = Committer.sweep
@@ -179,7 +179,7 @@ def test_ctrl_c_while_a_folder_is_closed_is_told_when_that_is_done(tmp_path: Pat
         assert contents(store) == [(b"a", b"1")]
 
 
-def test_a_folder_is_closed_where_no_thread_can_be_started_and_what_went_wrong_is_told(
+def test_a_folder_closes_where_no_thread_can_start_and_reports_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refused(threading.Thread):
@@ -222,7 +222,7 @@ class Panicking:
         raise lmdb.PanicError("x")
 
 
-def test_commits_go_on_after_a_reader_had_the_files_opened_anew(tmp_path: Path) -> None:
+def test_commits_work_after_a_reader_reopened_the_files(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         put(store, (b"a", b""))
         store._begin = Panicking(store.files.env).begin
@@ -230,7 +230,7 @@ def test_commits_go_on_after_a_reader_had_the_files_opened_anew(tmp_path: Path) 
         put(store, (b"b", b""))
 
 
-def test_files_that_could_not_be_opened_anew_are_closed_once_and_opened_when_that_works_again(tmp_path: Path) -> None:
+def test_files_that_could_not_be_reopened_are_closed_once_and_opened_later(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         put(store, (b"a", b""))
         with patch.object(lmdb, "open", side_effect=lmdb.Error("x")):
@@ -257,7 +257,7 @@ class Unmovable(Panicking):
         raise lmdb.MemoryError("x")
 
 
-def test_a_map_that_could_not_be_made_larger_is_made_anew(tmp_path: Path) -> None:
+def test_a_map_that_could_not_grow_is_reopened(tmp_path: Path) -> None:
     with opened(tmp_path, map_size="1048576") as store:
         put(store, (b"a", b""))
         lost: Any = store.files

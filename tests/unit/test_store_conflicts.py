@@ -62,7 +62,7 @@ def _meet(reads: list[Range], writes: list[Range]) -> bool:
     tail=st.sampled_from(_TAILS),
     few=st.sampled_from([0, commit_log.FEW]),
 )
-def test_a_commit_fails_if_and_only_if_somebody_wrote_what_it_read(
+def test_a_commit_fails_if_and_only_if_its_reads_were_overwritten(
     batches: list[tuple[bool, list[Plan]]],
     block: tuple[int, int],
     tail: int,
@@ -105,7 +105,7 @@ def _request(plan: Plan, version: int) -> CommitRequest:
     written=st.lists(st.tuples(st.lists(_key, max_size=3), st.lists(_range, max_size=3)), min_size=1, max_size=4),
     reads=st.tuples(st.lists(_key, max_size=3), st.lists(_range, max_size=3)),
 )
-def test_what_conflicts_is_reported_range_by_range(
+def test_conflicting_ranges_are_reported_one_by_one(
     written: list[tuple[list[bytes], list[Range]]], reads: tuple[list[bytes], list[Range]]
 ) -> None:
     with opened() as store:
@@ -117,7 +117,7 @@ def test_what_conflicts_is_reported_range_by_range(
         assert list(request.conflicting) == [span for span in _as_ranges(*reads) if _meet([span], all_written)]
 
 
-def test_a_range_turned_round_is_told_to_watches_and_conflicts_with_nothing() -> None:
+def test_an_inverted_range_reaches_watches_and_conflicts_with_nothing() -> None:
     heard: set[bytes] = set()  # once or twice, as the thread that listens may come across it too
     with opened() as store:
         since = put(store).version
@@ -130,12 +130,12 @@ def test_a_range_turned_round_is_told_to_watches_and_conflicts_with_nothing() ->
 
 
 @given(keys=st.lists(st.binary(max_size=300)), ranges=st.lists(st.tuples(st.binary(), st.binary())))
-def test_a_record_of_the_log_holds_what_was_written(keys: list[bytes], ranges: list[Range]) -> None:
+def test_a_record_of_the_log_holds_the_written_keys(keys: list[bytes], ranges: list[Range]) -> None:
     assert decode(encode(17, keys, ranges)) == (keys, ranges)
 
 
 @given(parts=st.lists(st.tuples(st.lists(_key), st.lists(_range)), max_size=4), reads=st.lists(_range, max_size=3))
-def test_what_was_written_can_be_looked_at_and_added_to_in_turns(
+def test_a_write_set_can_be_read_and_extended_in_turns(
     parts: list[tuple[list[bytes], list[Range]]], reads: list[Range]
 ) -> None:
     written = WriteSet([], [])
@@ -176,7 +176,7 @@ def test_a_conflict_with_another_process_commit_is_found_in_the_log(store: Store
 @pytest.mark.parametrize("few", [0, commit_log.FEW])
 @pytest.mark.parametrize("block", [1, commit_log.BLOCK_BYTES])
 @pytest.mark.parametrize("tail", _TAILS)
-def test_commits_of_another_process_are_told_apart_though_they_come_in_runs(
+def test_runs_of_commits_of_another_process_are_distinguished(
     store: Store, tail: int, block: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_rows, "TAIL_BYTES", tail)
@@ -206,7 +206,7 @@ def test_a_snapshot_older_than_five_seconds_is_too_old_to_commit(clock: MovableC
             assert commit(store, writing_of(snapshot, read_keys)).error == 1007
 
 
-def test_what_is_too_old_is_told_so_though_it_conflicts_too(clock: MovableClock, store: Store) -> None:
+def test_a_conflicting_old_request_is_reported_as_too_old(clock: MovableClock, store: Store) -> None:
     put(store, (b"x", b""))
     with view(store) as snapshot:
         put(store, (b"x", b"1"))

@@ -119,7 +119,7 @@ def test_a_file_that_was_cut_off_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("lists_before", [0, 40], ids=["few-free", "many-free"])
-def test_a_file_whose_last_pages_were_freed_before_they_were_written_is_whole(folder: Path, lists_before: int) -> None:
+def test_a_file_with_freed_unwritten_last_pages_is_intact(folder: Path, lists_before: int) -> None:
     def value_and_its_end(size: int) -> None:
         # In one commit, as two threads' requests are.
         first, second = sets(*((b"k%d" % at, bytes(100_000)) for at in range(size))), clearing(b"k", b"l")
@@ -203,7 +203,7 @@ def fill_the_disk(path: str, durability: str) -> None:
         put(store, (b"zzz", b"2"))
 
 
-def test_a_commit_whose_outcome_the_disk_hides_is_unknown_and_the_files_are_opened_anew(
+def test_a_commit_that_fails_on_disk_is_unknown_and_the_files_are_reopened(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(folder) as store:

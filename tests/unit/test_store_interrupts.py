@@ -1,4 +1,4 @@
-"""What an interrupt leaves behind, wherever it strikes the thread that commits for all: nothing lost, nobody stuck."""
+"""An interrupt at any line of the committing thread loses no commit and leaves no thread waiting."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_commit_that_took_effect_right_before_an_interrupt_conflicts_with_othe
             assert commit(store, sets((b"b", b""), snapshot_version=after.version, read_keys=[b"a"])).error is None
 
 
-def test_whoever_waits_by_a_callback_is_called_though_the_thread_that_committed_was_interrupted(store: Store) -> None:
+def test_a_callback_runs_though_the_committing_thread_was_interrupted(store: Store) -> None:
     done = threading.Event()
     first, other = sets((b"a", b"")), sets((b"b", b""))
     other.on_done(lambda _: done.set())
@@ -49,7 +49,7 @@ def test_whoever_waits_by_a_callback_is_called_though_the_thread_that_committed_
     assert other.error == 1021
 
 
-def test_whoever_waits_by_a_callback_is_called_though_another_ones_callback_was_interrupted(store: Store) -> None:
+def test_a_callback_runs_though_another_callback_was_interrupted(store: Store) -> None:
     done = threading.Event()
     first, other = sets((b"a", b"")), sets((b"b", b""))
     first.on_done(lambda _: interrupt())
@@ -72,7 +72,7 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def test_an_interrupt_between_a_commit_and_its_end_leaves_nobody_waiting_for_ever(store: Store) -> None:
+def test_an_interrupt_right_after_a_commit_leaves_no_request_waiting(store: Store) -> None:
     first, other = sets((b"a", b"")), sets((b"b", b""))
     done = threading.Event()
     other.on_done(lambda _: done.set())
@@ -96,7 +96,7 @@ class EndsAsItIsLookedAt(CommitRequest):
         return before
 
 
-def test_a_request_that_ends_while_somebody_asks_to_be_called_calls(store: Store) -> None:
+def test_a_callback_added_while_a_request_ends_is_called(store: Store) -> None:
     request = EndsAsItIsLookedAt()
     if not request.on_done(lambda _: None):
         assert request.called, "who ended it saw that somebody is to be called"

@@ -45,7 +45,7 @@ def _commit_of(store: Store, number: int, size: int) -> tuple[int, list[bytes]]:
 
 
 @pytest.mark.parametrize("tail", [60, log_rows.TAIL_BYTES])
-def test_what_another_process_writes_into_the_log_is_known(
+def test_commits_of_another_process_are_read_from_the_log(
     tmp_path: Path, processes: Processes, tail: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_rows, "TAIL_BYTES", tail)
@@ -65,7 +65,7 @@ def write_some(folder: Path, tail: int) -> None:
             put(store, (b"theirs/%02d" % number, b""))
 
 
-def test_nobody_hears_of_other_processes_commits_who_watches_nothing(
+def test_a_process_without_watches_decodes_no_commits_of_others(
     tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[log_rows.Commit] = []
@@ -77,7 +77,7 @@ def test_nobody_hears_of_other_processes_commits_who_watches_nothing(
         assert not told, "what would be kept here, and decoded, grows with their commits"
 
 
-def test_small_commits_stand_in_the_tail_and_become_a_row_now_and_then() -> None:
+def test_small_commits_are_in_the_tail_and_sometimes_become_a_row() -> None:
     with opened() as store:
         for number in range(400):
             put(store, (b"key/%04d" % number, b""))
@@ -87,7 +87,7 @@ def test_small_commits_stand_in_the_tail_and_become_a_row_now_and_then() -> None
 
 
 @pytest.mark.parametrize("tail", _TAILS)
-def test_rows_that_nobody_needs_go(tail: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unneeded_rows_of_the_log_are_removed(tail: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_rows, "TAIL_BYTES", tail)
     clock = MovableClock()
     with opened(clock=clock) as store:
@@ -100,9 +100,7 @@ def test_rows_that_nobody_needs_go(tail: int, monkeypatch: pytest.MonkeyPatch) -
         assert _rows(store) <= 14
 
 
-def test_after_a_boot_what_was_read_before_it_is_too_old_whatever_the_log_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_boot_earlier_read_versions_are_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_rows, "TAIL_BYTES", 0)
     monkeypatch.setattr(log_rows, "WINDOW_US", log_rows.WINDOW_US + 2 * REBOOT_VERSIONS)  # no row goes for its age
     with opened(tmp_path, MovableClock(b"one")) as store:
@@ -125,9 +123,7 @@ def test_a_folder_of_the_former_format_is_read_and_brought_up_to_date(tmp_path: 
     env.close()
 
 
-def test_a_folder_of_the_former_format_is_left_alone_while_somebody_has_it_open(
-    tmp_path: Path, processes: Processes
-) -> None:
+def test_a_folder_of_the_former_format_is_not_converted_while_it_is_open(tmp_path: Path, processes: Processes) -> None:
     with opened(tmp_path) as store:
         _make_former(store.files.env)
         processes.run(refused, tmp_path)

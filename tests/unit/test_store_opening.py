@@ -26,7 +26,7 @@ from tests.helpers.stores import MovableClock, contents, opened, put, sets
 BOOT = b"a boot"
 
 
-def test_two_who_make_a_folder_at_once_both_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_that_create_a_folder_at_once_both_open_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fstat, first = os.fstat, threading.Event()
 
     def the_other_is_faster(fd: int) -> Any:
@@ -55,7 +55,7 @@ def test_two_who_make_a_folder_at_once_both_have_it(tmp_path: Path, monkeypatch:
         each.close()
 
 
-def test_who_dies_while_bringing_a_folder_in_order_leaves_that_to_the_next(tmp_path: Path) -> None:
+def test_a_process_that_dies_during_recovery_leaves_it_to_the_next(tmp_path: Path) -> None:
     brought_in_order = FolderLock(str(tmp_path), BOOT)
     brought_in_order.opened()
     brought_in_order.fail()
@@ -86,7 +86,7 @@ def open_and_stay(path: str, opening: Any, go_on: Any, stop: bool) -> None:
         (False, "LONGEST_SECONDS", r"process {pid} has. Wait for it, or end it"),
     ],
 )
-def test_who_finds_the_folder_being_opened_for_too_long_is_told_by_whom(
+def test_a_folder_that_stays_locked_is_an_error_that_names_the_process(
     tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch, stop: bool, limit: str, message: str
 ) -> None:
     opening, go_on = processes.event(), processes.event()
@@ -113,7 +113,7 @@ def test_who_finds_the_folder_being_opened_for_too_long_is_told_by_whom(
         put(store, (b"a", b""))
 
 
-def test_who_takes_long_to_bring_a_folder_in_order_is_waited_for(
+def test_opening_waits_for_a_slow_recovery(
     tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opening, go_on = processes.event(), processes.event()
@@ -185,7 +185,7 @@ def test_opening_does_not_wait_for_a_process_that_is_stopped_between_commits(
         db[b"b"] = b""
 
 
-def test_a_file_that_was_cut_off_beside_the_data_is_made_whole(tmp_path: Path) -> None:
+def test_a_truncated_file_of_labels_is_repaired(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         put(store, (b"a", b"1"))
     (tmp_path / "synced").write_bytes((tmp_path / "synced").read_bytes()[:60])
@@ -194,7 +194,7 @@ def test_a_file_that_was_cut_off_beside_the_data_is_made_whole(tmp_path: Path) -
     assert (tmp_path / "synced").stat().st_size == 4096
 
 
-def test_a_file_whose_last_but_one_commit_is_missing_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_its_last_but_one_commit_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data.mdb"
     with opened(tmp_path) as store:
         page = store.files.env.stat()["psize"]
@@ -264,7 +264,7 @@ def fill(store: Store) -> None:
         put(store, (b"%d" % number, bytes(100_000)))
 
 
-def test_a_file_grows_no_larger_than_max_size_whatever_the_map_begins_with(tmp_path: Path) -> None:
+def test_a_file_stays_within_max_size_whatever_the_first_map_size(tmp_path: Path) -> None:
     with opened(tmp_path, max_size="2000000") as store:
         with pytest.raises(StorageError, match="full at max_size"):
             fill(store)
@@ -276,7 +276,7 @@ def test_a_file_grows_no_larger_than_max_size_whatever_the_map_begins_with(tmp_p
 
 
 @pytest.mark.parametrize(("what", "outcome"), [("txn_at", 1021), ("clear", 1021), ("write", 1510)])
-def test_a_disk_that_fails_under_a_label_is_told_as_such(
+def test_a_disk_that_fails_at_a_label_is_a_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, outcome: int
 ) -> None:
     def failing(*_: Any) -> Any:
@@ -294,9 +294,7 @@ def test_a_disk_that_fails_under_a_label_is_told_as_such(
         put(store, (b"c", b""))
 
 
-def test_too_many_open_files_are_told_as_an_error_of_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_open_files_are_an_error_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none_left(*_: Any) -> int:
         raise OSError(24, "Too many open files")
 
@@ -330,7 +328,7 @@ class Visited:
         return None
 
 
-def test_who_comes_right_before_the_janitor_goes_to_sleep_is_tidied_up_after() -> None:
+def test_a_snapshot_added_right_before_the_reaper_sleeps_is_reaped() -> None:
     visited = Visited()
     janitor = SnapshotReaper(visited)
     janitor.wake()
@@ -339,7 +337,7 @@ def test_who_comes_right_before_the_janitor_goes_to_sleep_is_tidied_up_after() -
     janitor.close()
 
 
-def test_where_no_thread_can_be_started_commits_are_made_by_whoever_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_background_thread_callers_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     class Refused(threading.Thread):
         def start(self) -> None:
             raise RuntimeError("can't start new thread")

@@ -18,7 +18,7 @@ from fdbqueue.errors import ClusterError, UrlError
 @pytest.mark.parametrize(
     "url", ["", "memory", "redis://localhost", "/tmp/x", "memory:x", "file:", "fdb:?x=1", "file:x?durability"]
 )
-def test_what_is_no_url_of_ours_is_refused(url: str) -> None:
+def test_an_unknown_url_is_refused(url: str) -> None:
     with pytest.raises(UrlError):
         fdbqueue.open(url)
 
@@ -135,7 +135,7 @@ def test_a_cluster_that_does_not_answer_is_an_error_within_seconds(tmp_path: Pat
 
 
 @pytest.mark.cluster
-def test_what_is_no_cluster_file_is_an_error_that_says_what_is_one(cluster_file: str, tmp_path: Path) -> None:
+def test_a_bad_cluster_file_is_an_error_that_describes_a_good_one(cluster_file: str, tmp_path: Path) -> None:
     for text in ("", "junk"):
         (tmp_path / "fdb.cluster").write_text(text)
         with pytest.raises(ClusterError, match="is not a cluster file"):

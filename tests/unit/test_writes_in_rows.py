@@ -49,7 +49,7 @@ def written(steps: list[Any], bulk: list[int]) -> WriteBuffer:
 
 
 @given(steps=_steps, bulk=st.lists(st.integers(0, 11), min_size=1, max_size=3))
-def test_rows_and_mutations_are_what_the_mutations_alone_are(steps: list[Any], bulk: list[int]) -> None:
+def test_rows_with_mutations_equal_the_mutations_applied_one_by_one(steps: list[Any], bulk: list[int]) -> None:
     writes = written(steps, bulk)
     expected = writes.mutations()
     mutations, rows = writes.in_rows()
@@ -68,7 +68,7 @@ def unstamped(found: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     return [(key[:2], value if len(value) != 10 else b"stamp") for key, value in found]
 
 
-def test_a_few_sets_are_not_handed_on_apart_and_many_are_beside_other_operations() -> None:
+def test_many_sets_are_passed_as_rows_and_a_few_are_not() -> None:
     writes = WriteBuffer()
     for n in range(MANY - 1):
         writes.set(b"%02d" % n, b"", True)
@@ -80,7 +80,7 @@ def test_a_few_sets_are_not_handed_on_apart_and_many_are_beside_other_operations
     assert list(rows) == [(b"%02d" % n, b"") for n in range(MANY - 1)]
 
 
-def test_rows_with_long_keys_and_the_empty_one_stand_where_sets_put_them() -> None:
+def test_rows_with_long_keys_and_the_empty_key_are_where_sets_put_them() -> None:
     lengths = [0, 1, 499, 500, 501, 511, 512, 9_999]
     for some in (lengths, lengths[1:], lengths[:3], lengths[1:4], lengths[1:5]):
         rows = {b"k" * length: b"%d" % length for length in some}

@@ -74,8 +74,9 @@ class Database:
     def close(self) -> None:
         """Close this database object, after the commits that are under way. Every later use raises StorageError.
 
-        Other processes and other objects of the same folder are not affected. The contents of a database in memory are
-        then lost.
+        Calls that wait for a change end with StorageError, unless this process has another object of the same folder
+        open. Other processes and other objects of the same folder are not affected. The contents of a database in
+        memory are then lost.
         """
         with self._lock:
             store, self._opened = self._opened, None

@@ -183,7 +183,7 @@ class Store:
             for worker in (self._background_committer, self._changes, self._snapshot_reaper):
                 worker.close()
             self._committer.close(self._shut)
-            self._changes.remind()
+            self._changes.remind_all()
             memory.remove(self.path)
         finally:
             with _stores_lock:

@@ -93,6 +93,14 @@ class Changes:
         for callback in followers:
             callback()
 
+    def remind_all(self) -> None:
+        """Call all callbacks. After the store was closed, this ends every wait for a change."""
+        with self._lock:
+            found = dict.fromkeys(callback for callbacks in self._watched.values() for callback in callbacks)
+        for callback in found:
+            callback()
+        self.remind()
+
     def _add(self, add: Callback) -> None:
         """Call `add` while the thread is running; start the thread if it is not."""
         while True:

@@ -1,4 +1,4 @@
-"""Every layer given everything that a layer may be made of: it follows it, or names the remedy."""
+"""Every layer works on every object that a layer may be made of, or refuses it with the remedy."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_no_layer_is_left_out_of_the_matrix() -> None:
 
 
 @pytest.mark.parametrize(("maker", "thing"), matrix(works=False))
-def test_what_a_layer_can_not_follow_is_refused_with_the_remedy(queue: Queue, maker: str, thing: str) -> None:
+def test_every_layer_refuses_an_unsuitable_argument_with_the_remedy(queue: Queue, maker: str, thing: str) -> None:
     given = THINGS[thing](queue)
 
     with pytest.raises(TypeError) as refused:
@@ -249,7 +249,7 @@ def test_a_consumer_of_a_kind_of_queue_fails_its_items_by_that_policy(db: Any, q
     assert (report.failed, report.dead) == (1, 1)
 
 
-def test_levels_and_turns_are_kept_by_what_stands_on_a_priority_queue(db: Any, space: Subspace) -> None:
+def test_layers_on_a_priority_queue_keep_its_levels_and_turns(db: Any, space: Subspace) -> None:
     jobs = PriorityQueue(Queue(space["levels"], codec=MESSAGES), levels=2)
     smart = SmartQueue(jobs)
     for number, priority in enumerate([1, 0, 1, 0]):
@@ -310,7 +310,7 @@ def test_the_queue_of_a_priority_queue_with_a_policy_is_refused_in_its_place() -
         lambda smart: Consumer(smart, "handle"),  # type: ignore[arg-type]
     ],
 )
-def test_what_can_not_be_called_is_no_callback(queue: Queue, make: Callable[[SmartQueue], Any]) -> None:
+def test_a_callback_must_be_callable(queue: Queue, make: Callable[[SmartQueue], Any]) -> None:
     with pytest.raises(TypeError, match=r"and .* can't be"):
         make(_smart(queue))
 

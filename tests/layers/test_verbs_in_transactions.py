@@ -1,4 +1,4 @@
-"""Every public verb: given a transaction it composes, or it refuses it before any key is touched."""
+"""Every public verb takes part in a transaction that it is given, or refuses it before any key is touched."""
 
 from __future__ import annotations
 
@@ -467,7 +467,7 @@ def test_a_verb_that_makes_its_own_transactions_refuses_one_before_any_key_is_to
 
 
 @pytest.mark.parametrize("name", EITHER)
-def test_a_verb_composes_in_a_transaction_and_refuses_what_is_none(db: Any, space: Subspace, name: str) -> None:
+def test_a_verb_composes_in_a_transaction_and_refuses_other_values(db: Any, space: Subspace, name: str) -> None:
     scene = Scene(db, space)
     call = EITHER[name](scene)
     before = scene.rows()

@@ -1,4 +1,4 @@
-"""Who serves whom, what that costs, and what a lease that was granted or just taken needs no transaction for."""
+"""Calls that serve other requests: their order, their cost, and leases that need no further transaction."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def own_left_behind(queue: Queue, db: Any) -> list[bytes]:
     return [key for key in left_behind(queue, db) if b"sleeping" not in key]
 
 
-def test_who_comes_serves_those_who_stand_there_in_one_transaction_of_its_own(
+def test_a_new_call_serves_earlier_requests_in_its_own_transaction(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 1_000.0)  # nobody is thought to be stuck
@@ -67,7 +67,7 @@ def test_who_comes_serves_those_who_stand_there_in_one_transaction_of_its_own(
     assert [kept.value for kept in leases.browse(db, state="leased")] == ["a", "b"]
 
 
-def test_who_comes_and_finds_only_enough_for_those_in_front_gets_nothing_and_serves_them(
+def test_a_new_call_serves_earlier_requests_even_if_no_item_is_left_for_it(
     db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     register(db, queue, clock, wanted=2)
@@ -76,7 +76,7 @@ def test_who_comes_and_finds_only_enough_for_those_in_front_gets_nothing_and_ser
     assert [kept.value for kept in leases.browse(db, state="leased")] == ["a", "b"]
 
 
-def test_who_finds_as_many_requests_as_it_looks_at_stands_behind_those_it_does_not_see(
+def test_a_new_call_registers_behind_requests_that_it_does_not_see(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_head_coordinator, "REQUESTS_AT_ONCE", 2)
@@ -86,7 +86,7 @@ def test_who_finds_as_many_requests_as_it_looks_at_stands_behind_those_it_does_n
     assert value(StagedQueue(leases).dequeue(db, timeout=20)) == "d"
 
 
-def test_a_granted_lease_is_delivered_without_a_commit_and_its_grant_goes_with_the_ack(
+def test_a_granted_lease_needs_no_commit_and_its_ack_removes_the_grant(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counting = FaultyDatabase(db, lambda: None)
@@ -113,9 +113,7 @@ def test_a_lease_longer_than_grants_live_is_extended_when_it_is_collected(
     assert leases.check(db).ok
 
 
-def test_a_granted_lease_that_was_reclaimed_before_its_holder_looked_is_not_delivered(
-    db: Any, queue: Queue, leases: Leases
-) -> None:
+def test_a_granted_lease_that_was_reclaimed_is_not_delivered(db: Any, queue: Queue, leases: Leases) -> None:
     queue.enqueue(db, "a")
     lease = take(StagedQueue(leases), db, duration=5.0)
     delivery = Delivery(leases)
@@ -125,9 +123,7 @@ def test_a_granted_lease_that_was_reclaimed_before_its_holder_looked_is_not_deli
     assert good.given == lease
 
 
-def test_a_granted_lease_of_which_half_has_passed_is_not_good_as_it_is(
-    db: Any, queue: Queue, leases: Leases, clock: Clock
-) -> None:
+def test_a_granted_lease_that_is_half_over_is_not_accepted(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
     queue.enqueue(db, "a")
     lease = take(StagedQueue(leases), db, duration=5.0)
     clock.now += 3
@@ -161,7 +157,7 @@ def test_an_ack_of_a_lease_that_was_taken_some_time_ago_reads(
 
 
 @pytest.mark.parametrize("how", ["reclaimed", "reclaimed and leased again", "acked by another", "extended"])
-def test_an_ack_without_reading_never_succeeds_for_a_lease_that_somebody_changed_meanwhile(
+def test_an_ack_without_a_read_fails_for_a_lease_that_was_changed(
     db: Any, queue: Queue, leases: Leases, clock: Clock, how: str
 ) -> None:
     queue.enqueue(db, "a")
@@ -228,7 +224,7 @@ def test_a_recent_version_is_used_once_and_an_old_one_never(monkeypatch: pytest.
     assert recent.take() == 0
 
 
-def test_a_queue_without_timers_is_looked_at_in_one_read_and_one_with_timers_in_two(
+def test_a_queue_without_timers_takes_one_read_and_one_with_timers_two(
     db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     staged = StagedQueue(leases)
@@ -268,7 +264,7 @@ def test_leases_that_were_live_at_different_versions_are_read_before_they_are_ac
     assert known.take([second]) == []  # it is forgotten with the attempt that used it
 
 
-def test_a_first_registration_whose_outcome_was_unknown_is_tried_again_at_a_version_of_its_own(
+def test_a_registration_with_an_unknown_outcome_is_repeated_at_a_version_of_its_own(
     db: Any, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.enqueue_many(db, ["a", "b"])

@@ -1,4 +1,4 @@
-"""Who has just met others: where it stands, what it sees, and at which version it begins."""
+"""A staged queue after contention: its place among requests, what it sees, and its read versions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def met(db: Any, queue: Queue, leases: Leases, clock: Clock) -> StagedQueue:
     return staged
 
 
-def test_one_stands_behind_who_registered_after_its_last_commit(
+def test_a_take_respects_a_request_registered_after_its_last_commit(
     db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     staged = met(db, queue, leases, clock)
@@ -44,7 +44,7 @@ def test_one_sees_what_was_enqueued_since_its_last_commit(db: Any, queue: Queue,
     assert staged.dequeue(db) is None
 
 
-def test_one_takes_what_came_back_in_front_since_its_last_commit_first(
+def test_an_item_returned_since_the_last_commit_is_taken_first(
     db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     queue.enqueue(db, "back")
@@ -57,7 +57,7 @@ def test_one_takes_what_came_back_in_front_since_its_last_commit_first(
     assert leases.check(db).ok
 
 
-def test_one_who_leases_begins_at_the_version_of_its_last_ack_and_sees_what_came_since(
+def test_a_lease_starts_at_the_version_of_the_last_ack_and_sees_later_items(
     db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
     register(db, queue, clock)
@@ -73,7 +73,7 @@ def test_one_who_leases_begins_at_the_version_of_its_last_ack_and_sees_what_came
     assert leases.check(db).ok
 
 
-def test_an_attempt_after_an_unknown_outcome_has_its_own_version_though_another_call_has_seen_one_meanwhile(
+def test_an_attempt_after_an_unknown_outcome_asks_for_its_own_version(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tr = db.create_transaction()

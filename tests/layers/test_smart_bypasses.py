@@ -1,4 +1,4 @@
-"""A smart queue is entered by smart enqueues only; taking items out, and moving them, is as ever."""
+"""Only smart enqueues add items to a smart queue. Every layer can still take and move its items."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ COMPOSED = {name: call for name, call in DOORS.items() if not name.startswith("S
 
 @pytest.mark.parametrize("is_lent", [False, True])
 @pytest.mark.parametrize("door", DOORS)
-def test_every_other_door_is_closed_and_says_which_one_is_open(
-    db: Any, space: Subspace, door: str, is_lent: bool
-) -> None:
+def test_every_other_enqueue_is_refused_with_the_remedy(db: Any, space: Subspace, door: str, is_lent: bool) -> None:
     smart = smart_queue(space, MessageType("x", sees=OWN_TYPE))
     smart.enqueue(db, X)
     if is_lent:  # then the queue has a tail too
@@ -75,7 +73,7 @@ def test_every_other_door_is_closed_and_says_which_one_is_open(
 
 
 @pytest.mark.parametrize("door", COMPOSED)
-def test_in_the_transaction_of_the_first_smart_enqueue_the_other_doors_are_closed_too(
+def test_other_enqueues_are_refused_in_the_first_smart_enqueues_transaction_too(
     db: Any, space: Subspace, door: str
 ) -> None:
     smart = smart_queue(space, MessageType("x", sees=OWN_TYPE))
@@ -88,7 +86,7 @@ def test_in_the_transaction_of_the_first_smart_enqueue_the_other_doors_are_close
     assert contents(smart, db) == [X, X]
 
 
-def test_a_priority_queues_door_is_closed_when_smart_enqueues_came_in_by_rank(db: Any, space: Subspace) -> None:
+def test_a_priority_queue_refuses_enqueues_after_smart_enqueues_by_rank(db: Any, space: Subspace) -> None:
     jobs = PriorityQueue(new_queue(space), levels=3)
     smart = SmartQueue(jobs.leases)
     jobs.enqueue(db, X)
@@ -123,7 +121,7 @@ def test_a_bulk_load_under_way_is_refused_when_the_queue_becomes_smart(db: Any, 
     assert queue.stats(db).available == 1 + caught.value.report.items
 
 
-def test_what_is_there_can_be_taken_and_moved_by_all(db: Any, space: Subspace) -> None:
+def test_every_layer_can_take_and_move_items_of_a_smart_queue(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, MessageType("x"))
     mortal = Leases(smart.queue, max_attempts=1, clock=smart.leases.clock)
     smart.enqueue_many(db, [{"type": "x", "n": n} for n in range(4)])
@@ -142,9 +140,7 @@ def test_what_is_there_can_be_taken_and_moved_by_all(db: Any, space: Subspace) -
     assert len(contents(smart, db)) == 2
 
 
-def test_a_redriven_letter_does_not_close_the_door_to_the_same_transactions_smart_enqueue(
-    db: Any, space: Subspace
-) -> None:
+def test_a_redrive_does_not_block_a_smart_enqueue_in_its_transaction(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, MessageType("x"))
     mortal = Leases(smart.queue, max_attempts=1, clock=smart.leases.clock)
     smart.enqueue(db, X)
@@ -187,9 +183,7 @@ def test_a_cleared_queue_is_not_smart_any_more(db: Any, space: Subspace) -> None
     assert smart.queue.stats(db).available == 1
 
 
-def test_a_smart_enqueue_that_leaves_the_newcomer_out_marks_nothing_and_costs_no_write(
-    db: Any, space: Subspace
-) -> None:
+def test_a_second_smart_enqueue_leaves_the_type_key_alone(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, MessageType("x"))
     smart.enqueue(db, X)
     db[smart.queue.layout.type_key] = b"smart"
@@ -199,7 +193,7 @@ def test_a_smart_enqueue_that_leaves_the_newcomer_out_marks_nothing_and_costs_no
     assert smart.queue.layout.type_key not in changed
 
 
-def test_first_smart_enqueues_at_the_same_time_do_not_conflict_over_the_mark(db: Any, space: Subspace) -> None:
+def test_concurrent_first_smart_enqueues_do_not_conflict(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, MessageType("x", key=lambda message: message["n"], sees=OWN_KEY))
     one, other = db.create_transaction(), db.create_transaction()
     smart.enqueue(one, {"type": "x", "n": 1})
@@ -221,7 +215,7 @@ def test_a_plain_enqueue_does_not_conflict_with_a_smart_one_and_check_tells_of_w
     assert any("do not name its index entry" in problem for problem in smart.check(db).problems)
 
 
-def test_the_mark_is_found_without_a_read_more(db: Any, space: Subspace) -> None:
+def test_finding_that_a_queue_is_smart_costs_no_extra_read(db: Any, space: Subspace) -> None:
     queue = new_queue(space)
     queue.enqueue(db, X)
     counting = FaultyDatabase(db, lambda: None)
@@ -230,7 +224,7 @@ def test_the_mark_is_found_without_a_read_more(db: Any, space: Subspace) -> None
     assert not queue.layout.has_high_water_mark, "one read of the last key has told all"
 
 
-def test_whoever_asks_early_is_told_the_same(db: Any, space: Subspace) -> None:
+def test_an_early_refuse_smart_does_not_hide_a_later_smart_enqueue(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, MessageType("x"))
     run(refuse_smart(db.create_transaction(), smart.queue.layout))
     smart.enqueue(db, X)
@@ -238,7 +232,7 @@ def test_whoever_asks_early_is_told_the_same(db: Any, space: Subspace) -> None:
         run(refuse_smart(db.create_transaction(), smart.queue.layout))
 
 
-def test_what_an_older_version_appends_goes_in_and_check_tells(db: Any, space: Subspace) -> None:
+def test_check_reports_an_item_that_an_older_version_appended(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, MessageType("x"))
     smart.enqueue(db, X)
     enqueue_unchecked(smart, db, X)
