@@ -1,4 +1,4 @@
-"""Sessions: items of one session run one at a time, in order, and every session gets a fair turn.
+"""Sessions: items of one session run in order, one or a few at a time, and every session gets a fair turn.
 
 Challenge
     Order per customer, account or document, without one customer that blocks the others. A queue for each would need a
@@ -15,6 +15,7 @@ Keys
     ``("line", index, rnd)``                            the pointer of a ready session
     ``("line", "lease", index, rnd)``                   the pointer of a busy one: token, worker, item in progress
     ``("line", "delay", index, rnd)``                   the pointer of one that waits for a time
+    ``("slot", name, generation) + id``                 where a slot's pointer is, and the item that it holds
     ``("state", name)``                                 its state, if a worker has written one
     ``("summed", counter, shard)``                      totals of all sessions, each spread over 16 keys
     ``("line", "completion", …)``, ``("line", "group", …)``  outcomes and groups of items, by their addresses
@@ -47,6 +48,11 @@ Guarantees
     - *The end of a life, or a cancel, against a lease.* A lease that takes a group's member reads the group's record. A
       waiting `Completion` that ends an item's life writes to the pointer, which the lease takes.
     - *Another quantum.* It is this object's own and takes effect at the next ack; no stored key depends on it.
+
+    A session with `concurrency` has several pointers, one for each slot (`_slots.py`). An ack that has no item for its
+    slot ends the slot, and conflicts with enqueues. All that changes the number of slots reads and writes the record.
+    Two slots that take the same item conflict. So there are never more than the limit, also when it is lowered while
+    several items end, and no item waits beside a free slot.
 
     Expiries are judged by clocks as leases document it. Waiting workers sleep on watches, as in `staged`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from fdbqueue import CheckReport, FormatError
 from fdbqueue.lowlevel import (
@@ -19,6 +20,8 @@ from fdbqueue.lowlevel import (
 from ..leases._timer_check import check_timers
 from ._line import Line
 from ._records import Record, name_of, pointer_of, unpack_record
+from ._session import Session
+from ._slots import Entries
 from ._tracking import with_items
 
 
@@ -49,9 +52,17 @@ def check_sessions(tr: Transaction | Database, line: Line) -> CheckReport:
             problems.append(f"{told} has items, and no record.")
     for name, record in records.items():
         there = pointers.pop((name, record.generation), [])
-        if there != ([record.pointer] if record.pointer else []):
+        own = line.session(name, record.generation)
+        entries = run(line.items.read(tr, partial(_entries, line=line, session=own)))
+        if len(entries) != record.slots:
+            problems.append(f"The session {name_of(name)!r} has {len(entries)} slots, and its record says another.")
+        held = [entry.current for entry in entries.values() if entry.current]
+        if len(held) != len(set(held)):
+            problems.append(f"Two slots of the session {name_of(name)!r} hold the same item.")
+        known = [*([record.pointer] if record.pointer else []), *(entry.place for entry in entries.values())]
+        if sorted(there) != sorted(known):
             problems.append(f"The session {name_of(name)!r} has {len(there)} pointers, and its record says another.")
-        if not record.pointer and not record.paused and not record.blocked and _has_work(tr, line, name, record):
+        if not known and not record.paused and not record.blocked and _has_work(tr, line, name, record):
             problems.append(f"The session {name_of(name)!r} has items, and no pointer in the line.")
     problems += [f"A pointer of the session {name_of(name)!r} belongs to no record." for name, _ in pointers]
     return CheckReport(items, tuple(problems), counted=counted)
@@ -65,6 +76,10 @@ def _records(tr: Transaction | Database, line: Line, problems: list[str]) -> Ite
                 yield row.key[len(line.keys.record(b"")) :], unpack_record(row.value)
             except FormatError as error:
                 problems.append(str(error))
+
+
+def _entries(tr: Transaction, line: Line, session: Session) -> Steps[Entries]:
+    return (yield from line.slots.entries(tr.snapshot, session))
 
 
 def _has_work(tr: Transaction | Database, line: Line, name: bytes, record: Record) -> bool:

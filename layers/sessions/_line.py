@@ -37,6 +37,7 @@ from ..leases._transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut,
 from ._records import (
     OPEN,
     RENEWING,
+    WAKER,
     Held,
     HeldCodec,
     Keys,
@@ -49,6 +50,7 @@ from ._records import (
     stored_pointer,
 )
 from ._session import Head, Session, SessionMoves, last_index
+from ._slots import Slots
 from ._tracking import release, tracked
 
 Where = Literal["place", "tail"]
@@ -81,6 +83,8 @@ class Rules:
     """Whether a dead letter blocks its session."""
     holds: bool
     """Whether a delayed item holds up those behind it."""
+    limit: int = 1
+    """How many items of a session run at once, unless an operator has set another limit."""
 
 
 class Line:
@@ -103,6 +107,8 @@ class Line:
         """Leases of the pointers: of whole sessions."""
         self.items = queue
         """The queue whose codec the items have, and whose transactions the sessions share."""
+        self.slots = Slots(self)
+        """The slots of sessions that run several items at once."""
         self._known: dict[tuple[bytes, int], Session] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -128,11 +134,15 @@ class Line:
         pointer = pointer_of(stored)
         session = self.session(pointer.name, pointer.generation)
         recorded, stated = tr.snapshot.get(session.record_key), tr.snapshot.get(session.state_key)
-        head = yield from session.first(tr, now_us=now_us)
-        record, state = record_of((yield recorded)), (yield stated)
-        # A pointer that was put back unused may still be in the line of a session that was paused meanwhile.
-        runs = record is not None and not record.paused and not record.blocked
-        row = head.rows[0] if head.rows and runs else None
+        if pointer.slot:
+            row = yield from self.slots.lend(tr, session, pointer, now_us)
+        else:
+            head = yield from session.first(tr, now_us=now_us)
+            record = record_of((yield recorded))
+            # A pointer that was put back unused may still be in the line of a session that was paused meanwhile.
+            runs = record is not None and not record.paused and not record.blocked and not record.limit
+            row = head.rows[0] if head.rows and runs else None
+        state = yield stated
         current = session.layout.available.packed(row.key) if row else b""
         lent = replace(pointer, current=current, since_us=now_us)
         return stored_pointer(lent), Held(lent, row, bytes(state) if state.present() else None)
@@ -240,8 +250,11 @@ class Line:
             delay_us: how long the session waits, whatever it holds.
         """
         pointer, record, session = turn.pointer, turn.record, turn.session
+        used = pointer.used if used is None else used
+        if record.limit:
+            return (yield from self.slots.pass_on(tr, moves, turn, now_us=now_us, used=used, to=to, delay_us=delay_us))
         moves.leave_leased(turn.packed, turn.notes)
-        rest = replace(pointer, current=b"", since_us=0, used=pointer.used if used is None else used)
+        rest = replace(pointer, current=b"", since_us=0, used=used)
         if record.paused or record.blocked:
             moves.tally("dequeued", 1)
             self._write(tr, session, replace(record, pointer=b"", asleep_until_us=0))
@@ -254,7 +267,7 @@ class Line:
         if head.is_ready(now_us):
             if to == "tail":
                 moves.tally("dequeued", 1)
-                yield from self._enter(tr, moves, session, record, moved=not record.asleep_until_us)
+                yield from self.enter(tr, moves, session, record, moved=not record.asleep_until_us)
             else:
                 if record.asleep_until_us:
                     self._write(tr, session, replace(record, asleep_until_us=0))
@@ -266,7 +279,7 @@ class Line:
             moves.enter_delayed(turn.packed, stored_pointer(replace(rest, used=0)), _until(head.wake_at_us))
             return Disposition.delayed
         moves.tally("dequeued", 1)
-        yield from self._end(tr, moves, session, record, dead=head.dead)
+        yield from self.end(tr, moves, session, record, dead=head.dead)
         return Disposition.available
 
     def keep(
@@ -304,14 +317,26 @@ class Line:
         return weight * self.rules.quantum
 
     def arrived(
-        self, tr: Transaction, session: Session, record: Record | None, *, visible_at_us: int, moves: Transitions
+        self,
+        tr: Transaction,
+        session: Session,
+        record: Record | None,
+        *,
+        visible_at_us: int,
+        moves: Transitions,
+        items: int = 1,
     ) -> Steps[None]:
-        """See to the pointer of a session that got an item, which is available at a time; 0: now."""
-        if record is None:
-            record = Record(generation=session.generation)
-        elif record.paused or record.blocked or record.generation != session.generation:
+        """See to the pointers of a session that got items, which are available at a time; 0: now."""
+        if record is not None and (record.paused or record.blocked or record.generation != session.generation):
             return
-        elif record.pointer:
+        record = self._limited(record or Record(generation=session.generation))
+        if record.limit and not visible_at_us:
+            room = 0 if record.pointer and not record.asleep_until_us else record.limit - record.slots
+            if room > 0:
+                record = yield from self.slots.add(tr, moves, session, record, min(room, items))
+                self._write(tr, session, record)
+            return
+        if record.pointer:
             if not record.asleep_until_us or 0 < record.asleep_until_us <= visible_at_us:
                 return
             sleeping = yield tr.get(self.layout.delayed.key(record.pointer))
@@ -319,7 +344,7 @@ class Line:
                 return  # its timer has fired
             moves.leave_delayed(record.pointer, notes_of(bytes(sleeping)))
             moves.tally("dequeued", 1)
-        yield from self._enter(tr, moves, session, record, visible_at_us=visible_at_us)
+        yield from self.enter(tr, moves, session, record, visible_at_us=visible_at_us)
 
     def withdraw(self, tr: Transaction, moves: Transitions, record: Record) -> Steps[bool]:
         """Take a session's pointer out of the line. Return False if it is leased: its worker will see the record."""
@@ -339,21 +364,31 @@ class Line:
         self, tr: Transaction, moves: Transitions, session: Session, record: Record, *, now_us: int
     ) -> Steps[None]:
         """Give a session without a pointer one, to sleep if all its items are delayed, or end it if it has none."""
+        record = self._limited(record)
+        if record.limit:
+            yield from self.slots.balance(tr, moves, session, record)
+            return
         head = yield from session.look(tr, limit=1)
         if head.is_ready(now_us):
-            yield from self._enter(tr, moves, session, record)
+            yield from self.enter(tr, moves, session, record)
             return
         session.add_conflicts_with_arrivals(tr)
         if head.wake_at_us is not None:
-            yield from self._enter(tr, moves, session, record, visible_at_us=head.wake_at_us)
+            yield from self.enter(tr, moves, session, record, visible_at_us=head.wake_at_us)
         else:
-            yield from self._end(tr, moves, session, record, dead=head.dead)
+            yield from self.end(tr, moves, session, record, dead=head.dead)
+
+    def _limited(self, record: Record) -> Record:
+        """Return the record of a session that begins to work, with the limit of the rules unless it has its own."""
+        if record.pointer or record.slots or record.kept:
+            return record
+        return replace(record, limit=self.rules.limit if self.rules.limit > 1 else 0)
 
     def write(self, tr: Transaction, session: Session, record: Record) -> None:
         """Write a record. It conflicts with enqueues into the session."""
         self._write(tr, session, record)
 
-    def _enter(
+    def enter(
         self,
         tr: Transaction,
         moves: Transitions,
@@ -369,31 +404,37 @@ class Line:
             visible_at_us: until when it sleeps; 0: it is ready.
             moved: whether the session had a pointer that was not asleep. Enqueues need not know that it moved.
         """
-        # Not `Queue.next_index`, which asks for a versionstamp to remember the index for further calls.
-        index = yield from last_index(tr, self.layout, self.layout.begin, self.layout.end)
-        packed = pack(Position(index + 1, new_random()))
-        stored = stored_pointer(new_pointer(session.name, session.generation))
-        if visible_at_us:
-            moves.enter_delayed(packed, stored, _until(visible_at_us))
-        else:
-            moves.enter_available(packed, stored, NO_NOTES)
-        moves.tally("enqueued", 1)  # waiting workers watch this counter
+        pointer = new_pointer(session.name, session.generation, slot=WAKER if record.limit else b"")
+        packed = yield from self.append(tr, moves, stored_pointer(pointer), visible_at_us=visible_at_us)
         changed = replace(record, pointer=packed, asleep_until_us=visible_at_us)
         if moved:
             tr.set(session.record_key, pack_record(changed))
         else:
             self._write(tr, session, changed)
 
-    def _end(self, tr: Transaction, moves: Transitions, session: Session, record: Record, *, dead: bool) -> Steps[None]:
+    def append(self, tr: Transaction, moves: Transitions, stored: bytes, *, visible_at_us: int = 0) -> Steps[bytes]:
+        """Append a pointer to the line. Return its packed position."""
+        # Not `Queue.next_index`, which asks for a versionstamp to remember the index for further calls.
+        index = yield from last_index(tr, self.layout, self.layout.begin, self.layout.end)
+        packed = pack(Position(index + 1, new_random()))
+        if visible_at_us:
+            moves.enter_delayed(packed, stored, _until(visible_at_us))
+        else:
+            moves.enter_available(packed, stored, NO_NOTES)
+        moves.tally("enqueued", 1)  # waiting workers watch this counter
+        return packed
+
+    def end(self, tr: Transaction, moves: Transitions, session: Session, record: Record, *, dead: bool) -> Steps[None]:
         """End a session that has no items. It keeps dead letters and its state, and nothing else.
 
         A session that is being removed loses these too. Then its next generation begins, if it has items.
         """
         if record.closing == OPEN:
-            if dead:
-                self._write(tr, session, Record(generation=session.generation))
-            else:
+            if not dead:
                 self._clear(tr, session)
+            if dead or record.kept:
+                limit = record.limit if record.kept else 0
+                self._write(tr, session, Record(generation=session.generation, limit=limit, kept=record.kept))
             return
         if dead:
             yield from self._purge(tr, session)
@@ -403,9 +444,12 @@ class Line:
             following = self.session(session.name, session.generation + 1)
             head = yield from following.look(tr, limit=1)
             if head.rows or head.wake_at_us is not None:
-                renewed = Record(generation=following.generation)
+                renewed = self._limited(Record(generation=following.generation))
+                if renewed.limit:
+                    yield from self.slots.balance(tr, moves, following, renewed)
+                    return
                 wake_at_us = 0 if head.rows else head.wake_at_us or 0
-                yield from self._enter(tr, moves, following, renewed, visible_at_us=wake_at_us)
+                yield from self.enter(tr, moves, following, renewed, visible_at_us=wake_at_us)
                 return
             following.add_conflicts_with_arrivals(tr)
 

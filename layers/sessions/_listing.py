@@ -23,6 +23,7 @@ from fdbqueue.lowlevel import (
 from ..leases._times import seconds_or_none
 from ._line import Line
 from ._records import OPEN, Record, SessionName, name_of, pointer_of, unpack_record
+from ._session import Session
 
 Status: TypeAlias = Literal["ready", "busy", "waiting", "paused", "blocked", "idle"]
 STATUSES: tuple[Status, ...] = ("ready", "busy", "waiting", "paused", "blocked", "idle")
@@ -56,6 +57,10 @@ class SessionInfo:
     """Whether it is being removed."""
     generation: int = 0
     """How often it was removed with later items kept for a new generation."""
+    concurrency: int = 1
+    """How many of its items run at once."""
+    running: int = 0
+    """How many of its items are in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,13 @@ class Listing:
         for place, reading in places.items():
             pointers[place] = yield from reading
         status, consumer, since, until = _where(record, pointers)
+        running = int(status == "busy")
+        if record.slots:
+            of_slots = yield from self._pointers(tr, session)
+            running = sum(bool(pointer_of(value).current) for value in of_slots["leased"])
+            # A session is busy if one of its slots is, and waits if all of them do.
+            first = next((place for place, values in of_slots.items() if values), "")
+            status, consumer, since, until = _where(record, {first: next(iter(of_slots.get(first, ())), b"")})
         return SessionInfo(
             name_of(name),
             status,
@@ -137,7 +149,20 @@ class Listing:
             record.blocked,
             record.closing != OPEN,
             record.generation,
+            record.limit or 1,
+            running,
         )
+
+    def _pointers(self, tr: Transaction, session: Session) -> Steps[dict[str, list[bytes]]]:
+        """Read the pointers of a session's slots."""
+        entries = yield from self._line.slots.entries(tr.snapshot, session)
+        pointers: dict[str, list[bytes]] = {}
+        for place in ("leased", "available", "delayed"):
+            there = getattr(self._line.layout, place)
+            for reading in [started(_one(tr, there.key(entry.place))) for entry in entries.values()]:
+                value = yield from reading
+                pointers.setdefault(place, []).extend([value] if value else [])
+        return pointers
 
     def stats(self, tr: Transaction) -> Steps[SessionStats]:
         """Count sessions and items."""

@@ -44,6 +44,8 @@ class Operating:
         moves = Transitions(tr, self._line.layout)
         if record.pointer and (yield from self._line.withdraw(tr, moves, record)):
             record = replace(record, pointer=b"", asleep_until_us=0)
+        if record.slots:
+            record = yield from self._line.slots.withdraw(tr, moves, session, record)
         moves.finish()
         self._line.write(tr, session, replace(record, paused=True))
 
@@ -66,7 +68,7 @@ class Operating:
         session, record = yield from self.read(tr, name)
         if record is None or not record.blocked:
             return False
-        head = yield from session.look(tr, limit=1)
+        head = yield from session.look(tr, limit=1 + record.limit)
         for row in head.rows:
             try:
                 yield from session.queue.item(tr, session.layout.position_of(row.key), row.value)
@@ -111,9 +113,14 @@ class Operating:
             yield from self._go_on(tr, session, record)
         return len(found)
 
+    def set_concurrency(self, tr: Transaction, name: bytes, limit: int | None) -> Steps[None]:
+        """Set how many items of a session run at once."""
+        session, record = yield from self.read(tr, name)
+        yield from self._line.slots.set_limit(tr, session, record, limit)
+
     def _go_on(self, tr: Transaction, session: Session, record: Record) -> Steps[None]:
         """Write a changed record. A session without a pointer gets one if it may have one, or ends."""
-        if record.pointer or record.paused or record.blocked:
+        if (record.pointer and not record.limit) or record.paused or record.blocked:
             self._line.write(tr, session, record)
             return
         moves = Transitions(tr, self._line.layout)

@@ -18,6 +18,7 @@ from ._operating import Later, Operating
 from ._records import SessionName, pack_name, pointer_of
 
 ITEMS_AT_ONCE = 100
+MAX_CONCURRENCY = 256
 
 
 class Operators(Generic[V]):
@@ -41,6 +42,26 @@ class Operators(Generic[V]):
         """End a pause: the session goes to the end of the line. *Conflicts:* and *Cost:* as `pause`."""
         name = pack_name(session)
         yield from self.queue.transact(tr, partial(Operating(self.line).resume, name=name))
+
+    @verb
+    def set_concurrency(self, tr: Transaction | Database, session: SessionName, concurrency: int | None) -> Steps[None]:
+        """Set how many items of a session run at once. They begin in order. The setting stays until it is changed.
+
+        More: the session's waiting items are ready at once. Fewer: items in progress end as usual, and no further one
+        begins until there are fewer than the new number. A session that is strictly serial first ends its present turn.
+
+        Args:
+            tr: a transaction, or a database.
+            session: its name. It need not have items.
+            concurrency: 1 to 256; None: as many as these sessions have by default, and forget the setting.
+
+        *Conflicts:* as `pause`; with fewer items than the number, also with enqueues into this session. *Cost:* a few
+        reads, and two writes for each item that becomes ready.
+        """
+        if concurrency is not None:
+            check_concurrency(concurrency)
+        name = pack_name(session)
+        yield from self.queue.transact(tr, partial(Operating(self.line).set_concurrency, name=name, limit=concurrency))
 
     @verb
     def remove(self, tr: Transaction | Database, session: SessionName, *, later: Later = "refuse") -> Steps[None]:
@@ -217,21 +238,36 @@ class Operators(Generic[V]):
         yield from self.queue.read(tr, body)
 
 
+def check_concurrency(given: object) -> None:
+    """Raise an error if this is no number of items that may run at once."""
+    if type(given) is not int:
+        raise TypeError(f"concurrency is how many items of a session run at once, a whole number, not {given!r}.")
+    if not 1 <= given <= MAX_CONCURRENCY:
+        raise ValueError(
+            f"concurrency is how many items of a session run at once, 1 to {MAX_CONCURRENCY}, not {given}."
+        )
+
+
 def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int) -> Steps[list[StoredItem[Any]]]:
     session, record = yield from Operating(line).read(tr.snapshot, name)
-    current = b""
-    if record is not None and record.pointer:
-        leased = yield tr.snapshot.get(line.layout.leased.key(record.pointer))
-        current = pointer_of(bytes(leased)).current if leased.present() else b""
+    places_in_line = [record.pointer] if record is not None and record.pointer else []
+    if record is not None and record.slots:
+        entries = yield from line.slots.entries(tr.snapshot, session)
+        places_in_line += [entry.place for entry in entries.values()]
+    current = set()
+    for leasing in [tr.snapshot.get(line.layout.leased.key(packed)) for packed in places_in_line]:
+        leased = yield leasing
+        if leased.present():
+            current.add(pointer_of(bytes(leased)).current)
     places: list[tuple[State, Place]] = [
         ("available", session.layout.available),
         ("delayed", session.layout.delayed),
     ]
     waiting: list[StoredItem[Any]] = []
     for state, place in places:
-        found = yield from rows(tr.snapshot, place.begin, place.end, limit=limit + 1)
+        found = yield from rows(tr.snapshot, place.begin, place.end, limit=limit + len(current))
         for row in found:
-            if len(waiting) < limit and place.packed(row.key) != current:
+            if len(waiting) < limit and place.packed(row.key) not in current:
                 item = yield from opened(tr, session.queue, place, row, state)
                 waiting.append(item)
     return waiting

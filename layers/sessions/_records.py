@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import astuple, replace
 
 from fdbqueue import FormatError
 from fdbqueue.lowlevel import UNREADABLE, KeyValue, Layout, Subspace, Transaction, envelope, fdb_tuple, parse, strinc
@@ -18,6 +19,10 @@ NAME_BYTES = 1_000
 OPEN, REFUSING, RENEWING = 0, 1, 2
 """Whether a session takes items, refuses them until it is removed, or collects them for its next generation."""
 _FORMAT = 1
+_SLOTS_FORMAT = 2
+"""The format of records and pointers of sessions with slots. Older versions of the library must not change these."""
+WAKER = b"\x00"
+"""The slot of a pointer that wakes delayed items, and takes none."""
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -38,6 +43,12 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     blocked: str = ""
     """Why it is blocked until an operator redrives or skips; "" if it is not."""
     closing: int = OPEN
+    limit: int = 0
+    """How many items run at once, each in a slot; 0: the session has no slots, and is strictly serial."""
+    slots: int = 0
+    """How many slots it has. Each has a pointer in the line. `pointer` is then that of the delayed items, the waker."""
+    kept: bool = False
+    """Whether an operator set the limit, so that it stays when the session ends."""
 
 
 class Pointer(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -53,6 +64,8 @@ class Pointer(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The packed position of the item in progress, while the session is leased."""
     since_us: int = 0
     """When its worker took the session, or its present item."""
+    slot: bytes = b""
+    """The id of its slot, if the session has slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +90,7 @@ class HeldCodec:
     name = "session"
 
     def encode(self, value: Held) -> bytes:
-        return _encode(value.pointer)
+        return _pack_pointer(value.pointer)
 
     def decode(self, data: bytes) -> Held:
         return Held(unpack_pointer(data))
@@ -85,7 +98,13 @@ class HeldCodec:
 
 def stored_pointer(pointer: Pointer) -> bytes:
     """Return the stored bytes of an item in the line."""
-    return envelope(_encode(pointer))
+    return envelope(_pack_pointer(pointer))
+
+
+def _pack_pointer(pointer: Pointer) -> bytes:
+    if pointer.slot:
+        return _encode(replace(pointer, format=_SLOTS_FORMAT))
+    return _encode(astuple(pointer)[:-1])  # in the first format
 
 
 def pointer_of(stored: bytes) -> Pointer:
@@ -113,7 +132,9 @@ def unpack_pointer(payload: bytes) -> Pointer:
 
 def pack_record(record: Record) -> bytes:
     """Return the stored bytes of a record."""
-    return _encode(record)
+    if record.limit:
+        return _encode(replace(record, format=_SLOTS_FORMAT))
+    return _encode((_FORMAT, *astuple(record)[1:-3]))  # in the first format
 
 
 def record_of(value: Any) -> Record | None:
@@ -140,13 +161,13 @@ def unpack_record(stored: bytes) -> Record:
 
 
 def _check_format(written: int) -> None:
-    if written > _FORMAT:
+    if written > _SLOTS_FORMAT:
         raise FormatError(f"A session was written in format {written} by a newer version of fdbqueue: update it here.")
 
 
-def new_pointer(name: bytes, generation: int) -> Pointer:
+def new_pointer(name: bytes, generation: int, *, slot: bytes = b"") -> Pointer:
     """Return the pointer of a session whose turn has not begun."""
-    return Pointer(_FORMAT, name, generation)
+    return Pointer(_FORMAT, name, generation, slot=slot)
 
 
 class Keys:
@@ -156,15 +177,16 @@ class Keys:
         layout: the queue's layout.
     """
 
-    __slots__ = ("_spaces", "items", "line", "records", "states", "summed")
+    __slots__ = ("_spaces", "items", "line", "records", "slots", "states", "summed")
 
     def __init__(self, layout: Layout) -> None:
         self.records: Subspace = layout.space["session"]
         self.items: bytes = layout.space["items"].key()
+        self.slots: bytes = layout.space["slot"].key()
         self.states: bytes = layout.space["state"].key()
         self.summed: Subspace = layout.space["summed"]
         self.line = Layout(layout.space["line"])
-        self._spaces = [layout.space[name] for name in ("session", "items", "state", "summed")]
+        self._spaces = [layout.space[name] for name in ("session", "items", "slot", "state", "summed")]
 
     def clear(self, tr: Transaction) -> None:
         """Clear everything but the line."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fdbqueue import Position, Queue
+from fdbqueue import FormatError, Position, Queue
 from fdbqueue.lowlevel import (
     DELAY,
     KeyValue,
@@ -134,7 +134,7 @@ class Session:
 
     __slots__ = (
         *("_holds", "_summed", "generation", "guard_key", "home", "layout", "name", "queue", "record_key"),
-        "state_key",
+        *("slots_prefix", "state_key"),
     )
 
     def __init__(self, keys: Keys, queue: Queue, name: bytes, generation: int, *, holds: bool) -> None:
@@ -148,6 +148,7 @@ class Session:
         self.record_key = keys.record(name)
         self.guard_key = keys.guard(name)
         self.state_key = keys.states + name
+        self.slots_prefix = keys.slots + name + fdb_tuple.pack((generation,))
         self._summed = keys.summed
         self._holds = holds
 
@@ -217,18 +218,28 @@ class Session:
                 head.wake_at_us = notes_of(first_delayed[0].value).visible_at_us
         return head
 
-    def first(self, tr: Transaction, *, now_us: int) -> Steps[Head]:
+    def mark(self, packed: bytes) -> bytes:
+        """Return a key for the conflicts between slots that take the same item. It is never written."""
+        key: bytes = self.slots_prefix + b"\x00\x00" + packed
+        return key
+
+    def first(self, tr: Transaction, *, now_us: int, held: frozenset[bytes] = frozenset()) -> Steps[Head]:
         """Fire due timers, remove items in front whose life is over or whose group was cancelled. Read the first one.
+
+        Args:
+            held: the packed positions of items that slots hold. They are left alone.
 
         *Conflicts:* with a transaction that moves one of the items whose timers fire.
         """
-        head = yield from self.look(tr, limit=1)
+        head = yield from self._look_beside(tr, held)
         moves, groups = SessionMoves(tr, self, now_us), CancelledGroups()
         try:
-            due = (yield from due_timers(tr, self.layout, now_us, limit=FIRE_LIMIT)) if head.timers else []
+            limit = FIRE_LIMIT + len(held)
+            due = (yield from due_timers(tr, self.layout, now_us, limit=limit)) if head.timers else []
+            due = list(self._fireable(tr, due, held))
             if due:
                 yield from fire_due(tr, self.layout, moves, due, now_us=now_us, retry=_DELAYS_ONLY)
-                head = yield from self.look(tr, limit=1)
+                head = yield from self._look_beside(tr, held)
             for _ in range(EXPIRED_LIMIT):
                 if not head.rows:
                     break
@@ -238,16 +249,30 @@ class Session:
                 if not over and not (notes.group and (yield from groups.is_cancelled(tr, self.home, notes.group))):
                     break
                 packed = self.layout.available.packed(row.key)
+                tr.add_read_conflict_key(self.mark(packed))
                 moves.leave_available(packed, notes)
                 if over:
                     moves.vanish(packed, row.value, "expired")
                 else:
                     moves.vanish(packed, row.value, "deleted", how="cancelled")
-                head = yield from self.look(tr, limit=1)
+                head = yield from self._look_beside(tr, held)
             yield from moves.settle()
         finally:
             moves.finish()
         return head
+
+    def _look_beside(self, tr: Transaction, held: frozenset[bytes]) -> Steps[Head]:
+        head = yield from self.look(tr, limit=1 + len(held))
+        return head.without({self.layout.available.key(packed) for packed in held}) if held else head
+
+    def _fireable(self, tr: Transaction, due: list[KeyValue], held: frozenset[bytes]) -> Iterator[KeyValue]:
+        """Yield the timers of items that no slot holds. It conflicts with a slot that takes one of these items."""
+        for row in due:
+            packed = _packed_of(self.layout, row.key)
+            if packed is None or packed not in held:
+                yield row
+                if packed is not None:
+                    tr.add_read_conflict_key(self.mark(packed))
 
     def add_conflicts_with_arrivals(self, tr: Transaction) -> None:
         """Conflict with every item that is enqueued meanwhile."""
@@ -259,6 +284,14 @@ class Session:
         for name, change in changes.items():
             if change:
                 tr.add(self._total_key(name), change.to_bytes(8, "little", signed=True))
+
+
+def _packed_of(layout: Layout, key: bytes) -> bytes | None:
+    """Return the packed position of a timer's item; None if it can't be read."""
+    try:
+        return pack(layout.timer_of(key)[1])
+    except FormatError:
+        return None
 
 
 def last_index(tr: Transaction, layout: Layout, begin: bytes, end: bytes) -> Steps[int]:

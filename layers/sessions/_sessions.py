@@ -23,7 +23,7 @@ from ..leases._transitions import Retry, check_error
 from ..staged._staged import StagedQueue
 from ._lease import SessionLease, SessionRef
 from ._line import Line, Rules
-from ._operators import Operators
+from ._operators import Operators, check_concurrency
 from ._records import SessionName, pack_name
 from ._tracking import at_address
 from ._turns import Turns
@@ -47,6 +47,8 @@ class Sessions(Operators[V]):
     Args:
         queue: the queue, without an order. Its plain items are not touched.
         levels: how many levels of urgency a session has, for items of level 0, the most urgent, on.
+        concurrency: how many items of a session run at once. They begin in order. 1: strictly one after the other. It
+            takes effect when a session begins to have items; `set_concurrency` changes it for one session.
         quantum: how many items of a session are done in one turn while other sessions wait; 10 to 50 are good values.
         weights: returns how many quanta a session has in one turn, from its name; None: one each.
         max_attempts: the number of failed attempts (nacks and expiries) after which an item becomes a dead letter;
@@ -89,6 +91,7 @@ class Sessions(Operators[V]):
         queue: Queue[V],
         *,
         levels: int = 2,
+        concurrency: int = 1,
         quantum: int = QUANTUM,
         weights: Callable[[Any], int] | None = None,
         max_attempts: int | None = None,
@@ -132,11 +135,12 @@ class Sessions(Operators[V]):
             )
         _check_choice(on_dead, "on_dead", ("go on", "block"))
         _check_choice(delays, "delays", ("pass", "hold"))
+        check_concurrency(concurrency)
         self.queue = queue
         self.layout = queue.layout
         self.levels = levels
         retry = Retry(max_attempts, backoff)
-        rules = Rules(quantum, weights, retry, blocks=on_dead == "block", holds=delays == "hold")
+        rules = Rules(quantum, weights, retry, blocks=on_dead == "block", holds=delays == "hold", limit=concurrency)
         self.line = Line(queue, rules, clock)
         """The line of ready sessions, for layers and tools."""
         states: Queue[Any] = Queue(queue.layout.space["state"], codec=state_codec)
@@ -148,6 +152,7 @@ class Sessions(Operators[V]):
         self._batchers: dict[int, TransactionBatcher[Ack, None]] = {}
         self._arguments = {
             "levels": levels,
+            "concurrency": concurrency,
             "quantum": quantum,
             "weights": weights,
             "max_attempts": max_attempts,

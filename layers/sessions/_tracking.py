@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from fdbqueue import Position
 from fdbqueue.lowlevel import (
     DROP,
@@ -74,6 +76,11 @@ def release(tr: Transaction, line: Line, moves: Transitions, address: Position, 
         # A lease that has seen this item reads the pointer by snapshot, and conflicts with this.
         tr.add_write_conflict_key(line.layout.available.key(record.pointer))
         tr.add_write_conflict_key(line.layout.available.key(record.pointer) + TAKEN)
+    if available.present() and record.slots:
+        entries = yield from line.slots.entries(tr.snapshot, session)
+        if any(entry.current == packed for entry in entries.values()):
+            return  # it runs to its end, or its slot removes it when its back-off is over
+        tr.add_read_conflict_key(session.mark(packed))
     own = SessionMoves(tr, session, now_us)
     own.leave("delayed" if delayed.present() else "available", packed, notes)
     if kind == GO:
@@ -84,7 +91,11 @@ def release(tr: Transaction, line: Line, moves: Transitions, address: Position, 
         own.vanish(packed, stored, "deleted", how="cancelled" if kind == SWEEP else "")
     yield from own.settle()
     own.finish()
-    if session.generation == record.generation and record.pointer:
+    if session.generation == record.generation and record.limit:
+        if record.asleep_until_us and (yield from line.withdraw(tr, moves, record)):
+            record = replace(record, pointer=b"", asleep_until_us=0)
+        yield from line.slots.balance(tr, moves, session, record)
+    elif session.generation == record.generation and record.pointer:
         sleeping = yield tr.get(line.layout.delayed.key(record.pointer))
         if sleeping.present() and record.asleep_until_us:
             moves.leave_delayed(record.pointer, notes_of(bytes(sleeping)))

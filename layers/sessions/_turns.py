@@ -17,7 +17,8 @@ from ..leases._transitions import Transitions
 from ._lease import Behind, SessionLease
 from ._line import Line, Where, read_turn
 from ._records import Held
-from ._working import UNCHANGED, Working, is_out, remove, rows_at
+from ._slots import is_out
+from ._working import UNCHANGED, Working, remove, rows_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,8 @@ class Turns(Generic[V]):
         # The next lease of the session removes an item whose life is over, or whose group was cancelled.
         over = len(left)
         for at, row in enumerate(left):
-            if (yield from is_out(tr, self._line, row, now_us)):
+            # Of a session with slots, another slot may take the next item.
+            if turn.record.limit or (yield from is_out(tr, self._line, row, now_us)):
                 over = at
                 break
         leaves = turn.record.paused or bool(turn.record.blocked)
@@ -146,10 +148,12 @@ class Turns(Generic[V]):
     def settle(self, tr: Transaction, settlements: list[Settlement]) -> Steps[list[Settled]]:
         """Ack the finished items of several turns, and end the turns that are over."""
         moves = Transitions(tr, self._line.layout)
-        under_way = [started(self._settle(tr, moves, one)) for one in settlements]
+        # Two slots of one session must see each other: the first of each is done together with the others.
+        first = {one.pointer.value.pointer.name: at for at, one in reversed(list(enumerate(settlements)))}
+        under_way = {at: started(self._settle(tr, moves, settlements[at])) for at in sorted(first.values())}
         outcomes = []
-        for settling in under_way:
-            settled = yield from settling
+        for at, one in enumerate(settlements):
+            settled = yield from under_way.get(at) or self._settle(tr, moves, one)
             outcomes.append(settled)
         moves.finish()
         return outcomes

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from fdbqueue import CodecError, FormatError, LeaseLost, Position, Queue, SessionClosed
 from fdbqueue.lowlevel import (
     Database,
-    KeyValue,
     Notes,
     Steps,
     Transaction,
@@ -29,13 +28,13 @@ from ..leases._done import Done
 from ..leases._enqueueing import Encoded
 from ..leases._lease import Disposition, Lease
 from ..leases._leases import this_consumer
-from ..leases._taking import CancelledGroups, notes_if_readable
 from ..leases._times import seconds_or_none
-from ..leases._transitions import Transitions, is_over
+from ..leases._transitions import Transitions
 from ._lease import Behind, SessionHandle, SessionLease, SessionRef
 from ._line import Line, Turn, read_turn
 from ._records import REFUSING, RENEWING, Held, name_of, pack_name, record_of
 from ._session import Head, Session, SessionMoves, Stored
+from ._slots import is_out
 
 STATE_BYTES = 90_000
 """The most bytes of an encoded state."""
@@ -205,7 +204,9 @@ class Working(Generic[V]):
                 last = started(session.last_index(tr, level))
         index = yield from last
         positions = session.append(tr, index, items, level, notes)
-        yield from self._line.arrived(tr, session, record, visible_at_us=notes.visible_at_us, moves=moves)
+        yield from self._line.arrived(
+            tr, session, record, visible_at_us=notes.visible_at_us, moves=moves, items=len(items)
+        )
         return positions
 
     def session_for_enqueue(self, tr: Transaction, name: bytes) -> Steps[Session]:
@@ -278,7 +279,7 @@ class Working(Generic[V]):
 
         def body(tr: Transaction) -> Steps[list[LeaseLost | None]]:
             # Two acks of one session must see each other: the first of each is done together with the others.
-            first = {ref.turn: at for at, (ref, *_) in reversed(list(enumerate(acks)))}
+            first = {self.session_of(ref).name: at for at, (ref, *_) in reversed(list(enumerate(acks)))}
             under_way = {at: started(self.ack(tr, *acks[at])) for at in sorted(first.values())}
             results: list[LeaseLost | None] = []
             for at, ack in enumerate(acks):
@@ -300,7 +301,7 @@ class Working(Generic[V]):
         turn, head = yield from self._done(tr, ref, state, done)
         now_us = self._line.leases.now_us()
         used = turn.pointer.used + 1
-        row = head.rows[0] if head.rows else None
+        row = (yield from self._line.slots.following(tr, turn)) if turn.record.limit else next(iter(head.rows), None)
         over = used >= self._line.quota(ref.session)
         if over and row is not None and not (yield from self._line.others_wait(tr, now_us)):
             over, used = False, 0
@@ -311,6 +312,8 @@ class Working(Generic[V]):
             moves.finish()
             return None
         current = turn.session.layout.available.packed(row.key)
+        if turn.pointer.slot:
+            self._line.slots.take(tr, turn.session, turn.pointer.slot, turn.packed, row)
         kept = self._line.keep(tr, moves, turn, current, used, now_us + duration_us)
         moves.finish()
         if stating is not None:
@@ -422,17 +425,6 @@ def rows_at(tr: Transaction, session: Session, places: list[bytes]) -> Steps[lis
     for read in reads:
         found += [(row.key, row.value) for row in (yield from read)]
     return found
-
-
-def is_out(tr: Transaction, line: Line, row: KeyValue, now_us: int) -> Steps[bool]:
-    """Return whether an item must not be taken: its life is over, or its group was cancelled.
-
-    *Conflicts:* with a cancel of its group. *Cost:* one read, if it has a group.
-    """
-    notes = notes_if_readable(row.value)
-    if is_over(notes, now_us):
-        return True
-    return bool(notes.group) and (yield from CancelledGroups().is_cancelled(tr, line.layout, notes.group))
 
 
 def remove(

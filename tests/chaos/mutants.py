@@ -248,7 +248,7 @@ MUTANTS = (
     Mutant(
         "a session that has a pointer gets another one, and is handed over twice",
         "layers/sessions/_line.py",
-        (("        elif record.pointer:\n", "        elif record.pointer and record.asleep_until_us:\n"),),
+        (("        if record.pointer:\n", "        if record.pointer and record.asleep_until_us:\n"),),
         Kind.sessions,
     ),
     Mutant(
@@ -278,8 +278,8 @@ MUTANTS = (
         "layers/sessions/_line.py",
         (
             (
-                'tally("dequeued", 1)\n        yield from self._end(',
-                "enter_available(turn.packed, stored_pointer(rest), NO_NOTES)\n        yield from self._end(",
+                'tally("dequeued", 1)\n        yield from self.end(',
+                "enter_available(turn.packed, stored_pointer(rest), NO_NOTES)\n        yield from self.end(",
             ),
         ),
         Kind.sessions,

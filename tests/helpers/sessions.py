@@ -35,3 +35,23 @@ def do_all(sessions: Sessions, db: Any) -> list[str]:
 def keys_of(db: Any, space: Subspace) -> set[str]:
     """Return the first strings of the keys under a subspace."""
     return {str(space.unpack(row.key)[0]) for row in db.get_range_startswith(space.key())}
+
+
+def lease_all(sessions: Sessions, db: Any, **terms: Any) -> list[SessionLease]:
+    """Lease all that is ready."""
+    return list(iter(lambda: sessions.lease(db, **terms), None))
+
+
+def values(leases: list[SessionLease]) -> list[str]:
+    return [lease.value for lease in leases]
+
+
+def numbers(sessions: Sessions, db: Any, name: str = "ann") -> tuple[int, int]:
+    """Return how many items of a session are in progress, and its limit."""
+    info = sessions.info(db, name)
+    assert info is not None
+    return info.running, info.concurrency
+
+
+def assert_sound(sessions: Sessions, db: Any) -> None:
+    assert sessions.check(db).problems == ()

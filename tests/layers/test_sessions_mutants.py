@@ -15,7 +15,11 @@ from tests.chaos.mutations import ROOT, mutated
 
 LINE, WORKING = "layers/sessions/_line.py", "layers/sessions/_working.py"
 TRACKING, SESSION = "layers/sessions/_tracking.py", "layers/sessions/_session.py"
-TESTS = ("results", "groups", "interleavings", "fairness", "operators", "failures", "")
+SLOTS = "layers/sessions/_slots.py"
+TESTS = (
+    *("concurrency", "concurrency_interleavings", "results", "groups", "interleavings", "fairness", "operators"),
+    *("failures", ""),
+)
 """Which files of tests look for them; "" is test_sessions.py."""
 
 MUTANTS = (
@@ -131,6 +135,39 @@ MUTANTS = (
         "a consumer does not store the results of the items before",
         WORKING,
         (("        results = dict(zip(places, behind.results, strict=True))\n", "        results = {}\n"),),
+    ),
+    Mutant(
+        "an item is given to two slots",
+        SLOTS,
+        (("        tr.add_read_conflict_key(session.mark(packed))\n        tr.add_write", "        tr.add_write"),),
+    ),
+    Mutant(
+        "a slot looks for an item without those that others hold",
+        SLOTS,
+        (("return frozenset(entry.current for entry in entries.values() if entry.current)", "return frozenset()"),),
+    ),
+    Mutant(
+        "a lowered limit does not converge",
+        SLOTS,
+        (
+            ("        if not runs or record.slots > record.limit:\n", "        if not runs:\n"),
+            ("record.paused or record.blocked or record.slots > record.limit:", "record.paused or record.blocked:"),
+        ),
+    ),
+    Mutant(
+        "a slot goes on though there are too many",
+        SLOTS,
+        (("not turn.pointer.slot or turn.record.slots > turn.record.limit", "not turn.pointer.slot"),),
+    ),
+    Mutant(
+        "a slot ends beside an item that comes",
+        SLOTS,
+        (("        session.add_conflicts_with_arrivals(tr)\n        self._drop", "        self._drop"),),
+    ),
+    Mutant(
+        "a raised limit does not see an item that comes",
+        SLOTS,
+        (("            session.add_conflicts_with_arrivals(tr)\n        else:", "            pass\n        else:"),),
     ),
 )
 
