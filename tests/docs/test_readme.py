@@ -94,7 +94,7 @@ def test_python_blocks_with_spark_run_unchanged(block: str, tmp_path: Path) -> N
 
 def expected(block: str) -> list[str]:
     """Return what the block says that it prints: the comment behind each `print`, then the comments at its end."""
-    behind = re.findall(r"^\s*print\(.*\)  # (.*)$", block, re.MULTILINE)
+    behind = re.findall(r"^\s*print\(.*\) {2,}# (.*)$", block, re.MULTILINE)
     last = re.search(r"(?:^# .*\n)*\Z", block, re.MULTILINE)
     at_end = re.findall(r"^# (.*)$", last[0] if last else "", re.MULTILINE)
     return [comment + "\n" for comment in (*behind, *at_end)]

@@ -365,6 +365,7 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "Sessions.remove": lambda s: Call(s.sessions.remove, "ann"),
     "Sessions.resume": lambda s: Call(s.sessions.resume, "ann"),
     "Sessions.scheduled": lambda s: Call(s.sessions.scheduled, "ann"),
+    "Sessions.set_concurrency": lambda s: Call(s.sessions.set_concurrency, "ann", 2),
     "Sessions.set_state": lambda s: Call(s.sessions.set_state, s.session_lease, b"x"),
     "Sessions.skip": lambda s: Call(s.sessions.skip, "ann"),
     "Sessions.snooze": lambda s: Call(s.sessions.snooze, s.session_lease, delay=60),
