@@ -102,7 +102,7 @@ from fdbqueue.outcomes import remove as remove_outcome
 from fdbqueue.outcomes import reopen as reopen_outcome
 from fdbqueue.payloads import clear_parts
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
-from fdbqueue.verbs import verb
+from fdbqueue.verbs import BoundVerb, verb
 
 __all__ = [
     "BLOB_ID_BYTES",
@@ -135,6 +135,7 @@ __all__ = [
     "UNREADABLE",
     "AdaptiveLimit",
     "Blob",
+    "BoundVerb",
     "Browser",
     "ClaimedBatch",
     "Database",

@@ -26,6 +26,7 @@ from fdbqueue.lowlevel import (
 )
 
 from ..leases._lease import LeaseRef
+from ._fileverb import file_verb
 
 WINDOW_PIECES = 11
 WINDOW_BYTES = WINDOW_PIECES * CHUNK_BYTES
@@ -96,7 +97,7 @@ class BlobReader(io.BufferedIOBase):
                 self._size = self._blob.size_bytes
         return self._size
 
-    @verb
+    @file_verb
     def read(self, size: int | None = -1) -> Steps[bytes]:  # type: ignore[override]
         """Return the next `size` bytes, fewer only at the end; None or -1: all that follow.
 
@@ -118,7 +119,7 @@ class BlobReader(io.BufferedIOBase):
             wanted -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    @verb
+    @file_verb
     def read1(self, size: int = -1) -> Steps[bytes]:
         """Return the next bytes of one transaction, at most `size`; b"" at the end. Errors and *Cost:* as `read`."""
         size = index(size)
@@ -126,7 +127,7 @@ class BlobReader(io.BufferedIOBase):
         wanted = rest if size < 0 else min(size, rest)
         return (yield from self._next(wanted)) if wanted else b""
 
-    @verb
+    @file_verb
     def peek(self, size: int = 0) -> Steps[bytes]:
         """Return some of the next bytes without moving on; b"" at the end. Errors and *Cost:* as `read`."""
         at = self._at
@@ -134,7 +135,7 @@ class BlobReader(io.BufferedIOBase):
         self._at = at
         return found
 
-    @verb
+    @file_verb
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> Steps[int]:
         """Move to a place, and return it. `whence` is as for files: from the begin, from here, from the end.
 

@@ -25,6 +25,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
+from ._fileverb import file_verb
 from ._target import NO_VALUE, Enqueued, Entrance, attach
 from ._uploads import Upload, sweep_some
 
@@ -99,7 +100,7 @@ class BlobWriter(io.BufferedIOBase):
         """Return how many bytes were written."""
         return self.size_bytes
 
-    @verb
+    @file_verb
     def write(self, data: bytes | bytearray | memoryview) -> Steps[int]:  # type: ignore[override]
         """Append data, and return how many bytes that were. It waits while 8 commits are under way.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, cast
+from typing import Any, Generic, cast, overload
 
 from fdbqueue.lowlevel import Database, Steps, V, only_database, verb
 
@@ -64,6 +64,34 @@ class Consumer(Generic[V]):
     4950
     """
 
+    @overload
+    def __init__(
+        self,
+        source: Leases[V] | QueueWithLeases[V] | Subscription[V],
+        handler: Handler[V],
+        *,
+        concurrency: int = ...,
+        duration: float = ...,
+        prefetch: int | None = ...,
+        grace: float = ...,
+        handler_timeout: float | None = ...,
+        consumer: str | None = ...,
+        signals: bool = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        source: Sessions[V] | QueueWithLeases[V],
+        handler: Callable[[SessionLease[V]], Any],
+        *,
+        concurrency: int = ...,
+        duration: float = ...,
+        prefetch: int | None = ...,
+        grace: float = ...,
+        handler_timeout: float | None = ...,
+        consumer: str | None = ...,
+        signals: bool = ...,
+    ) -> None: ...
     def __init__(
         self,
         source: Leases[V] | QueueWithLeases[V] | Subscription[V] | Sessions[V],

@@ -307,7 +307,7 @@ def test_the_queue_of_a_priority_queue_with_a_policy_is_refused_in_its_place() -
         lambda smart: Monitor(Deadlines(smart), None),  # type: ignore[arg-type]
         lambda smart: Monitor(Deadlines(smart), _handler, near="soon"),  # type: ignore[arg-type]
         lambda smart: Watchdog(smart, hook="restart"),  # type: ignore[arg-type]
-        lambda smart: Consumer(smart, "handle"),  # type: ignore[arg-type]
+        lambda smart: Consumer(smart, "handle"),  # type: ignore[call-overload]
     ],
 )
 def test_a_callback_must_be_callable(queue: Queue, make: Callable[[SmartQueue], Any]) -> None:

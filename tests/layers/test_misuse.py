@@ -120,14 +120,14 @@ def test_a_consumer_of_a_queue_without_leases_is_refused_before_it_takes_an_item
     queue.enqueue(db, "to Ann")
 
     with pytest.raises(TypeError, match=r"Consumer takes Leases, .* Say what becomes of items that fail"):
-        Consumer(queue, lambda lease: None).drain(db)  # type: ignore[arg-type]
+        Consumer(queue, lambda lease: None).drain(db)  # type: ignore[call-overload]
 
     assert queue.stats(db).available == 1
 
 
 def test_a_handler_must_be_callable() -> None:
     with pytest.raises(TypeError, match="None can't be"):
-        Consumer(Leases(Queue("mails")), None)  # type: ignore[arg-type]
+        Consumer(Leases(Queue("mails")), None)  # type: ignore[call-overload]
 
 
 def test_a_watchdog_of_a_queue_without_leases_is_refused() -> None:
