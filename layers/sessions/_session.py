@@ -58,7 +58,11 @@ class Head:
 
     def is_ready(self, now_us: int) -> bool:
         """Return whether an item can be done now."""
-        return bool(self.rows) or (self.wake_at_us is not None and self.wake_at_us <= now_us)
+        return bool(self.rows) or self.is_due(now_us)
+
+    def is_due(self, now_us: int) -> bool:
+        """Return whether a delayed item has become available. The next lease of the session fires its timer."""
+        return self.wake_at_us is not None and self.wake_at_us <= now_us
 
     def without(self, done: set[bytes]) -> Head:
         """Return the head behind items that this transaction takes away, by their keys."""

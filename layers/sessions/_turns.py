@@ -52,7 +52,7 @@ class Ahead:
     state: bytes | None
     """The session's stored state."""
     others: bool
-    """Whether another session is ready."""
+    """Whether another session is ready, or a delayed item of this one."""
     leaves: bool
     """Whether the session was paused or blocked."""
 
@@ -124,7 +124,8 @@ class Turns(Generic[V]):
                 over = at
                 break
         leaves = turn.record.paused or bool(turn.record.blocked)
-        return Ahead(left[:over], bytes(state) if state.present() else None, wait, leaves)
+        others_wait = wait or head.is_due(now_us)
+        return Ahead(left[:over], bytes(state) if state.present() else None, others_wait, leaves)
 
     def item(
         self, db: Database, pointer: Lease[Held], row: KeyValue, state: bytes | None, behind: Behind

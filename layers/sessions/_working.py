@@ -303,8 +303,9 @@ class Working(Generic[V]):
         used = turn.pointer.used + 1
         row = (yield from self._line.slots.following(tr, turn)) if turn.record.limit else next(iter(head.rows), None)
         over = used >= self._line.quota(ref.session)
-        if over and row is not None and not (yield from self._line.others_wait(tr, now_us)):
-            over, used = False, 0
+        if over and row is not None and not head.is_due(now_us):
+            over = yield from self._line.others_wait(tr, now_us)
+            used = used if over else 0
         moves = Transitions(tr, self._line.layout)
         if row is None or over or turn.record.paused or (yield from is_out(tr, self._line, row, now_us)):
             to: Literal["place", "tail"] = "tail" if over else "place"

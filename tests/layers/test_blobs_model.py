@@ -178,4 +178,4 @@ def test_blobs_do_as_a_plain_model(db: Any, space: Subspace, monkeypatch: pytest
         pass
 
     Here.db, Here.space = db, space
-    run_state_machine_as_test(Here, settings=settings(stateful_step_count=25, derandomize=True))
+    run_state_machine_as_test(Here, settings=settings(stateful_step_count=25))

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
-from fdbqueue.layers import Sessions
+from fdbqueue.layers import Consumer, SessionLease, Sessions
+from tests.helpers.clock import Clock
 from tests.helpers.sessions import do_all, fill, lease_of
 
 
@@ -39,6 +40,38 @@ def test_a_session_alone_is_drained_in_one_go(db: Any, queue: Queue) -> None:
         done += 1
         lease = sessions.ack_and_next(db, lease)
     assert done == 9
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_long_session_delays_its_own_delayed_item_by_one_quantum(db: Any, queue: Queue, concurrency: int) -> None:
+    clock = Clock()
+    sessions = Sessions(queue, quantum=5, concurrency=concurrency, clock=clock)
+    sessions.enqueue_many(db, map(str, range(50)), session="long")
+    sessions.enqueue(db, "urgent", session="long", level=0, delay=10)
+    lease, values = sessions.lease(db, duration=1000), []
+    while lease is not None:
+        values.append(lease.value)
+        clock.now += 10 if len(values) == 13 else 0
+        lease = sessions.ack_and_next(db, lease, duration=1000) or sessions.lease(db, duration=1000)
+    assert values.index("urgent") <= 13 + 5
+    assert len(values) == 51
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_consumer_of_a_long_session_comes_to_its_own_delayed_item(db: Any, queue: Queue, concurrency: int) -> None:
+    clock, values = Clock(), []
+
+    async def work(lease: SessionLease) -> None:
+        values.append(lease.value)
+        if len(values) == 150:
+            clock.now += 10
+
+    sessions = Sessions(queue, quantum=5, concurrency=concurrency, clock=clock)
+    sessions.enqueue_many(db, map(str, range(2_000)), session="long")
+    sessions.enqueue(db, "urgent", session="long", level=0, delay=10)
+    Consumer(sessions, work, concurrency=1, duration=10_000).drain(db)
+    assert values.index("urgent") < 1_000
+    assert len(values) == 2_001
 
 
 def test_a_long_session_delays_another_one_s_item_by_one_quantum(db: Any, queue: Queue) -> None:

@@ -218,7 +218,8 @@ class SessionsMachine(RuleBasedStateMachine):
         following = self.run(self.sessions.ack_and_next, one.busy, state=state, duration=duration)
         self.done(name, state)
         over = one.used >= QUANTUM
-        if over and one.available() and not self.others_wait():
+        due = any(0 < item.until <= self.now for item in one.items)
+        if over and one.available() and not due and not self.others_wait():
             over, one.used = False, 0
         if over or not one.available() or one.paused:
             assert following is None
