@@ -29,13 +29,23 @@ _common = {
     "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 }
 settings.register_profile("dev", max_examples=25, **_common)  # type: ignore[arg-type]
-settings.register_profile("ci", max_examples=100, print_blob=True, **_common)  # type: ignore[arg-type]
+settings.register_profile("ci", max_examples=50, print_blob=True, **_common)  # type: ignore[arg-type]
+settings.register_profile("nightly", max_examples=200, print_blob=True, **_common)  # type: ignore[arg-type]
 settings.register_profile("long", max_examples=5_000, print_blob=True, **_common)  # type: ignore[arg-type]
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+NIGHTLY = bool(os.environ.get("FDBQUEUE_NIGHTLY"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "engines(*names): run on these engines only, of memory, file and cluster")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not NIGHTLY:
+        skip = pytest.mark.skip(reason="takes over half a minute: run it with `make test NIGHTLY=1`")
+        for item in items:
+            if item.get_closest_marker("nightly"):
+                item.add_marker(skip)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

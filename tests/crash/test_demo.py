@@ -120,12 +120,13 @@ Done = Callable[[str], int]
 Start = Callable[..., Demo]
 
 
-def loaders() -> list[Any]:
+def loaders(*marks: pytest.MarkDecorator) -> list[Any]:
+    """Return both loaders. The marks are for the one with Spark."""
     missing = why_no_spark()
     skip = pytest.mark.skip(reason=f"Spark can't run here, since {missing}")
     return [
         "--no-spark",
-        pytest.param("--spark", marks=[pytest.mark.spark, pytest.mark.slow, *([skip] if missing else [])]),
+        pytest.param("--spark", marks=[pytest.mark.spark, pytest.mark.slow, *marks, *([skip] if missing else [])]),
     ]
 
 
@@ -149,7 +150,7 @@ def test_a_killed_consumer_is_started_again_and_nothing_is_lost(start: Start, do
     assert EXACT in demo.said
 
 
-@pytest.mark.parametrize("loader", loaders())
+@pytest.mark.parametrize("loader", loaders(pytest.mark.nightly))
 def test_a_killed_loader_is_started_again_and_nothing_is_doubled(start: Start, done: Done, loader: str) -> None:
     demo = start(loader)
     pid = demo.pids_of("Load")[0]
@@ -161,7 +162,7 @@ def test_a_killed_loader_is_started_again_and_nothing_is_doubled(start: Start, d
     assert EXACT in demo.said
 
 
-@pytest.mark.parametrize("loader", loaders())
+@pytest.mark.parametrize("loader", loaders(pytest.mark.nightly))
 def test_a_second_run_continues_a_load_that_was_killed(start: Start, done: Done, loader: str) -> None:
     demo = start(loader)
     pids = demo.pids_of("Load")

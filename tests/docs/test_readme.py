@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,9 +79,19 @@ def test_python_blocks_on_a_cluster_run_unchanged(block: str, tmp_path: Path, cl
     assert run.stdout == "".join(expected(block))
 
 
+def spark_blocks() -> list[Any]:
+    """Each needs a Spark of its own. Those of the guides are for the night."""
+    readme = (ROOT / "README.md").read_text()
+    return [
+        pytest.param(block, marks=[] if block in readme else [pytest.mark.nightly])
+        for block in blocks("python")
+        if needs_spark(block)
+    ]
+
+
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("block", [block for block in blocks("python") if needs_spark(block)])
+@pytest.mark.parametrize("block", spark_blocks())
 def test_python_blocks_with_spark_run_unchanged(block: str, tmp_path: Path) -> None:
     missing = why_no_spark()
     if missing:

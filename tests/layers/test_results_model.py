@@ -16,6 +16,12 @@ from fdbqueue.layers import FollowUp, Group, Groups, Lease, Leases, Results, Sta
 
 MAX_ATTEMPTS = 2
 OPEN = ("available", "delayed", "leased")
+SNOOZE = 3.1
+
+
+def seconds(most: int) -> st.SearchStrategy[float]:
+    """Durations that end before the first of the two looks at the timers of `settle`, and never at the second."""
+    return st.integers(1, most).map(lambda whole: whole + 0.1)
 
 
 @dataclass
@@ -79,14 +85,14 @@ class ResultsMachine(RuleBasedStateMachine):
         return FollowUp(self.results, "follow-up")
 
     @rule(
-        delay=st.none() | st.integers(1, 20),
-        ttl=st.none() | st.integers(1, 30),
+        delay=st.none() | seconds(20),
+        ttl=st.none() | seconds(30),
         waited_for=st.booleans(),
         followed=st.booleans(),
         data=st.data(),
     )
     def enqueue(
-        self, delay: int | None, ttl: int | None, waited_for: bool, followed: bool, data: st.DataObject
+        self, delay: float | None, ttl: float | None, waited_for: bool, followed: bool, data: st.DataObject
     ) -> None:
         group = data.draw(st.sampled_from(["", *self.groups]))
         terms: dict[str, Any] = {"delay": delay, "ttl": ttl}
@@ -141,8 +147,8 @@ class ResultsMachine(RuleBasedStateMachine):
         self.drop(group.then)
         self.settle()
 
-    @rule(limit=st.integers(1, 3), duration=st.integers(1, 15), staged=st.booleans())
-    def lease(self, limit: int, duration: int, staged: bool) -> None:
+    @rule(limit=st.integers(1, 3), duration=seconds(15), staged=st.booleans())
+    def lease(self, limit: int, duration: float, staged: bool) -> None:
         source: Any = StagedQueue(self.leases) if staged else self.leases
         taken = source.lease_many(self.db, limit=limit, duration=duration)
         assert [lease.position for lease in taken] == self.in_state("available")[:limit]
@@ -170,7 +176,7 @@ class ResultsMachine(RuleBasedStateMachine):
         calls: dict[str, Any] = {
             "ack": lambda: self.leases.ack(self.db, lease, result=[lease.attempt]),
             "nack": lambda: self.leases.nack(self.db, lease, error="no"),
-            "snooze": lambda: self.leases.snooze(self.db, lease, delay=3),
+            "snooze": lambda: self.leases.snooze(self.db, lease, delay=SNOOZE),
         }
         if not live or item is None:
             with pytest.raises(LeaseLost):
@@ -184,7 +190,7 @@ class ResultsMachine(RuleBasedStateMachine):
             self.fail(lease.position)
         else:
             item.attempt -= 1
-            self.put_back(lease.position, 3)
+            self.put_back(lease.position, SNOOZE)
             self.handed_out = [held for held in self.handed_out if held.position != lease.position]
         self.settle()
 
@@ -233,7 +239,7 @@ class ResultsMachine(RuleBasedStateMachine):
         else:
             self.put_back(position, 0)
 
-    def put_back(self, position: Position, delay: int) -> None:
+    def put_back(self, position: Position, delay: float) -> None:
         item = self.items[position]
         if item.ttl_at is not None and item.ttl_at <= self.now:
             self.end(position, "expired")

@@ -18,7 +18,7 @@ from fdbqueue.spark import job_report
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-pytestmark = [pytest.mark.spark, pytest.mark.engines("file")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly, pytest.mark.engines("file")]
 
 WAIT_SECONDS = 120.0
 

@@ -12,7 +12,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.spark import job_report
 
-pytestmark = [pytest.mark.spark, pytest.mark.engines("file")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly, pytest.mark.engines("file")]
 
 
 def test_each_row_is_in_once_when_shuffled_tasks_are_retried(

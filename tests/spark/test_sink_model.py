@@ -170,6 +170,7 @@ def test_random_histories_write_each_row_once_and_in_order(db: Any, space: Subsp
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.engines("memory")
 def test_thousands_of_histories_do_so_too(db: Any, space: Subspace) -> None:
     for seed in LONG:

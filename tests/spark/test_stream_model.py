@@ -109,6 +109,7 @@ def test_random_histories_lose_and_double_nothing(db: Any, space: Subspace) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.engines("memory")
 def test_thousands_of_histories_do_so_too(db: Any, space: Subspace) -> None:
     for seed in LONG:

@@ -21,6 +21,7 @@ def queue(queue_name: str) -> Queue[str]:
     return Queue(queue_name, codec="str")
 
 
+@pytest.mark.slow
 def test_a_queue_goes_through_spark_into_a_queue_exactly_once_in_any_partitioning(
     spark: SparkSession, db: Any, url: str, queue: Queue[str], queue_name: str, tmp_path: Path
 ) -> None:
