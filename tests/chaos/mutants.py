@@ -246,6 +246,53 @@ MUTANTS = (
         Kind.smart,
     ),
     Mutant(
+        "an item is enqueued before all of its blob is written",
+        "layers/blobs/_writer.py",
+        (
+            (
+                "            while self._sent:\n                yield from self._settle()\n            if tr is None:",
+                "            if tr is None:",
+            ),
+        ),
+        Kind.blobs,
+    ),
+    Mutant(
+        "a sweep does not look whether the lease of an upload has ended",
+        "layers/blobs/_uploads.py",
+        ((' "little") > now_us:', ' "little") > now_us + 600_000_000:'),),
+        Kind.blobs,
+    ),
+    Mutant(
+        "an upload does not conflict with its sweep",
+        "layers/blobs/_uploads.py",
+        (("if not (yield tr.get(self.key)).present():", "if not (yield tr.snapshot.get(self.key)).present():"),),
+        Kind.blobs,
+    ),
+    Mutant(
+        "acks with follow-ups read the leased item by snapshot",
+        "layers/leases/_holding.py",
+        (("reader = tr if keeps else tr.snapshot", "reader = tr.snapshot"),),
+        Kind.results,
+    ),
+    Mutant(
+        "the follow-ups of a dead letter are removed",
+        "fdbqueue/outcomes.py",
+        (("    if how != DEAD:", "    if how:"),),
+        Kind.results,
+    ),
+    Mutant(
+        "the ends of the last two members of a group do not conflict",
+        "fdbqueue/groups.py",
+        (("        tr.add_read_conflict_key(random.choice(members) if members else found[0].key)\n", ""),),
+        Kind.results,
+    ),
+    Mutant(
+        "the end of a group does not conflict with a new member",
+        "fdbqueue/groups.py",
+        (("    tr.add_read_conflict_range(*keys.open)\n    group = ", "    group = "),),
+        Kind.results,
+    ),
+    Mutant(
         "a session that has a pointer gets another one, and is handed over twice",
         "layers/sessions/_line.py",
         (("        if record.pointer:\n", "        if record.pointer and record.asleep_until_us:\n"),),
