@@ -17,6 +17,8 @@ class Mutant:
     """What is replaced, each of which stands in the file exactly once, by what."""
     kind: Kind | None = None
     """In which kind of round it is to be found; None: in any."""
+    tests: tuple[str, ...] = ()
+    """Tests that find it by interleavings laid out by hand, if it is rarely met by chance."""
 
 
 MUTANTS = (
@@ -42,6 +44,7 @@ MUTANTS = (
             ("reader = tr if keeps else tr.snapshot", "reader = tr.snapshot"),
             ("                tr.add_read_conflict_key(leased.key(packed))\n", "                pass\n"),
         ),
+        tests=("tests/layers/test_leases_interleavings.py::test_two_calls_that_end_or_extend_one_lease_conflict",),
     ),
     Mutant(
         "an ack without a read does not conflict with who takes the lease away",
@@ -52,6 +55,7 @@ MUTANTS = (
         "the high-water mark is not raised",
         "fdbqueue/high_water_mark.py",
         (('    tr.byte_max(layout.high_water_mark_key, index.to_bytes(8, "big"))\n', "    return\n"),),
+        tests=("tests/layers/test_leases.py::test_an_enqueue_while_all_items_are_leased_comes_after_them",),
     ),
     Mutant(
         "the index is that of the last item, not one more",
@@ -125,6 +129,7 @@ MUTANTS = (
         "layers/staged/_requests.py",
         (('            tr.add_read_conflict_key(one.key + b"\\x00")\n', "            pass\n"),),
         Kind.plain,
+        tests=("tests/layers/test_staged_claims.py::test_a_claim_notices_a_change_ahead_right_before_its_commit",),
     ),
     Mutant(
         "an item whose delay is over also stays among those delayed",
@@ -205,6 +210,9 @@ MUTANTS = (
         "layers/subscriptions/_exclusive_all.py",
         (("        self.fence(tr)\n        if registration is None", "        if registration is None"),),
         Kind.exclusive,
+        tests=(
+            "tests/layers/test_subscriptions_exclusive_all.py::test_of_its_owners_lease_and_its_end_at_the_same_time_one_fails",
+        ),
     ),
     Mutant(
         "a delivery to the owner does not conflict with what comes to stand in front",
@@ -216,6 +224,9 @@ MUTANTS = (
             ),
         ),
         Kind.exclusive,
+        tests=(
+            "tests/layers/test_subscriptions_exclusive_all.py::test_a_delivery_conflicts_with_an_arrival_ahead_of_it",
+        ),
     ),
     Mutant(
         "an attempt at a partition does not look which rows are in",
