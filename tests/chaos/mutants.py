@@ -117,12 +117,17 @@ MUTANTS = (
             ),
         ),
         Kind.plain,
+        tests=(
+            "tests/layers/test_staged_grants.py::test_a_granted_lease_that_was_reclaimed_is_not_delivered",
+            "tests/layers/test_staged_interleavings.py::test_a_grant_whose_lease_was_lost_is_not_collected",
+        ),
     ),
     Mutant(
         "who claims its items does not look at what happens to those in front",
         "layers/staged/_delivery.py",
         (("            tr.add_read_conflict_range(begin, row.key)\n", ""),),
         Kind.plain,
+        tests=("tests/layers/test_staged_claims.py::test_an_item_inserted_ahead_of_a_claim_is_counted",),
     ),
     Mutant(
         "who claims its items does not look at what happens to the requests in front",
@@ -151,12 +156,16 @@ MUTANTS = (
         "layers/smart/_scanning.py",
         (("            self._tr.add_read_conflict_range(span.begin, end)\n", ""),),
         Kind.smart,
+        tests=("tests/layers/test_smart_interleavings.py::test_of_two_reports_of_progress_at_once_never_both_stay",),
     ),
     Mutant(
         "what a subscription's consumers have is not taken off its credit",
         "layers/subscriptions/_credit.py",
         (("max(0, items - len(held))", "max(0, items)"),),
         Kind.subscriptions,
+        tests=(
+            "tests/layers/test_subscriptions_interleavings.py::test_of_two_leases_on_the_last_credit_one_conflicts",
+        ),
     ),
     Mutant(
         "an item that has left a subscription's consumers still counts as theirs",
@@ -174,6 +183,9 @@ MUTANTS = (
             ),
         ),
         Kind.subscriptions,
+        tests=(
+            "tests/layers/test_subscriptions_interleavings.py::test_an_arrival_while_a_lease_commits_is_seen_by_the_next_one",
+        ),
     ),
     Mutant(
         "items that leave a level are not counted",
@@ -204,6 +216,9 @@ MUTANTS = (
         "layers/subscriptions/_subscription.py",
         (("if registration.owner != self._owner:", "if registration.owner is None:"),),
         Kind.exclusive,
+        tests=(
+            "tests/layers/test_subscriptions_exclusive_all.py::test_a_lease_that_renews_nothing_fails_too_when_it_ends",
+        ),
     ),
     Mutant(
         "a lease by the owner does not conflict with a takeover",
@@ -233,6 +248,7 @@ MUTANTS = (
         "fdbqueue/spark/attempt.py",
         (("                    self._ahead.add(digests)\n", "                    pass\n"),),
         Kind.plain,
+        tests=("tests/spark/test_protocol.py::test_a_retry_in_any_order_skips_enqueued_rows",),
     ),
     Mutant(
         "a transaction of rows does not conflict with who claims their partition",
@@ -244,6 +260,9 @@ MUTANTS = (
             ),
         ),
         Kind.plain,
+        tests=(
+            "tests/spark/test_protocol.py::test_a_transaction_under_way_fails_when_another_attempt_claims_the_partition",
+        ),
     ),
     Mutant(
         "a claim of a missed deadline does not conflict with another of the same",
@@ -255,6 +274,9 @@ MUTANTS = (
             ),
         ),
         Kind.smart,
+        tests=(
+            "tests/layers/test_smart_deadlines.py::test_of_two_claims_and_of_a_claim_and_a_move_of_the_item_at_once_one_conflicts",
+        ),
     ),
     Mutant(
         "an item is enqueued before all of its blob is written",
@@ -278,6 +300,7 @@ MUTANTS = (
         "layers/blobs/_uploads.py",
         (("if not (yield tr.get(self.key)).present():", "if not (yield tr.snapshot.get(self.key)).present():"),),
         Kind.blobs,
+        tests=("tests/layers/test_blobs_interleavings.py::test_of_a_sweep_and_the_last_transaction_one_conflicts",),
     ),
     Mutant(
         "acks with follow-ups read the leased item by snapshot",
@@ -296,12 +319,17 @@ MUTANTS = (
         "fdbqueue/groups.py",
         (("        tr.add_read_conflict_key(random.choice(members) if members else found[0].key)\n", ""),),
         Kind.results,
+        tests=("tests/layers/test_groups.py::test_of_the_last_two_acks_at_once_one_ends_the_group",),
     ),
     Mutant(
         "the end of a group does not conflict with a new member",
         "fdbqueue/groups.py",
         (("    tr.add_read_conflict_range(*keys.open)\n    group = ", "    group = "),),
         Kind.results,
+        tests=(
+            "tests/layers/test_groups.py::test_of_the_last_ack_and_a_new_hold_at_once_one_runs_again",
+            "tests/layers/test_groups.py::test_of_the_last_ack_and_an_enqueue_at_once_one_runs_again",
+        ),
     ),
     Mutant(
         "a session that has a pointer gets another one, and is handed over twice",
@@ -365,6 +393,7 @@ MUTANTS = (
         "layers/sessions/_working.py",
         (("        tr.add_read_conflict_key(session.guard_key)\n", ""),),
         Kind.sessions,
+        tests=("tests/layers/test_sessions_interleavings.py::test_an_enqueue_sees_that_the_session_ended_first",),
     ),
     Mutant(
         "an agent server says Fail! though the outcome of the commit is unknown",

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.chaos.mutants import MUTANTS, Mutant
 
-ROUND_SECONDS = 6.0
+ROUND_SECONDS = 8.0
 """Of rounds: short, since most mutants are found in the first one."""
 UNTOUCHED_SECONDS = 60.0
 BY_HAND = ("pytest", "-q", "-x", "-m", "not cluster", "-p", "no:cacheprovider")
@@ -74,7 +74,7 @@ def _run(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
 def main() -> int:
     """Try all mutants, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.mutations")
-    parser.add_argument("--seconds", type=float, default=30.0, help="for each, at most")
+    parser.add_argument("--seconds", type=float, default=40.0, help="for each, at most")
     parser.add_argument("--seed", default="mutations")
     parser.add_argument("--url", default="file:")
     parser.add_argument("--only", default="", help="those whose name has this in it")

@@ -22,7 +22,7 @@ from tests.chaos.oracle import Verdict
 from tests.chaos.same import answered_differently
 from tests.chaos.server import CUT, DELAYED, PROGRAM_VARIABLE, SERVER_KILLED, find_program, running
 from tests.chaos.stage import BUGGIFIED, KILLED, STOPPED, Round, Wanted
-from tests.chaos.waking import not_woken
+from tests.chaos.waking import not_told, not_woken
 
 ROUND_SECONDS = 12.0
 PATIENCE = 1.0
@@ -146,7 +146,9 @@ def _goes_on(report: Report, taken: float, seconds: float, patience: float, roun
 
 def _ask(db: Any, report: Report, seed: str) -> None:
     """Ask what is to be asked when nothing goes wrong."""
-    waiting = not_woken(db, Subspace(("fdbqueue chaos", secrets.token_hex(6))))
+    waiting = [
+        one for ask in (not_woken, not_told) for one in ask(db, Subspace(("fdbqueue chaos", secrets.token_hex(6))))
+    ]
     report.verdict.violations.setdefault(WOKEN, []).extend(waiting)
     if not report.url.startswith("fdb:"):
         return  # one in memory has the same engine
