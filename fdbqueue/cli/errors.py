@@ -45,6 +45,16 @@ EXIT_CODES_HELP = (
 )
 
 
+@contextmanager
+def system_errors() -> Iterator[None]:
+    """End the command with a sentence if the system refuses a file or an address."""
+    try:
+        yield
+    except OSError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(ENGINE) from error
+
+
 class BadValue(FdbQueueError, ValueError):
     """The codec does not take a value that was given to a command."""
 

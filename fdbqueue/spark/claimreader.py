@@ -16,7 +16,7 @@ import fdbqueue
 from fdbqueue.items import is_chunked
 from fdbqueue.layers.streams import Split, Stream
 from fdbqueue.queue import Queue
-from fdbqueue.spark.claims import splits
+from fdbqueue.spark.claimsplits import splits
 from fdbqueue.spark.itemcolumns import Table
 from fdbqueue.spark.looking import Stored
 from fdbqueue.spark.readoptions import StreamOptions

@@ -6,21 +6,18 @@ says whether it was processed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import fdbqueue
 from fdbqueue.errors import StreamError
-from fdbqueue.layers.streams import BatchRecord, Stream, Terms
+from fdbqueue.layers.streams import BatchRecord, Stream
 from fdbqueue.layout import Name
 from fdbqueue.queue import Queue
+from fdbqueue.spark.claimsplits import EPOCH, terms
 from fdbqueue.spark.optionvalues import naming, url_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-EPOCH = "claim"
-MAX_BYTES = 1 << 60
 
 
 class Claim:
@@ -56,7 +53,7 @@ class Claim:
     def ack(self) -> None:
         """Remove the items. Call it when the output is complete. A second call changes nothing."""
         with fdbqueue.open(self._url) as db:
-            Stream(Queue(self._queue), self.name).ack(db, _terms(1, 1))
+            Stream(Queue(self._queue), self.name).ack(db, terms(1, 1))
         self.done = True
 
     def release(self) -> int:
@@ -104,37 +101,5 @@ def claim(
         record = stream.record(db)
         if record is not None and record.epoch == EPOCH and record.acked:
             return Claim(url, queue, name, BatchRecord(sealed=True), done=True)
-        batch = stream.claim(db, _terms(limit, partitions, items_per_partition))
+        batch = stream.claim(db, terms(limit, partitions, items_per_partition))
     return Claim(url, queue, name, batch, done=False)
-
-
-def splits(stream: Stream[bytes], db: Any) -> Sequence[tuple[int, str, Any]]:
-    """Return the splits of a claim.
-
-    Raises:
-        StreamError: there is no claim of that name, or it is done.
-    """
-    record = stream.record(db)
-    if record is None or record.epoch != EPOCH or record.acked or record.released:
-        raise StreamError(
-            f"{stream.queue!r} has no open claim {stream.name!r}: make it by fdbqueue.spark.claim, and read it before"
-            " its ack."
-        )
-    return list(_open_splits(stream.claim(db, _terms(1, 1))))
-
-
-def _open_splits(record: BatchRecord) -> Iterator[tuple[int, str, Any]]:
-    for split in record.splits:
-        yield 1, EPOCH, split
-
-
-def _terms(items: int, partitions: int, split_items: int = 10_000) -> Terms:
-    return Terms(
-        epoch=EPOCH,
-        batch=1,
-        run="",
-        items=items,
-        size_bytes=MAX_BYTES,
-        at_least_splits=partitions,
-        split_items=split_items,
-    )

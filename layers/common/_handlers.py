@@ -12,7 +12,7 @@ import inspect
 import threading
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextvars import Context
+from contextvars import Context, copy_context
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
@@ -131,6 +131,26 @@ def in_context(context: Context, coroutine: Coroutine[Any, Any, T]) -> Generator
     except StopIteration as stop:
         result: T = stop.value
         return result
+
+
+async def result_of(handler: Handler, threads: Threads | None, lease: Lease) -> Any:
+    """Call a handler, in a worker thread if it has some, and return its result. If that is awaitable, it is awaited.
+
+    Raises:
+        TypeError: the handler is a generator.
+    """
+    context = copy_context()
+    if threads is None:
+        result = context.run(handler, lease)
+    else:
+        result = await threads(context, lease)
+    if inspect.iscoroutine(result):
+        result = await in_context(context, result)
+    elif inspect.isawaitable(result):
+        result = await result
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise TypeError("the handler is a generator, and none of it has run")
+    return result
 
 
 async def within(seconds: float, handling: Awaitable[Any]) -> Any:

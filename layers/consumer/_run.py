@@ -7,16 +7,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextvars import copy_context
 from copy import copy
 from functools import partial
-from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
 from typing import Any
 
 from fdbqueue import LeaseLost, Position
 from fdbqueue.lowlevel import TRANSACTION_TIMED_OUT, Database, FDBError, run, run_async
 
-from ..common._handlers import ACKED, Handler, Snooze, Threads, error_text, in_context, is_async, within
+from ..common._handlers import ACKED, Handler, Snooze, Threads, error_text, is_async, result_of, within
 from ..leases._backoff import exponential
 from ..leases._done import Done
 from ..leases._lease import Disposition, Lease
@@ -304,10 +302,10 @@ class Run:
         timeout = self._terms.handler_timeout
         try:
             if timeout is None:
-                result = await self._result_of(lease)
+                result = await result_of(self._handler, self._threads, lease)
             else:
                 hold.ends_at = time.monotonic() + timeout
-                result = await within(timeout, self._result_of(lease))
+                result = await within(timeout, result_of(self._handler, self._threads, lease))
             if isinstance(result, self._dones) or lease.wants_result:
                 hold.result = done = self._done_of(result)
                 done.check()  # here, so that a result that can't be stored fails this attempt only
@@ -370,20 +368,6 @@ class Run:
         while task.uncancel():
             pass
         return False
-
-    async def _result_of(self, lease: Lease) -> Any:
-        context = copy_context()
-        if self._threads is None:
-            result = context.run(self._handler, lease)
-        else:
-            result = await self._threads(context, lease)
-        if iscoroutine(result):
-            result = await in_context(context, result)
-        elif isawaitable(result):
-            result = await result
-        if isgenerator(result) or isasyncgen(result):
-            raise TypeError("the handler is a generator, and none of it has run")
-        return result
 
     async def _settle(self, hold: Hold, verb: Any, counter: str) -> Any:
         hold.settling = True

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import ItemTooLarge, Position, Queue
-from fdbqueue.lowlevel import HELD_US, Steps, Transaction, encode_result, only_transaction
+from fdbqueue.lowlevel import HELD_US, Notes, Steps, Transaction, encode_result, only_transaction
 
+from ._enqueueing import enqueue_with_notes
 from ._marking import entered_at, mark
 from ._times import not_negative
 
@@ -70,16 +72,18 @@ class FollowUp:
         Raises:
             ValueError: it has a time at which it becomes available.
         """
-        from ._leases import Leases  # `Leases` imports this module
-
         only_transaction(tr, "FollowUp.hold")
         terms = dict(self._terms)
         if terms.get("at") is not None:
             raise ValueError(f"{self!r} can't have a time `at`: it becomes available after another item. Give a delay.")
         delay_us = not_negative(terms.pop("delay", None) or 0.0, "delay")
-        target = Leases(self.target) if isinstance(self.target, Queue) else self.target
-        entered = yield from target.enqueue.steps(tr, self.value, at=(HELD_US + delay_us) / 1e6, **terms)
-        position = position_in(entered)
+        target, until_us = self.target, HELD_US + delay_us
+        if isinstance(target, Queue):
+            notes = Notes(enqueued_at_us=time.time_ns() // 1_000, visible_at_us=until_us)
+            report = yield from enqueue_with_notes(tr, target, [self.value], notes, terms.get("headers"))
+            position = report.first
+        else:
+            position = position_in((yield from target.enqueue.steps(tr, self.value, at=until_us / 1e6, **terms)))
         if position is None:
             return []
         at = yield from entered_at(tr, target, queue_of(target).layout, position, terms.get("session"))

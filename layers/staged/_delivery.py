@@ -1,7 +1,6 @@
 """Deliver the items at the head, in their order, to allotments, in theirs, in one transaction.
 
-The items of an allotment are taken out, or leased. This module also collects granted leases, and puts unclaimed items
-back into their own places.
+The items of an allotment are taken out, or leased. This module also collects granted leases.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     check_limit,
-    chunks_of,
-    envelope,
     finished,
     has_notes,
     is_chunked,
@@ -31,16 +28,13 @@ from fdbqueue.lowlevel import (
     keep_out,
     notes_of,
     pack,
-    reopen_outcome,
     rows,
     started,
-    with_notes,
-    write_chunks,
 )
 
 from ..leases._head import Head
 from ..leases._holding import read_leased
-from ..leases._lease import Disposition, Lease, LeaseHandle, lease_of
+from ..leases._lease import LeaseHandle, lease_of
 from ..leases._leases import Leases
 from ..leases._taking import UNTAKEABLE, CancelledGroups, LifeOver, Predicate
 from ..leases._timers import FIRE_LIMIT, all_outcomes, due_timers, fire_due, next_due_us
@@ -355,39 +349,6 @@ class Delivery:
             got.append(Got(lease_of(item, notes), packed, stored, before, notes))
         return got
 
-    def put_back(self, tr: Transaction, unclaimed: list[Got]) -> Steps[None]:
-        """Put unclaimed items back into their places, and undo their delivery.
-
-        *Conflicts:* with a process that reclaims one of them. *Cost:* one read per leased item, and about three writes
-        each.
-        """
-        now_us = self._leases.now_us()
-        moves = Transitions(tr, self._layout, now_us)
-        yield from moves.ask()
-        leased = []
-        for got in unclaimed:
-            if isinstance(got.given, Lease):
-                leased.append((got, tr.get(self._layout.leased.key(got.packed))))
-            else:
-                yield from reopen_outcome(tr, self._layout, got.packed, got.notes)
-                stored = self._write_chunks(tr, got) if is_chunked(got.stored) else got.stored
-                # Its follow-ups are released, and its group counts it as done. It comes back without them.
-                bare = replace(got.notes, then=(), group="")
-                stored = with_notes(stored, bare)
-                fate = moves.put_back(got.packed, stored, bare, now_us=now_us, delay_us=0)
-                if fate is not Disposition.expired:
-                    moves.set_dependent(got.packed, got.notes)
-                moves.tally("dequeued", -1)
-        for got, read in leased:
-            value = yield read
-            stored = bytes(value) if value.present() else b""
-            notes = notes_of(stored) if stored else None
-            if notes is not None and isinstance(got.given, Lease) and notes.token == got.given.token:
-                moves.leave_leased(got.packed, notes)
-                moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
-        yield from moves.settle()
-        moves.finish()
-
     def next_due_us(self, tr: Transaction) -> Steps[int | None]:
         """Return when the next timer is due, in microseconds; None if there is none."""
         return next_due_us(tr, self._layout, self._leases.now_us())
@@ -525,9 +486,3 @@ class Delivery:
         )
         moves.enter_leased(packed, stored, lent)
         return lent
-
-    def _write_chunks(self, tr: Transaction, got: Got) -> bytes:
-        """Write a large item's chunks again, and return its envelope."""
-        payload = self._queue.encode(got.given.value)
-        write_chunks(tr, self._layout, got.given.position, chunks_of(payload))
-        return envelope(payload, got.given.headers)

@@ -37,6 +37,7 @@ from ._allotments import Allotment, Got, HeadRead, Served
 from ._attempt import Attempt, Caller, Contended, ContentionStats, Leave, Unforeseen, Want, allotment_of, wanted_by
 from ._delivery import ITEMS_AT_ONCE, Delivery
 from ._head_state import Event, Hints, Place, StallDetector, State
+from ._putting_back import put_back
 from ._recent_leases import RecentLeases
 from ._registrar import Registrar
 from ._requests import REQUEST_SECONDS, Request, Requests, granted_us
@@ -228,7 +229,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
 
     def _put_back(self, db: Database, got: list[Got]) -> Steps[None]:
         if got:
-            yield from self._leases.queue.transact(db, lambda tr: self._delivery.put_back(tr, got))
+            yield from self._leases.queue.transact(db, lambda tr: put_back(tr, self._leases, got))
 
     def _direct(self, tr: Transaction) -> Steps[Attempt]:
         """Fulfill the registered requests, and take items for our own callers behind them, without a request."""

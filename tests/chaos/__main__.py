@@ -11,7 +11,7 @@ from functools import partial
 
 from tests.chaos.kinds import Kind
 from tests.chaos.report import lines
-from tests.chaos.run import run
+from tests.chaos.run import PATIENCE, ROUND_SECONDS, run
 
 
 def main() -> int:
@@ -22,6 +22,7 @@ def main() -> int:
     urls = "file: for a temporary folder, server: for an fdbserver of its own; or file:PATH, fdb:CLUSTER_FILE"
     parser.add_argument("--url", default="file:", help=urls)
     parser.add_argument("--until-broken", action="store_true", help="end after the first round that broke a promise")
+    parser.add_argument("--round", type=float, default=ROUND_SECONDS, help="how long a round lasts, in seconds")
     parser.add_argument("--kind", choices=list(Kind), help="rounds of one kind only")
     options = parser.parse_args()
     # A killed process leaves semaphores of the cluster's client to be cleaned up, which needs no warning.
@@ -30,7 +31,17 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     print(f"seed {options.seed}", flush=True)
     tell = partial(print, flush=True)
-    report = run(options.url, options.seed, options.seconds, tell, until_broken=options.until_broken, kind=options.kind)
+    report = run(
+        options.url,
+        options.seed,
+        options.seconds,
+        tell,
+        until_broken=options.until_broken,
+        kind=options.kind,
+        # A run that looks for a broken promise need not see every fault.
+        patience=0 if options.until_broken else PATIENCE,
+        round_seconds=options.round,
+    )
     for line in lines(report):
         print(line)
     return 0 if report.ok() else 1

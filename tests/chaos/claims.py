@@ -12,13 +12,13 @@ from tests.chaos.history import KILLED, OK, REFUSED, Told
 LeaseOf = tuple[Position, bytes]
 """A position and the token of one lease of it."""
 
-ACKS = frozenset({"ack", "ack newest", "ack many", "staged ack", "ack in my transaction"})
+ACKS = frozenset({"ack", "ack newest", "ack many", "staged ack", "ack in my transaction", "ack with result"})
 RETURNS = frozenset({"nack", "nack later", "snooze"})
 EXTENDS = frozenset({"extend"})
 TAKES_OUT = frozenset({"dequeue", "dequeue many", "staged dequeue", "staged dequeue many"})
 WAITS = ("subscribed lease", "owned lease")
 """Calls that wait for items of a subscription."""
-TRIED_ONCE = frozenset({"enqueue two", "ack in my transaction", "reset"})
+TRIED_ONCE = frozenset({"enqueue two", "ack in my transaction", "reset", "upload in mine"})
 """Calls in a transaction of the caller's own, who does not repeat it: any retryable error comes out."""
 ONE_TRANSACTION = frozenset(
     {
@@ -35,6 +35,9 @@ ONE_TRANSACTION = frozenset(
         "enqueue two",
         "deliver",
         "smart",
+        "request",
+        "open group",
+        "join",
     }
 )
 """Calls that take effect in a transaction of their own: all of it, or none."""

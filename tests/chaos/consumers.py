@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from fdbqueue.layers.common._handlers import ACKED, Snooze
@@ -29,6 +30,7 @@ class Taker(Hand):
         "staged lease many": 5,
         "ack": 9,
         "ack many": 6,
+        "ack twice": 2,
         "staged ack": 5,
         "ack in my transaction": 4,
         "nack": 3,
@@ -168,7 +170,20 @@ class Taker(Hand):
             self.call(verb, {"claims": told_claims([lease])}, lambda: {"fate": str(use(lease))})
 
     def ack(self) -> None:
-        self._use("ack", lambda lease: self.leases.ack(self.db, lease.handle))
+        lease = self._one()
+        if lease is not None:
+            self._ack(lease)
+
+    def _ack(self, lease: Lease) -> None:
+        self._use("ack", lambda lease: self.leases.ack(self.db, lease.handle), lease)
+
+    def ack_twice(self) -> None:
+        """Ack a lease twice at the same time: one of the two is refused."""
+        lease = self._one()
+        if lease is not None:
+            with ThreadPoolExecutor(2) as threads:
+                for ack in [threads.submit(self._ack, lease) for _ in range(2)]:
+                    ack.result()
 
     def ack_newest(self) -> None:
         if self.held:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fdbqueue import BulkInterrupted, LeaseLost, Queue, SubscriptionError
+from fdbqueue import BulkInterrupted, GroupError, LeaseLost, Queue, SubscriptionError, UploadLost
 from fdbqueue.agents import AgentError
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Leases
@@ -84,7 +84,7 @@ class Hand:
             outcome = OK
         except LeaseLost as lost:
             outcome, answer = REFUSED, {"lost": len(lost.lost)}
-        except SubscriptionError as another:
+        except (GroupError, SubscriptionError, UploadLost) as another:
             outcome, answer = REFUSED, {"why": str(another)}
         except AgentError as error:
             outcome, answer = ("in doubt" if error.in_doubt else REFUSED), {"why": str(error)}

@@ -10,7 +10,7 @@ from fdbqueue.layers.common._levels import PRIORITY
 from tests.chaos.claims import ONE_TRANSACTION, TRIED_ONCE, Claims, LeaseOf, is_unknown
 from tests.chaos.history import OK, REFUSED
 from tests.chaos.invariant import Invariant
-from tests.chaos.kinds import CREDIT, HAVE_LEVELS, LEVELS, Kind
+from tests.chaos.kinds import CREDIT, HAVE_LEVELS, LEVELS, ON_THE_QUEUE, Kind
 from tests.chaos.motions import cause_of, from_the_dead, is_taken, moves
 from tests.chaos.replay import Replay, Step
 from tests.chaos.rules import Rules
@@ -56,6 +56,7 @@ class NothingLost(Invariant):
 
 class NothingMade(Invariant):
     name, says = "I2", "nothing comes out that was not put in"
+    kinds = tuple(kind for kind in ON_THE_QUEUE if kind is not Kind.blobs)  # "blobs" is about what theirs contain
 
     def __init__(self, claims: Claims, rules: Rules) -> None:
         super().__init__(claims, rules)

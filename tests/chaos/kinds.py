@@ -45,6 +45,8 @@ class Kind(StrEnum):
     subscriptions = "subscriptions"
     exclusive = "exclusive subscription"
     smart = "smart checks"
+    blobs = "blobs"
+    results = "results"
     sessions = "sessions"
     agents = "agents"
 

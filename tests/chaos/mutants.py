@@ -17,6 +17,8 @@ class Mutant:
     """What is replaced, each of which stands in the file exactly once, by what."""
     kind: Kind | None = None
     """In which kind of round it is to be found; None: in any."""
+    tests: tuple[str, ...] = ()
+    """Tests that find it by interleavings laid out by hand, if it is rarely met by chance."""
 
 
 MUTANTS = (
@@ -42,6 +44,7 @@ MUTANTS = (
             ("reader = tr if keeps else tr.snapshot", "reader = tr.snapshot"),
             ("                tr.add_read_conflict_key(leased.key(packed))\n", "                pass\n"),
         ),
+        tests=("tests/layers/test_leases_interleavings.py::test_two_calls_that_end_or_extend_one_lease_conflict",),
     ),
     Mutant(
         "an ack without a read does not conflict with who takes the lease away",
@@ -52,6 +55,7 @@ MUTANTS = (
         "the high-water mark is not raised",
         "fdbqueue/high_water_mark.py",
         (('    tr.byte_max(layout.high_water_mark_key, index.to_bytes(8, "big"))\n', "    return\n"),),
+        tests=("tests/layers/test_leases.py::test_an_enqueue_while_all_items_are_leased_comes_after_them",),
     ),
     Mutant(
         "the index is that of the last item, not one more",
@@ -113,18 +117,24 @@ MUTANTS = (
             ),
         ),
         Kind.plain,
+        tests=(
+            "tests/layers/test_staged_grants.py::test_a_granted_lease_that_was_reclaimed_is_not_delivered",
+            "tests/layers/test_staged_interleavings.py::test_a_grant_whose_lease_was_lost_is_not_collected",
+        ),
     ),
     Mutant(
         "who claims its items does not look at what happens to those in front",
         "layers/staged/_delivery.py",
         (("            tr.add_read_conflict_range(begin, row.key)\n", ""),),
         Kind.plain,
+        tests=("tests/layers/test_staged_claims.py::test_an_item_inserted_ahead_of_a_claim_is_counted",),
     ),
     Mutant(
         "who claims its items does not look at what happens to the requests in front",
         "layers/staged/_requests.py",
         (('            tr.add_read_conflict_key(one.key + b"\\x00")\n', "            pass\n"),),
         Kind.plain,
+        tests=("tests/layers/test_staged_claims.py::test_a_claim_notices_a_change_ahead_right_before_its_commit",),
     ),
     Mutant(
         "an item whose delay is over also stays among those delayed",
@@ -146,12 +156,16 @@ MUTANTS = (
         "layers/smart/_scanning.py",
         (("            self._tr.add_read_conflict_range(span.begin, end)\n", ""),),
         Kind.smart,
+        tests=("tests/layers/test_smart_interleavings.py::test_of_two_reports_of_progress_at_once_never_both_stay",),
     ),
     Mutant(
         "what a subscription's consumers have is not taken off its credit",
         "layers/subscriptions/_credit.py",
         (("max(0, items - len(held))", "max(0, items)"),),
         Kind.subscriptions,
+        tests=(
+            "tests/layers/test_subscriptions_interleavings.py::test_of_two_leases_on_the_last_credit_one_conflicts",
+        ),
     ),
     Mutant(
         "an item that has left a subscription's consumers still counts as theirs",
@@ -169,6 +183,9 @@ MUTANTS = (
             ),
         ),
         Kind.subscriptions,
+        tests=(
+            "tests/layers/test_subscriptions_interleavings.py::test_an_arrival_while_a_lease_commits_is_seen_by_the_next_one",
+        ),
     ),
     Mutant(
         "items that leave a level are not counted",
@@ -199,12 +216,18 @@ MUTANTS = (
         "layers/subscriptions/_subscription.py",
         (("if registration.owner != self._owner:", "if registration.owner is None:"),),
         Kind.exclusive,
+        tests=(
+            "tests/layers/test_subscriptions_exclusive_all.py::test_a_lease_that_renews_nothing_fails_too_when_it_ends",
+        ),
     ),
     Mutant(
         "a lease by the owner does not conflict with a takeover",
         "layers/subscriptions/_exclusive_all.py",
         (("        self.fence(tr)\n        if registration is None", "        if registration is None"),),
         Kind.exclusive,
+        tests=(
+            "tests/layers/test_subscriptions_exclusive_all.py::test_of_its_owners_lease_and_its_end_at_the_same_time_one_fails",
+        ),
     ),
     Mutant(
         "a delivery to the owner does not conflict with what comes to stand in front",
@@ -216,12 +239,16 @@ MUTANTS = (
             ),
         ),
         Kind.exclusive,
+        tests=(
+            "tests/layers/test_subscriptions_exclusive_all.py::test_a_delivery_conflicts_with_an_arrival_ahead_of_it",
+        ),
     ),
     Mutant(
         "an attempt at a partition does not look which rows are in",
         "fdbqueue/spark/attempt.py",
         (("                    self._ahead.add(digests)\n", "                    pass\n"),),
         Kind.plain,
+        tests=("tests/spark/test_protocol.py::test_a_retry_in_any_order_skips_enqueued_rows",),
     ),
     Mutant(
         "a transaction of rows does not conflict with who claims their partition",
@@ -233,6 +260,9 @@ MUTANTS = (
             ),
         ),
         Kind.plain,
+        tests=(
+            "tests/spark/test_protocol.py::test_a_transaction_under_way_fails_when_another_attempt_claims_the_partition",
+        ),
     ),
     Mutant(
         "a claim of a missed deadline does not conflict with another of the same",
@@ -244,6 +274,62 @@ MUTANTS = (
             ),
         ),
         Kind.smart,
+        tests=(
+            "tests/layers/test_smart_deadlines.py::test_of_two_claims_and_of_a_claim_and_a_move_of_the_item_at_once_one_conflicts",
+        ),
+    ),
+    Mutant(
+        "an item is enqueued before all of its blob is written",
+        "layers/blobs/_writer.py",
+        (
+            (
+                "            while self._sent:\n                yield from self._settle()\n            if tr is None:",
+                "            if tr is None:",
+            ),
+        ),
+        Kind.blobs,
+    ),
+    Mutant(
+        "a sweep does not look whether the lease of an upload has ended",
+        "layers/blobs/_uploads.py",
+        ((' "little") > now_us:', ' "little") > now_us + 600_000_000:'),),
+        Kind.blobs,
+    ),
+    Mutant(
+        "an upload does not conflict with its sweep",
+        "layers/blobs/_uploads.py",
+        (("if not (yield tr.get(self.key)).present():", "if not (yield tr.snapshot.get(self.key)).present():"),),
+        Kind.blobs,
+        tests=("tests/layers/test_blobs_interleavings.py::test_of_a_sweep_and_the_last_transaction_one_conflicts",),
+    ),
+    Mutant(
+        "acks with follow-ups read the leased item by snapshot",
+        "layers/leases/_holding.py",
+        (("reader = tr if keeps else tr.snapshot", "reader = tr.snapshot"),),
+        Kind.results,
+    ),
+    Mutant(
+        "the follow-ups of a dead letter are removed",
+        "fdbqueue/outcomes.py",
+        (("    if how != DEAD:", "    if how:"),),
+        Kind.results,
+    ),
+    Mutant(
+        "the ends of the last two members of a group do not conflict",
+        "fdbqueue/groups.py",
+        (("        tr.add_read_conflict_key(random.choice(members) if members else found[0].key)\n", ""),),
+        Kind.results,
+        tests=("tests/layers/test_groups.py::test_of_the_last_two_acks_at_once_one_ends_the_group",),
+    ),
+    Mutant(
+        "the end of a group does not conflict with a new member",
+        "fdbqueue/groups.py",
+        (("    tr.add_read_conflict_range(*keys.open)\n    group = ", "    group = "),),
+        Kind.results,
+        tests=(
+            "tests/layers/test_groups.py::test_of_the_last_ack_and_a_new_hold_at_once_one_runs_again",
+            "tests/layers/test_groups.py::test_of_the_last_ack_and_an_enqueue_at_once_one_runs_again",
+        ),
     ),
     Mutant(
         "a session that has a pointer gets another one, and is handed over twice",
@@ -307,6 +393,7 @@ MUTANTS = (
         "layers/sessions/_working.py",
         (("        tr.add_read_conflict_key(session.guard_key)\n", ""),),
         Kind.sessions,
+        tests=("tests/layers/test_sessions_interleavings.py::test_an_enqueue_sees_that_the_session_ended_first",),
     ),
     Mutant(
         "an agent server says Fail! though the outcome of the commit is unknown",

@@ -9,6 +9,7 @@ from typing import Any
 from fdbqueue.layers.oplog import OperationLog
 from fdbqueue.layout import Layout
 from tests.chaos.agentpromises import AsAnswered
+from tests.chaos.blobpromises import WholeOrNotAtAll
 from tests.chaos.claims import read_claims
 from tests.chaos.composed import OneOwner, SerialDecision, ToldOnce, WithinCredit
 from tests.chaos.history import Told
@@ -17,6 +18,7 @@ from tests.chaos.itempromises import NothingLost, NothingMade, Order, ZeroOrOnce
 from tests.chaos.kinds import Kind
 from tests.chaos.leasepromises import AckOrRedelivery, OneLease, Recount, Swept
 from tests.chaos.replay import Replay
+from tests.chaos.resultpromises import EndsAreTold
 from tests.chaos.rules import Rules
 from tests.chaos.sessionpromises import FairTurns, OneAtATime, SessionsLoseNothing
 from tests.chaos.sessionreplay import SessionReplay
@@ -38,6 +40,8 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     OneOwner,
     OneAtATime,
     FairTurns,
+    WholeOrNotAtAll,
+    EndsAreTold,
     SessionsLoseNothing,
     AsAnswered,
 )

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from fdbqueue import Position
+from fdbqueue.engine.keys import strinc
 from fdbqueue.high_water_mark import HighWaterMark
 from fdbqueue.items import Notes
 from fdbqueue.layers.oplog._records import Change, Record, digest, place_of
@@ -88,6 +89,11 @@ class Replay:
         """Return where an item stands."""
         places = self.items.get(position)
         return next(iter(places.values())) if places else None
+
+    def under(self, prefix: bytes) -> list[bytes]:
+        """Return the keys with a prefix, in order."""
+        begin, end = bisect_left(self._keys, prefix), bisect_left(self._keys, strinc(prefix))
+        return self._keys[begin:end]
 
     def live_index(self) -> int:
         """Return the highest index of an item that is available or away for a while."""

@@ -10,7 +10,7 @@ from tests.chaos.run import MOST_TOLD, SAME, WOKEN, Report
 
 OTHERS = {
     SAME: "both engines answer the same to the same program",
-    WOKEN: "who waits for an item is woken by it",
+    WOKEN: "who waits for an item, or for its end, is woken by it",
     REBUILT: "the log rebuilds every key that is stored",
     "check": "the queue's own check finds nothing",
     "processes": "every process ends as it should",

@@ -22,7 +22,7 @@ from tests.chaos.oracle import Verdict
 from tests.chaos.same import answered_differently
 from tests.chaos.server import CUT, DELAYED, PROGRAM_VARIABLE, SERVER_KILLED, find_program, running
 from tests.chaos.stage import BUGGIFIED, KILLED, STOPPED, Round, Wanted
-from tests.chaos.waking import not_woken
+from tests.chaos.waking import not_told, not_woken
 
 ROUND_SECONDS = 12.0
 PATIENCE = 1.0
@@ -88,6 +88,7 @@ def run(
     until_broken: bool = False,
     kind: str | None = None,
     patience: float = PATIENCE,
+    round_seconds: float = ROUND_SECONDS,
 ) -> Report:
     """Run rounds on the database of a URL until `seconds` have passed; at least one.
 
@@ -100,19 +101,20 @@ def run(
         until_broken: end after the first round that broke a promise.
         kind: of the rounds; None: of all kinds in turn.
         patience: how much longer it may take, as a part of `seconds`, until every fault has happened at least once.
+        round_seconds: how long a round lasts, without its start and its end.
     """
     started = time.monotonic()
     kinds = random.Random(seed).sample(list(Kind), len(Kind)) if kind is None else [Kind(kind)]
     with _place(url) as place, fdbqueue.open(place.url) as db:
         report = Report(seed, place.url, asked_for=(*ASKED_FOR, *place.asked_for))
         _ask(db, report, seed)
-        while _goes_on(report, time.monotonic() - started, seconds, patience):
+        while _goes_on(report, time.monotonic() - started, seconds, patience, round_seconds):
             left = seconds - (time.monotonic() - started)
             one = Round(
                 db,
                 place.url,
                 f"{seed}/{report.rounds}",
-                max(4.0, min(ROUND_SECONDS, left * 0.7)) if left > 0 else ROUND_SECONDS,
+                max(4.0, min(round_seconds, left * 0.7)) if left > 0 else round_seconds,
                 Wanted(odds_of(report.rounds), kills=True, buggify=bool(place.machines), machines=place.machines),
                 Subspace(("fdbqueue chaos", secrets.token_hex(6))),
                 kinds[report.rounds % len(kinds)],
@@ -135,16 +137,18 @@ def run(
     return report
 
 
-def _goes_on(report: Report, taken: float, seconds: float, patience: float) -> bool:
+def _goes_on(report: Report, taken: float, seconds: float, patience: float, round_seconds: float) -> bool:
     """Say whether another round is to be: while there is time, and some time more if a fault has not happened yet."""
-    if not report.rounds or taken < seconds - ROUND_SECONDS:
+    if not report.rounds or taken < seconds - round_seconds:
         return True
     return bool(report.never()) and taken < (1 + patience) * seconds
 
 
 def _ask(db: Any, report: Report, seed: str) -> None:
     """Ask what is to be asked when nothing goes wrong."""
-    waiting = not_woken(db, Subspace(("fdbqueue chaos", secrets.token_hex(6))))
+    waiting = [
+        one for ask in (not_woken, not_told) for one in ask(db, Subspace(("fdbqueue chaos", secrets.token_hex(6))))
+    ]
     report.verdict.violations.setdefault(WOKEN, []).extend(waiting)
     if not report.url.startswith("fdb:"):
         return  # one in memory has the same engine

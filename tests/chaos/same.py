@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from fdbqueue import ChecksBypassed, LeaseLost
+from fdbqueue import ChecksBypassed, CompletionError, LeaseLost
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Lease, Leases, State
+from fdbqueue.layers.results import Completion, FollowUp, Results
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
-from tests.chaos.kinds import CREDIT, ON_THE_QUEUE, Kind, queue_of, some_headers
+from tests.chaos.kinds import CREDIT, Kind, queue_of, some_headers
 from tests.helpers.clock import Clock
 
 STATES: tuple[State, ...] = ("available", "leased", "delayed", "dead")
@@ -32,6 +33,7 @@ OF_KIND: dict[Kind, tuple[str, ...]] = {
     Kind.subscriptions: ("subscribed lease",) * 6,
     Kind.exclusive: (),
     Kind.smart: ("smart",) * 9,
+    Kind.results: ("request", "told") * 4,
 }
 """What a program also does, by the layer that stands on its queue."""
 
@@ -46,7 +48,7 @@ class Program:
         self._db = db
         self._dice = random.Random(seed)
         self._clock = Clock()
-        self._kind = self._dice.choice(ON_THE_QUEUE)
+        self._kind = self._dice.choice(list(OF_KIND))
         self._verbs = (*VERBS, *OF_KIND[self._kind])
         self._queue = queue_of(space, self._kind)
         self._leases = Leases(self._queue, max_attempts=3, clock=self._clock)
@@ -54,6 +56,8 @@ class Program:
         self._held: list[Lease] = []
         self._subscriptions: list[Subscription] = []
         self._smart = SmartQueue(self._leases) if self._kind is Kind.smart else None
+        self._results = Results(self._leases)
+        self._requested: list[Completion[Any]] = []
         self._named = 0
 
     def run(self, steps: int) -> list[Any]:
@@ -101,6 +105,12 @@ class Program:
                 return self._take(subscription.lease_many(db, limit=dice.randint(1, 9), duration=5, consumer="alone"))
             case "smart":
                 return self._admit()
+            case "request":
+                then = FollowUp(leases, self._value())
+                self._requested.append(self._results.enqueue(db, self._value(), then=then, keep=20.0))
+                return self._requested[-1].position.index
+            case "told":
+                return self._told()
             case "reclaim":
                 return sorted((found.kind, found.fate) for found in leases.reclaim(db).reclaimed)
             case "redrive" | "tail":
@@ -127,6 +137,16 @@ class Program:
                 return self._leases.snooze(self._db, lease, delay=2)
             case _:
                 return self._leases.extend(self._db, lease, duration=7).expires_at
+
+    def _told(self) -> Any:
+        """Return how an item ended, or None."""
+        if not self._requested:
+            return None
+        try:
+            outcome = self._dice.choice(self._requested).outcome(self._db)
+        except CompletionError as error:
+            return error.outcome
+        return outcome and outcome.state
 
     def _take(self, taken: list[Lease]) -> Any:
         self._held += taken

@@ -21,6 +21,7 @@ from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
 from tests.chaos.agenthands import CAST as AGENTS_CAST
 from tests.chaos.agenthands import drain_agents
+from tests.chaos.blobhands import drain_blobs, sweep_all
 from tests.chaos.faults import Odds
 from tests.chaos.history import OK, History, read_histories, told_claims, told_leases
 from tests.chaos.kinds import CREDIT, MAX_ATTEMPTS, Kind, credit_of, log_of, queue_of
@@ -224,17 +225,28 @@ class Round:
         staged = StagedQueue(leases, consumer="drain")
         db = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
         while True:
-            while leases.reclaim(db).more:
-                continue
+            self._reclaim_all(db, leases)
             leases.dead.redrive(db)
             number = history.begin("staged lease many", {})
             taken = staged.lease_many(db, limit=200)
             history.end(number, OK, {"leases": told_leases(taken)})
             if not taken:
-                return
+                break
+            if self.kind is Kind.blobs:
+                drain_blobs(db, leases, taken, history)
             number = history.begin("staged ack", {"claims": told_claims(taken)})
             leases.ack_many(db, taken)
             history.end(number, OK, {})
+        if self.kind is Kind.blobs:
+            sweep_all(db, queue, history, ahead)
+        if self.kind is Kind.results:
+            # What the drain ended itself is removed later than all else.
+            later = Leases(queue, max_attempts=MAX_ATTEMPTS, clock=lambda: ahead() + FAR_AHEAD_S)
+            self._reclaim_all(log_of(self.space, self.kind).of(self.db, by="drain", clock=later.clock), later)
+
+    def _reclaim_all(self, db: Any, leases: Leases) -> None:
+        while leases.reclaim(db).more:
+            continue
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

@@ -13,3 +13,6 @@ def test_a_mutant_fits_its_source(mutant: Mutant) -> None:
     source = (ROOT / mutant.file).read_text()
     assert mutated(source, mutant) != source
     compile(mutated(source, mutant), mutant.file, "exec")
+    for test in mutant.tests:
+        file, _, name = test.partition("::")
+        assert f"def {name}(" in (ROOT / file).read_text()

@@ -1,4 +1,4 @@
-"""A waiting consumer is woken by an arrival, and does not find it much later by chance."""
+"""A waiting call is woken by what it waits for, and does not find it much later by chance."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.results import Results
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.staging import wait_until
 
@@ -35,3 +37,23 @@ def not_woken(db: Any, space: Subspace) -> list[str]:
     if got is not None and took < SOON_SECONDS:
         return []
     return [f"a consumer that waited {'got nothing' if got is None else 'got its item'} after {took:.1f} s"]
+
+
+def not_told(db: Any, space: Subspace) -> list[str]:
+    """Let a caller wait for the end of an item, and ack the item; say what is wrong if the caller is not told soon."""
+    leases = Leases(Queue(space))
+    try:
+        completion = Results(leases).enqueue(db, b"waited for")
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(completion.wait, timeout=PATIENCE_SECONDS)
+            time.sleep(0.2)  # the watch is set within that time, most likely; nothing shows it
+            began = time.monotonic()
+            for lease in leases.lease_many(db):
+                leases.ack(db, lease, result="done")
+            found = waiting.exception()
+            took = time.monotonic() - began
+    finally:
+        leases.queue.clear(db)
+    if found is None and took < SOON_SECONDS:
+        return []
+    return [f"a caller that waited for an item was told {found or 'its end'} after {took:.1f} s"]

@@ -21,6 +21,7 @@ from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from tests.chaos.agenthands import Agent, AgentHost
+from tests.chaos.blobhands import BlobKeeper, Reader, Uploader
 from tests.chaos.consumers import Taker
 from tests.chaos.faults import ChaosClock, ChaosDatabase, Odds
 from tests.chaos.hand import Hand, Tools
@@ -28,6 +29,7 @@ from tests.chaos.history import History
 from tests.chaos.keepers import Keeper
 from tests.chaos.kinds import CREDIT, MAX_ATTEMPTS, Kind, credit_of, head_of, log_of, queue_of
 from tests.chaos.producers import Loader, Producer
+from tests.chaos.resulthands import Requester, Worker
 from tests.chaos.sessionhands import SessionKeeper, SessionProducer, SessionWorker, sessions_of
 from tests.helpers.staging import hurry
 
@@ -60,8 +62,25 @@ SESSION_ROLES: dict[str, type[Hand]] = {
     "consumer": SessionWorker,
     "keeper": SessionKeeper,
 }
+BLOB_ROLES: dict[str, type[Hand]] = {
+    "producer": Uploader,
+    "loader": Uploader,
+    "consumer": Reader,
+    "keeper": BlobKeeper,
+}
+RESULT_ROLES: dict[str, type[Hand]] = {
+    "producer": Requester,
+    "loader": Requester,
+    "consumer": Worker,
+    "keeper": Keeper,
+}
 AGENT_ROLES: dict[str, type[Hand]] = {"server": AgentHost, "agent": Agent}
-ROLES_OF = {Kind.sessions: SESSION_ROLES, Kind.agents: AGENT_ROLES}
+ROLES_OF = {
+    Kind.sessions: SESSION_ROLES,
+    Kind.agents: AGENT_ROLES,
+    Kind.blobs: BLOB_ROLES,
+    Kind.results: RESULT_ROLES,
+}
 
 
 def play(part: Part) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.results import Results
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
@@ -41,3 +44,9 @@ def leases(queue: Queue, clock: Clock) -> Leases:
 def subscriptions(leases: Leases) -> Subscriptions:
     """Subscriptions to the queue of the test's leases."""
     return Subscriptions(leases)
+
+
+@pytest.fixture
+def results(leases: Leases) -> Results[Any]:
+    """Results of the items of the test's leases."""
+    return Results(leases, keep=60)

@@ -21,7 +21,7 @@ from fdbqueue.items import NO_NOTES, envelope
 from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.staged import StagedQueue, _delivery, _uncontended
 from fdbqueue.layers.staged._allotments import Got
-from fdbqueue.layers.staged._delivery import Delivery
+from fdbqueue.layers.staged._putting_back import put_back
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, When
 from tests.helpers.held import HeldDatabase
@@ -278,8 +278,7 @@ def test_an_item_that_is_put_back_while_the_next_is_taken_comes_first(
     key = staged.queue.layout.item_key(item.position)
     stored = envelope(staged.queue.encode("3"), None)
     got = Got(item, staged.queue.layout.available.packed(key), stored, NO_NOTES)
-    put_back = Delivery(leases).put_back
-    watching.before = lambda: run(attempts(db, lambda tr: put_back(tr, [got])))
+    watching.before = lambda: run(attempts(db, lambda tr: put_back(tr, leases, [got])))
     assert list(rest(staged, watching)) == ["3", "4", "5", "6", "7"]
 
 

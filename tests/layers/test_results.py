@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import CodecError, CompletionError, ItemTooLarge, LeaseLost, Position, Queue
+from fdbqueue import CodecError, CompletionError, ItemTooLarge, Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
     ACKED,
     Completion,
     Consumer,
-    Done,
     FollowUp,
     Lease,
     Leases,
@@ -28,11 +27,11 @@ from fdbqueue.layers import (
 )
 from fdbqueue.layers.smart import Decision, Messages, MessageType, SmartQueue
 from tests.helpers.clock import Clock
-from tests.helpers.conflicting import conflicts
-from tests.helpers.faults import FaultyDatabase
+from tests.helpers.leasing import lease_of
 from tests.helpers.processes import Processes
 from tests.helpers.reading import Reading
-from tests.helpers.staging import has_requests, wait_until
+from tests.helpers.results import consistent, outcome_of
+from tests.helpers.staging import wait_until
 from tests.helpers.subscribing import standing
 
 
@@ -42,34 +41,11 @@ class Receipt:
     text: str
 
 
-@pytest.fixture
-def results(leases: Leases) -> Results[Any]:
-    return Results(leases, keep=60)
-
-
-def taken(leases: Leases, db: Any) -> Lease:
-    lease = leases.lease(db)
-    assert lease is not None
-    return lease
-
-
-def outcome_of(completion: Completion[Any]) -> str:
-    with pytest.raises(CompletionError) as told:
-        completion.wait(timeout=5)
-    return told.value.outcome
-
-
-def consistent(leases: Leases, db: Any) -> bool:
-    report = leases.check(db)
-    assert report.problems == ()
-    return report.counted
-
-
 def test_a_completion_gives_the_result_of_the_ack(db: Any, leases: Leases, results: Results[Any]) -> None:
     completion = results.enqueue(db, "x")
     assert completion.outcome(db) is None
 
-    leases.ack(db, taken(leases, db), result={"n": [1, b"two", None]})
+    leases.ack(db, lease_of(leases, db), result={"n": [1, b"two", None]})
 
     assert completion.wait(timeout=5) == {"n": [1, b"two", None]}
     found = completion.outcome(db)
@@ -81,7 +57,7 @@ def test_a_completion_gives_the_result_of_the_ack(db: Any, leases: Leases, resul
 
 def test_an_ack_without_a_result_gives_the_result_none(db: Any, leases: Leases, results: Results[Any]) -> None:
     completion = results.enqueue(db, "x")
-    leases.ack(db, taken(leases, db))
+    leases.ack(db, lease_of(leases, db))
     assert completion.wait(timeout=5) is None
 
 
@@ -91,7 +67,7 @@ def test_a_waiting_call_wakes_at_the_ack(db: Any, leases: Leases, results: Resul
     waiting = threading.Thread(target=lambda: found.append(completion.wait(timeout=60)))
     waiting.start()
 
-    leases.ack(db, taken(leases, db), result=7)
+    leases.ack(db, lease_of(leases, db), result=7)
 
     waiting.join(30)
     assert found == [7]
@@ -147,7 +123,7 @@ def test_in_the_callers_transaction_the_completion_is_there_after_the_commit(
     assert told.value.outcome == "gone"
 
     tr.commit().wait()
-    leases.ack(db, taken(leases, db), result=1)
+    leases.ack(db, lease_of(leases, db), result=1)
     assert completion.wait(timeout=5) == 1
 
 
@@ -158,7 +134,7 @@ def test_another_process_waits_by_the_text(db: Any, leases: Leases, results: Res
     with pytest.raises(ValueError, match="has no database to wait in"):
         copy.wait()
 
-    leases.ack(db, taken(leases, db), result=1)
+    leases.ack(db, lease_of(leases, db), result=1)
 
     assert results.completion(db, text).wait(timeout=5) == 1
     assert results.completion(db, completion.position).wait(timeout=5) == 1
@@ -169,8 +145,8 @@ def test_another_process_waits_by_the_text(db: Any, leases: Leases, results: Res
 def test_a_result_has_the_type_that_was_asked_for(db: Any, leases: Leases) -> None:
     receipts = Results(leases, type=Receipt)
     first, second = receipts.enqueue(db, "x"), receipts.enqueue(db, "y")
-    leases.ack(db, taken(leases, db), result=Receipt(7, "thanks"))
-    leases.ack(db, taken(leases, db), result="no receipt")
+    leases.ack(db, lease_of(leases, db), result=Receipt(7, "thanks"))
+    leases.ack(db, lease_of(leases, db), result="no receipt")
 
     assert first.wait(timeout=5) == Receipt(7, "thanks")
     with pytest.raises(CodecError, match="is not of the type"):
@@ -182,7 +158,7 @@ def test_a_result_that_cant_be_stored_leaves_the_lease(
     db: Any, leases: Leases, results: Results[Any], result: Any, error: type[Exception]
 ) -> None:
     completion = results.enqueue(db, "x")
-    lease = taken(leases, db)
+    lease = lease_of(leases, db)
     with pytest.raises(error):
         leases.ack(db, lease, result=result)
     assert completion.outcome(db) is None
@@ -192,7 +168,7 @@ def test_a_result_that_cant_be_stored_leaves_the_lease(
 
 def test_an_item_without_a_completion_ignores_the_result_and_costs_nothing(db: Any, leases: Leases) -> None:
     leases.enqueue(db, "x")
-    leases.ack(db, taken(leases, db), result=object())
+    leases.ack(db, lease_of(leases, db), result=object())
     assert leases.stats(db).outcomes == 0
     assert list(db.get_range_startswith(leases.layout.completions.prefix)) == []
 
@@ -202,7 +178,7 @@ def test_items_without_completions_cost_no_read(db: Any, leases: Leases, results
     for enqueue in leases.enqueue, leases.enqueue, results.enqueue:
         enqueue(db, "x")
         reading = Reading(db)
-        leases.ack(reading, taken(leases, reading), result=1)
+        leases.ack(reading, lease_of(leases, reading), result=1)
         reads.append(reading.reads)
     # Not even the item with a completion does: the outcome is a blind write. The first call of a process reads more.
     assert reads[1] == reads[2] == 3
@@ -222,175 +198,9 @@ def test_another_process_wakes_at_the_ack(db: Any, url: str, queue: Queue, proce
     said = processes.queue()
     other = processes.start(waits_elsewhere, url, queue.layout.space, str(completion), said)
     assert said.get(timeout=60) == "waits"
-    leases.ack(db, taken(leases, db), result=7)
+    leases.ack(db, lease_of(leases, db), result=7)
     assert said.get(timeout=60) == 7
     other.join(60)
-
-
-def test_a_dead_letter_ends_the_wait_with_its_last_error(db: Any, queue: Queue, clock: Clock) -> None:
-    leases = Leases(queue, max_attempts=2, clock=clock)
-    completion = Results(leases).enqueue(db, "x")
-    leases.nack(db, taken(leases, db), error="the printer is on fire")
-    assert completion.outcome(db) is None
-    leases.nack(db, taken(leases, db), error="still on fire")
-
-    with pytest.raises(CompletionError, match="became a dead letter") as told:
-        completion.wait(timeout=5)
-    assert (told.value.outcome, told.value.error) == ("dead", "still on fire")
-    assert consistent(leases, db)
-
-
-def test_a_redriven_dead_letter_is_pending_again(db: Any, queue: Queue, clock: Clock) -> None:
-    leases = Leases(queue, max_attempts=1, clock=clock)
-    completion = Results(leases).enqueue(db, "x")
-    leases.nack(db, taken(leases, db))
-    leases.dead.redrive(db)
-
-    assert completion.outcome(db) is None
-    assert leases.stats(db).outcomes == 0
-    assert consistent(leases, db)
-    leases.ack(db, taken(leases, db), result=2)
-    assert completion.wait(timeout=5) == 2
-    assert consistent(leases, db)
-
-
-def test_a_dead_letter_that_goes_to_the_tail_stays_dead_for_its_completion(db: Any, queue: Queue, clock: Clock) -> None:
-    leases = Leases(queue, max_attempts=1, clock=clock)
-    completion = Results(leases).enqueue(db, "x")
-    leases.nack(db, taken(leases, db))
-    leases.dead.redrive(db, to="tail")
-    leases.ack(db, taken(leases, db), result=2)
-    assert outcome_of(completion) == "dead"
-    assert consistent(leases, db)
-
-
-def test_a_purge_keeps_the_outcome_of_the_death(db: Any, queue: Queue, clock: Clock) -> None:
-    leases = Leases(queue, max_attempts=1, clock=clock)
-    completion = Results(leases).enqueue(db, "x")
-    leases.nack(db, taken(leases, db), error="why")
-    leases.dead.purge(db)
-    assert outcome_of(completion) == "dead"
-    assert consistent(leases, db)
-
-
-def test_an_expired_item_ends_the_wait_even_without_a_consumer(
-    db: Any, leases: Leases, results: Results[Any], clock: Clock
-) -> None:
-    available, delayed = results.enqueue(db, "x", ttl=10), results.enqueue(db, "y", ttl=10, delay=5)
-    clock.now += 11
-    assert [outcome_of(available), outcome_of(delayed)] == ["expired", "expired"]
-    assert consistent(leases, db)
-
-
-def test_a_wait_ends_when_the_time_to_live_ends(db: Any, queue: Queue) -> None:
-    completion = Results(Leases(queue)).enqueue(db, "x", ttl=0.2)
-    assert outcome_of(completion) == "expired"
-
-
-def test_a_leased_item_may_outlive_its_time_to_live(
-    db: Any, leases: Leases, results: Results[Any], clock: Clock
-) -> None:
-    completion = results.enqueue(db, "x", ttl=10)
-    lease = taken(leases, db)
-    clock.now += 11
-    with pytest.raises(TimeoutError):
-        completion.wait(timeout=0.05)
-    leases.ack(db, lease, result=1)
-    assert completion.wait(timeout=5) == 1
-
-
-def test_a_cleared_queue_ends_the_wait(db: Any, queue: Queue, results: Results[Any]) -> None:
-    completion = results.enqueue(db, "x")
-    found: list[str] = []
-    waiting = threading.Thread(target=lambda: found.append(outcome_of(completion)))
-    waiting.start()
-    queue.clear(db)
-    waiting.join(30)
-    assert found == ["gone"]
-
-
-def test_a_dequeued_item_is_done_without_a_result(db: Any, leases: Leases, results: Results[Any]) -> None:
-    first, second, third = (results.enqueue(db, value) for value in "abc")
-    leases.queue.dequeue(db)
-    StagedQueue(leases).dequeue(db)
-    StagedQueue(leases).dequeue_many(db)
-    assert [one.wait(timeout=5) for one in (first, second, third)] == [None, None, None]
-    assert consistent(leases, db)
-
-
-def test_an_outcome_is_removed_after_its_time(db: Any, leases: Leases, results: Results[Any], clock: Clock) -> None:
-    completion = results.enqueue(db, "x")
-    longer = results.enqueue(db, "y", keep=100)
-    for _ in range(2):
-        leases.ack(db, taken(leases, db), result=1)
-    clock.now += 59
-    assert leases.lease(db) is None
-    assert completion.wait(timeout=5) == 1
-
-    clock.now += 2
-    assert leases.lease(db) is None  # any call that takes items fires the timer
-
-    assert outcome_of(completion) == "gone"
-    assert longer.wait(timeout=5) == 1
-    assert leases.stats(db).outcomes == 1
-    assert consistent(leases, db)
-    clock.now += 100
-    leases.reclaim(db)
-    leases.queue.stats(db)
-    assert list(db.get_range(leases.layout.completions.begin, leases.layout.completions.end)) == []
-    assert consistent(leases, db)
-
-
-def test_many_old_outcomes_do_not_delay_the_next_item(
-    db: Any, leases: Leases, results: Results[Any], clock: Clock
-) -> None:
-    for batch in range(3):
-        tr = db.create_transaction()
-        for n in range(100):
-            results.enqueue(tr, f"{batch} {n}")
-        tr.commit().wait()
-    leases.ack_many(db, leases.lease_many(db, limit=300, duration=600))
-    leases.enqueue(db, "next", delay=100)
-    clock.now += 200
-    counted = FaultyDatabase(db, lambda: None)
-    assert taken(leases, counted).value == "next"
-    assert counted.commits <= 3
-    assert leases.stats(db).outcomes == 0
-    assert consistent(leases, db)
-
-
-def test_of_a_redrive_and_the_removal_of_the_outcome_at_once_one_runs_again(
-    db: Any, queue: Queue, clock: Clock
-) -> None:
-    leases = Leases(queue, max_attempts=1, clock=clock)
-    for redrive_first in (True, False):
-        completion = Results(leases, keep=10).enqueue(db, "x")
-        leases.nack(db, taken(leases, db))
-        clock.now += 20
-        redriving, removing = db.create_transaction(), db.create_transaction()
-        assert leases.dead.redrive(redriving) == 1
-        leases.reclaim(removing)
-        first, second = (redriving, removing) if redrive_first else (removing, redriving)
-        assert not conflicts(first)
-        assert conflicts(second)
-        if not redrive_first:
-            leases.dead.redrive(db)
-        assert completion.outcome(db) is None
-        leases.ack(db, taken(leases, db), result=1)
-        assert completion.wait(timeout=5) == 1
-        assert consistent(leases, db)
-
-
-def test_the_timer_of_an_outcome_spares_a_redriven_item(db: Any, queue: Queue, clock: Clock) -> None:
-    leases = Leases(queue, max_attempts=1, clock=clock)
-    completion = Results(leases, keep=10).enqueue(db, "x")
-    leases.nack(db, taken(leases, db))
-    leases.dead.redrive(db)
-    clock.now += 60
-    lease = taken(leases, db)
-    assert completion.outcome(db) is None
-    leases.ack(db, lease, result=1)
-    assert completion.wait(timeout=5) == 1
 
 
 def test_a_consumer_stores_what_its_handler_returns(db: Any, leases: Leases, results: Results[Any]) -> None:
@@ -430,121 +240,6 @@ def test_a_handler_that_acks_in_its_own_transaction_gives_the_result_there(
     assert completion.wait(timeout=5) == "mine"
 
 
-def test_an_ack_enqueues_follow_ups_in_its_own_transaction(db: Any, leases: Leases, space: Subspace) -> None:
-    jobs = PriorityQueue(Queue(space["jobs"], codec="json"))
-    leases.enqueue(db, "x")
-    lease = taken(leases, db)
-
-    tr = db.create_transaction()
-    leases.ack(tr, lease, then=[FollowUp(jobs, {"n": 1}, priority=2), FollowUp(leases.queue, "again")])
-    assert jobs.stats(db).items.available == 0
-    tr.commit().wait()
-
-    assert [item.headers["priority"] for item in jobs.browse(db)] == [2]
-    assert [item.value for item in leases.queue.browse(db)] == ["again"]
-    with pytest.raises(LeaseLost):
-        leases.ack(db, lease, then=FollowUp(leases, "twice"))
-    assert leases.stats(db).available == 1
-
-
-def test_a_handlers_follow_ups_are_enqueued_with_its_ack(db: Any, leases: Leases, results: Results[Any]) -> None:
-    completion = results.enqueue(db, "3")
-
-    def handle(lease: Lease) -> object:
-        n = int(lease.value)
-        return Done(n, then=FollowUp(leases, str(n - 1)) if n else ())
-
-    assert Consumer(leases, handle, concurrency=2).drain(db).acked >= 1
-    assert Consumer(leases, handle).drain(db).failed == 0
-    assert completion.wait(timeout=5) == 3
-    stats = leases.stats(db)
-    assert (stats.enqueued, stats.dequeued) == (4, 4)
-
-
-def test_a_follow_up_of_an_enqueue_waits_for_the_ack(
-    db: Any, leases: Leases, results: Results[Any], space: Subspace, clock: Clock
-) -> None:
-    mails = Leases(Queue(space["mails"], codec="str"), clock=clock)
-    first = results.enqueue(db, "order", then=[FollowUp(mails, "receipt"), FollowUp(mails, "survey", delay=5)])
-    assert mails.lease(db) is None
-    assert mails.stats(db).delayed == 2
-
-    leases.ack(db, taken(leases, db), result=1)
-
-    assert taken(mails, db).value == "receipt"
-    assert mails.lease(db) is None
-    clock.now += 6
-    assert taken(mails, db).value == "survey"
-    assert first.wait(timeout=5) == 1
-    assert consistent(mails, db)
-    assert consistent(leases, db)
-
-
-def test_a_chain_of_completions_ends_one_by_one(db: Any, leases: Leases, results: Results[Any]) -> None:
-    second = FollowUp(results, "second", then=FollowUp(leases, "third"))
-    first = results.enqueue(db, "first", then=second)
-    seen: list[str] = []
-    Consumer(leases, lambda lease: seen.append(lease.value), concurrency=1).drain(db)
-    assert seen == ["first", "second", "third"]
-    assert first.wait(timeout=5) is None
-
-
-def test_the_follow_up_of_an_expired_item_is_removed_and_its_completion_ends(
-    db: Any, leases: Leases, results: Results[Any], clock: Clock
-) -> None:
-    results.enqueue(db, "x", ttl=5, then=FollowUp(results, "follow-up", then=FollowUp(leases, "and its own")))
-    [follow_up, last] = leases.browse(db, state="delayed")
-    completion = results.completion(db, follow_up.position)
-    clock.now += 6
-    for _ in range(3):
-        assert leases.lease(db) is None
-    assert outcome_of(completion) == "deleted"
-    stats = leases.stats(db)
-    assert (stats.available, stats.delayed, stats.deleted, stats.expired) == (0, 0, 2, 1)
-    assert last.position != follow_up.position
-    assert consistent(leases, db)
-
-
-def test_the_follow_up_of_a_dead_letter_waits_for_its_redrive(db: Any, queue: Queue, clock: Clock) -> None:
-    leases = Leases(queue, max_attempts=1, clock=clock)
-    results = Results(leases)
-    for value in "ab":
-        results.enqueue(db, value, then=FollowUp(leases, f"after {value}"))
-        leases.nack(db, taken(leases, db))
-    assert leases.lease(db) is None
-    [first, second] = leases.dead.browse(db)
-
-    leases.dead.redrive(db, first.position)
-    leases.ack(db, taken(leases, db))
-    assert taken(leases, db).value == "after a"
-    leases.dead.purge(db, second.position)
-    assert leases.lease(db) is None
-    assert leases.stats(db).deleted == 1
-    assert consistent(leases, db)
-
-
-def test_a_follow_up_wakes_a_consumer_that_waits(db: Any, leases: Leases, space: Subspace) -> None:
-    mails = Leases(Queue(space["mails"], codec="str"))
-    Results(leases).enqueue(db, "x", then=FollowUp(mails, "receipt"))
-    parcels = Subscriptions(Leases(Queue(space["parcels"], codec="str")))
-    subscription = parcels.subscribe(db, "all")
-    Results(leases).enqueue(db, "y", then=FollowUp(subscription.leases, "parcel"))
-    found: list[Any] = []
-    calls = [
-        lambda: found.append(StagedQueue(mails).lease(db, timeout=10)),
-        lambda: found.append(subscription.lease(db, timeout=10)),
-    ]
-    threads = [threading.Thread(target=call) for call in calls]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: has_requests(StagedQueue(mails), db, 1) and len(standing(parcels, db)) == 1)
-    for _ in range(2):
-        leases.ack(db, taken(leases, db))
-    for thread in threads:
-        thread.join(30)
-    assert sorted(lease.value for lease in found) == ["parcel", "receipt"]
-
-
 def test_items_of_every_layer_have_completions(db: Any, space: Subspace, clock: Clock) -> None:
     jobs = PriorityQueue(Queue(space["jobs"], codec="str"), clock=clock)
     parcels = Subscriptions(Leases(Queue(space["parcels"], codec="str"), clock=clock))
@@ -557,7 +252,7 @@ def test_items_of_every_layer_have_completions(db: Any, space: Subspace, clock: 
     for results, value, terms in made:
         completion = results.enqueue(db, value, **terms)
         clock.now += 2
-        results.leases.ack(db, taken(results.leases, db), result="yes")
+        results.leases.ack(db, lease_of(results.leases, db), result="yes")
         assert completion.wait(timeout=5) == "yes"
         assert consistent(results.leases, db)
 
@@ -583,7 +278,7 @@ def test_an_ignored_message_gives_the_completion_of_the_queued_item(db: Any, spa
     first = results.enqueue(db, {"type": "call", "to": "Ann"})
     second = results.enqueue(db, {"type": "call", "to": "Ann"})
     assert second.position == first.position
-    smart.leases.ack(db, taken(smart.leases, db), result="spoken")
+    smart.leases.ack(db, lease_of(smart.leases, db), result="spoken")
     assert [first.wait(timeout=5), second.wait(timeout=5)] == ["spoken", "spoken"]
 
 

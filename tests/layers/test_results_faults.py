@@ -13,15 +13,10 @@ from fdbqueue.layers import Consumer, Done, FollowUp, Lease, Leases, Results
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
+from tests.helpers.leasing import lease_of
 from tests.helpers.staging import wait_until
 
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
-
-
-def taken(leases: Leases, db: Any) -> Lease:
-    lease = leases.lease(db)
-    assert lease is not None
-    return lease
 
 
 def program(leases: Leases, mails: Leases, db: Any, clock: Clock) -> list[Any]:
@@ -30,15 +25,15 @@ def program(leases: Leases, mails: Leases, db: Any, clock: Clock) -> list[Any]:
     first = results.enqueue(db, "first", then=FollowUp(mails, "receipt"))
     second = results.enqueue(db, "second", ttl=5, then=FollowUp(mails, "never"))
     third = results.enqueue(db, "third")
-    leases.ack(db, taken(leases, db), result=1, then=[FollowUp(mails, "now"), FollowUp(mails, "and this")])
+    leases.ack(db, lease_of(leases, db), result=1, then=[FollowUp(mails, "now"), FollowUp(mails, "and this")])
     said.append(first.wait(timeout=5))
     clock.now += 6
     with pytest.raises(CompletionError) as told:
         second.wait(timeout=5)
     said.append(told.value.outcome)
-    leases.nack(db, taken(leases, db), error="broken")
+    leases.nack(db, lease_of(leases, db), error="broken")
     said.append(leases.dead.redrive(db))
-    leases.ack(db, taken(leases, db), result=3)
+    leases.ack(db, lease_of(leases, db), result=3)
     said.append(third.wait(timeout=5))
     said.append([lease.value for lease in mails.lease_many(db, duration=600)])
     said.append(mails.lease(db))
@@ -117,7 +112,7 @@ def test_a_transaction_that_saw_an_item_pending_conflicts_with_its_end(db: Any, 
     tr = db.create_transaction()
     assert completion.outcome(tr) is None
     tr[leases.layout.space["mine"].key()] = b"x"
-    leases.ack(db, taken(leases, db))
+    leases.ack(db, lease_of(leases, db))
     assert conflicts(tr)
 
 
@@ -140,7 +135,7 @@ def test_results_are_enqueued_and_acked_side_by_side_without_conflicts(db: Any, 
 def test_a_watch_set_before_the_ack_commits_sees_it(db: Any, leases: Leases) -> None:
     completion = Results(leases).enqueue(db, "x")
     tr = db.create_transaction()
-    leases.ack(tr, taken(leases, db), result=1)
+    leases.ack(tr, lease_of(leases, db), result=1)
     with pytest.raises(TimeoutError):
         completion.wait(timeout=0)
     waiting = completion.wait.steps()
@@ -154,7 +149,7 @@ def test_a_watch_set_before_the_ack_commits_sees_it(db: Any, leases: Leases) -> 
 @pytest.mark.parametrize("futures", range(6))
 def test_a_wait_misses_no_end_whenever_the_ack_commits(db: Any, leases: Leases, futures: int) -> None:
     completion = Results(leases).enqueue(db, "x")
-    lease = taken(leases, db)
+    lease = lease_of(leases, db)
     waiting = completion.wait.steps()
     future = next(waiting)
     for _ in range(futures):

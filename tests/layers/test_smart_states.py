@@ -16,6 +16,7 @@ from fdbqueue.layers.smart._decisions import Answer, Decision, Replace
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.staged._allotments import Allotment
 from fdbqueue.layers.staged._delivery import Delivery
+from fdbqueue.layers.staged._putting_back import put_back
 from tests.helpers.clock import Clock
 from tests.helpers.smart import (
     ORDER,
@@ -95,12 +96,12 @@ def test_an_item_put_back_for_a_cancelled_caller_is_in_the_index_again(db: Any, 
         run(delivery.take(tr, delivery.look(tr, limit=1), [allotment]))
 
     @transactional
-    def put_back(tr: Any) -> None:
-        run(delivery.put_back(tr, allotment.got))
+    def give_back(tr: Any) -> None:
+        run(put_back(tr, smart.leases, allotment.got))
 
     take(db)
     assert contents(smart, db) == []
-    put_back(db)
+    give_back(db)
     assert contents(smart, db) == [Progress("a", 1)]
     assert smart.enqueue(db, Progress("a", 2)).rewritten is not None
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,192 +11,19 @@ import pytest
 import fdbqueue
 import fdbqueue.layers
 import fdbqueue.spark
-from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import only_database
 from fdbqueue.layers import (
-    Blobs,
-    Completion,
     Consumer,
-    Deadlines,
     FollowUp,
-    Group,
-    Groups,
-    Lease,
-    Leases,
     Monitor,
-    OperationLog,
-    PriorityQueue,
-    RelaxedQueue,
-    Results,
-    SessionLease,
-    Sessions,
-    SmartQueue,
-    StagedQueue,
-    Subscription,
-    Subscriptions,
     Watchdog,
 )
 from fdbqueue.layers.leases._holding import Live
-from fdbqueue.layers.smart import Messages, MessageType
 from fdbqueue.layers.smart._deadlines import Claim, Deadline
 from fdbqueue.verbs import Verb
-
-
-class Scene:
-    """Queues with items in every state, made as a test asks for them."""
-
-    def __init__(self, db: Any, space: Subspace) -> None:
-        self.db = db
-        self.space = space
-
-    @cached_property
-    def queue(self) -> Queue:
-        queue = Queue(self.space["queue"], codec="str")
-        queue.enqueue_many(self.db, ["a", "b", "c", "d"])
-        return queue
-
-    @cached_property
-    def leases(self) -> Leases:
-        leases = Leases(self.queue, max_attempts=1)
-        failed = leases.lease(self.db)
-        assert failed is not None
-        leases.nack(self.db, failed)
-        return leases
-
-    @cached_property
-    def lease(self) -> Lease:
-        lease = self.leases.lease(self.db, duration=600)
-        assert lease is not None
-        return lease
-
-    @cached_property
-    def results(self) -> Results[Any]:
-        return Results(Leases(Queue(self.space["results"], codec="str")))
-
-    @cached_property
-    def completion(self) -> Completion[Any]:
-        return self.results.enqueue(self.db, "x", then=FollowUp(self.leases, "y"))
-
-    @cached_property
-    def groups(self) -> Groups:
-        return Groups(Leases(Queue(self.space["groups"], codec="str")))
-
-    @cached_property
-    def group(self) -> Group:
-        group = self.groups.open(self.db, "import", then=FollowUp(self.leases, "z"))
-        group.enqueue(self.db, "x")
-        return group
-
-    @cached_property
-    def staged(self) -> StagedQueue:
-        return StagedQueue(self.leases)
-
-    @cached_property
-    def jobs(self) -> PriorityQueue:
-        jobs = PriorityQueue(Queue(self.space["jobs"], codec="str"), levels=3)
-        jobs.enqueue_many(self.db, ["x", "y"], priority=1)
-        return jobs
-
-    @cached_property
-    def relaxed(self) -> RelaxedQueue:
-        queue = Queue(self.space["relaxed"], codec="str")
-        queue.enqueue(self.db, "x")
-        return RelaxedQueue(queue)
-
-    @cached_property
-    def subscriptions(self) -> Subscriptions:
-        queue = Queue(self.space["subscriptions"], codec="str")
-        queue.enqueue_many(self.db, ["x", "y"])
-        return Subscriptions(queue)
-
-    @cached_property
-    def subscription(self) -> Subscription:
-        return self.subscriptions.subscribe(self.db, "all")
-
-    @cached_property
-    def subscribed_lease(self) -> Lease:
-        lease = self.subscription.lease(self.db, duration=600)
-        assert lease is not None
-        return lease
-
-    @cached_property
-    def smart(self) -> SmartQueue:
-        call = MessageType("call", deadline=0.001)
-        smart = SmartQueue(Queue(self.space["smart"], codec=Messages(call)))
-        smart.resend.register(self.db, "B")
-        for number in range(3):
-            smart.enqueue(self.db, {"type": "call", "n": number})
-        smart.resend.fetch(self.db, "B")
-        return smart
-
-    @cached_property
-    def sessions(self) -> Sessions:
-        sessions = Sessions(Queue(self.space["sessions"], codec="str"), max_attempts=1)
-        sessions.enqueue_many(self.db, ["x", "y", "z"], session="ann")
-        failed = sessions.lease(self.db)
-        assert failed is not None
-        sessions.nack(self.db, failed)
-        sessions.enqueue(self.db, "x", session="bob")
-        return sessions
-
-    @cached_property
-    def session_lease(self) -> SessionLease:
-        lease = self.sessions.lease(self.db, duration=600)
-        assert lease is not None
-        return lease
-
-    @cached_property
-    def deadlines(self) -> Deadlines:
-        return Deadlines(self.smart)
-
-    @cached_property
-    def blobs(self) -> Blobs:
-        return Blobs(self.leases)
-
-    @cached_property
-    def log(self) -> OperationLog:
-        log = OperationLog(self.space["log"], self.queue)
-        self.queue.enqueue(log.of(self.db), "logged")
-        return log
-
-    def rows(self) -> list[tuple[bytes, bytes]]:
-        return [(row.key, row.value) for row in self.db.get_range_startswith(self.space.key())]
-
-
-class Call:
-    """A call that lacks its first argument."""
-
-    def __init__(self, verb: Any, *args: Any, **terms: Any) -> None:
-        self.verb = verb
-        self._args = args
-        self._terms = terms
-
-    def __call__(self, tr: Any) -> Any:
-        result = self.verb(tr, *self._args, **self._terms)
-        if inspect.iscoroutine(result):
-            return asyncio.run(result)
-        return list(result) if isinstance(result, Iterator) else result
-
-    def awaited(self, tr: Any) -> Any:
-        return asyncio.run(self.verb.aio(tr, *self._args, **self._terms))
-
-    def waiting(self) -> Call:
-        return Call(self.verb, *self._args, **{**self._terms, "timeout": 5.0})
-
-    def forms(self) -> list[Callable[[Any], Any]]:
-        return [self, self.awaited] if hasattr(self.verb, "aio") else [self]
-
-
-def driven(method: Callable[..., Any], *args: Any, **terms: Any) -> Call:
-    """Return the call of a method that returns steps, or what they would return."""
-
-    def call(tr: Any) -> Any:
-        result = method(tr, *args, **terms)
-        return run(result) if inspect.isgenerator(result) else result
-
-    return Call(call)
+from tests.helpers.verbs import Call, Scene, driven
 
 
 def _nothing(tr: Any) -> Steps[None]:
@@ -235,6 +60,7 @@ def _claim(scene: Scene) -> Claim:
 
 ITEM = {"type": "call", "n": 9}
 
+
 DATABASE_ONLY: dict[str, Callable[[Scene], Call]] = {
     "Completion.at": lambda s: Call(s.completion.at),
     "Blobs.write": lambda s: Call(s.blobs.write, "new"),
@@ -263,6 +89,7 @@ DATABASE_ONLY: dict[str, Callable[[Scene], Call]] = {
     "jobs": lambda s: Call(fdbqueue.spark.jobs, s.queue.layout.space),
 }
 """Those that make their own transactions; their first parameter is called `db`."""
+
 
 EITHER: dict[str, Callable[[Scene], Call]] = {
     "Completion.outcome": lambda s: Call(s.completion.outcome),
@@ -404,6 +231,7 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
 }
 """Those that take a transaction or a database; their first parameter is called `tr`."""
 
+
 PARTS: dict[str, Callable[[Scene], Call]] = {
     "BlobWriter.commit": lambda s: Call(s.blobs.write(s.db, "new").commit),
     "Deadlines.claim_next": lambda s: driven(s.deadlines.claim_next, until_us=1, lapsed_us=0, ended=None),
@@ -418,6 +246,7 @@ PARTS: dict[str, Callable[[Scene], Call]] = {
     "Resend.confirm_in": lambda s: driven(s.smart.resend.confirm_in, recipient="B", named=None),
 }
 """Steps of a transaction, for layers."""
+
 
 READS_OF_LAYERS = {"Queue.item", "Queue.look_at", "Sessions.entered_at"}
 """They open or find what a layer has read or written, and read the chunks of large items at most."""

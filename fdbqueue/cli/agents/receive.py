@@ -42,12 +42,8 @@ def receive(
     if file is None:
         received = client.receive(type)
     else:
-        try:
-            with file.open("wb") as into:
-                received = client.receive(type, into=into)
-        except OSError as error:
-            typer.echo(f"Error: {error}", err=True)
-            raise typer.Exit(errors.ENGINE) from error
+        with errors.system_errors(), file.open("wb") as into:
+            received = client.receive(type, into=into)
     if received is None:
         raise typer.Exit(errors.EMPTY)
     if file is None:

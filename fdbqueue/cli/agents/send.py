@@ -21,7 +21,7 @@ from fdbqueue.cli.agents.options import (
     Timeout,
     client_of,
 )
-from fdbqueue.cli.errors import ENGINE
+from fdbqueue.cli.errors import system_errors
 
 IN_MEMORY_BYTES = 8_000_000
 
@@ -37,7 +37,7 @@ def send(
 ) -> None:
     """Send data to any agent of a type. If the command exits with 0, the data is in the queue."""
     client = client_of(at, timeout, ca, cert, key)
-    try:
+    with system_errors():
         if file is not None:
             with file.open("rb") as data:
                 client.send(type, data)
@@ -47,6 +47,3 @@ def send(
             shutil.copyfileobj(sys.stdin.buffer, kept)
             kept.seek(0)
             client.send(type, kept)  # type: ignore[arg-type]
-    except OSError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(ENGINE) from error

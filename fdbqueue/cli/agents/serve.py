@@ -12,7 +12,7 @@ import typer
 from fdbqueue.agents import Access, AgentServer, Limits, Tls, queue_of_type
 from fdbqueue.agents.access import types_in
 from fdbqueue.agents.listening import DEFAULT
-from fdbqueue.cli.errors import ENGINE
+from fdbqueue.cli.errors import system_errors
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import MaxAttempts, Url
 from fdbqueue.layers.leases import Leases
@@ -89,7 +89,7 @@ def serve(
             return None
         return Leases(queue_of_type(type), max_attempts=max_attempts)
 
-    try:
+    with system_errors():
         rules = None if access is None else Access.read(access)
         with opened(url, create=True) as db:
             server = AgentServer(
@@ -105,9 +105,6 @@ def serve(
                 reuse_port=reuse_port,
             )
             asyncio.run(_serve(server, grace))
-    except OSError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(ENGINE) from error
 
 
 async def _serve(server: AgentServer, grace: float) -> None:
