@@ -205,7 +205,7 @@ class Slots:
         entries = yield from self.entries(tr.snapshot, session)
         idle = _idle(entries)
         # Due timers make more items free.
-        yield from session.first(tr, now_us=self._line.leases.now_us(), held=_held(entries))
+        first = yield from session.first(tr, now_us=self._line.leases.now_us(), held=_held(entries))
         room = max(0, record.limit - record.slots)
         head = yield from self._free(tr, session, entries, limit=room + idle + 1)
         record = yield from self.add(tr, moves, session, record, max(0, min(room, len(head.rows) - idle)))
@@ -214,8 +214,8 @@ class Slots:
         else:
             # An item that is available finds all slots there. A delayed one may have relied on a waker that is gone.
             tr.add_read_conflict_range(session.layout.delayed.begin, session.layout.delayed.end)
-        if head.wake_at_us is not None and not record.pointer:
-            yield from self._line.enter(tr, moves, session, record, visible_at_us=max(1, head.wake_at_us))
+        if first.wake_at_us is not None and not record.pointer:
+            yield from self._line.enter(tr, moves, session, record, visible_at_us=max(1, first.wake_at_us))
         elif record.slots or record.pointer:
             self._line.write(tr, session, record)
         else:

@@ -161,8 +161,10 @@ class Working(Generic[V]):
             return  # the lease has expired
         if blocked:
             turn.record = replace(turn.record, blocked=blocked)
-        moves = Transitions(tr, self._line.layout)
-        yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us())
+        moves, now_us = Transitions(tr, self._line.layout), self._line.leases.now_us()
+        if not head.rows and head.is_due(now_us):
+            head = yield from session.first(tr, now_us=now_us)  # it knows which timers can't be fired
+        yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us)
         moves.finish()
 
     def append(self, tr: Transaction, /, *, items: list[Encoded], level: int, notes: Notes) -> Steps[list[Position]]:
