@@ -19,7 +19,6 @@ from fdbqueue.lowlevel import (
     Transaction,
     fdb_tuple,
     new_random,
-    notes_of,
     pack,
     read_high_water_mark,
     rows,
