@@ -64,7 +64,9 @@ class Reclaimed:
     consumer: str
     """The consumer of its last lease; "" if it was never leased."""
     attempt: int
-    """How many times it was leased so far."""
+    """How many times it was leased so far; of a session, how many times the session was."""
+    session: Any = None
+    """If the lease of a session has expired: its name. Then `position` is that of the item in progress."""
 
 
 def due_timers(tr: Transaction, layout: Layout, now_us: int, *, limit: int) -> Steps[list[KeyValue]]:
@@ -174,8 +176,8 @@ def fire_due(
         if kind == LEASE and retry.custody is not None:
             fate = yield from retry.custody.expire(tr, moves, packed, stored, now_us)
             others_moved = True
-            notes = notes_of(stored)
-            reclaimed.append(Reclaimed(position, kind, fate, notes.consumer, notes.attempt))
+            notes, (session, item) = notes_of(stored), retry.custody.about(stored)
+            reclaimed.append(Reclaimed(item or position, kind, fate, notes.consumer, notes.attempt, session))
         else:
             reclaimed.append(_fire_one(moves, position, packed, kind, state, stored, now_us, retry))
     yield from moves.settle()

@@ -44,6 +44,7 @@ from ._records import (
     Keys,
     Pointer,
     Record,
+    name_of,
     new_pointer,
     pack_record,
     pointer_of,
@@ -155,6 +156,13 @@ class Line:
             return (yield from self.pass_on(tr, moves, turn, head, now_us=now_us))
         error = f"The lease of {notes.consumer or 'a consumer'} expired."
         return (yield from self.fail(tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=None, error=error))
+
+    def about(self, stored: bytes) -> tuple[Any, Position | None]:
+        """Return a session's name and its item in progress, from its leased pointer."""
+        pointer = pointer_of(stored)
+        available = self.session(pointer.name, pointer.generation).layout.available
+        item = available.position(available.key(pointer.current)) if pointer.current else None
+        return name_of(pointer.name), item
 
     def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:
         """Release or remove one item of a session, named by its address."""

@@ -263,7 +263,8 @@ class Operators(Generic[V]):
     def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> Steps[ReclaimReport]:
         """Give back sessions whose lease has expired, and wake those whose delay is over, up to `limit`.
 
-        Every lease does this first. Use it for monitoring. The report names pointers in the line, not items.
+        Every lease does this first. Use it, or a `Watchdog`, for monitoring. The report names the session and the item
+        of an expired lease. For a delay it names the pointer in the line.
 
         *Conflicts:* and *Cost:* as `Leases.reclaim`.
         """

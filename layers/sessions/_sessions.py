@@ -86,8 +86,8 @@ class Sessions(Operators[V]):
     """
 
     taken_by = (
-        "Sessions are taken by their own verbs, and by a Consumer: Consumer(sessions, handler). Their verb `reclaim`"
-        " gives back what dead workers held."
+        "Sessions are taken by their own verbs, and by a Consumer: Consumer(sessions, handler). Their verb `reclaim`,"
+        " or a Watchdog(sessions), gives back what dead workers held."
     )
     """The remedy in the message of a layer that can't be made of sessions."""
 
@@ -158,6 +158,7 @@ class Sessions(Operators[V]):
         """How a consumer works through the turns of sessions."""
         self.staged = StagedQueue(self.line.leases, consumer=consumer)
         """The line, as waiting workers take from it."""
+        self.staged.named = "Sessions"
         self._batchers: dict[int, TransactionBatcher[Ack, None]] = {}
         self._arguments = {
             "levels": levels,
