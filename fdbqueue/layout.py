@@ -51,6 +51,7 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("items", name, generation, …)`` | a session's items: all keys of a queue, a level for a rank | same |
 | ``("line", …)`` | the line of ready sessions: all keys of a queue, whose items are pointers | same |
 | ``("slot", name, generation) + id`` | where a slot of a session is in the line, and which item it holds | same |
+| ``("gate", …)`` | limits that sessions share, and the pointers that wait there (`layers/sessions`) | same |
 | ``("state", name)`` | a session's state | same |
 | ``("summed", name, shard)`` | 8 bytes, by atomic adds: a total of all sessions | same |
 | ``("blob", id, n)`` | the n-th piece of an item's blob | `layers/blobs` |

@@ -41,7 +41,17 @@ if TYPE_CHECKING:
     from .oplog import OperationLog
     from .priority import AmqpLevels, EarliestDeadline, Levels, PriorityQueue
     from .results import Completion, Done, FollowUp, Results
-    from .sessions import UNCHANGED, NewState, SessionHandle, SessionInfo, SessionLease, Sessions, SessionStats
+    from .sessions import (
+        UNCHANGED,
+        Gate,
+        GateInfo,
+        NewState,
+        SessionHandle,
+        SessionInfo,
+        SessionLease,
+        Sessions,
+        SessionStats,
+    )
     from .smart import (
         EVERYTHING,
         NOTHING,
@@ -81,6 +91,8 @@ _ROOMS = {
     "EarliestDeadline": "priority",
     "Disposition": "leases",
     "FollowUp": "results",
+    "Gate": "sessions",
+    "GateInfo": "sessions",
     "Group": "groups",
     "GroupStats": "groups",
     "Groups": "groups",
@@ -145,6 +157,8 @@ __all__ = [
     "Done",
     "EarliestDeadline",
     "FollowUp",
+    "Gate",
+    "GateInfo",
     "Group",
     "GroupStats",
     "Groups",

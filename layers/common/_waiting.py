@@ -6,6 +6,7 @@ All functions serve threads and event loops alike, as the futures of `fdbqueue.e
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 import warnings
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 from fdbqueue.lowlevel import TOO_MANY_WATCHES, FDBError, Future, Steps, pause, run, wait_in_thread
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 FINISH_SECONDS = 5.0
 """How long a process that ends waits for work that others depend on: the longest time of a transaction."""
@@ -253,13 +255,20 @@ def finish(steps: Steps[T]) -> Steps[T]:
 
 
 def in_thread(steps: Steps[Any]) -> None:
-    """Run `steps` in a new thread, for callers that can't wait."""
+    """Run `steps` in a new thread, for callers that can't wait. Their errors are only logged."""
     _start(run, steps)
 
 
 def _start(target: Callable[..., object], *args: Any) -> None:
     """Start a thread that the ending process waits for, up to a limit: the database may not answer."""
-    thread = threading.Thread(target=target, args=args, name="fdbqueue-finish", daemon=True)
+
+    def work() -> None:
+        try:
+            target(*args)
+        except Exception:  # noqa: BLE001 - no caller is left to get it
+            _log.info("Work for a call that was cancelled has failed.", exc_info=True)
+
+    thread = threading.Thread(target=work, name="fdbqueue-finish", daemon=True)
     thread.start()
     # At its end, a process waits for threads that are not daemons, before the cluster's client is stopped.
     threading.Thread(target=thread.join, args=(FINISH_SECONDS,), name="fdbqueue-finishing").start()

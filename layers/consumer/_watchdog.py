@@ -33,7 +33,7 @@ from typing import cast
 
 from fdbqueue.lowlevel import LEASE, Database, Steps, attempts, only_database, verb
 
-from ..common._composing import QueueWithLeases, given_leases
+from ..common._composing import EnqueuesInSessions, QueueWithLeases, given_leases
 from ..common._handlers import call_back, not_awaited
 from ..common._waiting import Stop, long_wait
 from ..leases._leases import Leases
@@ -65,8 +65,8 @@ class Watchdog:
     ``await watchdog.run.aio(db)``.
 
     Args:
-        leases: the leases of the queue, or a layer that has leases, such as a `PriorityQueue`. Their policy decides
-            what happens to items whose leases expired.
+        leases: the leases of the queue, or a layer that has leases, such as a `PriorityQueue`; or `Sessions`. Their
+            policy decides what happens to items whose leases expired.
         hook: called for each expired lease, after its item was given back. It gets the item, its former consumer and
             its disposition. Its exceptions are logged. It can't be a coroutine function, since it is not awaited.
         interval: the longest wait between two sweeps, in seconds. It is shorter if a timer is known to be due.
@@ -87,7 +87,7 @@ class Watchdog:
 
     def __init__(
         self,
-        leases: Leases | QueueWithLeases,
+        leases: Leases | QueueWithLeases | EnqueuesInSessions,
         *,
         hook: Callable[[Reclaimed], object] | None = None,
         interval: float = 1.0,
@@ -96,7 +96,9 @@ class Watchdog:
         positive(interval, "interval")
         if not isinstance(cast(object, batch), int) or batch < 1:
             raise ValueError(f"batch is how many timers one transaction fires, at least 1, not {batch!r}.")
-        self.leases = given_leases(leases, "Watchdog")
+        sessions = getattr(leases, "sessions", None)
+        own = leases if sessions is None else sessions.line.leases
+        self.leases: Leases = given_leases(cast("Leases | QueueWithLeases", own), "Watchdog", "or Sessions")
         if hook is not None and not callable(hook):
             raise TypeError(f"A watchdog's hook is called with what it reclaimed, and {hook!r} can't be.")
         not_awaited(hook, "A watchdog's hook")

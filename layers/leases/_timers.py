@@ -64,7 +64,9 @@ class Reclaimed:
     consumer: str
     """The consumer of its last lease; "" if it was never leased."""
     attempt: int
-    """How many times it was leased so far."""
+    """How many times it was leased so far; of a session, how many times the session was."""
+    session: Any = None
+    """If the lease of a session has expired: its name. Then `position` is that of the item in progress."""
 
 
 def due_timers(tr: Transaction, layout: Layout, now_us: int, *, limit: int) -> Steps[list[KeyValue]]:
@@ -125,6 +127,7 @@ def fire_due(
     reclaimed: list[Reclaimed] = []
     seen: set[bytes] = set()
     written = 0
+    others_moved = False  # a layer may have moved further items of this queue, after they were read
     for key, at_us, position, kind, futures in reads:
         packed = pack(position)
         if written > SETTLE_BYTES:
@@ -143,9 +146,10 @@ def fire_due(
             tr.clear(key)
             moves.any = True
             yield from retry.custody.release(tr, moves, position, kind, now_us)
+            others_moved = True
             continue
         found = []
-        for state, future in futures:
+        for state, future in _futures(tr, layout, packed, kind) if others_moved else futures:
             value = yield future
             if value.present():
                 found.append((state, bytes(value)))
@@ -171,8 +175,9 @@ def fire_due(
         written += len(stored)
         if kind == LEASE and retry.custody is not None:
             fate = yield from retry.custody.expire(tr, moves, packed, stored, now_us)
-            notes = notes_of(stored)
-            reclaimed.append(Reclaimed(position, kind, fate, notes.consumer, notes.attempt))
+            others_moved = True
+            notes, (session, item) = notes_of(stored), retry.custody.about(stored)
+            reclaimed.append(Reclaimed(item or position, kind, fate, notes.consumer, notes.attempt, session))
         else:
             reclaimed.append(_fire_one(moves, position, packed, kind, state, stored, now_us, retry))
     yield from moves.settle()
@@ -184,19 +189,20 @@ def _reads(tr: Transaction, layout: Layout, key: bytes) -> tuple[int, Position, 
         at_us, position, kind = layout.timer_of(key)
     except FormatError:
         return None  # the check reports it; it must not block other timers
-    packed = pack(position)
+    return at_us, position, kind, _futures(tr, layout, pack(position), kind)
+
+
+def _futures(tr: Transaction, layout: Layout, packed: bytes, kind: str) -> list[tuple[str, Any]]:
     # Plain reads. Each adds a conflict on the one item. Of an ack and a reclaim, or two reclaims, at the same time,
     # only one commits.
-    futures: list[tuple[str, Any]]
     if kind in (GROUP, HOLD, RESULT, SWEEP):
-        futures = []
-    elif kind == LEASE:
-        futures = [("leased", tr.get(layout.leased.key(packed)))]
-    else:
-        futures = [("delayed", tr.get(layout.delayed.key(packed)))]
-        if kind == TTL:
-            futures.append(("available", tr.get(layout.available.key(packed))))
-    return at_us, position, kind, futures
+        return []
+    if kind == LEASE:
+        return [("leased", tr.get(layout.leased.key(packed)))]
+    futures = [("delayed", tr.get(layout.delayed.key(packed)))]
+    if kind == TTL:
+        futures.append(("available", tr.get(layout.available.key(packed))))
+    return futures
 
 
 def _is_meant(kind: str, at_us: int, notes: Notes) -> bool:

@@ -73,6 +73,9 @@ class Custody(Protocol):
     ) -> Steps[Disposition]:
         """Move an item whose lease has expired, and return its disposition."""
 
+    def about(self, stored: bytes) -> tuple[Any, Position | None]:
+        """Return the name of what an item stands for, and which of its own items is in progress, if one is."""
+
     def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:
         """Release or remove an item that an item of the queue stands for; `kind` is that of a timer."""
 

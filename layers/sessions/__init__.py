@@ -16,6 +16,10 @@ Keys
     ``("line", "lease", index, rnd)``                   the pointer of a busy one: token, worker, item in progress
     ``("line", "delay", index, rnd)``                   the pointer of one that waits for a time
     ``("slot", name, generation) + id``                 where a slot's pointer is, and the item that it holds
+    ``("gate", "limit", gate)``                         a gate: its limit, and how many of its slots are taken
+    ``("gate", "surplus", gate)``                       how many are too many since its limit was lowered; absent if 0
+    ``("gate", "line", gate, index, rnd)``              the pointer of a slot that waits for one of this gate
+    ``("gate", "waiting", gate)``                       8 bytes, by atomic adds: how many wait there
     ``("state", name)``                                 its state, if a worker has written one
     ``("summed", counter, shard)``                      totals of all sessions, each spread over 16 keys
     ``("line", "completion", …)``, ``("line", "group", …)``  outcomes and groups of items, by their addresses
@@ -30,7 +34,8 @@ Ordering
     Sessions take turns. A turn ends after `quantum` items if another session is ready, and the session goes to the end
     of the line. Between two items of my session that wait, one worker does at most quantum x (other ready sessions)
     items of others, with weights the sum of their quotas. So a session of a million items delays another one's single
-    item by one quantum. A session that comes back from a nack or an expiry keeps its place in the line.
+    item by one quantum. A session that comes back from a nack or an expiry keeps its place in the line. With gates a
+    turn also ends if another session waits at a gate of this one, which then goes to the end of that gate's line.
 
 Guarantees
     At most one live lease per session, so at most one item of it in progress. All that a worker does under a lease
@@ -54,6 +59,11 @@ Guarantees
     Two slots that take the same item conflict. So there are never more than the limit, also when it is lowered while
     several items end, and no item waits beside a free slot.
 
+    A session with gates has slots too (`_gates.py`). Its pointers stand in the line with a slot of each gate, or wait
+    at one. A transaction that takes a slot reads and writes the gate's record. One that gives it back, and finds no
+    session that waits, does the same, and conflicts with a session that begins to wait. So a gate never has too many
+    items at work, and no item waits beside a free slot. A slot that goes from one session to another changes no record.
+
     Expiries are judged by clocks as leases document it. Waiting workers sleep on watches, as in `staged`.
 
 Limits
@@ -63,7 +73,8 @@ Limits
     as available.
 
     Hot keys on a cluster: the counters of the line change with each turn of a session, and with each new session. An
-    enqueue into a session that has items adds to one of 16 totals.
+    enqueue into a session that has items adds to one of 16 totals. A gate's record changes when a slot is taken or
+    given back and no session waits. The first place of its line changes when a slot goes from one session to another.
 
 Source
     K. Henidak's sequential levelled task scheduler (turns, quantum, levels, removal); QuiCK (Lev-Ari et al., SIGMOD
@@ -72,10 +83,21 @@ Source
 
 from __future__ import annotations
 
+from ._gate import Gate, GateInfo
 from ._lease import SessionHandle, SessionLease
 from ._listing import SessionInfo, SessionStats
 from ._sessions import Sessions
 from ._turns import NewState
 from ._working import UNCHANGED
 
-__all__ = ["UNCHANGED", "NewState", "SessionHandle", "SessionInfo", "SessionLease", "SessionStats", "Sessions"]
+__all__ = [
+    "UNCHANGED",
+    "Gate",
+    "GateInfo",
+    "NewState",
+    "SessionHandle",
+    "SessionInfo",
+    "SessionLease",
+    "SessionStats",
+    "Sessions",
+]

@@ -18,6 +18,7 @@ from fdbqueue.lowlevel import (
 )
 
 from ..leases._timer_check import check_timers
+from ._gate_check import GateCheck
 from ._line import Line
 from ._records import Record, name_of, pointer_of, unpack_record
 from ._session import Session
@@ -39,6 +40,7 @@ def check_sessions(tr: Transaction | Database, line: Line) -> CheckReport:
             continue
         pointers.setdefault((pointer.name, pointer.generation), []).append(packed)
     records = dict(_records(tr, line, problems))
+    gates = GateCheck(tr, line)
     for name, generation in with_items(tr, line):
         session = line.session(name, generation)
         told = f"The session {name_of(name)!r}"
@@ -59,12 +61,15 @@ def check_sessions(tr: Transaction | Database, line: Line) -> CheckReport:
         held = [entry.current for entry in entries.values() if entry.current]
         if len(held) != len(set(held)):
             problems.append(f"Two slots of the session {name_of(name)!r} hold the same item.")
-        known = [*([record.pointer] if record.pointer else []), *(entry.place for entry in entries.values())]
+        gates.add(name, record, entries.values())
+        in_line = [entry.place for entry in entries.values() if entry.stage < 0]
+        known = [*([record.pointer] if record.pointer else []), *in_line]
         if sorted(there) != sorted(known):
             problems.append(f"The session {name_of(name)!r} has {len(there)} pointers, and its record says another.")
-        if not known and not record.paused and not record.blocked and _has_work(tr, line, name, record):
+        if not known and not entries and not record.paused and not record.blocked and _has_work(tr, line, name, record):
             problems.append(f"The session {name_of(name)!r} has items, and no pointer in the line.")
     problems += [f"A pointer of the session {name_of(name)!r} belongs to no record." for name, _ in pointers]
+    problems += gates.problems()
     return CheckReport(items, tuple(problems), counted=counted)
 
 

@@ -5,13 +5,13 @@ This module is the only one that writes records and pointers. Each function is p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from fdbqueue import FormatError, Position, Queue
+from fdbqueue import Position, Queue
 from fdbqueue.lowlevel import (
     DROP,
     NO_NOTES,
@@ -34,6 +34,7 @@ from ..leases._leases import Leases
 from ..leases._taking import notes_if_readable
 from ..leases._timers import due_timers
 from ..leases._transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut, is_over
+from ._gate import Gate
 from ._records import (
     OPEN,
     RENEWING,
@@ -43,6 +44,7 @@ from ._records import (
     Keys,
     Pointer,
     Record,
+    name_of,
     new_pointer,
     pack_record,
     pointer_of,
@@ -52,24 +54,13 @@ from ._records import (
 from ._session import Head, Session, SessionMoves, last_index
 from ._slots import Slots
 from ._tracking import release, tracked
+from ._turn import Turn
 
 Where = Literal["place", "tail"]
 MAX_DROPPED = 100
 """Of so many dead letters of a removed session the follow-ups are dropped. It reads them."""
 MAX_KNOWN = 4_096
 """For how many sessions a process keeps what it has computed of their keys."""
-
-
-@dataclass(slots=True)
-class Turn:
-    """A leased pointer, as a transaction that ends its lease has read it."""
-
-    packed: bytes
-    """The pointer's packed position in the line."""
-    notes: Notes
-    pointer: Pointer
-    record: Record
-    session: Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +76,8 @@ class Rules:
     """Whether a delayed item holds up those behind it."""
     limit: int = 1
     """How many items of a session run at once, unless an operator has set another limit."""
+    gates: Callable[[Any], Sequence[Gate]] | None = None
+    """Returns the gates of a session, the outermost first."""
 
 
 class Line:
@@ -163,6 +156,13 @@ class Line:
             return (yield from self.pass_on(tr, moves, turn, head, now_us=now_us))
         error = f"The lease of {notes.consumer or 'a consumer'} expired."
         return (yield from self.fail(tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=None, error=error))
+
+    def about(self, stored: bytes) -> tuple[Any, Position | None]:
+        """Return a session's name and its item in progress, from its leased pointer."""
+        pointer = pointer_of(stored)
+        available = self.session(pointer.name, pointer.generation).layout.available
+        item = available.position(available.key(pointer.current)) if pointer.current else None
+        return name_of(pointer.name), item
 
     def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:
         """Release or remove one item of a session, named by its address."""
@@ -257,11 +257,11 @@ class Line:
         rest = replace(pointer, current=b"", since_us=0, used=used)
         if record.paused or record.blocked:
             moves.tally("dequeued", 1)
-            self._write(tr, session, replace(record, pointer=b"", asleep_until_us=0))
+            self.write(tr, session, replace(record, pointer=b"", asleep_until_us=0))
             return Disposition.available
         if delay_us:
             if record.asleep_until_us:
-                self._write(tr, session, replace(record, asleep_until_us=0))
+                self.write(tr, session, replace(record, asleep_until_us=0))
             moves.enter_delayed(turn.packed, stored_pointer(rest), _until(now_us + delay_us))
             return Disposition.delayed
         if head.is_ready(now_us):
@@ -270,12 +270,12 @@ class Line:
                 yield from self.enter(tr, moves, session, record, moved=not record.asleep_until_us)
             else:
                 if record.asleep_until_us:
-                    self._write(tr, session, replace(record, asleep_until_us=0))
+                    self.write(tr, session, replace(record, asleep_until_us=0))
                 moves.enter_available(turn.packed, stored_pointer(rest), NO_NOTES)
             return Disposition.available
         session.add_conflicts_with_arrivals(tr)
         if head.wake_at_us is not None:
-            self._write(tr, session, replace(record, pointer=turn.packed, asleep_until_us=head.wake_at_us))
+            self.write(tr, session, replace(record, pointer=turn.packed, asleep_until_us=head.wake_at_us))
             moves.enter_delayed(turn.packed, stored_pointer(replace(rest, used=0)), _until(head.wake_at_us))
             return Disposition.delayed
         moves.tally("dequeued", 1)
@@ -297,11 +297,16 @@ class Line:
         """Store a leased pointer with other contents."""
         tr.set(self.layout.leased.key(turn.packed), with_notes(stored_pointer(pointer), turn.notes))
 
-    def others_wait(self, tr: Transaction, now_us: int) -> Steps[bool]:
-        """Return whether another session is ready. By snapshot: one that comes at this moment waits for a quantum."""
+    def others_wait(self, tr: Transaction, now_us: int, record: Record | None) -> Steps[bool]:
+        """Return whether another session is ready, or waits at a gate of this one, by its record.
+
+        By snapshot: one that comes at this moment waits for a quantum.
+        """
         due = started(due_timers(tr, self.layout, now_us, limit=1))
         ready = yield from rows(tr.snapshot, self.layout.begin, self.layout.end, limit=1)
-        return bool((yield from due)) or bool(ready)
+        if (yield from due) or ready:
+            return True
+        return record is not None and (yield from self.slots.gates.others_wait(tr, record.gates))
 
     def quota(self, name: Any) -> int:
         """Return how many items of a session are done in one turn while others wait.
@@ -329,12 +334,12 @@ class Line:
         """See to the pointers of a session that got items, which are available at a time; 0: now."""
         if record is not None and (record.paused or record.blocked or record.generation != session.generation):
             return
-        record = self._limited(record or Record(generation=session.generation))
+        record = self._limited(session, record or Record(generation=session.generation))
         if record.limit and not visible_at_us:
             room = 0 if record.pointer and not record.asleep_until_us else record.limit - record.slots
             if room > 0:
                 record = yield from self.slots.add(tr, moves, session, record, min(room, items))
-                self._write(tr, session, record)
+                self.write(tr, session, record)
             return
         if record.pointer:
             if not record.asleep_until_us or 0 < record.asleep_until_us <= visible_at_us:
@@ -364,7 +369,7 @@ class Line:
         self, tr: Transaction, moves: Transitions, session: Session, record: Record, *, now_us: int
     ) -> Steps[None]:
         """Give a session without a pointer one, to sleep if all its items are delayed, or end it if it has none."""
-        record = self._limited(record)
+        record = self._limited(session, record)
         if record.limit:
             yield from self.slots.balance(tr, moves, session, record)
             return
@@ -378,15 +383,17 @@ class Line:
         else:
             yield from self.end(tr, moves, session, record, dead=head.dead)
 
-    def _limited(self, record: Record) -> Record:
-        """Return the record of a session that begins to work, with the limit of the rules unless it has its own."""
-        if record.pointer or record.slots or record.kept:
-            return record
-        return replace(record, limit=self.rules.limit if self.rules.limit > 1 else 0)
+    def _limited(self, session: Session, record: Record) -> Record:
+        """Return the record of a session that begins to work, with its gates, and the rules' limit unless it has one.
 
-    def write(self, tr: Transaction, session: Session, record: Record) -> None:
-        """Write a record. It conflicts with enqueues into the session."""
-        self._write(tr, session, record)
+        A session with gates has slots, also if it runs one item at a time.
+        """
+        if record.pointer or record.slots:
+            return record
+        record = self.slots.gates.adopted(session, record)
+        if record.kept:
+            return record
+        return replace(record, limit=self.rules.limit if self.rules.limit > 1 or record.gates else 0)
 
     def enter(
         self,
@@ -410,7 +417,7 @@ class Line:
         if moved:
             tr.set(session.record_key, pack_record(changed))
         else:
-            self._write(tr, session, changed)
+            self.write(tr, session, changed)
 
     def append(self, tr: Transaction, moves: Transitions, stored: bytes, *, visible_at_us: int = 0) -> Steps[bytes]:
         """Append a pointer to the line. Return its packed position."""
@@ -434,7 +441,7 @@ class Line:
                 self._clear(tr, session)
             if dead or record.kept:
                 limit = record.limit if record.kept else 0
-                self._write(tr, session, Record(generation=session.generation, limit=limit, kept=record.kept))
+                self.write(tr, session, Record(generation=session.generation, limit=limit, kept=record.kept))
             return
         if dead:
             yield from self._purge(tr, session)
@@ -444,7 +451,7 @@ class Line:
             following = self.session(session.name, session.generation + 1)
             head = yield from following.look(tr, limit=1)
             if head.rows or head.wake_at_us is not None:
-                renewed = self._limited(Record(generation=following.generation))
+                renewed = self._limited(following, Record(generation=following.generation))
                 if renewed.limit:
                     yield from self.slots.balance(tr, moves, following, renewed)
                     return
@@ -468,7 +475,8 @@ class Line:
         tr.clear(session.record_key)
         tr.add_write_conflict_key(session.guard_key)
 
-    def _write(self, tr: Transaction, session: Session, record: Record) -> None:
+    def write(self, tr: Transaction, session: Session, record: Record) -> None:
+        """Write a record. It conflicts with enqueues into the session."""
         tr.set(session.record_key, pack_record(record))
         tr.add_write_conflict_key(session.guard_key)
 
@@ -476,24 +484,3 @@ class Line:
 def _until(visible_at_us: int) -> Notes:
     """Return the notes of a pointer that sleeps."""
     return replace(NO_NOTES, visible_at_us=visible_at_us)
-
-
-def read_turn(
-    tr: Transaction, line: Line, packed: bytes, session: Session, *, limit: int
-) -> Steps[tuple[Turn | None, Head]]:
-    """Read a leased pointer, its session's record and its first items, in parallel; None if it is not leased.
-
-    *Conflicts:* with a transaction that ends or extends this lease, and with what an operator does to the session.
-    """
-    leased, recorded = tr.get(line.layout.leased.key(packed)), tr.get(session.record_key)
-    looking = started(session.look(tr, limit=limit))
-    value = yield leased
-    record = record_of((yield recorded))
-    head = yield from looking
-    if not value.present() or record is None:
-        return None, head
-    stored = bytes(value)
-    try:
-        return Turn(packed, notes_of(stored), pointer_of(stored), record, session), head
-    except FormatError:
-        return None, head

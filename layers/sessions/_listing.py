@@ -18,15 +18,17 @@ from fdbqueue.lowlevel import (
     read_stats,
     rows,
     started,
+    strinc,
 )
 
 from ..leases._times import seconds_or_none
+from ._gate import GateInfo, unpack_gate_record
 from ._line import Line
 from ._records import OPEN, Record, SessionName, name_of, pointer_of, unpack_record
-from ._session import Session
+from ._slots import Entries
 
-Status: TypeAlias = Literal["ready", "busy", "waiting", "paused", "blocked", "idle"]
-STATUSES: tuple[Status, ...] = ("ready", "busy", "waiting", "paused", "blocked", "idle")
+Status: TypeAlias = Literal["ready", "busy", "gated", "waiting", "paused", "blocked", "idle"]
+STATUSES: tuple[Status, ...] = ("ready", "busy", "gated", "waiting", "paused", "blocked", "idle")
 _TOTALS = ("enqueued", "dequeued", "delayed", "dead", "expired", "purged", "deleted")
 
 
@@ -37,8 +39,8 @@ class SessionInfo:
     session: SessionName
     """Its name."""
     status: Status
-    """"ready": in the line; "busy": leased; "waiting": for a delay or a back-off; "paused"; "blocked"; "idle": it has
-    no items, only dead letters."""
+    """"ready": in the line; "busy": leased; "gated": it waits for a slot of one of its gates; "waiting": for a delay or
+    a back-off; "paused"; "blocked"; "idle": it has no items, only dead letters."""
     items: int
     """Its available items, with the one in progress."""
     delayed: int
@@ -61,6 +63,8 @@ class SessionInfo:
     """How many of its items run at once."""
     running: int = 0
     """How many of its items are in progress."""
+    gate: SessionName | None = None
+    """If it is gated: the gate at which its first item waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,8 @@ class SessionStats:
     """Items removed in total because their time to live was over."""
     purged: int
     """Dead letters removed in total."""
+    gated: int = 0
+    """Items, at most one for each slot of a session, that wait for a slot of a gate."""
 
 
 class Listing:
@@ -131,12 +137,19 @@ class Listing:
             pointers[place] = yield from reading
         status, consumer, since, until = _where(record, pointers)
         running = int(status == "busy")
+        gate: SessionName | None = None
         if record.slots:
-            of_slots = yield from self._pointers(tr, session)
+            entries = yield from self._line.slots.entries(tr.snapshot, session)
+            of_slots = yield from self._pointers(tr, entries)
             running = sum(bool(pointer_of(value).current) for value in of_slots["leased"])
             # A session is busy if one of its slots is, and waits if all of them do.
             first = next((place for place, values in of_slots.items() if values), "")
-            status, consumer, since, until = _where(record, {first: next(iter(of_slots.get(first, ())), b"")})
+            stage = min((entry.stage for entry in entries.values() if entry.stage >= 0), default=None)
+            if stage is not None and first in ("", "delayed"):
+                pointers, gate = {}, name_of(record.gates[stage][0])
+            else:
+                pointers = {first: next(iter(of_slots.get(first, ())), b"")}
+            status, consumer, since, until = _where(record, pointers, gated=gate is not None)
         return SessionInfo(
             name_of(name),
             status,
@@ -151,11 +164,11 @@ class Listing:
             record.generation,
             record.limit or 1,
             running,
+            gate if status == "gated" else None,
         )
 
-    def _pointers(self, tr: Transaction, session: Session) -> Steps[dict[str, list[bytes]]]:
-        """Read the pointers of a session's slots."""
-        entries = yield from self._line.slots.entries(tr.snapshot, session)
+    def _pointers(self, tr: Transaction, entries: Entries) -> Steps[dict[str, list[bytes]]]:
+        """Read the pointers of a session's slots in the line."""
         pointers: dict[str, list[bytes]] = {}
         for place in ("leased", "available", "delayed"):
             there = getattr(self._line.layout, place)
@@ -175,6 +188,7 @@ class Listing:
             if len(row.value) != 8:
                 raise FormatError(f"The total {row.key!r} can't be read: it has {len(row.value)} bytes and not 8.")
             sums[counter] = sums.get(counter, 0) + int.from_bytes(row.value, "little", signed=True)
+        gated = sums.pop("gated", 0)
         gone = sum(sums.values()) - sums["enqueued"]
         return SessionStats(
             ready=sessions.available,
@@ -187,7 +201,28 @@ class Listing:
             dequeued=sums["dequeued"],
             expired=sums["expired"],
             purged=sums["purged"],
+            gated=gated,
         )
+
+    def browse_gates(self, tr: Transaction | Database, *, begin: bytes, limit: int | None) -> Browser[GateInfo]:
+        """Iterate over gates by their names."""
+        keys = self._line.keys
+
+        def look(row: KeyValue) -> Steps[GateInfo | None]:
+            return self._line.items.read(tr, partial(self.gate, gate=row.key[len(keys.gate()) :]))
+
+        return Browser(Pages(tr, max(keys.gate(), begin), strinc(keys.gate())), look, limit=limit)
+
+    def gate(self, tr: Transaction, gate: bytes) -> Steps[GateInfo | None]:
+        """Describe a gate; None if nothing is stored of it."""
+        keys = self._line.keys
+        recording, counting = tr.snapshot.get(keys.gate(gate)), tr.snapshot.get(keys.waiters(gate))
+        stored, waiters = (yield recording), (yield counting)
+        if not stored.present():
+            return None
+        record = unpack_gate_record(bytes(stored))
+        waiting = int.from_bytes(bytes(waiters), "little", signed=True) if waiters.present() else 0
+        return GateInfo(name_of(gate), record.limit, record.held, waiting, record.kept)
 
 
 def _one(tr: Transaction, key: bytes) -> Steps[bytes]:
@@ -195,7 +230,9 @@ def _one(tr: Transaction, key: bytes) -> Steps[bytes]:
     return found[0].value if found else b""
 
 
-def _where(record: Record, pointers: dict[str, bytes]) -> tuple[Status, str, float | None, float | None]:
+def _where(
+    record: Record, pointers: dict[str, bytes], *, gated: bool = False
+) -> tuple[Status, str, float | None, float | None]:
     """Return a session's status, its worker, since when and until when."""
     if leased := pointers.get("leased"):
         notes = notes_of(leased)
@@ -204,6 +241,8 @@ def _where(record: Record, pointers: dict[str, bytes]) -> tuple[Status, str, flo
         return "blocked", "", None, None
     if record.paused:
         return "paused", "", None, None
+    if gated:
+        return "gated", "", None, None
     if delayed := pointers.get("delayed"):
         return "waiting", "", None, seconds_or_none(notes_of(delayed).visible_at_us)
     return ("ready" if pointers.get("available") else "idle"), "", None, None

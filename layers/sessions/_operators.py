@@ -11,14 +11,15 @@ from fdbqueue.lowlevel import Browser, Database, Place, Steps, Transaction, V, r
 
 from ..leases._browsing import State, StoredItem, opened
 from ..leases._reclaiming import ReclaimReport
+from ._arguments import check_concurrency
 from ._check import check_sessions
+from ._gate import GateInfo, check_gate_limit, pack_gate
 from ._line import Line
 from ._listing import STATUSES, Listing, SessionInfo, SessionStats, Status
 from ._operating import Later, Operating
 from ._records import SessionName, pack_name, pointer_of
 
 ITEMS_AT_ONCE = 100
-MAX_CONCURRENCY = 256
 
 
 class Operators(Generic[V]):
@@ -62,6 +63,50 @@ class Operators(Generic[V]):
             check_concurrency(concurrency)
         name = pack_name(session)
         yield from self.queue.transact(tr, partial(Operating(self.line).set_concurrency, name=name, limit=concurrency))
+
+    @verb
+    def set_limit(self, tr: Transaction | Database, gate: SessionName, limit: int | None) -> Steps[None]:
+        """Set how many items run at once that need a slot of a gate. The setting stays until it is changed.
+
+        More: items that wait at the gate go on at once. Fewer: items in progress end as usual, and no further one
+        begins until fewer than the new number run. A session that is ready for a worker waits, too.
+
+        Args:
+            tr: a transaction, or a database. A database uses transactions of 100 items that go on, one after the other.
+            gate: its name. No item need have needed it yet.
+            limit: 0 to 1,000,000; None: that of the function `gates`, and forget the setting.
+
+        *Conflicts:* with every transaction that takes or gives back a slot of this gate, or gives one to a waiting
+        item. *Cost:* a few reads and writes, and about four reads and six writes for each item that goes on.
+        """
+        if limit is not None:
+            check_gate_limit(limit)
+        body = partial(self.line.slots.gates.set_limit, gate=pack_gate(gate), limit=limit, most=ITEMS_AT_ONCE)
+        while (yield from self.queue.transact(tr, body)):
+            pass
+
+    @verb
+    def gate(self, tr: Transaction | Database, gate: SessionName) -> Steps[GateInfo | None]:
+        """Describe a gate; None if none of its slots is taken, no item waits for one, and no limit was set.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* two reads in parallel.
+        """
+        return (yield from self.queue.read(tr, partial(Listing(self.line).gate, gate=pack_gate(gate))))
+
+    def gates(
+        self, tr: Transaction | Database, *, after: SessionName | None = None, limit: int | None = None
+    ) -> Browser[GateInfo]:
+        """Iterate over the gates in use, and those whose limit was set, by their names, lazily.
+
+        Args:
+            tr: a transaction, or a database. A database reads each gate in a transaction of its own.
+            after: only gates behind this name.
+            limit: the maximum number; None: all.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* two reads in parallel for each gate.
+        """
+        begin = b"" if after is None else self.line.keys.gate(pack_gate(after)) + b"\x00"
+        return Listing(self.line).browse_gates(tr, begin=begin, limit=limit)
 
     @verb
     def remove(self, tr: Transaction | Database, session: SessionName, *, later: Later = "refuse") -> Steps[None]:
@@ -218,7 +263,8 @@ class Operators(Generic[V]):
     def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> Steps[ReclaimReport]:
         """Give back sessions whose lease has expired, and wake those whose delay is over, up to `limit`.
 
-        Every lease does this first. Use it for monitoring. The report names pointers in the line, not items.
+        Every lease does this first. Use it, or a `Watchdog`, for monitoring. The report names the session and the item
+        of an expired lease. For a delay it names the pointer in the line.
 
         *Conflicts:* and *Cost:* as `Leases.reclaim`.
         """
@@ -236,16 +282,6 @@ class Operators(Generic[V]):
             self.line.keys.clear(tr)
 
         yield from self.queue.read(tr, body)
-
-
-def check_concurrency(given: object) -> None:
-    """Raise an error if this is no number of items that may run at once."""
-    if type(given) is not int:
-        raise TypeError(f"concurrency is how many items of a session run at once, a whole number, not {given!r}.")
-    if not 1 <= given <= MAX_CONCURRENCY:
-        raise ValueError(
-            f"concurrency is how many items of a session run at once, 1 to {MAX_CONCURRENCY}, not {given}."
-        )
 
 
 def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int) -> Steps[list[StoredItem[Any]]]:

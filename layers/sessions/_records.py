@@ -9,18 +9,31 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from fdbqueue import FormatError
-from fdbqueue.lowlevel import UNREADABLE, KeyValue, Layout, Subspace, Transaction, envelope, fdb_tuple, parse, strinc
+from fdbqueue.lowlevel import (
+    UNREADABLE,
+    KeyValue,
+    Layout,
+    Place,
+    Subspace,
+    Transaction,
+    envelope,
+    fdb_tuple,
+    parse,
+    strinc,
+)
 
 SessionName: TypeAlias = str | bytes | tuple[Any, ...]
 """A session's name."""
 
 NAME_BYTES = 1_000
-"""The most bytes of a session's name as a key."""
+"""The most bytes of the name of a session, or of a gate, as a key."""
 OPEN, REFUSING, RENEWING = 0, 1, 2
 """Whether a session takes items, refuses them until it is removed, or collects them for its next generation."""
 _FORMAT = 1
 _SLOTS_FORMAT = 2
 """The format of records and pointers of sessions with slots. Older versions of the library must not change these."""
+_GATES_FORMAT = 3
+"""The format of records of sessions with gates, for the same reason."""
 WAKER = b"\x00"
 """The slot of a pointer that wakes delayed items, and takes none."""
 
@@ -49,6 +62,8 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """How many slots it has. Each has a pointer in the line. `pointer` is then that of the delayed items, the waker."""
     kept: bool = False
     """Whether an operator set the limit, so that it stays when the session ends."""
+    gates: tuple[tuple[bytes, int], ...] = ()
+    """The packed names and default limits of the gates that its slots need, the innermost first."""
 
 
 class Pointer(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -132,9 +147,11 @@ def unpack_pointer(payload: bytes) -> Pointer:
 
 def pack_record(record: Record) -> bytes:
     """Return the stored bytes of a record."""
+    if record.gates:
+        return _encode(replace(record, format=_GATES_FORMAT))
     if record.limit:
-        return _encode(replace(record, format=_SLOTS_FORMAT))
-    return _encode((_FORMAT, *astuple(record)[1:-3]))  # in the first format
+        return _encode((_SLOTS_FORMAT, *astuple(record)[1:-1]))
+    return _encode((_FORMAT, *astuple(record)[1:-4]))  # in the first format
 
 
 def record_of(value: Any) -> Record | None:
@@ -161,7 +178,7 @@ def unpack_record(stored: bytes) -> Record:
 
 
 def _check_format(written: int) -> None:
-    if written > _SLOTS_FORMAT:
+    if written > _GATES_FORMAT:
         raise FormatError(f"A session was written in format {written} by a newer version of fdbqueue: update it here.")
 
 
@@ -177,7 +194,7 @@ class Keys:
         layout: the queue's layout.
     """
 
-    __slots__ = ("_spaces", "items", "line", "records", "slots", "states", "summed")
+    __slots__ = ("_gates", "_spaces", "items", "line", "records", "slots", "states", "summed")
 
     def __init__(self, layout: Layout) -> None:
         self.records: Subspace = layout.space["session"]
@@ -186,7 +203,9 @@ class Keys:
         self.states: bytes = layout.space["state"].key()
         self.summed: Subspace = layout.space["summed"]
         self.line = Layout(layout.space["line"])
-        self._spaces = [layout.space[name] for name in ("session", "items", "slot", "state", "summed")]
+        gates = layout.space["gate"]
+        self._gates = {name: gates[name].key() for name in ("limit", "surplus", "line", "waiting")}
+        self._spaces = [layout.space[name] for name in ("session", "items", "slot", "state", "summed", "gate")]
 
     def clear(self, tr: Transaction) -> None:
         """Clear everything but the line."""
@@ -201,6 +220,22 @@ class Keys:
         """Return a key for the conflicts between enqueues and changes of a record. It is never written."""
         return self.record(name) + b"\x00"
 
+    def gate(self, gate: bytes = b"") -> bytes:
+        """Return the key of a gate's record, from its packed name."""
+        return self._gates["limit"] + gate
+
+    def surplus(self, gate: bytes) -> bytes:
+        """Return the key that says how many slots of a gate are too many. It exists if there are any."""
+        return self._gates["surplus"] + gate
+
+    def waiters(self, gate: bytes) -> bytes:
+        """Return the key that counts the pointers that wait at a gate."""
+        return self._gates["waiting"] + gate
+
+    def gated(self, gate: bytes = b"") -> Place:
+        """Return the line of the pointers that wait at a gate."""
+        return Place(self._gates["line"] + gate)
+
 
 def pack_name(session: SessionName) -> bytes:
     """Return a session's name as a part of keys.
@@ -209,17 +244,22 @@ def pack_name(session: SessionName) -> bytes:
         TypeError: it is no str, bytes or tuple.
         ValueError: it is empty or too long.
     """
-    if not isinstance(session, str | bytes | tuple):
-        raise TypeError(f"A session is named by a str, bytes or a tuple, not {session!r}.")
-    if not session:
-        raise ValueError(f"A session needs a name; {session!r} is empty.")
+    return pack_tuple(session, "session")
+
+
+def pack_tuple(name: SessionName, what: str) -> bytes:
+    """Return the name of something as a part of keys, as `pack_name` does."""
+    if not isinstance(name, str | bytes | tuple):
+        raise TypeError(f"A {what} is named by a str, bytes or a tuple, not {name!r}.")
+    if not name:
+        raise ValueError(f"A {what} needs a name; {name!r} is empty.")
     try:
-        packed: bytes = fdb_tuple.pack((session,))
+        packed: bytes = fdb_tuple.pack((name,))
     except (TypeError, ValueError) as error:
-        raise TypeError(f"The session {session!r} can't be a key: {error}") from error
+        raise TypeError(f"The {what} {name!r} can't be a key: {error}") from error
     if len(packed) > NAME_BYTES:
         raise ValueError(
-            f"The name of the session that begins with {packed[1:31]!r} has {len(packed):,} bytes as a key. It may have"
+            f"The name of the {what} that begins with {packed[1:31]!r} has {len(packed):,} bytes as a key. It may have"
             f" {NAME_BYTES:,}. Give a shorter one, such as a hash of it."
         )
     return packed

@@ -19,7 +19,6 @@ from fdbqueue.lowlevel import (
     Transaction,
     fdb_tuple,
     new_random,
-    notes_of,
     pack,
     read_high_water_mark,
     rows,
@@ -28,7 +27,7 @@ from fdbqueue.lowlevel import (
 
 from ..leases._backoff import immediately
 from ..leases._taking import CancelledGroups, notes_if_readable
-from ..leases._timers import FIRE_LIMIT, NEXT_TIMERS, due_timers, fire_due, readable
+from ..leases._timers import FIRE_LIMIT, NEXT_TIMERS, UNSETTLED_US, due_timers, fire_due, readable
 from ..leases._transitions import Retry, Transitions, is_over
 from ._records import Keys, name_of
 
@@ -219,7 +218,7 @@ class Session:
             if self._holds:
                 border = layout.available.key(layout.delayed.packed(first_delayed[0].key))
                 head.rows = [row for row in head.rows if row.key < border]
-                head.wake_at_us = notes_of(first_delayed[0].value).visible_at_us
+                head.wake_at_us = notes_if_readable(first_delayed[0].value).visible_at_us
         return head
 
     def mark(self, packed: bytes) -> bytes:
@@ -229,6 +228,9 @@ class Session:
 
     def first(self, tr: Transaction, *, now_us: int, held: frozenset[bytes] = frozenset()) -> Steps[Head]:
         """Fire due timers, remove items in front whose life is over or whose group was cancelled. Read the first one.
+
+        One call removes a limited number. It then returns no row, and a head that is due at once. Timers that are due
+        and can't be fired make the head due a second later, so that no worker looks again and again.
 
         Args:
             held: the packed positions of items that slots hold. They are left alone.
@@ -240,10 +242,11 @@ class Session:
         try:
             limit = FIRE_LIMIT + len(held)
             due = (yield from due_timers(tr, self.layout, now_us, limit=limit)) if head.timers else []
-            due = list(self._fireable(tr, due, held))
-            if due:
-                yield from fire_due(tr, self.layout, moves, due, now_us=now_us, retry=_DELAYS_ONLY)
+            fireable = list(self._fireable(tr, due, held))
+            if fireable:
+                yield from fire_due(tr, self.layout, moves, fireable, now_us=now_us, retry=_DELAYS_ONLY)
                 head = yield from self._look_beside(tr, held)
+            more = moves.any and len(due) == limit
             for _ in range(EXPIRED_LIMIT):
                 if not head.rows:
                     break
@@ -260,6 +263,12 @@ class Session:
                 else:
                     moves.vanish(packed, row.value, "deleted", how="cancelled")
                 head = yield from self._look_beside(tr, held)
+            else:
+                head.rows, more = [], True
+            if more:
+                head.wake_at_us = now_us
+            elif head.is_due(now_us):  # slots hold the items, or a newer version of the library wrote them
+                head.wake_at_us = now_us + UNSETTLED_US
             yield from moves.settle()
         finally:
             moves.finish()

@@ -21,9 +21,11 @@ from ..leases._marking import Entered
 from ..leases._times import check_timeout, check_waits, not_negative, positive, visible_at
 from ..leases._transitions import Retry, check_error
 from ..staged._staged import StagedQueue
+from ._arguments import check_choice, check_concurrency, check_count
+from ._gate import Gate
 from ._lease import SessionLease, SessionRef
 from ._line import Line, Rules
-from ._operators import Operators, check_concurrency
+from ._operators import Operators
 from ._records import SessionName, pack_name
 from ._tracking import at_address
 from ._turns import Turns
@@ -49,6 +51,9 @@ class Sessions(Operators[V]):
         levels: how many levels of urgency a session has, for items of level 0, the most urgent, on.
         concurrency: how many items of a session run at once. They begin in order. 1: strictly one after the other. It
             takes effect when a session begins to have items; `set_concurrency` changes it for one session.
+        gates: returns the gates of a session from its name, the outermost first: limits that many sessions share, as
+            ``lambda name: (Gate(("tenant", name[0]), limit=10),)``. They take effect when a session begins to have
+            items; `set_limit` changes the limit of one gate. None: there are none.
         quantum: how many items of a session are done in one turn while other sessions wait; 10 to 50 are good values.
         weights: returns how many quanta a session has in one turn, from its name; None: one each.
         max_attempts: the number of failed attempts (nacks and expiries) after which an item becomes a dead letter;
@@ -81,8 +86,8 @@ class Sessions(Operators[V]):
     """
 
     taken_by = (
-        "Sessions are taken by their own verbs, and by a Consumer: Consumer(sessions, handler). Their verb `reclaim`"
-        " gives back what dead workers held."
+        "Sessions are taken by their own verbs, and by a Consumer: Consumer(sessions, handler). Their verb `reclaim`,"
+        " or a Watchdog(sessions), gives back what dead workers held."
     )
     """The remedy in the message of a layer that can't be made of sessions."""
 
@@ -92,6 +97,7 @@ class Sessions(Operators[V]):
         *,
         levels: int = 2,
         concurrency: int = 1,
+        gates: Callable[[Any], Sequence[Gate]] | None = None,
         quantum: int = QUANTUM,
         weights: Callable[[Any], int] | None = None,
         max_attempts: int | None = None,
@@ -114,15 +120,17 @@ class Sessions(Operators[V]):
             )
         if queue.order is not None:
             raise ValueError(f"{queue!r} has an order, and sessions have levels: give the queue without an order.")
-        _check_count(levels, "levels is the number of levels of a session", most=MAX_LEVELS)
-        _check_count(quantum, "quantum is how many items a session does in one turn")
+        check_count(levels, "levels is the number of levels of a session", most=MAX_LEVELS)
+        check_count(quantum, "quantum is how many items a session does in one turn")
         if max_attempts is not None:
-            _check_count(max_attempts, "max_attempts is the number of attempts, or None for no limit")
+            check_count(max_attempts, "max_attempts is the number of attempts, or None for no limit")
         functions: list[tuple[str, object]] = [("clock", clock)]
         if backoff is not None:
             functions.append(("backoff", backoff))
         if weights is not None:
             functions.append(("weights", weights))
+        if gates is not None:
+            functions.append(("gates", gates))
         for told, function in functions:
             if not callable(function):
                 raise TypeError(f"{told} is a function, not {function!r}.")
@@ -133,14 +141,15 @@ class Sessions(Operators[V]):
                 f"The queue's name has {len(queue.layout.prefix):,} bytes as a key. That of a queue with sessions may"
                 f" have {QUEUE_BYTES:,}, since names of sessions follow. Give a shorter one, such as a hash of it."
             )
-        _check_choice(on_dead, "on_dead", ("go on", "block"))
-        _check_choice(delays, "delays", ("pass", "hold"))
+        check_choice(on_dead, "on_dead", ("go on", "block"))
+        check_choice(delays, "delays", ("pass", "hold"))
         check_concurrency(concurrency)
         self.queue = queue
         self.layout = queue.layout
         self.levels = levels
         retry = Retry(max_attempts, backoff)
-        rules = Rules(quantum, weights, retry, blocks=on_dead == "block", holds=delays == "hold", limit=concurrency)
+        blocks, holds = on_dead == "block", delays == "hold"
+        rules = Rules(quantum, weights, retry, blocks=blocks, holds=holds, limit=concurrency, gates=gates)
         self.line = Line(queue, rules, clock)
         """The line of ready sessions, for layers and tools."""
         states: Queue[Any] = Queue(queue.layout.space["state"], codec=state_codec)
@@ -149,10 +158,12 @@ class Sessions(Operators[V]):
         """How a consumer works through the turns of sessions."""
         self.staged = StagedQueue(self.line.leases, consumer=consumer)
         """The line, as waiting workers take from it."""
+        self.staged.named = "Sessions"
         self._batchers: dict[int, TransactionBatcher[Ack, None]] = {}
         self._arguments = {
             "levels": levels,
             "concurrency": concurrency,
+            "gates": gates,
             "quantum": quantum,
             "weights": weights,
             "max_attempts": max_attempts,
@@ -220,12 +231,13 @@ class Sessions(Operators[V]):
         Raises:
             SessionClosed: the session is being removed.
             CodecError, ItemTooLarge: as `Queue.enqueue`; no key was touched.
-            TypeError, ValueError: the session's name can't be a key, or there is no such level.
+            TypeError, ValueError: the session's name can't be a key, there is no such level, or the function `gates`
+                returned no gates.
 
         *Conflicts:* with the transaction that creates, ends, pauses or blocks this session, or lets it sleep. It
-        conflicts with no other enqueue into a session that has items, and with no lease. *Cost:* three reads in
-        parallel; a write for the item and two for counters; two more reads and four writes for the first item of a
-        session.
+        conflicts with no other enqueue into a session that has items, and with no lease. The first item of a session
+        with gates also conflicts with changes of how many slots of them are taken. *Cost:* three reads in parallel; a
+        write for the item and two for counters; two more reads and four writes for the first item of a session.
         """
         report = yield from self.enqueue_many.steps(
             tr, [value], session=session, level=level, delay=delay, at=at, ttl=ttl, headers=headers
@@ -271,9 +283,12 @@ class Sessions(Operators[V]):
             route = session
 
             def label(value: V) -> bytes:
-                return pack_name(route(value))
+                name = pack_name(route(value))
+                self.line.slots.gates.chain(name)  # its errors come before the first write
+                return name
         else:
             name = pack_name(session)
+            self.line.slots.gates.chain(name)
 
             def label(value: V) -> bytes:
                 return name
@@ -479,15 +494,3 @@ class Sessions(Operators[V]):
         yield from self.queue.transact(tr, partial(self._working.set_state, ref=lease, state=encoded))
         if isinstance(lease, SessionLease):
             lease.used.append("set_state")
-
-
-def _check_count(count: object, told: str, *, most: int | None = None) -> None:
-    if type(count) is not int:
-        raise TypeError(f"{told}, a whole number, not {count!r}.")
-    if count < 1 or (most is not None and count > most):
-        raise ValueError(f"{told}, at least 1{'' if most is None else f' and at most {most}'}, not {count}.")
-
-
-def _check_choice(given: object, name: str, choices: tuple[str, ...]) -> None:
-    if given not in choices:
-        raise ValueError(f"{name} is {' or '.join(map(repr, choices))}, not {given!r}.")

@@ -31,11 +31,13 @@ from fdbqueue.lowlevel import (
 from ..leases._lease import Disposition
 from ..leases._taking import CancelledGroups, notes_if_readable
 from ..leases._transitions import Transitions, is_over
+from ._gates import IN_LINE, RESTING, Gates
 from ._records import WAKER, Pointer, Record, new_pointer, record_of, stored_pointer
 from ._session import Head, Session
 
 if TYPE_CHECKING:
-    from ._line import Line, Turn, Where
+    from ._line import Line, Where
+    from ._turn import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Entry:
     """The pointer's packed position in the line."""
     current: bytes
     """The packed position of the item: in progress, or waiting for its back-off; b"": none."""
+    stage: int = IN_LINE
+    """Which slots of its session's gates it has (`_gates.py`)."""
 
 
 Entries: TypeAlias = dict[bytes, Entry]
@@ -61,6 +65,8 @@ class Slots:
 
     def __init__(self, line: Line) -> None:
         self._line = line
+        self.gates = Gates(line)
+        """The gates that these slots pass."""
 
     def entries(self, tr: ReadTransaction, session: Session) -> Steps[Entries]:
         """Read the entries of a session."""
@@ -68,8 +74,23 @@ class Slots:
         found = yield from rows(tr, begin, strinc(begin))
         return {row.key[len(begin) :]: Entry(*fdb_tuple.unpack(row.value)) for row in found}
 
-    def _set(self, tr: Transaction, session: Session, slot: bytes, place: bytes, current: bytes = b"") -> None:
-        tr.set(session.slots_prefix + slot, fdb_tuple.pack((place, current)))
+    def entry(self, tr: ReadTransaction, session: Session, slot: bytes) -> Steps[Entry | None]:
+        """Read one entry of a session."""
+        value = yield tr.get(session.slots_prefix + slot)
+        return Entry(*fdb_tuple.unpack(bytes(value))) if value.present() else None
+
+    def note(
+        self,
+        tr: Transaction,
+        session: Session,
+        slot: bytes,
+        place: bytes,
+        current: bytes = b"",
+        stage: int = IN_LINE,
+    ) -> None:
+        """Write the entry of a slot."""
+        staged = () if stage == IN_LINE else (stage,)
+        tr.set(session.slots_prefix + slot, fdb_tuple.pack((place, current, *staged)))
 
     def _free(self, tr: Transaction, session: Session, entries: Entries, *, limit: int = 1) -> Steps[Head]:
         """Read the first items that no slot holds, by snapshot."""
@@ -87,6 +108,8 @@ class Slots:
         own = entries.pop(pointer.slot, None)
         if own is None or record is None or record.paused or record.blocked or record.slots > record.limit:
             return None  # the worker takes the pointer out of the line
+        if record.gates and (own.stage == RESTING or (yield from self.gates.is_over(tr, record.gates))):
+            return None  # the worker takes the slots of its gates, or gives them back
         row = None
         if own.current:  # it waited for its back-off
             key = session.layout.available.key(own.current)
@@ -98,7 +121,7 @@ class Slots:
         if row is not None:
             self.take(tr, session, pointer.slot, own.place, row)
         elif own.current:
-            self._set(tr, session, pointer.slot, own.place)
+            self.note(tr, session, pointer.slot, own.place)
         return row
 
     def take(self, tr: Transaction, session: Session, slot: bytes, place: bytes, row: KeyValue) -> None:
@@ -110,12 +133,14 @@ class Slots:
         tr.add_read_conflict_key(row.key)
         tr.add_read_conflict_key(session.mark(packed))
         tr.add_write_conflict_key(session.mark(packed))
-        self._set(tr, session, slot, place, packed)
+        self.note(tr, session, slot, place, packed)
 
     def following(self, tr: Transaction, turn: Turn) -> Steps[KeyValue | None]:
         """Return the item that a slot goes on with; None if there is none, or the session has too many slots."""
         if not turn.pointer.slot or turn.record.slots > turn.record.limit:
             return None  # without a slot, this was the last turn of a session that was strictly serial
+        if turn.record.gates and (yield from self.gates.is_over(tr, turn.record.gates)):
+            return None
         entries = yield from self.entries(tr.snapshot, turn.session)
         entries.pop(turn.pointer.slot, None)
         head = yield from self._free(tr, turn.session, entries)
@@ -133,35 +158,57 @@ class Slots:
         if pointer.slot in (b"", WAKER):
             return (yield from self._convert(tr, moves, turn, now_us=now_us, delay_us=delay_us if runs else 0))
         rest = replace(pointer, since_us=0, used=used)
+        entries = yield from self.entries(tr.snapshot, session)
+        own = entries.pop(pointer.slot, None)
+        held = len(record.gates) if own is None or own.stage == IN_LINE else 0
         if not runs or record.slots > record.limit:
             self._drop(tr, moves, session, pointer.slot)
             self._line.write(tr, session, replace(record, slots=record.slots - 1))
+            yield from self.gates.give_up(tr, moves, record.gates, 0, held)
             return Disposition.available
         if delay_us:
             moves.enter_delayed(turn.packed, stored_pointer(rest), _until(now_us + delay_us))
+            if record.gates:
+                self.note(tr, session, pointer.slot, turn.packed, pointer.current, RESTING)
+                yield from self.gates.give_up(tr, moves, record.gates, 0, held)
             return Disposition.delayed
         rest = replace(rest, current=b"")
-        entries = yield from self.entries(tr.snapshot, session)
-        entries.pop(pointer.slot, None)
         idle = _idle(entries)
         head = yield from self._free(tr, session, entries, limit=idle + 1)
         if len(head.rows) > idle:
-            place = turn.packed
-            if to == "tail":
-                moves.tally("dequeued", 1)
-                place = yield from self._line.append(tr, moves, stored_pointer(replace(rest, used=0)))
-            else:
-                moves.enter_available(place, stored_pointer(rest), NO_NOTES)
-            self._set(tr, session, pointer.slot, place)
+            yield from self._again(tr, moves, turn, replace(rest, used=0) if to == "tail" else rest, held, to)
             return Disposition.available
         session.add_conflicts_with_arrivals(tr)
         self._drop(tr, moves, session, pointer.slot)
+        yield from self.gates.give_up(tr, moves, record.gates, 0, held)
         left = replace(record, slots=record.slots - 1)
         if left.slots or left.pointer:
             self._line.write(tr, session, left)
         else:
             yield from self.balance(tr, moves, session, left)
         return Disposition.available
+
+    def _again(
+        self, tr: Transaction, moves: Transitions, turn: Turn, rest: Pointer, held: int, to: Where
+    ) -> Steps[None]:
+        """Put a slot's pointer back into the line, or let it wait at a gate."""
+        record, session, gates = turn.record, turn.session, self.gates
+        if held < len(record.gates):  # its item has waited for this attempt without their slots
+            moves.tally("dequeued", 1)
+            yield from gates.enter(tr, moves, session, record, rest)
+            return
+        stage = (yield from gates.stop(tr, record.gates, ends=to == "tail")) if record.gates else None
+        if stage is not None:
+            moves.tally("dequeued", 1)
+            yield from gates.wait_at(tr, moves, session, record, replace(rest, used=0), stage)
+            return
+        place = turn.packed
+        if to == "tail":
+            moves.tally("dequeued", 1)
+            place = yield from self._line.append(tr, moves, stored_pointer(rest))
+        else:
+            moves.enter_available(place, stored_pointer(rest), NO_NOTES)
+        self.note(tr, session, rest.slot, place)
 
     def _convert(
         self, tr: Transaction, moves: Transitions, turn: Turn, *, now_us: int, delay_us: int
@@ -172,7 +219,9 @@ class Slots:
             slot = new_random()
             waiting = replace(turn.pointer, slot=slot, since_us=0)
             moves.enter_delayed(turn.packed, stored_pointer(waiting), _until(now_us + delay_us))
-            self._set(tr, turn.session, slot, turn.packed, turn.pointer.current)
+            record = self.gates.adopted(turn.session, record)
+            resting = RESTING if record.gates else IN_LINE
+            self.note(tr, turn.session, slot, turn.packed, turn.pointer.current, resting)
             record = replace(record, slots=record.slots + 1)
         else:
             moves.tally("dequeued", 1)
@@ -188,10 +237,8 @@ class Slots:
     def add(self, tr: Transaction, moves: Transitions, session: Session, record: Record, count: int) -> Steps[Record]:
         """Append pointers of new slots to the line. Return the record, which the caller writes."""
         for _ in range(count):
-            slot = new_random()
-            pointer = new_pointer(session.name, session.generation, slot=slot)
-            place = yield from self._line.append(tr, moves, stored_pointer(pointer))
-            self._set(tr, session, slot, place)
+            pointer = new_pointer(session.name, session.generation, slot=new_random())
+            yield from self.gates.enter(tr, moves, session, record, pointer)
         return replace(record, slots=record.slots + count)
 
     def balance(self, tr: Transaction, moves: Transitions, session: Session, record: Record) -> Steps[None]:
@@ -202,10 +249,11 @@ class Slots:
         if record.paused or record.blocked or (record.pointer and not record.asleep_until_us):
             self._line.write(tr, session, record)  # in the last case a strictly serial turn ends first
             return
+        record = self.gates.adopted(session, record)
         entries = yield from self.entries(tr.snapshot, session)
         idle = _idle(entries)
         # Due timers make more items free.
-        yield from session.first(tr, now_us=self._line.leases.now_us(), held=_held(entries))
+        first = yield from session.first(tr, now_us=self._line.leases.now_us(), held=_held(entries))
         room = max(0, record.limit - record.slots)
         head = yield from self._free(tr, session, entries, limit=room + idle + 1)
         record = yield from self.add(tr, moves, session, record, max(0, min(room, len(head.rows) - idle)))
@@ -214,8 +262,8 @@ class Slots:
         else:
             # An item that is available finds all slots there. A delayed one may have relied on a waker that is gone.
             tr.add_read_conflict_range(session.layout.delayed.begin, session.layout.delayed.end)
-        if head.wake_at_us is not None and not record.pointer:
-            yield from self._line.enter(tr, moves, session, record, visible_at_us=max(1, head.wake_at_us))
+        if first.wake_at_us is not None and not record.pointer:
+            yield from self._line.enter(tr, moves, session, record, visible_at_us=max(1, first.wake_at_us))
         elif record.slots or record.pointer:
             self._line.write(tr, session, record)
         else:
@@ -230,13 +278,20 @@ class Slots:
             surplus: how many at most, and then none that waits for its item's back-off; None: all.
         """
         entries = yield from self.entries(tr, session)
+        given_back = []
         for slot, entry in entries.items():
             if surplus is not None and (surplus <= 0 or entry.current):
                 continue
-            if (yield from self._line.withdraw(tr, moves, replace(record, pointer=entry.place))):
-                tr.clear(session.slots_prefix + slot)
-                record = replace(record, slots=record.slots - 1)
-                surplus = None if surplus is None else surplus - 1
+            if entry.stage >= 0:
+                self.gates.leave(tr, record.gates[entry.stage][0], session, entry.place)
+            elif not (yield from self._line.withdraw(tr, moves, replace(record, pointer=entry.place))):
+                continue
+            given_back.append(self.gates.held(record.gates, entry.stage))
+            tr.clear(session.slots_prefix + slot)
+            record = replace(record, slots=record.slots - 1)
+            surplus = None if surplus is None else surplus - 1
+        for held in given_back:  # behind the loop: the slots must not go to pointers that leave, too
+            yield from self.gates.give_up(tr, moves, record.gates, 0, held)
         return record
 
     def set_limit(self, tr: Transaction, session: Session, record: Record | None, limit: int | None) -> Steps[None]:

@@ -15,9 +15,10 @@ from ..leases._done import FollowUp
 from ..leases._lease import Lease
 from ..leases._transitions import Transitions
 from ._lease import Behind, SessionLease
-from ._line import Line, Where, read_turn
+from ._line import Line, Where
 from ._records import Held
 from ._slots import is_out
+from ._turn import read_turn
 from ._working import UNCHANGED, Working, remove, rows_at
 
 
@@ -109,7 +110,7 @@ class Turns(Generic[V]):
         session = self._line.session(held.name, held.generation)
         stated = tr.snapshot.get(session.state_key)
         now_us = self._line.leases.now_us()
-        others = started(self._line.others_wait(tr, now_us))
+        others = started(self._line.others_wait(tr, now_us, None))
         turn, head = yield from read_turn(tr, self._line, pack(pointer.position), session, limit=limit + len(done))
         wait = yield from others
         state = yield stated
@@ -124,6 +125,7 @@ class Turns(Generic[V]):
                 over = at
                 break
         leaves = turn.record.paused or bool(turn.record.blocked)
+        wait = wait or (yield from self._line.slots.gates.others_wait(tr, turn.record.gates))
         others_wait = wait or head.is_due(now_us)
         return Ahead(left[:over], bytes(state) if state.present() else None, others_wait, leaves)
 

@@ -31,10 +31,11 @@ from ..leases._leases import this_consumer
 from ..leases._times import seconds_or_none
 from ..leases._transitions import Transitions
 from ._lease import Behind, SessionHandle, SessionLease, SessionRef
-from ._line import Line, Turn, read_turn
+from ._line import Line
 from ._records import REFUSING, RENEWING, Held, name_of, pack_name, record_of
 from ._session import Head, Session, SessionMoves, Stored
 from ._slots import is_out
+from ._turn import Turn, read_turn
 
 STATE_BYTES = 90_000
 """The most bytes of an encoded state."""
@@ -161,8 +162,10 @@ class Working(Generic[V]):
             return  # the lease has expired
         if blocked:
             turn.record = replace(turn.record, blocked=blocked)
-        moves = Transitions(tr, self._line.layout)
-        yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us())
+        moves, now_us = Transitions(tr, self._line.layout), self._line.leases.now_us()
+        if not head.rows and head.is_due(now_us):
+            head = yield from session.first(tr, now_us=now_us)  # it knows which timers can't be fired
+        yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us)
         moves.finish()
 
     def append(self, tr: Transaction, /, *, items: list[Encoded], level: int, notes: Notes) -> Steps[list[Position]]:
@@ -304,7 +307,7 @@ class Working(Generic[V]):
         row = (yield from self._line.slots.following(tr, turn)) if turn.record.limit else next(iter(head.rows), None)
         over = used >= self._line.quota(ref.session)
         if over and row is not None and not head.is_due(now_us):
-            over = yield from self._line.others_wait(tr, now_us)
+            over = yield from self._line.others_wait(tr, now_us, turn.record)
             used = used if over else 0
         moves = Transitions(tr, self._line.layout)
         if row is None or over or turn.record.paused or (yield from is_out(tr, self._line, row, now_us)):

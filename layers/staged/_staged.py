@@ -91,6 +91,8 @@ class StagedQueue(Generic[V]):
             this_consumer(consumer)
         self.leases = leases_of(queue, "StagedQueue")
         self.queue = self.leases.queue
+        self.named = "StagedQueue"
+        """Whose verbs its warnings name, for layers."""
         self._consumer = consumer
         self._states: dict[int, _ProcessState] = {}
 
@@ -224,7 +226,7 @@ class StagedQueue(Generic[V]):
         check_limit(limit, "items to take")
         check_timeout(timeout)
         if timeout != 0:
-            yield from long_wait(f"StagedQueue.{verb}")
+            yield from long_wait(f"{self.named}.{verb}")
         patient = timeout != 0
         deadline = time.monotonic() + timeout if timeout else None
         coordinator = self._state().coordinator(db, duration_us)

@@ -20,6 +20,7 @@ from fdbqueue.layers import (
     MessageType,
     Monitor,
     Results,
+    Sessions,
     SmartQueue,
     StagedQueue,
     Subscriptions,
@@ -55,6 +56,7 @@ CALLS: dict[str, Waiting] = {
     "StagedQueue.dequeue_many": lambda db, space: (StagedQueue(Queue(space)).dequeue_many, (), SOON),
     "StagedQueue.lease": lambda db, space: (StagedQueue(Queue(space)).lease, (), SOON),
     "StagedQueue.lease_many": lambda db, space: (StagedQueue(Queue(space)).lease_many, (), SOON),
+    "Sessions.lease": lambda db, space: (Sessions(Queue(space)).lease, (), SOON),
     "Subscription.lease": lambda db, space: (Subscriptions(Queue(space)).subscribe(db, "all").lease, (), SOON),
     "Subscription.lease_many": lambda db, space: (
         Subscriptions(Queue(space)).subscribe(db, "all").lease_many,

@@ -15,7 +15,7 @@ from tests.chaos.mutations import ROOT, mutated
 
 LINE, WORKING = "layers/sessions/_line.py", "layers/sessions/_working.py"
 TRACKING, SESSION = "layers/sessions/_tracking.py", "layers/sessions/_session.py"
-SLOTS = "layers/sessions/_slots.py"
+SLOTS, TURN = "layers/sessions/_slots.py", "layers/sessions/_turn.py"
 TESTS = (
     *("concurrency", "concurrency_interleavings", "results", "groups", "interleavings", "fairness", "operators"),
     *("failures", ""),
@@ -48,8 +48,8 @@ MUTANTS = (
         LINE,
         (
             (
-                "add_conflicts_with_arrivals(tr)\n        if head.wake_at_us is not None:\n            self._write",
-                "layout\n        if head.wake_at_us is not None:\n            self._write",
+                "add_conflicts_with_arrivals(tr)\n        if head.wake_at_us is not None:\n            self.write",
+                "layout\n        if head.wake_at_us is not None:\n            self.write",
             ),
         ),
     ),
@@ -95,7 +95,7 @@ MUTANTS = (
     ),
     Mutant(
         "an ack does not see a pause",
-        LINE,
+        TURN,
         (
             (
                 "recorded = tr.get(line.layout.leased.key(packed)), tr.get(",

@@ -1,0 +1,29 @@
+"""Check the arguments of sessions."""
+
+from __future__ import annotations
+
+MAX_CONCURRENCY = 256
+
+
+def check_concurrency(given: object) -> None:
+    """Raise an error if this is no number of items that may run at once."""
+    if type(given) is not int:
+        raise TypeError(f"concurrency is how many items of a session run at once, a whole number, not {given!r}.")
+    if not 1 <= given <= MAX_CONCURRENCY:
+        raise ValueError(
+            f"concurrency is how many items of a session run at once, 1 to {MAX_CONCURRENCY}, not {given}."
+        )
+
+
+def check_count(count: object, told: str, *, most: int | None = None) -> None:
+    """Raise an error if this is no number from 1 to `most`. `told` begins the message."""
+    if type(count) is not int:
+        raise TypeError(f"{told}, a whole number, not {count!r}.")
+    if count < 1 or (most is not None and count > most):
+        raise ValueError(f"{told}, at least 1{'' if most is None else f' and at most {most}'}, not {count}.")
+
+
+def check_choice(given: object, name: str, choices: tuple[str, ...]) -> None:
+    """Raise an error if this is none of the choices."""
+    if given not in choices:
+        raise ValueError(f"{name} is {' or '.join(map(repr, choices))}, not {given!r}.")
