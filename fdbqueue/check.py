@@ -48,24 +48,31 @@ class CheckReport:
         return not self.problems
 
 
-def check_queue(tr: Transaction | Database, layout: Layout, *, order: OrderCheck | None = None) -> CheckReport:
+def check_queue(
+    tr: Transaction | Database,
+    layout: Layout,
+    *,
+    order: OrderCheck | None = None,
+    blobs: dict[Position, Blob] | None = None,
+) -> CheckReport:
     """Check keys, envelopes, chunks and counters of one queue, for items in every state.
 
     Args:
         order: checks the items' order; None: as of every queue.
+        blobs: gets the blobs of all items. They are elsewhere, and the caller checks them. None: they are checked here.
     """
     before = _read(tr, partial(read_stats, layout=layout))
     problems: list[str] = []
     twice: list[str] = []
     order = order or OrderCheck()
     large: dict[Position, Chunked] = {}
-    blobs: dict[Position, Blob] = {}
+    of_items: dict[Position, Blob] = {} if blobs is None else blobs
     found = dict.fromkeys((*PLACES, CLAIMED), 0)
     previous = b""
     for packed, name, row in items_of_all_places(tr, layout):
         found[name] += 1
         place = Place(row.key[: -len(packed)])
-        problem = _check_item(place, row, large, blobs)
+        problem = _check_item(place, row, large, of_items)
         if problem:
             problems.append(problem)
         if packed == previous:
@@ -78,7 +85,8 @@ def check_queue(tr: Transaction | Database, layout: Layout, *, order: OrderCheck
 
     unsettled = changed()
     problems += _check_chunks(tr, layout, large, unsettled)
-    problems += check_blobs(tr, layout, blobs, partial(_read, tr), unsettled=changed)
+    if blobs is None:
+        problems += check_blobs(tr, layout, of_items, partial(_read, tr), unsettled=changed)
     if not unsettled:
         mark = _read(tr, partial(read_high_water_mark, layout=layout))
         levels = _read(tr, partial(read_level_counts, layout=layout))

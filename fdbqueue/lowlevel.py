@@ -10,6 +10,7 @@ from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.appending import append_items, write_chunks
 from fdbqueue.arguments import check_borders, check_limit
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
+from fdbqueue.blobcheck import check_blobs
 from fdbqueue.browse import Browser, Pace, Pages, pages
 from fdbqueue.bulk import COMMITS_IN_FLIGHT
 from fdbqueue.check import CLAIMED, check_queue, items_of_all_places
@@ -169,6 +170,7 @@ __all__ = [
     "begin_outcome",
     "begin_sweep",
     "blob_of",
+    "check_blobs",
     "check_borders",
     "check_limit",
     "check_queue",

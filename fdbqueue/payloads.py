@@ -8,12 +8,13 @@ from fdbqueue.layout import Layout
 from fdbqueue.stats import count
 
 
-def clear_parts(tr: Transaction, layout: Layout, packed: bytes, stored: bytes) -> None:
+def clear_parts(tr: Transaction, layout: Layout, packed: bytes, stored: bytes, home: Layout | None = None) -> None:
     """Clear the keys of an item's chunks and of its blob.
 
     Args:
         packed: the item's packed position.
         stored: the item's stored value. `fdbqueue.items.has_parts` is true for it.
+        home: the layout of its blob; None: the same as that of its other keys.
 
     *Conflicts:* none. The item's own key decides about conflicts. *Cost:* one range clear each, whatever their size.
     """
@@ -21,5 +22,6 @@ def clear_parts(tr: Transaction, layout: Layout, packed: bytes, stored: bytes) -
         tr.clear_range(*layout.chunk_range_of(packed))
     blob = blob_of(stored)
     if blob is not None:
-        tr.clear_range(*layout.blob_range(blob.id))
-        count(tr, layout, blobs=-1, blob_bytes=-blob.size_bytes)
+        home = home or layout
+        tr.clear_range(*home.blob_range(blob.id))
+        count(tr, home, blobs=-1, blob_bytes=-blob.size_bytes)

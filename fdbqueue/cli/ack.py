@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,36 +12,51 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.handles import Handles, apart, bundles, handles_of, told_lost, with_those_held
 from fdbqueue.cli.opening import opened
-from fdbqueue.cli.options import QueueName, Url, queue_of
+from fdbqueue.cli.options import CodecName, QueueName, Url, queue_of
 from fdbqueue.cli.output import say
 from fdbqueue.cli.sessioning import sessions_of
+from fdbqueue.cli.values import parse
 from fdbqueue.engine import FDBError
-from fdbqueue.errors import FdbQueueError, LeaseLost
-from fdbqueue.layers.leases import Leases
+from fdbqueue.errors import CodecError, FdbQueueError, ItemTooLarge, LeaseLost
+from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.sessions import SessionHandle, Sessions
+from fdbqueue.outcomes import encode_result
 
 BUNDLE_ITEMS = 500
 
 
-def ack(queue: QueueName, handles: Handles = None, url: Url = None) -> None:
+def ack(
+    queue: QueueName,
+    handles: Handles = None,
+    result: Annotated[
+        str | None, typer.Option("--result", metavar="JSON", help="Result of the items, for those that wait for it.")
+    ] = None,
+    url: Url = None,
+) -> None:
     """Acknowledge leased items: their work is done. Exits with 5 if leases are lost.
 
     It prints the lost leases and acks the others.
 
-    A line of standard input is a handle, or a line that `fdbqueue lease` printed.
+    A line of standard input is a handle, or a line that `fdbqueue lease` printed. A line that also has a "result" gives
+    that item's result, in place of --result. Items without a completion ignore results. If a result can't be stored, no
+    item of its batch is acked.
 
-    Example: fdbqueue ack orders < leases.jsonl
+    Example: fdbqueue ack orders --result '{"paid": 9}' < leases.jsonl
     """
-    given = handles_of(handles)
+    usual = None if result is None else _result(result)
+    results: dict[LeaseHandle, Any] = {}
+    given = handles_of(handles, results)
     leases = Leases(queue_of(queue))
     acked = taken = 0
     with opened(url) as db:
         try:
             for bundle in chain.from_iterable(bundles(group, BUNDLE_ITEMS) for group in given):
                 taken += len(bundle)
+                done = {handle: _checked(results.pop(handle, usual), handle) for handle in bundle}
                 plain, of_sessions = apart(bundle)
-                acked += len(with_those_held(partial(leases.ack_many, db), plain, on_lost=told_lost))
-                acked += _ack_sessions(db, sessions_of(leases.queue), of_sessions)
+                ack_many = partial(_ack_many, db, leases, results=done)
+                acked += len(with_those_held(ack_many, plain, on_lost=told_lost))
+                acked += _ack_sessions(db, sessions_of(leases.queue), of_sessions, done)
         except BadValue as error:
             raise BadValue(f"{error} {acked:,} items were acked.") from error
         except (FdbQueueError, FDBError, KeyboardInterrupt):
@@ -55,12 +70,39 @@ def ack(queue: QueueName, handles: Handles = None, url: Url = None) -> None:
         raise typer.Exit(errors.LOST)
 
 
-def _ack_sessions(db: Any, sessions: Sessions, handles: list[SessionHandle]) -> int:
+def _result(text: str) -> Any:
+    """Return the result that the option describes."""
+    try:
+        found = parse(text, CodecName.msgpack)
+        encode_result(found)
+    except (BadValue, CodecError, ItemTooLarge) as error:
+        raise typer.BadParameter(str(error), param_hint="--result") from error
+    return found
+
+
+def _checked(result: Any, handle: LeaseHandle) -> Any:
+    """Return a result that can be stored.
+
+    Raises:
+        BadValue: this one can't.
+    """
+    try:
+        encode_result(result)
+    except (CodecError, ItemTooLarge) as error:
+        raise BadValue(f"The result of {handle} can't be stored: {error} None of its batch was acked.") from error
+    return result
+
+
+def _ack_many(db: Any, leases: Leases, handles: list[LeaseHandle], results: dict[LeaseHandle, Any]) -> None:
+    leases.ack_many(db, handles, results=[results[handle] for handle in handles])
+
+
+def _ack_sessions(db: Any, sessions: Sessions, handles: list[SessionHandle], results: dict[LeaseHandle, Any]) -> int:
     """Ack items of sessions, one after the other. Return how many were not lost."""
     acked = 0
     for handle in handles:
         try:
-            sessions.ack(db, handle)
+            sessions.ack(db, handle, result=results[handle])
             acked += 1
         except LeaseLost:
             told_lost(handle)

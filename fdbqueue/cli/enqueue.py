@@ -11,20 +11,24 @@ from typing import Annotated, Any
 import typer
 
 from fdbqueue.cli.errors import BadValue
+from fdbqueue.cli.grouping import GroupOption
 from fdbqueue.cli.input import groups_of_lines
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import Codec, CodecName, QueueName, Raw, Url, check_raw, queue_of
 from fdbqueue.cli.ordering import LevelCount, Priority, levels_of
-from fdbqueue.cli.output import say
+from fdbqueue.cli.output import say, wants_table
 from fdbqueue.cli.records import enqueue_records, record_of
 from fdbqueue.cli.sessioning import USUAL_LEVEL, Level, SessionOption, session_named, sessions_of
 from fdbqueue.cli.terms import At, Delay, HeadersText, Terms, Ttl, terms_of
+from fdbqueue.cli.tracking import Tracked
 from fdbqueue.cli.values import parse
+from fdbqueue.cli.waiting import Wait
 from fdbqueue.engine import FDBError
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.layers.common._levels import PRIORITY
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
+from fdbqueue.layers.sessions import Sessions
 from fdbqueue.queue import Queue
 
 AreRecords = Annotated[
@@ -45,10 +49,15 @@ def enqueue(
     ttl: Ttl = None,
     session: SessionOption = None,
     level: Level = None,
+    group: GroupOption = None,
+    wait: Wait = None,
     url: Url = None,
     codec: Codec = CodecName.json,
     records: AreRecords = False,
     raw: Raw = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --wait: print how each item ended, as a JSON object.")
+    ] = False,
 ) -> None:
     """Append items: the given values, or one per line of standard input.
 
@@ -61,7 +70,12 @@ def enqueue(
     the output of `lease` and `dead`, and that of `dequeue`, `peek` and `browse` with --records. A queue of other
     levels refuses a record's "rank". Each item gets a new position, and its attempts start again at 0.
 
-    With --session the items go into that session of the queue: one runs at a time, in order.
+    With --session the items go into that session of the queue: one runs at a time, in order. With --group they belong
+    to a group, which `fdbqueue groups` shows, closes and waits for.
+
+    With --wait it waits for each batch until its items have ended, and prints their results, a line each; with --json
+    how each ended. A number after --wait is the limit in seconds. The exit code is that of the first item without a
+    result: 6 dead, 7 expired, 8 cancelled or removed, 9 not ended in time.
 
     Example: fdbqueue enqueue orders '{"sku": "teapot"}' --delay 60
     """
@@ -73,6 +87,10 @@ def enqueue(
     if session is not None and (records or priority is not None or levels is not None):
         wrong = "--records" if records else "--priority and --levels"
         raise typer.BadParameter(f"items of a session have --level, and take no {wrong}", param_hint="--session")
+    if as_json and wait is None:
+        raise typer.BadParameter("it prints how items ended: give --wait too", param_hint="--json")
+    if wait is not None:
+        wants_table(as_json)  # it raises if there is no standard output
     terms = terms_of(headers, delay, at, ttl)
     in_arguments = partial(parse, codec=codec, raw=raw or codec in (CodecName.str, CodecName.bytes))
     read = partial(record_of, codec=codec) if records else in_arguments
@@ -82,13 +100,18 @@ def enqueue(
     except BadValue as error:
         raise BadValue(f"{error} Nothing was enqueued.") from error
     with opened(url, create=True) as db:
+        leases, sessions, more = Leases(queue_of(queue, codec)), None, {}
         if session is None:
-            enqueue_all = _way_in(db, queue_of(queue, codec), priority, levels, terms, records)
+            leases, terms = _ordered(db, leases.queue, priority, levels, terms)
         else:
-            enqueue_all = _into_session(db, queue_of(queue, codec), session, level, terms)
+            sessions = sessions_of(leases.queue)
+            more = {"session": session_named(session, "--session"), "level": USUAL_LEVEL if level is None else level}
+        tracked = Tracked(db, leases, sessions, terms, more, group=group, wait=wait, as_json=as_json)
+        is_tracked = group is not None or wait is not None
+        enqueue_all = tracked.enqueue if is_tracked else _way_in(db, leases, sessions, terms, more, records)
         try:
-            for group in given:
-                for number in enqueue_all(group):
+            for lines in given:
+                for number in enqueue_all(lines):
                     items += number
         except BadValue as error:
             raise BadValue(f"{error} {f'{items:,} items were' if items else 'Nothing was'} enqueued.") from error
@@ -97,33 +120,31 @@ def enqueue(
                 typer.echo(f"{items:,} items were enqueued before.", err=True)
             raise
     say(f"{items:,} items enqueued")
+    if tracked.code:
+        raise typer.Exit(tracked.code)
 
 
-def _way_in(
-    db: Any, queue: Queue, priority: int | None, levels: str | None, terms: Terms, records: bool
-) -> Callable[[Iterable[Any]], Iterator[int]]:
-    """Return a function that enqueues values or records. It yields the number that is in after each commit."""
+def _ordered(db: Any, queue: Queue, priority: int | None, levels: str | None, terms: Terms) -> tuple[Leases, Terms]:
+    """Return the leases of a queue, in its order, and the terms with the priority."""
     order = levels_of(db, queue, priority, levels)
     if order is not None:
         queue = PriorityQueue(queue, levels=order).queue
     if priority is not None:
         terms = replace(terms, headers={**(terms.headers or {}), PRIORITY: priority})
-    leases = Leases(queue)
-    if records:
-        return lambda group: enqueue_records(db, leases, group, terms)
-    if terms != Terms():
-        return lambda group: iter([leases.enqueue_many(db, group, **terms.arguments(leases.clock())).items])
-    return lambda group: iter([queue.enqueue_many(db, group).items])
+    return Leases(queue), terms
 
 
-def _into_session(
-    db: Any, queue: Queue, session: str, level: int | None, terms: Terms
+def _way_in(
+    db: Any, leases: Leases, sessions: Sessions | None, terms: Terms, more: dict[str, Any], records: bool
 ) -> Callable[[Iterable[Any]], Iterator[int]]:
-    """Return a function that enqueues values into a session."""
-    name, source = session_named(session, "--session"), sessions_of(queue)
-    rank = USUAL_LEVEL if level is None else level
-    given = terms.arguments(source.line.leases.clock())
-    return lambda group: iter([source.enqueue_many(db, group, session=name, level=rank, **given).items])
+    """Return a function that enqueues values or records. It yields the number that is in after each commit."""
+    if records:
+        return lambda lines: map(len, enqueue_records(db, leases, lines, terms))
+    if sessions is not None or terms != Terms():
+        source: Any = leases if sessions is None else sessions
+        given = {**terms.arguments(leases.clock()), **more}
+        return lambda lines: iter([source.enqueue_many(db, lines, **given).items])
+    return lambda lines: iter([leases.queue.enqueue_many(db, lines).items])
 
 
 def _in_lines(codec: CodecName, raw: bool, records: bool) -> Iterator[Iterator[Any]]:

@@ -19,6 +19,7 @@ from fdbqueue.errors import (
     CodecError,
     FdbQueueError,
     FormatError,
+    GroupError,
     ItemTooLarge,
     LeaseLost,
     OrderError,
@@ -38,10 +39,20 @@ VALUE = 4
 
 LOST = 5
 """A lease is lost."""
+DEAD = 6
+"""An item became a dead letter while the command waited for it."""
+EXPIRED = 7
+"""The time to live of an item was over while the command waited for it."""
+REMOVED = 8
+"""An item or its group was cancelled or removed while the command waited for it."""
+TIMED_OUT = 9
+"""The time to wait is over."""
 
 EXIT_CODES_HELP = (
     "Exit codes: 0 done; 1 the queue is empty, or the check failed; 2 wrong usage; 3 the database, standard input or"
     " standard output failed; 4 a value can't be encoded or decoded; 5 a lease is lost; 128 + N stopped by signal N."
+    " After a wait: 6 the item is a dead letter; 7 it expired; 8 it or its group was cancelled or removed; 9 the time"
+    " is over."
 )
 
 
@@ -114,7 +125,7 @@ def exit_code_of(error: BaseException) -> int:
         return exit_code_of(error.__cause__)
     if isinstance(error, Stopped):
         return 128 + error.number
-    if isinstance(error, UrlError | OrderError | ChecksBypassed | SelectorError | SubscriptionError):
+    if isinstance(error, UrlError | OrderError | ChecksBypassed | SelectorError | SubscriptionError | GroupError):
         return USAGE
     if isinstance(error, BadValue | CodecError | FormatError | ItemTooLarge):
         return VALUE

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
 
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.input import InputFailed, groups_of_lines
+from fdbqueue.cli.options import CodecName
+from fdbqueue.cli.values import from_json
 from fdbqueue.errors import LeaseLost
 from fdbqueue.layers.leases import LeaseHandle, LeaseRef
 from fdbqueue.layers.sessions import SessionHandle
@@ -24,8 +26,14 @@ Handles = Annotated[
 ]
 
 
-def handles_of(given: list[str] | None) -> Iterator[Iterator[LeaseHandle]]:
+def handles_of(
+    given: list[str] | None, results: dict[LeaseHandle, Any] | None = None
+) -> Iterator[Iterator[LeaseHandle]]:
     """Return the given handles or, without any, those from groups of lines of standard input.
+
+    Args:
+        given: the handles; None: read lines.
+        results: gets the "result" of each line that has one, while the lines are read.
 
     Raises:
         BadParameter: none were given, and standard input can't provide any.
@@ -34,7 +42,9 @@ def handles_of(given: list[str] | None) -> Iterator[Iterator[LeaseHandle]]:
     if given:
         return iter([iter([_handle(text, "") for text in given])])
     numbers = itertools.count(1)
-    return (_in_lines(group, numbers) for group in groups_of_lines("handles", "LEASE"))
+    return (
+        _in_lines(group, numbers, {} if results is None else results) for group in groups_of_lines("handles", "LEASE")
+    )
 
 
 def told_lost(handle: LeaseHandle) -> None:
@@ -86,20 +96,32 @@ def bundles(handles: Iterable[LeaseHandle], most: int) -> Iterator[list[LeaseHan
         raise wrong
 
 
-def _in_lines(lines: Iterable[bytes], numbers: Iterator[int]) -> Iterator[LeaseHandle]:
+def _in_lines(lines: Iterable[bytes], numbers: Iterator[int], results: dict[LeaseHandle, Any]) -> Iterator[LeaseHandle]:
     for line, number in zip(lines, numbers, strict=False):
         text = line.decode(errors="replace").strip()
         if text:
-            yield _handle(_text(text), f"Line {number}: ")
+            record = _record(text)
+            where = f"Line {number}: "
+            handle = _handle(str(record["lease"]), where)
+            if "result" in record:
+                results[handle] = _result(record["result"], where)
+            yield handle
 
 
-def _text(line: str) -> str:
-    """Return the handle in a line: bare, as a JSON string, or as the "lease" of a JSON object."""
+def _result(decoded: Any, where: str) -> Any:
+    try:
+        return from_json(decoded, CodecName.msgpack)
+    except BadValue as error:
+        raise BadValue(f"{where}{error}") from error
+
+
+def _record(line: str) -> dict[str, Any]:
+    """Return the handle in a line as "lease": it is bare, a JSON string, or the "lease" of a JSON object."""
     try:
         decoded = msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError):
-        return line
-    return str(decoded.get("lease") if isinstance(decoded, dict) else decoded)
+        return {"lease": line}
+    return {"lease": None, **decoded} if isinstance(decoded, dict) else {"lease": decoded}
 
 
 def _handle(text: str, where: str) -> LeaseHandle:

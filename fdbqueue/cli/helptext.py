@@ -29,8 +29,37 @@ def reflowed(docstring: str | None) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
+def with_limits(arguments: list[str]) -> list[str]:
+    """Return arguments in which every `--wait` has a number of seconds: infinity if none follows it.
+
+    >>> with_limits(["orders", "--wait", "7"]), with_limits(["orders", "--wait", "--url", "fdb:"])
+    (['orders', '--wait', '7'], ['orders', '--wait', 'inf', '--url', 'fdb:'])
+    """
+    given: list[str] = []
+    for at, argument in enumerate(arguments):
+        if argument == "--":
+            return [*given, *arguments[at:]]
+        given.append(argument)
+        if argument == "--wait" and not _is_number(arguments[at + 1 : at + 2]):
+            given.append("inf")
+    return given
+
+
+def _is_number(following: list[str]) -> bool:
+    try:
+        float(*following)
+    except ValueError:
+        return False
+    return bool(following)
+
+
 class Command(TyperCommand):
-    """A command whose help has no tables on a narrow terminal."""
+    """A command whose help has no tables on a narrow terminal, and whose option `--wait` may lack its value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        waits = any("--wait" in parameter.opts for parameter in self.params)
+        return super().parse_args(ctx, with_limits(args) if waits else args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help."""

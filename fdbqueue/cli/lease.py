@@ -62,6 +62,8 @@ def lease(
     become available again when the duration is over. If the command is interrupted, or its output can't be written,
     the items that were not printed go back at once. A message gives their number.
 
+    A line says "wants_result" if a producer waits for the item: `fdbqueue ack --result` stores its result.
+
     With --sessions it leases the first ready sessions. Until its item is acked, no other worker gets one of that
     session.
 
@@ -171,4 +173,6 @@ def _line(lease: Lease, codec: CodecName, own: Mapping[str, Any] = MappingProxyT
         }
         if lease.error:
             shown["error"] = lease.error
+        if lease.wants_result:
+            shown["wants_result"] = True
         return encode_json(shown).encode() + b"\n"

@@ -9,9 +9,10 @@ ignored: the new item has its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,6 +24,16 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.errors import CodecError, ItemTooLarge
 from fdbqueue.layers.leases import Leases
+
+
+class Way(NamedTuple):
+    """How the items of a batch are enqueued."""
+
+    enqueue: Callable[..., Steps[Any]]
+    """Enqueues one item in a transaction."""
+    begin: Callable[[Transaction], Steps[None]] | None = None
+    """Called first in the transaction of each batch."""
+
 
 BATCH_ITEMS = 500
 BATCH_BYTES = 1_000_000
@@ -62,6 +73,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     expires_at: Any = None
     consumer: Any = None
     error: Any = None
+    wants_result: Any = None
     died_at: Any = None
 
 
@@ -81,28 +93,36 @@ def record_of(text: str, codec: CodecName, where: str = "") -> Record:
         raise BadValue(f"{where}This is not an item's record: {error}") from error
 
 
-def enqueue_records(db: Database, leases: Leases, records: Iterable[Record], terms: Terms) -> Iterator[int]:
-    """Enqueue records in their order, batch by batch, each exactly once. Yield the number of records of each batch.
+def enqueue_records(
+    db: Database, leases: Leases, records: Iterable[Record], terms: Terms, way: Way | None = None
+) -> Iterator[list[Any]]:
+    """Enqueue records in their order, batch by batch, each exactly once. Yield what was enqueued by each batch.
 
     Args:
+        leases: the leases of the queue.
         terms: the terms for records that do not have their own.
+        way: how they are enqueued; None: by the leases.
 
     Raises:
         BadValue: a record can't be enqueued; nothing of its batch was.
     """
+    way = way or Way(leases.enqueue.steps)
     for batch in _batches(records):
-        run(leases.queue.transact(db, lambda tr, batch=batch: _append(tr, leases, batch, terms)))  # type: ignore[misc]
-        yield len(batch)
+        yield run(leases.queue.transact(db, partial(_append, leases=leases, batch=batch, terms=terms, way=way)))
 
 
-def _append(tr: Transaction, leases: Leases, batch: list[Record], terms: Terms) -> Steps[None]:
+def _append(tr: Transaction, leases: Leases, batch: list[Record], terms: Terms, way: Way) -> Steps[list[Any]]:
+    entered = []
+    if way.begin is not None:
+        yield from way.begin(tr)
     for one in batch:
         arguments = one.terms.over(terms).arguments(leases.clock())
         try:
             _check_rank(one, leases.queue.rank(one.value, arguments["headers"]))
-            yield from leases.enqueue.steps(tr, one.value, **arguments)
+            entered.append((yield from way.enqueue(tr, one.value, **arguments)))
         except (CodecError, ItemTooLarge, ValueError) as error:
             raise BadValue(f"{one.where}{error}") from error
+    return entered
 
 
 def _check_rank(record: Record, here: int | None) -> None:

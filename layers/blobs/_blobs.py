@@ -24,6 +24,8 @@ from fdbqueue.lowlevel import (
 
 from ..leases._lease import Lease, LeaseHandle, LeaseRef
 from ..leases._times import positive
+from ..sessions._lease import SessionHandle, SessionLease
+from ..sessions._records import SessionName
 from ._reader import BlobReader
 from ._target import NO_VALUE, Entrance, Target
 from ._uploads import LEASE_SECONDS, PAGE_UPLOADS, SweepReport, Upload, sweep
@@ -51,7 +53,8 @@ class Blobs(Generic[V]):
 
     Args:
         queue: the queue, or the layer that items are enqueued through: `Leases`, `PriorityQueue`, `SmartQueue`,
-            `Subscriptions`, `StagedQueue` or `RelaxedQueue`.
+            `Subscriptions`, `StagedQueue`, `RelaxedQueue` or `Sessions`; or `Results` or `Groups` of one that is no
+            `SmartQueue`.
         lease: how many seconds an upload is safe from sweeps after each of its transactions.
         clock: seconds since 1970, as `time.time`.
 
@@ -83,14 +86,14 @@ class Blobs(Generic[V]):
         self._entrance: Entrance[V] = Entrance(queue)
         self.queue = self._entrance.queue
         """The queue, whose items they are."""
-        self._layout = self.queue.layout
+        self._layout = self._entrance.home
         self._lease_us = positive(lease, "lease")
         if not callable(clock):
             raise TypeError(f"clock is a function that returns the time, as time.time, not {clock!r}.")
         self._clock = clock
 
     def __repr__(self) -> str:
-        return f"Blobs({self._layout.describe()}, lease={self._lease_us / 1e6:g})"
+        return f"Blobs({self.queue.layout.describe()}, lease={self._lease_us / 1e6:g})"
 
     def write(
         self, db: Database, value: V = NO_VALUE, *, headers: Mapping[str, Any] | None = None, **terms: Any
@@ -104,7 +107,7 @@ class Blobs(Generic[V]):
             db: a database.
             value: the item's value, which its data are stored beside.
             headers: a small mapping stored beside the value.
-            terms: other arguments of that layer's `enqueue`: delay, at, ttl, priority and so on, as it has them.
+            terms: other arguments of that layer's `enqueue`: delay, ttl, priority, session and so on, as it has them.
 
         Raises:
             TypeError: `db` is no database, its `enqueue` has no such argument, or the queue needs a value.
@@ -116,7 +119,9 @@ class Blobs(Generic[V]):
         upload = Upload(self._layout, self._lease_us, self._now_us)
         return BlobWriter(db, self._entrance, upload, value, given)
 
-    def read(self, tr: Transaction | Database, item: LeaseRef | Position) -> BlobReader:
+    def read(
+        self, tr: Transaction | Database, item: LeaseRef | Position, *, session: SessionName | None = None
+    ) -> BlobReader:
         """Return a file to read an item's data from; see `BlobReader`. This call reads nothing yet.
 
         For an item without a blob, its data are its stored value. Reading extends no lease.
@@ -126,14 +131,24 @@ class Blobs(Generic[V]):
                 transaction of its own.
             item: the item's lease or handle, which must stay live. Or its position, in any state: for dead letters, and
                 to look inside.
+            session: the session of the item that a position names.
 
         Raises:
-            TypeError: `tr` is neither, or `item` names no item.
+            TypeError: `tr` is neither, `item` names no item, or it is not known in which session it is.
         """
         is_database(tr)
         if not isinstance(item, Lease | LeaseHandle | Position):
             raise TypeError(f"A lease, its handle or a Position names the item to read, not {item!r}.")
-        return BlobReader(tr, self.queue, item)
+        sessions = self._entrance.sessions
+        if sessions is None:
+            if session is not None or isinstance(item, SessionLease | SessionHandle):
+                raise TypeError(f"{self.queue!r} is read here without sessions: give Blobs the Sessions.")
+            return BlobReader(tr, self.queue, item)
+        if isinstance(item, Position):
+            sessions.check_named(item, session)
+        elif not isinstance(item, SessionLease | SessionHandle):
+            raise TypeError(f"Items of sessions are read by the lease of a session or its handle, not {item!r}.")
+        return BlobReader(tr, self.queue, item, self._layout, partial(sessions.stored_at, item=item, session=session))
 
     @verb
     def sweep(self, tr: Transaction | Database) -> Steps[SweepReport]:
@@ -168,11 +183,13 @@ class Blobs(Generic[V]):
         return (yield from self.queue.read(tr, self._stats))
 
     def check(self, tr: Transaction | Database) -> CheckReport:
-        """Read everything that the queue owns and compare, as `Queue.check`, which knows blobs.
+        """Read everything that the queue owns and compare, as `Queue.check` or `Sessions.check`, which know
+        blobs.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue with all blobs, a page at a time.
         """
-        return self.queue.check(tr)
+        sessions = self._entrance.sessions
+        return self.queue.check(tr) if sessions is None else sessions.check(tr)
 
     def _stats(self, tr: Transaction) -> Steps[BlobStats]:
         span = self._layout.uploads_until.range()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from operator import index
 from types import TracebackType
@@ -15,6 +15,7 @@ from fdbqueue.lowlevel import (
     CHUNK_BYTES,
     Blob,
     Database,
+    Layout,
     Steps,
     Transaction,
     join_chunks,
@@ -40,10 +41,19 @@ class BlobReader(io.BufferedIOBase):
     pieces. One call at a time.
     """
 
-    def __init__(self, tr: Transaction | Database, of: Queue, item: LeaseRef | Position) -> None:
+    def __init__(
+        self,
+        tr: Transaction | Database,
+        of: Queue,
+        item: LeaseRef | Position,
+        home: Layout | None = None,
+        stored: Callable[[Transaction], Steps[tuple[Layout, bytes]]] | None = None,
+    ) -> None:
         self._tr = tr
         self._queue = of
         self._layout = of.layout
+        self._home = home or of.layout
+        self._stored = stored or self._plain
         self._item = item
         self._position = item if isinstance(item, Position) else item.position
         self._packed = pack(self._position)
@@ -209,9 +219,9 @@ class BlobReader(io.BufferedIOBase):
         # By snapshot: a blob's pieces never change, and go only together with the item's key. One by one: a cluster
         # answers a range read of pieces with one piece after the other.
         last = min(first + WINDOW_PIECES, -(-blob.size_bytes // CHUNK_BYTES))
-        keys = [self._layout.blob_key(blob.id, number) for number in range(first, last)]
+        keys = [self._home.blob_key(blob.id, number) for number in range(first, last)]
         reads = [tr.snapshot.get(key) for key in keys]
-        stored = yield from self._stored(tr)
+        _, stored = yield from self._stored(tr)
         found = []
         for read in reads:
             value = yield read
@@ -224,14 +234,18 @@ class BlobReader(io.BufferedIOBase):
         return b"".join(found)
 
     def _find(self, tr: Transaction) -> Steps[tuple[Blob | None, bytes]]:
-        opened = parse((yield from self._stored(tr)))
+        layout, stored = yield from self._stored(tr)
+        opened = parse(stored)
         if opened.blob is not None or opened.chunked is None:
             return opened.blob, opened.payload
-        chunks = yield from rows(tr.snapshot, *self._layout.chunk_range_of(self._packed))
+        chunks = yield from rows(tr.snapshot, *layout.chunk_range_of(self._packed))
         return None, join_chunks(opened.chunked, [chunk.value for chunk in chunks])
 
-    def _stored(self, tr: Transaction) -> Steps[bytes]:
-        """Read the item's stored value. In a caller's transaction that conflicts with all that ends the lease."""
+    def _plain(self, tr: Transaction) -> Steps[tuple[Layout, bytes]]:
+        """Read the layout of an item that is in no session, and its stored value.
+
+        In a caller's transaction that conflicts with all that ends the lease.
+        """
         if isinstance(self._item, Position):
             layout = self._layout
             places = (layout.available, layout.leased, layout.delayed, layout.dead)
@@ -239,7 +253,7 @@ class BlobReader(io.BufferedIOBase):
             for read in reads:
                 value = yield read
                 if value.present():
-                    return bytes(value)
+                    return layout, bytes(value)
             raise LookupError(f"There is no item {self._position.text} in {self._queue!r} any more.")
         value = yield tr.get(self._layout.leased.key(self._packed))
         if not value.present() or notes_of(bytes(value)).token != self._item.token:
@@ -249,7 +263,7 @@ class BlobReader(io.BufferedIOBase):
                 " whose work takes longer.",
                 lost=[self._position],
             )
-        return bytes(value)
+        return self._layout, bytes(value)
 
     def _damaged(self, what: str) -> FormatError:
         size = 0 if self._blob is None else self._blob.size_bytes

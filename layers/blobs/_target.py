@@ -7,11 +7,17 @@ from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeAlias, cast
 
 from fdbqueue import CodecError, FDBError, Position, Queue, QueueFull, ScanTooLarge
-from fdbqueue.lowlevel import Blob, Database, Layout, Steps, Transaction, V, count, pack, with_blob
+from fdbqueue.lowlevel import Blob, Database, Layout, Steps, Transaction, V, count, with_blob
 
 from ..common._composing import QueueWithLeases
+from ..groups._groups import Groups
+from ..leases._done import position_in
 from ..leases._leases import Leases
+from ..leases._marking import entered_at
 from ..priority._priority import PriorityQueue
+from ..results._completion import Completion
+from ..results._results import Results
+from ..sessions._sessions import Sessions
 from ..smart._decisions import Outcome
 from ..smart._smart import SmartQueue
 from ..staged._relaxed import RelaxedQueue
@@ -19,8 +25,8 @@ from ..staged._staged import StagedQueue
 from ..subscriptions._immediate_delivery import Delivery
 from ..subscriptions._subscriptions import Subscriptions
 
-Target: TypeAlias = Queue[V] | Leases[V] | StagedQueue[V] | QueueWithLeases[V] | Subscriptions[V]
-Enqueued: TypeAlias = Position | Outcome | Delivery | None
+Target: TypeAlias = Queue[V] | Leases[V] | StagedQueue[V] | QueueWithLeases[V] | Subscriptions[V] | Sessions[V]
+Enqueued: TypeAlias = Position | Outcome | Delivery | Completion[Any] | None
 """The result of the queue's or layer's `enqueue`."""
 NO_VALUE: Final[Any] = object()
 """The default of arguments: the data are the item's value."""
@@ -40,26 +46,32 @@ class Entrance(Generic[V]):
         given: Any = target
         if isinstance(given, StagedQueue | RelaxedQueue):
             given = given.leases
-        if not isinstance(given, Queue | Leases | PriorityQueue | SmartQueue | Subscriptions):
-            own = isinstance(getattr(target, "leases", None), Leases)
-            remedy = f" Give the `leases` of this {type(target).__name__}." if own else ""
-            if getattr(given, "sessions", None) is not None:
-                remedy = (
-                    " Items of sessions have no blobs: write the data to an item of another queue, and enqueue that"
-                    " item's position."
-                )
+        own = isinstance(getattr(target, "leases", None), Leases)
+        remedy = f" Give the `leases` of this {type(target).__name__}." if own else ""
+        good = isinstance(given, Queue | Leases | PriorityQueue | SmartQueue | Subscriptions | Sessions)
+        if isinstance(given, Results | Groups):
+            # The completion of a message that is not enqueued may be that of another item, with a blob of its own.
+            good = not hasattr(given.queue.codec, "is_over")
+            remedy = f" {given!r} has messages: give its SmartQueue."
+        if not good:
             raise TypeError(
                 "Blobs takes a Queue, or a layer that enqueues, as in Blobs(Leases(Queue('films'))), not"
                 f" {target!r}.{remedy}"
             )
         self.queue: Queue[V] = given if isinstance(given, Queue) else _queue_of(given)
-        self._enqueue: Any = given.enqueue
+        self.sessions: Sessions[V] | None = getattr(given, "sessions", None)
+        """The sessions that get the items; None: they are plain items of the queue."""
+        self.home: Layout = self.queue.layout if self.sessions is None else self.sessions.line.layout
+        """The layout of blobs and uploads."""
+        self._target = given
         self._name = type(given).__name__
+        self._signature = inspect.signature(given.enqueue)
         self._takes = {
             name
-            for name, parameter in inspect.signature(given.enqueue).parameters.items()
+            for name, parameter in self._signature.parameters.items()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
         }
+        self._passes_on = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in self._signature.parameters.values())
 
     def check(self, value: object, terms: Mapping[str, Any]) -> None:
         """Check the arguments of an enqueue, as far as that is possible without a transaction.
@@ -69,11 +81,12 @@ class Entrance(Generic[V]):
             CodecError, ItemTooLarge: the queue's codec does not take the value.
         """
         for name in terms:
-            if name not in self._takes:
+            if name not in self._takes and not self._passes_on:
                 raise TypeError(
                     f"{self._name}.enqueue takes {', '.join(sorted(self._takes))}, not {name!r}. Give Blobs the layer"
                     " that takes it."
                 )
+        self._signature.bind(None, None, **terms)
         if value is not NO_VALUE:
             self.queue.encode(cast(V, value))
         elif not self.takes_bytes:
@@ -94,10 +107,22 @@ class Entrance(Generic[V]):
         self, tr: Transaction, value: object, terms: Mapping[str, Any]
     ) -> Steps[tuple[Enqueued, Position | None]]:
         """Enqueue an item. Return the result, and the item's position; None if it was left out."""
-        result: Enqueued = yield from self._enqueue.steps(tr, value, **terms)
+        result: Enqueued = yield from self._target.enqueue.steps(tr, value, **terms)
         if isinstance(result, Outcome):
             return result, result.position or result.rewritten
-        return result, result.position if isinstance(result, Delivery) else result
+        return result, position_in(result)
+
+    def attach(self, tr: Transaction, position: Position, terms: Mapping[str, Any], blob: Blob) -> Steps[None]:
+        """Give the item that this transaction has just enqueued its blob."""
+        at = yield from entered_at(tr, self._target, self.queue.layout, position, terms.get("session"))
+        # An item with a delay is delayed. One that a waiting consumer of a subscription gets is leased already.
+        places = [place.key(at.packed) for place in (at.layout.available, at.layout.delayed, at.layout.leased)]
+        reads = [(key, tr.get(key)) for key in places]
+        for key, read in reads:
+            value = yield read
+            if value.present():
+                tr.set(key, with_blob(bytes(value), blob))
+        count(tr, self.home, blobs=1, blob_bytes=blob.size_bytes)
 
     def try_out(self, db: Database, value: object, terms: Mapping[str, Any]) -> Steps[None]:
         """Enqueue in a transaction that is not committed, so that wrong arguments raise before an upload begins.
@@ -120,18 +145,5 @@ class Entrance(Generic[V]):
 
 
 def _queue_of(layer: Any) -> Queue:
-    leases: Leases = layer if isinstance(layer, Leases) else layer.leases
-    return leases.queue
-
-
-def attach(tr: Transaction, layout: Layout, position: Position, blob: Blob) -> Steps[None]:
-    """Give the item that this transaction has just enqueued its blob."""
-    packed = pack(position)
-    # An item with a delay is delayed. One that a waiting consumer of a subscription gets is leased already.
-    places = [place.key(packed) for place in (layout.available, layout.delayed, layout.leased)]
-    reads = [(key, tr.get(key)) for key in places]
-    for key, read in reads:
-        value = yield read
-        if value.present():
-            tr.set(key, with_blob(bytes(value), blob))
-    count(tr, layout, blobs=1, blob_bytes=blob.size_bytes)
+    queue: Queue = (layer if hasattr(layer, "queue") else layer.leases).queue
+    return queue

@@ -26,7 +26,7 @@ from fdbqueue.lowlevel import (
 )
 
 from ._fileverb import file_verb
-from ._target import NO_VALUE, Enqueued, Entrance, attach
+from ._target import NO_VALUE, Enqueued, Entrance
 from ._uploads import Upload, sweep_some
 
 MAX_BLOB_BYTES = 2**31
@@ -62,7 +62,7 @@ class BlobWriter(io.BufferedIOBase):
     ) -> None:
         self._db = db
         self._entrance = entrance
-        self._layout = entrance.queue.layout
+        self._layout = entrance.home
         self._upload = upload
         self._value = value
         self._terms = terms
@@ -79,11 +79,11 @@ class BlobWriter(io.BufferedIOBase):
         self.position: Position | None = None
         """The item's position, once it is enqueued; None if a smart queue left it out."""
         self.enqueued: Enqueued = None
-        """What the queue's or layer's `enqueue` returned, once the item is enqueued: a position, or a smart queue's
-        `Outcome`."""
+        """What the queue's or layer's `enqueue` returned, once the item is enqueued: a position, a smart queue's
+        `Outcome`, or a `Completion`."""
 
     def __repr__(self) -> str:
-        return f"<BlobWriter to {self._layout.describe()}: {self.size_bytes:,} bytes, {self._state}>"
+        return f"<BlobWriter to {self._entrance.queue.layout.describe()}: {self.size_bytes:,} bytes, {self._state}>"
 
     def __del__(self) -> None:
         """Do nothing. Closing needs the database; a sweep removes a forgotten upload after its lease."""
@@ -321,5 +321,5 @@ class BlobWriter(io.BufferedIOBase):
         if position is not None:
             self._upload.write_pieces(tr, self._pieces, self._cut())
             blob = Blob(self._upload.id, self.size_bytes, self._crc32, is_value)
-            yield from attach(tr, self._layout, position, blob)
+            yield from self._entrance.attach(tr, position, self._terms, blob)
         return enqueued, position

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from fdbqueue import GroupError
 from fdbqueue.lowlevel import (
     Database,
     GroupRecord,
+    KeyValue,
     Steps,
+    Subspace,
     Transaction,
+    check_limit,
     count_members,
     encode_group,
     group_keys,
@@ -20,6 +24,9 @@ from fdbqueue.lowlevel import (
     is_database,
     new_random,
     only_transaction,
+    rows,
+    run,
+    strinc,
     verb,
 )
 
@@ -79,6 +86,7 @@ class Groups(QueueWithLeases[Any]):
         then: FollowUp | Sequence[FollowUp] = (),
         hold: float = HOLD_SECONDS,
         keep: float = KEEP_SECONDS,
+        token: bytes = b"",
     ) -> Steps[Group]:
         """Begin a group, and return it. This producer holds it open until `Group.close`.
 
@@ -89,6 +97,7 @@ class Groups(QueueWithLeases[Any]):
                 from now on, delayed.
             hold: seconds until the hold of this producer ends without `Group.close`. Enqueues of many items extend it.
             keep: how many seconds the group is kept after its end.
+            token: the token of the hold; b"": a random one.
 
         Raises:
             GroupError: there is a group of this name already.
@@ -102,7 +111,7 @@ class Groups(QueueWithLeases[Any]):
         check_follow_ups(follow_ups)
         hold_us, keep_s = positive(hold, "hold"), math.ceil(positive(keep, "keep") / 1e6)
         db: Any = tr if is_database(tr) else getattr(tr, "db", None)
-        group = Group(self, name, token=new_random(), db=db)
+        group = Group(self, name, token=token or new_random(), db=db)
 
         def body(tr: Transaction) -> Steps[None]:
             if (found := (yield from group_record(tr, self.leases.layout, name))) is not None:
@@ -127,6 +136,33 @@ class Groups(QueueWithLeases[Any]):
         """
         _check_name(name)
         return Group(self, name).at(db)
+
+    def list(
+        self, tr: Transaction | Database, *, after: str | None = None, limit: int | None = None
+    ) -> Iterator[Group]:
+        """Iterate over the groups in the order of their names, lazily. They hold nothing.
+
+        Args:
+            tr: a transaction, or a database.
+            after: begin with the first group behind this name.
+            limit: the largest number of groups; None: all.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one read for each group; it does not grow with the groups.
+        """
+        db: Any = tr if is_database(tr) else None
+        space = self.leases.layout.groups
+        if after is not None:
+            _check_name(after)
+        if limit is not None:
+            check_limit(limit, "groups to list")
+        return islice(self._list(tr, db, space.key() if after is None else _behind(space, after)), limit)
+
+    def _list(self, tr: Transaction | Database, db: Any, begin: bytes) -> Iterator[Group]:
+        space = self.leases.layout.groups
+        while found := run(self.queue.read(tr, partial(_first, begin=begin, end=strinc(space.key())))):
+            name: str = space.unpack(found[0].key)[0]
+            yield Group(self, name, db=db)
+            begin = _behind(space, name)
 
     @verb
     def enqueue(self, /, tr: Transaction | Database, value: Any, *, group: Group | str, **terms: Any) -> Steps[Any]:
@@ -178,6 +214,16 @@ class Groups(QueueWithLeases[Any]):
                 tr.set(group_keys(at.home, name).members + at.address, b"")
                 count_members(tr, at.home, name, **{marked.state: 1})
         return entered
+
+
+def _first(tr: Transaction, begin: bytes, end: bytes) -> Steps[Sequence[KeyValue]]:
+    return (yield from rows(tr.snapshot, begin, end, limit=1))
+
+
+def _behind(groups: Subspace, name: str) -> bytes:
+    """Return the key behind all keys of a group."""
+    key: bytes = strinc(groups[name].key())
+    return key
 
 
 def _check_name(name: object) -> None:

@@ -499,8 +499,8 @@ class Leases(Generic[V]):
         *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue three times, a page at a time; memory for
         the keys of timers.
         """
-        report = self.queue.check(tr)
         custody = self.retry.custody
+        report = self.queue.check(tr) if custody is None else custody.check(tr)
 
         def look() -> list[str]:
             tracked = None if custody is None else custody.tracked(tr)

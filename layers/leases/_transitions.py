@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import structs
 
-from fdbqueue import Position, Queue
+from fdbqueue import CheckReport, Position, Queue
 from fdbqueue.lowlevel import (
     DELAY,
     LEASE,
@@ -79,6 +79,9 @@ class Custody(Protocol):
     def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:
         """Release or remove an item that an item of the queue stands for; `kind` is that of a timer."""
 
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Check the queue of the leases, apart from what it keeps for such items."""
+
     def tracked(self, tr: Transaction | Database) -> Iterator[tuple[bytes, str, Notes]]:
         """Yield the address, the place and the notes of every such item that has a completion or a group."""
 
@@ -138,7 +141,7 @@ class Transitions:
         self._tr = tr
         self._layout = layout
         self._home = layout
-        """Where the outcomes and the groups of the items are kept."""
+        """Where the outcomes, the groups and the blobs of the items are kept."""
         self._now_us = now_us
         self._tally: dict[str, int] = {}
         self._members: dict[str, dict[str, int]] = {}
@@ -350,7 +353,7 @@ class Transitions:
             result: the encoded result of its handler, for its completion.
         """
         if has_parts(stored):
-            clear_parts(self._tr, self._layout, packed, stored)
+            clear_parts(self._tr, self._layout, packed, stored, self._home)
         if has_notes(stored):
             notes = notes_of(stored)
             self._clear_dependent(packed, notes)

@@ -23,6 +23,7 @@ Keys
     ``("state", name)``                                 its state, if a worker has written one
     ``("summed", counter, shard)``                      totals of all sessions, each spread over 16 keys
     ``("line", "completion", …)``, ``("line", "group", …)``  outcomes and groups of items, by their addresses
+    ``("line", "blob", …)``, ``("line", "upload", …)``  data of items (`fdbqueue.layers.blobs`)
     ==================================================  ==========================================================
 
     A session without items has no pointer, no record and no item key. Only a state, dead letters or a pause remain.
@@ -68,9 +69,9 @@ Guarantees
 
 Limits
     A handler may run twice, as under any lease. A session's state has at most 90,000 bytes. A dead letter stays in its
-    session. Items of sessions are not the queue's plain items: layers over the queue do not see them. Follow-ups of
-    dead letters are dropped with a removed session, for the first 100 dead letters. A group counts the item in progress
-    as available.
+    session. Items of sessions are not the queue's plain items: layers over the queue do not see them. With a removed
+    session go the follow-ups and the blobs of its first 2,000 dead letters, and of 5 MB of them at most: purge others
+    before. A group counts the item in progress as available.
 
     Hot keys on a cluster: the counters of the line change with each turn of a session, and with each new session. An
     enqueue into a session that has items adds to one of 16 totals. A gate's record changes when a slot is taken or

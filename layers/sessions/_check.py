@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
-from fdbqueue import CheckReport, FormatError
+from fdbqueue import CheckReport, FormatError, Position
 from fdbqueue.lowlevel import (
+    Blob,
     Database,
     NoOrderCheck,
     Steps,
     Transaction,
+    check_blobs,
     check_queue,
     items_of_all_places,
+    pack,
     pages,
     run,
 )
@@ -20,6 +24,7 @@ from fdbqueue.lowlevel import (
 from ..leases._timer_check import check_timers
 from ._gate_check import GateCheck
 from ._line import Line
+from ._listing import Listing
 from ._records import Record, name_of, pointer_of, unpack_record
 from ._session import Session
 from ._slots import Entries
@@ -31,6 +36,9 @@ def check_sessions(tr: Transaction | Database, line: Line) -> CheckReport:
     report = line.leases.check(tr)
     problems = [f"In the line of sessions: {problem}" for problem in report.problems]
     items, counted = 0, report.counted
+    blobs: dict[Position, Blob] = {}
+    read = partial(_read, tr, line)
+    before = read(Listing(line).stats)
     pointers: dict[tuple[bytes, int], list[bytes]] = {}
     for packed, _, row in items_of_all_places(tr, line.layout):
         try:
@@ -44,7 +52,11 @@ def check_sessions(tr: Transaction | Database, line: Line) -> CheckReport:
     for name, generation in with_items(tr, line):
         session = line.session(name, generation)
         told = f"The session {name_of(name)!r}"
-        found = check_queue(tr, session.layout, order=NoOrderCheck())
+        own: dict[Position, Blob] = {}
+        found = check_queue(tr, session.layout, order=NoOrderCheck(), blobs=own)
+        for position, blob in own.items():
+            address = session.address(pack(position))
+            blobs[line.layout.available.position(line.layout.available.key(address))] = blob
         items += found.items
         counted = counted and found.counted
         wrong = [*found.problems, *check_timers(tr, session.layout, counted=0, tracked=())]
@@ -54,8 +66,7 @@ def check_sessions(tr: Transaction | Database, line: Line) -> CheckReport:
             problems.append(f"{told} has items, and no record.")
     for name, record in records.items():
         there = pointers.pop((name, record.generation), [])
-        own = line.session(name, record.generation)
-        entries = run(line.items.read(tr, partial(_entries, line=line, session=own)))
+        entries = read(partial(_entries, line=line, session=line.session(name, record.generation)))
         if len(entries) != record.slots:
             problems.append(f"The session {name_of(name)!r} has {len(entries)} slots, and its record says another.")
         held = [entry.current for entry in entries.values() if entry.current]
@@ -70,6 +81,7 @@ def check_sessions(tr: Transaction | Database, line: Line) -> CheckReport:
             problems.append(f"The session {name_of(name)!r} has items, and no pointer in the line.")
     problems += [f"A pointer of the session {name_of(name)!r} belongs to no record." for name, _ in pointers]
     problems += gates.problems()
+    problems += check_blobs(tr, line.layout, blobs, read, unsettled=lambda: read(Listing(line).stats) != before)
     return CheckReport(items, tuple(problems), counted=counted)
 
 
@@ -94,4 +106,8 @@ def _has_work(tr: Transaction | Database, line: Line, name: bytes, record: Recor
         head = yield from session.look(tr, limit=1)
         return [row.key for row in head.rows] or ([b""] if head.wake_at_us is not None else [])
 
-    return bool(run(line.items.read(tr, body)))
+    return bool(_read(tr, line, body))
+
+
+def _read(tr: Transaction | Database, line: Line, body: Callable[[Transaction], Steps[Any]]) -> Any:
+    return run(line.items.read(tr, body))

@@ -11,19 +11,17 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from fdbqueue import Position, Queue
+from fdbqueue import CheckReport, Position, Queue
 from fdbqueue.lowlevel import (
-    DROP,
     NO_NOTES,
     Database,
     Notes,
     Steps,
     Transaction,
+    check_queue,
     new_random,
     notes_of,
     pack,
-    pull,
-    read_counts,
     rows,
     started,
     with_notes,
@@ -31,7 +29,6 @@ from fdbqueue.lowlevel import (
 
 from ..leases._lease import Disposition
 from ..leases._leases import Leases
-from ..leases._taking import notes_if_readable
 from ..leases._timers import due_timers
 from ..leases._transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut, is_over
 from ._gate import Gate
@@ -53,12 +50,10 @@ from ._records import (
 )
 from ._session import Head, Session, SessionMoves, last_index
 from ._slots import Slots
-from ._tracking import release, tracked
+from ._tracking import drop_dead_letters, release, tracked
 from ._turn import Turn
 
 Where = Literal["place", "tail"]
-MAX_DROPPED = 100
-"""Of so many dead letters of a removed session the follow-ups are dropped. It reads them."""
 MAX_KNOWN = 4_096
 """For how many sessions a process keeps what it has computed of their keys."""
 
@@ -167,6 +162,10 @@ class Line:
     def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:
         """Release or remove one item of a session, named by its address."""
         yield from release(tr, self, moves, address, kind, now_us)
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Check the line. The blobs that are kept there belong to items of sessions, and are not checked."""
+        return check_queue(tr, self.layout, blobs={})
 
     def tracked(self, tr: Transaction | Database) -> Iterator[tuple[bytes, str, Notes]]:
         """Yield the address, the place and the notes of every item that has a completion or a group."""
@@ -444,7 +443,7 @@ class Line:
                 self.write(tr, session, Record(generation=session.generation, limit=limit, kept=record.kept))
             return
         if dead:
-            yield from self._purge(tr, session)
+            yield from drop_dead_letters(tr, session)
         self._clear(tr, session)
         tr.clear(session.state_key)
         if record.closing == RENEWING:
@@ -459,15 +458,6 @@ class Line:
                 yield from self.enter(tr, moves, following, renewed, visible_at_us=wake_at_us)
                 return
             following.add_conflicts_with_arrivals(tr)
-
-    def _purge(self, tr: Transaction, session: Session) -> Steps[None]:
-        """Count the dead letters out that are cleared with their session, and drop the follow-ups of the first ones."""
-        dead = session.layout.dead
-        for row in (yield from rows(tr.snapshot, dead.begin, dead.end, limit=MAX_DROPPED)):
-            pull(tr, notes_if_readable(row.value).then, DROP)
-        tr.add_read_conflict_range(dead.begin, dead.end)
-        counts = yield from read_counts(tr, session.layout)
-        session.count_all(tr, dead=-counts.get("dead", 0), purged=counts.get("dead", 0))
 
     def _clear(self, tr: Transaction, session: Session) -> None:
         """Clear the record of an empty session and what its items left behind: counters and the high-water mark."""

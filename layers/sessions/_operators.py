@@ -7,17 +7,20 @@ from functools import partial
 from typing import Any, Generic, cast
 
 from fdbqueue import CheckReport, Position, Queue
-from fdbqueue.lowlevel import Browser, Database, Place, Steps, Transaction, V, rows, verb
+from fdbqueue.lowlevel import Browser, Database, Layout, Place, Steps, Transaction, V, pack, rows, verb
 
 from ..leases._browsing import State, StoredItem, opened
 from ..leases._reclaiming import ReclaimReport
 from ._arguments import check_concurrency
 from ._check import check_sessions
 from ._gate import GateInfo, check_gate_limit, pack_gate
+from ._lease import SessionRef
 from ._line import Line
 from ._listing import STATUSES, Listing, SessionInfo, SessionStats, Status
 from ._operating import Later, Operating
-from ._records import SessionName, pack_name, pointer_of
+from ._records import RENEWING, SessionName, pack_name, pointer_of
+from ._tracking import at_address
+from ._working import Working
 
 ITEMS_AT_ONCE = 100
 
@@ -27,6 +30,7 @@ class Operators(Generic[V]):
 
     queue: Queue[V]
     line: Line
+    _working: Working[V]
 
     @verb
     def pause(self, tr: Transaction | Database, session: SessionName) -> Steps[None]:
@@ -251,6 +255,46 @@ class Operators(Generic[V]):
         *Conflicts:* none, it reads by snapshot. *Cost:* two reads in parallel; it does not grow with the sessions.
         """
         return (yield from self.queue.read(tr, Listing(self.line).stats))
+
+    def stored_at(
+        self, tr: Transaction, item: SessionRef | Position, session: SessionName | None
+    ) -> Steps[tuple[Layout, bytes]]:
+        """Return the layout of an item's keys and its stored bytes; for layers.
+
+        Args:
+            item: a live lease, or its handle; or a position, in any state.
+            session: the session of a position; None: the position is an address, as that of a completion.
+
+        Raises:
+            LeaseLost: the lease is not live.
+            LookupError: there is no such item.
+        """
+        if not isinstance(item, Position):
+            return (yield from self._working.held(tr, item))
+        if session is None:
+            own, packed = at_address(self.line, item)
+            found = [own]
+        else:
+            packed = pack(item)
+            own, record = yield from Operating(self.line).read(tr, pack_name(session))
+            found = [own]
+            if record is not None and record.closing == RENEWING:
+                found.append(self.line.session(own.name, own.generation + 1))
+        for one in found:
+            for place in (one.layout.available, one.layout.delayed, one.layout.dead):
+                value = yield tr.get(place.key(packed))
+                if value.present():
+                    return one.layout, bytes(value)
+        raise LookupError(f"There is no item {item.text} in the sessions of {self.queue!r} any more.")
+
+    def check_named(self, position: Position, session: SessionName | None) -> None:
+        """Raise TypeError if it is not known in which session an item is; for layers."""
+        if session is not None:
+            pack_name(session)
+        elif position.rank is not None:
+            raise TypeError(
+                f"{position.text} does not say in which session the item is: give session= too, or its lease."
+            )
 
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Read everything that the sessions own and compare: items, timers, counters, records, the line.

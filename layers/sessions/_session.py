@@ -144,7 +144,7 @@ class Session:
         self.name = name
         self.generation = generation
         self.home = keys.line
-        """The layout of the line, where outcomes and groups are kept."""
+        """The layout of the line, where outcomes, groups and blobs are kept."""
         self.layout = SessionLayout(keys.items + name + fdb_tuple.pack((generation,)))
         self.queue: Queue = object.__new__(Queue)  # with the same codec, and nothing else of its own
         vars(self.queue).update(vars(queue) | {"layout": self.layout})

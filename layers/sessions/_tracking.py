@@ -24,20 +24,31 @@ from fdbqueue.lowlevel import (
     Notes,
     Steps,
     Transaction,
+    clear_parts,
     fdb_tuple,
+    has_parts,
     notes_of,
+    pull,
+    read_counts,
     rows,
     run,
     strinc,
 )
 
 from ..leases._outcome_check import tracked_items
+from ..leases._taking import notes_if_readable
 from ..leases._transitions import Transitions, is_over
 from ._records import pointer_of, record_of
 from ._session import Session, SessionMoves
 
 if TYPE_CHECKING:
     from ._line import Line
+
+MAX_DROPPED = 2_000
+"""Of so many dead letters of a removed session the follow-ups and the blobs are removed."""
+DROPPED_BYTES = 5_000_000
+"""About how many bytes of these it reads at most."""
+DROPPED_AT_ONCE = 100
 
 
 def at_address(line: Line, address: Position) -> tuple[Session, bytes]:
@@ -127,3 +138,22 @@ def with_items(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, 
 def _first_key(tr: Transaction, begin: bytes, end: bytes) -> Steps[list[bytes]]:
     found = yield from rows(tr.snapshot, begin, end, limit=1)
     return [row.key for row in found]
+
+
+def drop_dead_letters(tr: Transaction, session: Session) -> Steps[None]:
+    """Count the dead letters out that are cleared with their session. Remove follow-ups and blobs of the first ones."""
+    dead = session.layout.dead
+    begin, size_bytes = dead.begin, 0
+    for _ in range(MAX_DROPPED // DROPPED_AT_ONCE):
+        found = yield from rows(tr.snapshot, begin, dead.end, limit=DROPPED_AT_ONCE)
+        for row in found:
+            pull(tr, notes_if_readable(row.value).then, DROP)
+            if has_parts(row.value):
+                clear_parts(tr, session.layout, dead.packed(row.key), row.value, session.home)
+        size_bytes += sum(len(row.value) for row in found)
+        if len(found) < DROPPED_AT_ONCE or size_bytes > DROPPED_BYTES:
+            break
+        begin = found[-1].key + b"\x00"
+    tr.add_read_conflict_range(dead.begin, dead.end)
+    counts = yield from read_counts(tr, session.layout)
+    session.count_all(tr, dead=-counts.get("dead", 0), purged=counts.get("dead", 0))

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from fdbqueue import CodecError, FormatError, LeaseLost, Position, Queue, SessionClosed
 from fdbqueue.lowlevel import (
     Database,
+    Layout,
     Notes,
     Steps,
     Transaction,
@@ -32,7 +33,7 @@ from ..leases._times import seconds_or_none
 from ..leases._transitions import Transitions
 from ._lease import Behind, SessionHandle, SessionLease, SessionRef
 from ._line import Line
-from ._records import REFUSING, RENEWING, Held, name_of, pack_name, record_of
+from ._records import REFUSING, RENEWING, Held, name_of, pack_name, pointer_of, record_of
 from ._session import Head, Session, SessionMoves, Stored
 from ._slots import is_out
 from ._turn import Turn, read_turn
@@ -261,6 +262,27 @@ class Working(Generic[V]):
                 self.write_state(tr, session, state)
         turn.pointer = replace(turn.pointer, current=current, used=turn.pointer.used + len(found))
         return turn, head.without(keys)
+
+    def held(self, tr: Transaction, ref: SessionRef) -> Steps[tuple[Layout, bytes]]:
+        """Return the item of a live lease: the layout of its keys, and its stored bytes. It acks nothing.
+
+        Raises:
+            LeaseLost: it is not the session's present lease.
+
+        *Conflicts:* with all that ends or extends the lease. *Cost:* two reads in parallel.
+        """
+        session, packed = self.session_of(ref), pack(ref.position)
+        leased = tr.get(self._line.layout.leased.key(pack(ref.turn)))
+        reading = tr.get(session.layout.available.key(packed))
+        stored, value = (yield leased), (yield reading)
+        behind = ref.behind if isinstance(ref, SessionLease) else None
+        # The pointer may still name an item that the consumer finished earlier in this turn.
+        known = [packed, *(pack(position) for position in (behind.positions if behind else ()))]
+        if not (stored.present() and value.present() and notes_of(bytes(stored)).token == ref.token):
+            raise self._lost(ref)
+        if pointer_of(bytes(stored)).current not in known:
+            raise self._lost(ref)
+        return session.layout, bytes(value)
 
     def _lost(self, ref: SessionRef) -> LeaseLost:
         return LeaseLost(

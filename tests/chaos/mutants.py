@@ -101,7 +101,7 @@ MUTANTS = (
     Mutant(
         "the chunks of an item that is gone stay",
         "layers/leases/_transitions.py",
-        (("            clear_parts(self._tr, self._layout, packed, stored)\n", "            pass\n"),),
+        (("            clear_parts(self._tr, self._layout, packed, stored, self._home)\n", "            pass\n"),),
     ),
     Mutant(
         "who is granted leases does not look whether they are still its own",

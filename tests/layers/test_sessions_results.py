@@ -11,7 +11,6 @@ import fdbqueue
 from fdbqueue import CodecError, CompletionError, LeaseLost, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
-    Blobs,
     Consumer,
     Done,
     FollowUp,
@@ -337,9 +336,3 @@ def test_a_completion_in_sessions_names_its_session(db: Any, sessions: Sessions,
         results.enqueue(db, "1")
     with pytest.raises(TypeError, match="session"):
         results.enqueue(db, "1", session=None)
-
-
-def test_blobs_refuse_sessions_and_say_what_to_do(sessions: Sessions) -> None:
-    for given in (sessions, Results(sessions), Groups(sessions)):
-        with pytest.raises(TypeError, match="write the data to an item of another queue"):
-            Blobs(given)  # type: ignore[arg-type]
