@@ -2,8 +2,9 @@
 
 | option | default | meaning |
 | --- | --- | --- |
-| ``url``, ``queue``, ``queueKey``, ``queueColumn``, ``codec``, ``valueColumn``, ``headersColumn``,
-  ``priorityColumn``, ``levels``, ``delayColumn``, ``ttlColumn``, ``smart``, ``batchRows`` | | as for the batch sink |
+| ``url``, ``queue``, ``queueKey``, ``queueColumn``, ``codec``, ``valueColumn``, ``headersColumn``, ``sessionColumn``,
+  ``sessions``, ``priorityColumn``, ``levels``, ``delayColumn``, ``ttlColumn``, ``smart``, ``batchRows`` | | as for the
+  batch sink |
 | ``streamName`` | the query's id | identifies the stream in the queue, so that a lost checkpoint is noticed |
 | ``onLostCheckpoint`` | ``fail`` | a new checkpoint meets the stream's record: ``fail`` or ``continue`` |
 """

@@ -35,7 +35,7 @@ class FdbQueueStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, columns: list[str]) -> None:
         self._options = options
         self._columns = columns
-        appender_of(options.rows)  # raises if the function of a smart queue is missing
+        appender_of(options.rows)  # raises if the function of a smart queue or of sessions is missing
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchStored:
         """Store the rows of one partition aside. Spark may call it again, and twice at the same time."""
