@@ -25,7 +25,8 @@ from fdbqueue.spark.layered import appender_of, commits_in_flight, rows_at_once
 from fdbqueue.spark.options import Options, parse
 from fdbqueue.spark.partition import PartitionLog
 from fdbqueue.spark.rows import Rows, pack, unpack
-from fdbqueue.spark.staging import SinkKeys, Staging, commit_batch
+from fdbqueue.spark.sinkrecord import SinkKeys
+from fdbqueue.spark.staging import Staging, commit_batch
 from tests.helpers.faults import FaultyDatabase
 from tests.spark.sessions import source
 from tests.spark.simulated import Job

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
-from tests.spark.killed_stream import ITEMS, SINK_POINTS, SOURCE_POINTS
+from tests.spark.killed_stream import AT_ONCE_POINTS, ITEMS, SINK_POINTS, SOURCE_POINTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.engines("file", "cluster")]
 
@@ -33,7 +33,7 @@ def run(repository: Path, folder: Path, *arguments: str) -> int:
     return done.returncode
 
 
-@pytest.mark.parametrize("point", [*SOURCE_POINTS, *SINK_POINTS])
+@pytest.mark.parametrize("point", [*SOURCE_POINTS, *SINK_POINTS, *AT_ONCE_POINTS])
 def test_a_kill_loses_and_doubles_nothing(
     db: Any,
     url: str,
