@@ -18,7 +18,7 @@ Bulk loads: `options.py` and `schema.py` refuse bad arguments on the driver. `co
 and `dataframe.py` has `enqueue_dataframe`. The other modules know no Spark. `attempt.py` is one attempt at one
 partition. `partition.py` has the partition's log and its owner. `job.py` begins, commits and reports jobs.
 `resubmitted.py` is for jobs that are submitted again. `record.py` and `keys.py` define the stored data. `digests.py`,
-`backlog.py`, `rows.py`, `appender.py` and `layered.py` are the parts.
+`backlog.py`, `rows.py`, `appender.py`, `layered.py` and `insessions.py` are the parts.
 
 Looks: `reader.py` calls `looking.py`, which knows no Spark. `readoptions.py` has the options, and `itemcolumns.py` the
 columns, of looks and of streams.
@@ -68,7 +68,8 @@ Limits:
 6. A ``file:`` URL belongs to one machine. On a cluster of machines use ``fdb:``.
 7. With the option ``smart``, a job that fails because of a check or a limit fails again until the cause is mended. The
    order of the rows decides which of them a limit or a check leaves out. Spark promises no order across partitions.
-8. Rows of one partition keep their order unless an attempt fails. There is no order across partitions.
+8. Rows of one partition keep their order unless an attempt fails. There is no order across partitions. Rows in
+   sessions keep it after a failure, too, if each attempt has the rows in the same order.
 """
 
 from __future__ import annotations

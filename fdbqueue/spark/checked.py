@@ -6,10 +6,8 @@ appended row. So a repeated attempt does not decide about either a second time.
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable
 from itertools import repeat
-from typing import Any
 
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.api import Transaction
@@ -17,6 +15,7 @@ from fdbqueue.items import parse
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layout import Layout
 from fdbqueue.spark.appender import Appender, Part
+from fdbqueue.spark.optionvalues import function_named
 
 BATCH_ROWS = 100
 """Each row reads the writes of the rows before it. All comparisons have to fit into a transaction's time."""
@@ -34,7 +33,7 @@ class CheckedAppender(Appender):
 
     def __init__(self, home: Layout, smart: str) -> None:
         super().__init__(home)
-        self._make = _function(smart)
+        self._make: Callable[[Subspace], SmartQueue] = function_named("smart", smart, "SmartQueue")
         self._queues: dict[bytes, SmartQueue] = {}
 
     def write(self, tr: Transaction, parts: list[Part]) -> None:
@@ -51,16 +50,3 @@ class CheckedAppender(Appender):
         if smart is None:
             smart = self._queues[layout.prefix] = self._make(layout.space)
         return smart
-
-
-def _function(name: str) -> Callable[[Subspace], SmartQueue]:
-    try:
-        found: Any = pkgutil.resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"The option smart is 'module:function', where executors can import it, and {name!r} is not: {error}."
-        ) from error
-    if not callable(found):
-        raise ValueError(f"The option smart names a function that returns a SmartQueue; {name!r} is not one.")
-    checked: Callable[[Subspace], SmartQueue] = found
-    return checked

@@ -15,6 +15,7 @@ from fdbqueue.items import INLINE_BYTES, PLAIN, Notes, envelope, with_notes
 from fdbqueue.layers.common._levels import PRIORITY
 from fdbqueue.layers.leases._times import LONGEST_SECONDS
 from fdbqueue.spark.digests import digests_of
+from fdbqueue.spark.insessions import Places
 from fdbqueue.spark.layered import check_priority, levels_of
 from fdbqueue.spark.options import Options
 from fdbqueue.spark.rows import Rows
@@ -38,6 +39,7 @@ class Columns:
         self._encode: Callable[[Any], bytes] = _ENCODERS.get(options.codec) or codec_named(options.codec).encode
         self._payloads = self._payload_reader()
         self._levels = levels_of(options)
+        self._places = None if options.session_column is None else Places(options)
 
     def rows(self, batch: pa.RecordBatch) -> tuple[Rows, int]:
         """Return the batch's rows, and the size of their encoded values in bytes.
@@ -56,7 +58,10 @@ class Columns:
         digests = _digests(payloads, headers, queues)
         if self._options.delay_column is not None or self._options.ttl_column is not None:
             stored, digests = self._with_times(batch, stored, digests)
-        return Rows(stored, digests, queues, large), sum(sizes)
+        sessions = self._sessions(batch)
+        if sessions is not None:
+            digests = digests_of(map(_pack, zip(digests, sessions, strict=True)))
+        return Rows(stored, digests, queues, large, sessions), sum(sizes)
 
     def _payload_reader(self) -> Callable[[pa.RecordBatch], list[bytes]]:
         options = self._options
@@ -144,6 +149,15 @@ class Columns:
                     f"The column {name!r} has {value!r}, and seconds are 0 to {LONGEST_SECONDS:.0e}, or null."
                 )
         return values
+
+    def _sessions(self, batch: pa.RecordBatch) -> list[tuple[bytes, int]] | None:
+        name, priority = self._options.session_column, self._options.priority_column
+        if self._places is None or name is None:
+            return None
+        column = batch.column(name)
+        if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+            _check_text(column, name)
+        return self._places.of(column.to_pylist(), None if priority is None else _values(batch, priority))
 
     def _queues(self, batch: pa.RecordBatch) -> list[str | None] | None:
         name = self._options.queue_column

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ from fdbqueue.spark.job import forget_job, job_report, read_record
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.options import AT_LEAST_ONCE, EXACTLY_ONCE, Options, parse
 from fdbqueue.spark.record import Header, JobRecord, JobReport
-from fdbqueue.spark.schema import header_of
+from fdbqueue.spark.schema import field_of, header_of
 from fdbqueue.spark.source import NAME, FdbQueueDataSource
 
 DEFAULT_PARTITIONS = 8
@@ -55,6 +55,9 @@ def enqueue_dataframe(
     value_column: str | None = None,
     queue_column: str | None = None,
     headers_column: str | None = None,
+    session_column: str | None = None,
+    session_order: str | Sequence[str] = (),
+    sessions: str | None = None,
     priority_column: str | None = None,
     levels: int | None = None,
     delay_column: str | None = None,
@@ -70,7 +73,8 @@ def enqueue_dataframe(
     Different rows under the same id are refused.
 
     A hash of the rows' own contents decides their partition. So a row is in the same partition whenever the job is
-    submitted, whatever the partitioning of `df`. This costs a shuffle; the format ``fdbqueue`` alone has none.
+    submitted, whatever the partitioning of `df`. This costs a shuffle; the format ``fdbqueue`` alone has none. All rows
+    of a session are in one partition.
 
     Args:
         df: the rows. They must be the same whenever they are computed: checkpoint() a DataFrame that is random or
@@ -83,8 +87,13 @@ def enqueue_dataframe(
         value_column: the column with the values; None: ``value`` for bytes and str, else all columns, as a record.
         queue_column: a column that names the queue of each row.
         headers_column: a column with the headers of each row, a map from string.
-        priority_column: a column with the priority of each row; smaller is sooner.
-        levels: how many priorities the queue has; 10 by default.
+        session_column: a column that names the session of each row. Workers take the rows by `Sessions`.
+        session_order: the columns that order the rows of a session. Without them Spark gives a session's rows in any
+            order. A column that is no part of the item is not stored.
+        sessions: ``module:function`` that executors can import. It takes a queue's subspace and returns its `Sessions`,
+            if they have other rules than ``Sessions(queue)``.
+        priority_column: a column with the priority of each row; smaller is sooner. In sessions it is the row's level.
+        levels: how many priorities the queue has; 10 by default, in sessions 2.
         delay_column: a column with seconds until each row becomes available.
         ttl_column: a column with seconds after which each row is removed.
         delivery: ``exactlyOnce``, or ``atLeastOnce``, which writes no log and needs no `job_id`.
@@ -117,6 +126,8 @@ def enqueue_dataframe(
         "valueColumn": value_column,
         "queueColumn": queue_column,
         "headersColumn": headers_column,
+        "sessionColumn": session_column,
+        "sessions": sessions,
         "priorityColumn": priority_column,
         "levels": None if levels is None else str(levels),
         "delayColumn": delay_column,
@@ -136,8 +147,10 @@ def enqueue_dataframe(
     given["url"] = options.url
     given["partitions"] = str(_partitions(options, before))
     options = parse({name: value for name, value in given.items() if value is not None})
-    header = header_of(options, df.schema)
-    writer = _repartitioned(df, header).write.format(NAME).mode("append")
+    order = _order(df, options, session_order)
+    dropped = _not_stored(options, order)
+    header = header_of(options, df.drop(*dropped).schema)
+    writer = _repartitioned(df, header, order).drop(*dropped).write.format(NAME).mode("append")
     with _refusals():
         writer.options(**{name: value for name, value in given.items() if value is not None}).save()
     with fdbqueue.open(options.url) as db:
@@ -153,18 +166,44 @@ def _partitions(options: Options, before: JobRecord | None) -> int:
     return (before.header.partitions if before else None) or DEFAULT_PARTITIONS
 
 
-def _repartitioned(df: DataFrame, header: Header) -> DataFrame:
+def _order(df: DataFrame, options: Options, given: str | Sequence[str]) -> list[str]:
+    order = [given] if isinstance(given, str) else list(given)
+    if order and options.session_column is None:
+        raise ValueError("session_order needs session_column: other queues get their rows in any order.")
+    for name in order:
+        if not isinstance(name, str):
+            raise TypeError(f"session_order names columns, each by a str, not {name!r}.")
+        field_of(df.schema, "session_order", name)
+    return order
+
+
+def _not_stored(options: Options, order: list[str]) -> list[str]:
+    """Return the columns that only order the rows. If all columns are one record, it has these too."""
+    if options.value_column is None:
+        return []
+    return [name for name in order if name != options.value_column and name not in options.other_columns]
+
+
+def _repartitioned(df: DataFrame, header: Header, order: Sequence[str] = ()) -> DataFrame:
     kinds = {field.name: field.dataType for field in df.schema.fields}
-    columns = [_hashable(name, kinds[name]) for name, _ in header.columns]
-    return df.repartition(header.partitions or DEFAULT_PARTITIONS, *columns)
+    names = [name for name, _ in header.columns]
+    if header.session_column is not None:
+        names = [name for name in (header.queue_column, header.session_column) if name is not None]
+    columns = [_hashable(name, kinds[name]) for name in names]
+    whole = df.repartition(header.partitions or DEFAULT_PARTITIONS, *columns)
+    return whole.sortWithinPartitions(*map(_column, [*names, *order])) if order else whole
 
 
 def _hashable(name: str, kind: t.DataType) -> Column:
     """Return an expression that Spark can hash, the same in any session. Spark can't hash maps."""
-    column = f.col("`" + name.replace("`", "``") + "`")
+    column = _column(name)
     if "map<" not in kind.simpleString():
         return column
     return f.to_json(f.struct(column), {"timeZone": "UTC", "ignoreNullFields": "true"})
+
+
+def _column(name: str) -> Column:
+    return f.col("`" + name.replace("`", "``") + "`")
 
 
 @contextmanager

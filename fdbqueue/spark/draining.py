@@ -125,7 +125,7 @@ def redrive(
         position_column: the column with the positions.
 
     Raises:
-        ValueError: there is no such column, or it holds no positions.
+        ValueError: there is no such column, it holds no positions, or there is a column of sessions.
     """
     if not hasattr(df, "sparkSession"):
         raise TypeError(f"redrive takes a DataFrame of Spark, not {type(df).__name__}.")
@@ -133,6 +133,11 @@ def redrive(
         raise ValueError(f"A dead letter goes to its 'place' or to the 'tail', not to {to!r}.")
     if position_column not in df.columns:
         raise ValueError(f"The DataFrame has no column {position_column!r}; it has {', '.join(df.columns)}.")
+    if "session" in df.columns:
+        raise ValueError(
+            "The DataFrame has a column 'session', and the dead letters of a session are redriven by"
+            " Sessions(queue).redrive(db, session, position). Drop the column if no row has a session."
+        )
     dead = Leases(Queue(queue)).dead
     done, some = 0, []
     with fdbqueue.open(url_of(url)) as db:

@@ -15,16 +15,20 @@ from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.items import NO_NOTES, PLAIN, Notes, has_notes, headers_of, notes_of, parse
 from fdbqueue.layout import Layout
 from fdbqueue.spark.looking import Stored
-from fdbqueue.spark.readoptions import NULL, ReadOptions
+from fdbqueue.spark.readoptions import NULL, LookOptions, ReadOptions
+from fdbqueue.spark.sessionlooking import shown_name
 
+_WITHOUT_NOTES = {"session", "position", "rank", "index", "value", "headers", "state", "queue"}
 _HEADERS = t.MapType(t.StringType(), t.StringType())
 _to_json = msgspec.json.encode
 
 
-def look_schema(options: ReadOptions) -> t.StructType:
+def look_schema(options: LookOptions) -> t.StructType:
     """Return the columns of a look."""
+    session = [t.StructField("session", t.StringType())] if options.sessions else []
     return t.StructType(
         [
+            *session,
             t.StructField("position", t.StringType(), False),
             t.StructField("rank", t.LongType()),
             t.StructField("index", t.LongType(), False),
@@ -94,7 +98,7 @@ class Table:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._queue = self._layout.describe() if isinstance(options.queue, bytes) else options.queue
         self._codec = codec_named(options.codec)
-        self._needs_notes = not {*self._names} <= {"position", "rank", "index", "value", "headers", "state", "queue"}
+        self._needs_notes = not {*self._names} <= _WITHOUT_NOTES
 
     @property
     def payloads(self) -> bool:
@@ -126,6 +130,9 @@ class Table:
             return [self._queue] * len(items)
         if name == "state":
             return [item.state for item in items]
+        if name == "session":
+            names = {item.session: shown_name(item.session) if item.session else None for item in items}
+            return [names[item.session] for item in items]
         if name == "consumer":
             return [item.stream or one.consumer or None for one, item in zip(notes, items, strict=True)]
         if name == "position":

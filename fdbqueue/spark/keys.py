@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fdbqueue.engine.api import Database
+from fdbqueue.engine.keys import Subspace
 from fdbqueue.engine.steps import rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.layout import Layout
@@ -28,33 +29,23 @@ JOBS_WITHOUT_A_QUEUE = "fdbqueue jobs"
 """The queue of a job's records if a column names the queue of each row and the job has no queue of its own."""
 
 
-class JobKeys:
-    """The keys of one job.
+class PartitionKeys:
+    """The keys of the logs of partitions, and of the record that their transactions read.
 
-    Raises:
-        TypeError: the job id is not a str. ValueError: it is empty or too long.
+    Args:
+        layout: the queue that has them.
+        space: the subspace of the logs.
+        record: the record's key.
     """
 
-    __slots__ = ("_counts", "_held", "_log", "_owners", "begin", "end", "job_id", "layout", "record")
+    __slots__ = ("_counts", "_log", "_owners", "layout", "record")
 
-    def __init__(self, layout: Layout, job_id: str) -> None:
-        if not isinstance(job_id, str):
-            raise TypeError(f"A job id is a str, not {type(job_id).__name__}: {job_id!r}.")
-        size_bytes = len(job_id.encode())
-        if not 0 < size_bytes <= MAX_JOB_ID_BYTES:
-            raise ValueError(f"A job id has 1 to {MAX_JOB_ID_BYTES:,} bytes; {job_id[:40]!r} has {size_bytes:,}.")
-        space = layout.jobs[job_id]
-        self.job_id = job_id
+    def __init__(self, layout: Layout, space: Subspace, record: bytes) -> None:
         self.layout = layout
-        self.record: bytes = space.key()
+        self.record = record
         self._owners = space["owner"]
         self._counts = space["rows"]
         self._log = space["mark"]
-        self._held = space["held"]
-        beneath = space.range()
-        self.begin: bytes = beneath.start
-        """The begin and the end of the keys that are removed when the job is committed."""
-        self.end: bytes = beneath.stop
 
     def owner(self, partition: int) -> bytes:
         """Return the key that names the attempt that may write."""
@@ -81,14 +72,9 @@ class JobKeys:
         end: bytes = self._log[partition].range().stop
         return end
 
-    def held(self, submission: bytes, token: bytes, kind: str, number: int, chunk: int) -> bytes:
-        """Return the key of a chunk of the rows that an attempt stores aside."""
-        key: bytes = self._held.pack((submission, token, kind, number, chunk))
-        return key
-
-    def held_range(self, submission: bytes, *rest: bytes | str | int) -> tuple[bytes, bytes]:
-        """Return the begin and end of the keys of the rows that a submission stores aside, or of a part of them."""
-        span = self._held.range((submission, *rest))
+    def entries_range(self) -> tuple[bytes, bytes]:
+        """Return the begin and end of the log entries of all partitions."""
+        span = self._log.range()
         return span.start, span.stop
 
     def partition_of(self, key: bytes) -> int:
@@ -104,6 +90,41 @@ class JobKeys:
     def counts_range(self) -> tuple[bytes, bytes]:
         """Return the begin and end of the counts of all partitions."""
         span = self._counts.range()
+        return span.start, span.stop
+
+
+class JobKeys(PartitionKeys):
+    """The keys of one job.
+
+    Raises:
+        TypeError: the job id is not a str. ValueError: it is empty or too long.
+    """
+
+    __slots__ = ("_held", "begin", "end", "job_id")
+
+    def __init__(self, layout: Layout, job_id: str) -> None:
+        if not isinstance(job_id, str):
+            raise TypeError(f"A job id is a str, not {type(job_id).__name__}: {job_id!r}.")
+        size_bytes = len(job_id.encode())
+        if not 0 < size_bytes <= MAX_JOB_ID_BYTES:
+            raise ValueError(f"A job id has 1 to {MAX_JOB_ID_BYTES:,} bytes; {job_id[:40]!r} has {size_bytes:,}.")
+        space = layout.jobs[job_id]
+        super().__init__(layout, space, space.key())
+        self.job_id = job_id
+        self._held = space["held"]
+        beneath = space.range()
+        self.begin: bytes = beneath.start
+        """The begin and the end of the keys that are removed when the job is committed."""
+        self.end: bytes = beneath.stop
+
+    def held(self, submission: bytes, token: bytes, kind: str, number: int, chunk: int) -> bytes:
+        """Return the key of a chunk of the rows that an attempt stores aside."""
+        key: bytes = self._held.pack((submission, token, kind, number, chunk))
+        return key
+
+    def held_range(self, submission: bytes, *rest: bytes | str | int) -> tuple[bytes, bytes]:
+        """Return the begin and end of the keys of the rows that a submission stores aside, or of a part of them."""
+        span = self._held.range((submission, *rest))
         return span.start, span.stop
 
 

@@ -17,10 +17,11 @@ from fdbqueue.layers.leases._transitions import Transitions
 from fdbqueue.layers.priority import Levels
 from fdbqueue.layout import Layout, pack
 from fdbqueue.position import Position
+from fdbqueue.spark import checked, insessions
 from fdbqueue.spark.appender import Appender, Part
-from fdbqueue.spark.attempt import BATCH_ROWS
-from fdbqueue.spark.checked import BATCH_ROWS as CHECKED_ROWS
+from fdbqueue.spark.attempt import BATCH_ROWS, COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED
 from fdbqueue.spark.checked import CheckedAppender
+from fdbqueue.spark.insessions import SessionAppender
 from fdbqueue.spark.options import Options
 from fdbqueue.spark.rows import Rows
 
@@ -77,10 +78,12 @@ def appender_of(options: Options) -> Appender:
     """Return what writes the rows of a job or a stream.
 
     Raises:
-        ValueError: the option ``smart`` names no function.
+        ValueError: the option ``smart`` or ``sessions`` names no function. TypeError: that returns something else.
     """
     if options.smart is not None:
         return CheckedAppender(options.home(), options.smart)
+    if options.session_column is not None:
+        return SessionAppender(options)
     if options.layered:
         return LayeredAppender(options.home(), levels_of(options))
     return Appender(options.home())
@@ -88,13 +91,24 @@ def appender_of(options: Options) -> Appender:
 
 def rows_at_once(options: Options) -> int:
     """Return how many rows one transaction writes at most."""
-    most = CHECKED_ROWS if options.smart is not None else LAYERED_ROWS if options.layered else BATCH_ROWS
+    most = checked.BATCH_ROWS if options.smart is not None else LAYERED_ROWS if options.layered else BATCH_ROWS
     return min(most, options.batch_rows)
 
 
+def commits_in_flight(options: Options) -> int:
+    """Return how many transactions of an attempt are under way at once."""
+    if options.smart is not None:
+        return checked.COMMITS_IN_FLIGHT
+    if options.session_column is not None:
+        return insessions.COMMITS_IN_FLIGHT
+    return COMMITS_IN_FLIGHT_EMBEDDED if options.url.startswith("file:") else COMMITS_IN_FLIGHT
+
+
 def levels_of(options: Options) -> Levels | None:
-    """Return the order of a queue with priorities; None without a column of priorities."""
-    return None if options.priority_column is None else Levels(options.levels)
+    """Return the order of a queue with priorities; None without a column of priorities, and for sessions."""
+    if options.priority_column is None or options.session_column is not None:
+        return None
+    return Levels(options.levels)
 
 
 def check_priority(levels: Levels, priority: int | None, column: str) -> None:

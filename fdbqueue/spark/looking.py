@@ -40,6 +40,8 @@ class Stored(NamedTuple):
     """Its payload, if that is in chunks and was read."""
     stream: str = ""
     """The stream whose batch has it."""
+    session: bytes = b""
+    """The packed name of its session; b"": it is in none."""
 
 
 class Range(NamedTuple):
@@ -49,13 +51,25 @@ class Range(NamedTuple):
     end: bytes | None
 
 
-def ranges(db: Database, layout: Layout, whole: Range, states: tuple[str, ...], at_least: int) -> list[Range]:
+def ranges(
+    db: Database,
+    layout: Layout,
+    whole: Range,
+    states: tuple[str, ...],
+    at_least: int,
+    *,
+    beside_sessions: bool = False,
+) -> list[Range]:
     """Cut a range into about equal parts, by the database's own split points. Both ends stay open.
+
+    Args:
+        beside_sessions: whether the queue may have items in sessions, which the caller reads too.
 
     Raises:
         StreamError: the queue has items in sessions.
     """
-    return run(attempts(db, partial(_ranges, layout=layout, whole=whole, states=states, at_least=at_least)))
+    body = partial(_ranges, layout=layout, whole=whole, states=states, at_least=at_least, refuses=not beside_sessions)
+    return run(attempts(db, body))
 
 
 def pages(
@@ -69,7 +83,7 @@ def pages(
     """
     wanted, left = FIRST_ROWS, limit
     while left is None or left > 0:
-        body = partial(_page, layout=layout, span=span, states=states, limit=wanted, payloads=payloads)
+        body = partial(read_page, layout=layout, span=span, states=states, limit=wanted, payloads=payloads)
         page, following = run(attempts(db, body))
         if page:
             yield page if left is None else page[:left]
@@ -81,7 +95,7 @@ def pages(
         span = Range(following, span.end)
 
 
-def _page(
+def read_page(
     tr: Transaction, layout: Layout, span: Range, states: tuple[str, ...], limit: int, payloads: bool
 ) -> Steps[tuple[list[Stored], bytes | None]]:
     """Return a page, and the packed position from which the next one begins; None: it was the last one."""
@@ -138,9 +152,10 @@ def _bounds(place: Place, span: Range) -> tuple[bytes, bytes]:
 
 
 def _ranges(
-    tr: Transaction, layout: Layout, whole: Range, states: tuple[str, ...], at_least: int
+    tr: Transaction, layout: Layout, whole: Range, states: tuple[str, ...], at_least: int, refuses: bool
 ) -> Steps[list[Range]]:
-    yield from refuse_sessions(tr, layout, "a look")
+    if refuses:
+        yield from refuse_sessions(tr, layout, "a look", "The option includeSessions=true shows them.")
     stats = yield from read_stats(tr, layout)
     items = sum(getattr(stats, state) for state in states)
     wanted = max(at_least, -(-items // PARTITION_ITEMS))
@@ -157,11 +172,11 @@ def _ranges(
     borders: set[bytes] = set()
     for place, begin, end, keys in points:
         borders.update(place.packed(bytes(key)) for key in (yield keys) if begin < bytes(key) < end)
-    chosen = _some(sorted(borders), wanted - 1)
+    chosen = evenly(sorted(borders), wanted - 1)
     return [Range(begin, end) for begin, end in zip([whole.begin, *chosen], [*chosen, whole.end], strict=True)]
 
 
-def _some(borders: list[bytes], most: int) -> list[bytes]:
+def evenly(borders: list[bytes], most: int) -> list[bytes]:
     """Return at most so many of them, evenly."""
     if len(borders) <= most:
         return borders

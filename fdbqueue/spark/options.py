@@ -10,8 +10,12 @@
 | ``codec`` | ``bytes`` (default), ``str``, ``json``, ``msgpack`` or ``tuple`` |
 | ``valueColumn`` | the column with the values; default ``value``, for the last three codecs all columns, as a record |
 | ``headersColumn`` | a column with the headers of each row, a map from string |
-| ``priorityColumn`` | a column with the priority of each row, a whole number; smaller is sooner, null is the last |
-| ``levels`` | how many priorities the queue has; default 10. A queue keeps its number |
+| ``sessionColumn`` | a column that names the session of each row, a string or binary (`insessions.py`) |
+| ``sessions`` | ``module:function``; it takes a queue's subspace and returns its `Sessions`, if they have other rules
+  than ``Sessions(queue)`` |
+| ``priorityColumn`` | a column with the priority of each row, a whole number; smaller is sooner, null is the last. In
+  sessions it is the row's level |
+| ``levels`` | how many priorities the queue has; default 10, in sessions 2. A queue keeps its number |
 | ``delayColumn`` | a column with seconds until each row becomes available, from when its task read it |
 | ``ttlColumn`` | a column with seconds after which each row is removed |
 | ``jobId`` | the job's identity; required unless ``delivery`` is ``atLeastOnce`` |
@@ -38,6 +42,7 @@ RECORD_CODECS = ("json", "msgpack", "tuple")
 EXACTLY_ONCE = "exactlyOnce"
 AT_LEAST_ONCE = "atLeastOnce"
 LEVELS = 10
+SESSION_LEVELS = 2
 DELIVERIES = (EXACTLY_ONCE, AT_LEAST_ONCE)
 MAX_BATCH_ROWS = 6_000
 """One log entry has room for this many digests."""
@@ -49,6 +54,8 @@ NAMES = (
     "codec",
     "valueColumn",
     "headersColumn",
+    "sessionColumn",
+    "sessions",
     "priorityColumn",
     "levels",
     "delayColumn",
@@ -73,6 +80,9 @@ class Options:
     value_column: str | None = None
     """The column with the values; None: all columns are one record."""
     headers_column: str | None = None
+    session_column: str | None = None
+    sessions: str | None = None
+    """Names the function that makes the rows' sessions; None: they have the default rules."""
     priority_column: str | None = None
     levels: int = LEVELS
     delay_column: str | None = None
@@ -93,15 +103,15 @@ class Options:
     def other_columns(self) -> tuple[str, ...]:
         """The columns that are no part of the values."""
         named = (
-            *(self.queue_column, self.headers_column),
+            *(self.queue_column, self.headers_column, self.session_column),
             *(self.priority_column, self.delay_column, self.ttl_column),
         )
         return tuple(name for name in named if name is not None)
 
     @property
     def layered(self) -> bool:
-        """Whether rows have a priority, a delay or a time to live."""
-        return not (self.priority_column is self.delay_column is self.ttl_column is None)
+        """Whether rows have a session, a priority, a delay or a time to live."""
+        return not (self.session_column is self.priority_column is self.delay_column is self.ttl_column is None)
 
     @property
     def names_a_queue(self) -> bool:
@@ -121,14 +131,10 @@ def parse(given: Mapping[str, str]) -> Options:
     Raises:
         ValueError: an option is unknown, missing or not valid; the message says what to do.
     """
-    if any(name.lower() == "sessioncolumn" for name in given):
-        raise ValueError(
-            "The sink does not write into sessions, so it has no option sessionColumn. Stream the rows into a plain"
-            " queue, and let a Consumer enqueue each into its session, in the transaction of its ack:"
-            " return Done(then=FollowUp(sessions, value, session=...))."
-        )
     values = known(given, NAMES, "The fdbqueue sink")
     codec = one_of("codec", values.get("codec", "bytes"), CODECS)
+    session_column = not_empty("sessionColumn", values.get("sessionColumn"))
+    levels = LEVELS if session_column is None else SESSION_LEVELS
     options = Options(
         url=url_of(values.get("url")),
         queue=not_empty("queue", values.get("queue")),
@@ -137,8 +143,10 @@ def parse(given: Mapping[str, str]) -> Options:
         codec=codec,
         value_column=not_empty("valueColumn", values.get("valueColumn")) or _default_value_column(codec),
         headers_column=not_empty("headersColumn", values.get("headersColumn")),
+        session_column=session_column,
+        sessions=not_empty("sessions", values.get("sessions")),
         priority_column=not_empty("priorityColumn", values.get("priorityColumn")),
-        levels=number("levels", values.get("levels"), MAX_LEVELS) or LEVELS,
+        levels=number("levels", values.get("levels"), MAX_LEVELS) or levels,
         delay_column=not_empty("delayColumn", values.get("delayColumn")),
         ttl_column=not_empty("ttlColumn", values.get("ttlColumn")),
         job_id=not_empty("jobId", values.get("jobId")),
@@ -151,11 +159,15 @@ def parse(given: Mapping[str, str]) -> Options:
         raise ValueError("Give one of the options queue and queueKey, not both.")
     if options.smart is not None and options.layered:
         raise ValueError(
-            "The option smart can't be combined with priorityColumn, delayColumn and ttlColumn: the smart queue's own"
-            " function decides about its messages. Put the values into the messages."
+            "The option smart can't be combined with priorityColumn, sessionColumn, delayColumn and ttlColumn: the"
+            " smart queue's own function decides about its messages. Put the values into the messages."
         )
-    if "levels" in values and options.priority_column is None:
-        raise ValueError("The option levels needs the option priorityColumn.")
+    if options.sessions is not None and session_column is None:
+        raise ValueError("The option sessions needs the option sessionColumn.")
+    if options.sessions is not None and "levels" in values:
+        raise ValueError("The option levels can't be combined with sessions: that function's Sessions have levels.")
+    if "levels" in values and options.priority_column is session_column is None:
+        raise ValueError("The option levels needs the option priorityColumn or sessionColumn.")
     if not options.names_a_queue and options.queue_column is None:
         raise ValueError("The option queue is missing: the queue's name. (Or queueColumn: a column that names it.)")
     if options.exactly_once and options.job_id is None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fdbqueue.engine import Subspace
 from fdbqueue.layout import Layout, Name
@@ -133,3 +135,21 @@ def from_hex(name: str, value: str | None) -> bytes | None:
         return bytes.fromhex(value)
     except ValueError as error:
         raise ValueError(f"The option {name} is the prefix of a subspace in hex, not {value!r}.") from error
+
+
+def function_named(option: str, name: str, returns: str) -> Callable[[Subspace], Any]:
+    """Return the function ``module:function`` that takes a queue's subspace.
+
+    Raises:
+        ValueError: there is none.
+    """
+    try:
+        found: Any = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"The option {option} is 'module:function', where executors can import it, and {name!r} is not: {error}."
+        ) from error
+    if not callable(found):
+        raise ValueError(f"The option {option} names a function that returns a {returns}; {name!r} is not one.")
+    function: Callable[[Subspace], Any] = found
+    return function

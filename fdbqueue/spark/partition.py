@@ -24,7 +24,7 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
-from fdbqueue.spark.keys import JobKeys
+from fdbqueue.spark.keys import JobKeys, PartitionKeys
 from fdbqueue.spark.record import decode
 
 _TOKEN_BYTES = 16
@@ -85,19 +85,20 @@ class _Ownership:
             raise NotMine
 
 
-class PartitionLog:
+class RowLog:
     """The log of one partition, for one attempt.
 
     Args:
-        record: the stored record of the running job.
+        db: the database.
+        keys: the keys of the logs.
+        partition: the number of the partition.
     """
 
-    def __init__(self, db: Database, keys: JobKeys, partition: int, record: bytes) -> None:
+    def __init__(self, db: Database, keys: PartitionKeys, partition: int) -> None:
         self._db = db
         self._keys = keys
-        self._partition = partition
-        self._record = record
         self._token = os.urandom(_TOKEN_BYTES)
+        self._partition = partition
         self._owner = keys.owner(partition)
         self._end = keys.log_end(partition)
         self._counted = False
@@ -176,7 +177,28 @@ class PartitionLog:
         self._known = number
 
     def _check_record(self, value: Any) -> None:
-        check_record(self._keys, self._partition, self._record, value)
+        """Check the record that a transaction has read.
+
+        Raises:
+            JobIsCommitted, FdbQueueError: the transaction may not write.
+        """
+        raise NotImplementedError
+
+
+class PartitionLog(RowLog):
+    """The log of one partition of a job.
+
+    Args:
+        record: the stored record of the running job.
+    """
+
+    def __init__(self, db: Database, keys: JobKeys, partition: int, record: bytes) -> None:
+        super().__init__(db, keys, partition)
+        self._job = keys
+        self._record = record
+
+    def _check_record(self, value: Any) -> None:
+        check_record(self._job, self._partition, self._record, value)
 
 
 def check_record(keys: JobKeys, partition: int, expected: bytes, value: Any) -> None:

@@ -13,13 +13,17 @@ import fdbqueue
 from fdbqueue.spark.itemcolumns import Table
 from fdbqueue.spark.looking import Range, pages, ranges
 from fdbqueue.spark.readoptions import LookOptions
+from fdbqueue.spark.sessionlooking import session_pages, session_ranges
 
 
 @dataclass
 class RangePartition(InputPartition):
-    """The positions that one task reads."""
+    """What one task reads."""
 
-    span: Range
+    span: Range | None
+    """A range of positions; None: no items outside of sessions."""
+    names: Range | None = None
+    """A range of names of sessions; None: no items in sessions."""
 
 
 class FdbQueueReader(DataSourceReader):
@@ -34,19 +38,24 @@ class FdbQueueReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return ranges of about 10,000 items each. With a limit there is one."""
-        options = self._options
+        options, layout = self._options, self._options.layout()
         whole = Range(options.begin, options.end)
         at_least = 1 if options.limit is not None else options.min_partitions
         with fdbqueue.open(options.url) as db:
-            found = ranges(db, options.layout(), whole, options.states, at_least)
+            found = ranges(db, layout, whole, options.states, at_least, beside_sessions=options.sessions)
+            names = session_ranges(db, layout, at_least) if options.sessions else []
         if options.limit is not None:
-            return [RangePartition(whole)]
-        return [RangePartition(span) for span in found]
+            return [RangePartition(whole, Range(None, None) if names else None)]
+        return [*(RangePartition(span) for span in found), *(RangePartition(None, span) for span in names)]
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Yield the items of one range, each page read in one transaction."""
         options, table = self._options, Table(self._options, self._schema)
+        layout, states, left = options.layout(), options.states, options.limit
         with fdbqueue.open(options.url) as db:
-            layout = options.layout()
-            for page in pages(db, layout, partition.span, options.states, payloads=table.payloads, limit=options.limit):
-                yield table.batch(page)
+            for span, read in (partition.span, pages), (partition.names, session_pages):
+                if span is None or left == 0:
+                    continue
+                for page in read(db, layout, span, states, payloads=table.payloads, limit=left):
+                    yield table.batch(page)
+                    left = None if left is None else left - len(page)

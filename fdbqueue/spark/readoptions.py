@@ -15,6 +15,7 @@
 | ``from`` | the first | the first position to read |
 | ``to`` | no end | the position to stop before |
 | ``limit`` | none | how many items; then one partition reads them |
+| ``includeSessions`` | ``false`` | whether items in sessions are shown too, with a column ``session`` |
 
 | option of a stream | default | meaning |
 | --- | --- | --- |
@@ -59,7 +60,7 @@ MAX_ITEMS = 10_000
 MAX_BYTES = 8_000_000
 SPLIT_ITEMS = 5_000
 _SHARED = ("url", "queue", "queueKey", "codec", "onBadItem", "minPartitions")
-LOOK_NAMES = (*_SHARED, "states", "from", "to", "limit")
+LOOK_NAMES = (*_SHARED, "states", "from", "to", "limit", "includeSessions")
 STREAM_NAMES = (
     *_SHARED,
     "streamName",
@@ -103,6 +104,7 @@ class LookOptions(ReadOptions):
     end: bytes | None
     """The packed position to stop before; None: no end."""
     limit: int | None
+    sessions: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,12 +165,16 @@ def parse_look(given: Mapping[str, str]) -> LookOptions:
     begin, end = _position("from", values.get("from")), _position("to", values.get("to"))
     if begin is not None and end is not None and end < begin:
         raise ValueError(f"The option to, {values['to']}, comes before the option from, {values['from']}.")
+    sessions = boolean("includeSessions", values.get("includeSessions"), False)
+    if sessions and not (begin is end is None):
+        raise ValueError("from and to name positions of the queue, and each session has its own: omit includeSessions.")
     return LookOptions(
         **_shared(values, (FAIL, NULL)),
         states=_states(values.get("states")),
         begin=begin,
         end=end,
         limit=number("limit", values.get("limit")),
+        sessions=sessions,
     )
 
 

@@ -36,6 +36,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     levels: int | None = None
     delay_column: str | None = None
     ttl_column: str | None = None
+    session_column: str | None = None
+    sessions: str | None = None
 
     def expect(self, job_id: str, other: Header) -> None:
         """Refuse a submission of the job as `other`, if the headers differ.

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
+KEYS_WITH_NAME = 8
+"""About how many keys and values of a row in a new session have the session's name."""
 T = TypeVar("T")
 
 
@@ -23,6 +25,8 @@ class Rows:
     """The name of each row's queue. None, for a row or for all, means the job's queue."""
     large: list[bytes | None] | None = None
     """The payloads that are stored in chunks; None: there are none."""
+    sessions: list[tuple[bytes, int]] | None = None
+    """The packed name of each row's session, and the row's level in it; None: the rows are in no sessions."""
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -36,6 +40,7 @@ class Rows:
             [self.digests[place] for place in places],
             _picked(self.queues, places),
             _picked(self.large, places),
+            _picked(self.sessions, places),
         )
 
     def part(self, start: int, stop: int) -> Rows:
@@ -47,13 +52,17 @@ class Rows:
             self.digests[start:stop],
             None if self.queues is None else self.queues[start:stop],
             None if self.large is None else self.large[start:stop],
+            None if self.sessions is None else self.sessions[start:stop],
         )
 
     def sizes(self) -> list[int]:
         """Return how many bytes each row adds to a transaction, without its key."""
-        if self.large is None:
-            return list(map(len, self.stored))
-        return [len(stored) + len(large or b"") for stored, large in zip(self.stored, self.large, strict=True)]
+        sizes = list(map(len, self.stored))
+        if self.large is not None:
+            sizes = [size + len(large or b"") for size, large in zip(sizes, self.large, strict=True)]
+        if self.sessions is not None:
+            sizes = [size + KEYS_WITH_NAME * len(name) for size, (name, _) in zip(sizes, self.sessions, strict=True)]
+        return sizes
 
 
 def joined(parts: list[Rows]) -> Rows:
@@ -66,6 +75,7 @@ def joined(parts: list[Rows]) -> Rows:
         [digest for part in parts for digest in part.digests],
         None if parts[0].queues is None else [name for part in parts for name in part.queues or ()],
         None if large is None else [payload for part in large for payload in part],
+        None if parts[0].sessions is None else [one for part in parts for one in part.sessions or ()],
     )
 
 

@@ -25,19 +25,23 @@ def header_of(options: Options, schema: t.StructType) -> Header:
         _check_value(options, field)
     others = []
     if options.queue_column is not None:
-        others.append(_field(schema, "queueColumn", options.queue_column))
+        others.append(field_of(schema, "queueColumn", options.queue_column))
         if not isinstance(others[-1].dataType, t.StringType):
             raise _wrong(others[-1], "which names queues, must be a string")
     if options.headers_column is not None:
-        others.append(_field(schema, "headersColumn", options.headers_column))
+        others.append(field_of(schema, "headersColumn", options.headers_column))
         _check_headers(others[-1])
+    if options.session_column is not None:
+        others.append(field_of(schema, "sessionColumn", options.session_column))
+        if not isinstance(others[-1].dataType, (t.StringType, t.BinaryType)):
+            raise _wrong(others[-1], "which names sessions, must be a string or binary; cast it")
     if options.priority_column is not None:
-        others.append(_field(schema, "priorityColumn", options.priority_column))
+        others.append(field_of(schema, "priorityColumn", options.priority_column))
         if not isinstance(others[-1].dataType, _INTEGERS):
             raise _wrong(others[-1], "which has priorities, must be a whole number")
     for option, name in ("delayColumn", options.delay_column), ("ttlColumn", options.ttl_column):
         if name is not None:
-            others.append(_field(schema, option, name))
+            others.append(field_of(schema, option, name))
             if not isinstance(others[-1].dataType, _NUMBERS):
                 raise _wrong(others[-1], "which has seconds, must be a number")
     names = [field.name for field in columns]
@@ -62,20 +66,27 @@ def header_of(options: Options, schema: t.StructType) -> Header:
         columns=tuple((field.name, field.dataType.simpleString()) for field in [*columns, *others]),
         smart=options.smart,
         priority_column=options.priority_column,
-        levels=None if options.priority_column is None else options.levels,
+        levels=None if options.priority_column is options.session_column is None else options.levels,
         delay_column=options.delay_column,
         ttl_column=options.ttl_column,
+        session_column=options.session_column,
+        sessions=options.sessions,
     )
 
 
 def value_columns(options: Options, schema: t.StructType) -> list[t.StructField]:
     """Return the columns that make up the values."""
     if options.value_column is not None:
-        return [_field(schema, "valueColumn", options.value_column)]
+        return [field_of(schema, "valueColumn", options.value_column)]
     return [field for field in schema.fields if field.name not in options.other_columns]
 
 
-def _field(schema: t.StructType, option: str, name: str) -> t.StructField:
+def field_of(schema: t.StructType, option: str, name: str) -> t.StructField:
+    """Return the column that an option names.
+
+    Raises:
+        ValueError: there is none of that name, or more than one.
+    """
     found = [field for field in schema.fields if field.name == name]
     if len(found) == 1:
         return found[0]

@@ -2,10 +2,12 @@
 
 | option | default | meaning |
 | --- | --- | --- |
-| ``url``, ``queue``, ``queueKey``, ``queueColumn``, ``codec``, ``valueColumn``, ``headersColumn``,
-  ``priorityColumn``, ``levels``, ``delayColumn``, ``ttlColumn``, ``smart``, ``batchRows`` | | as for the batch sink |
+| ``url``, ``queue``, ``queueKey``, ``queueColumn``, ``codec``, ``valueColumn``, ``headersColumn``, ``sessionColumn``,
+  ``sessions``, ``priorityColumn``, ``levels``, ``delayColumn``, ``ttlColumn``, ``smart``, ``batchRows`` | | as for the
+  batch sink |
 | ``streamName`` | the query's id | identifies the stream in the queue, so that a lost checkpoint is noticed |
 | ``onLostCheckpoint`` | ``fail`` | a new checkpoint meets the stream's record: ``fail`` or ``continue`` |
+| ``staging`` | ``always`` | which batches are stored aside first: ``always``, or ``repeated`` ones only (`atonce.py`) |
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from fdbqueue.spark.options import AT_LEAST_ONCE, Options, parse
 from fdbqueue.spark.optionvalues import not_empty, one_of
 from fdbqueue.spark.staging import Lost
 
-_OWN = ("streamName", "onLostCheckpoint")
+_OWN = ("streamName", "onLostCheckpoint", "staging")
 _SPARKS = ("checkpointlocation", "queryname", "path")
 """Options that Spark adds itself."""
 _JOBS = ("jobid", "delivery", "partitions")
@@ -32,6 +34,8 @@ class SinkOptions:
     """How the rows are written."""
     stream: str | None
     lost: Lost
+    at_once: bool = False
+    """Whether tasks write to the queue at once, unless their batch is a repeated one."""
 
 
 def parse_sink(given: Mapping[str, str]) -> SinkOptions:
@@ -53,4 +57,5 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
         parse({**rest, "delivery": AT_LEAST_ONCE}),
         not_empty("streamName", values.get("streamName")),
         cast(Lost, one_of("onLostCheckpoint", values.get("onLostCheckpoint", "fail"), ("fail", "continue"))),
+        one_of("staging", values.get("staging", "always"), ("always", "repeated")) == "repeated",
     )

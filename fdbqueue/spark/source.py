@@ -29,14 +29,13 @@ from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
-from fdbqueue.spark import checked
-from fdbqueue.spark.attempt import COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED, Attempt, PartitionReport
+from fdbqueue.spark.attempt import Attempt, PartitionReport
 from fdbqueue.spark.claimreader import FdbQueueClaimReader
 from fdbqueue.spark.columns import Columns
 from fdbqueue.spark.itemcolumns import check_schema, look_schema, stream_schema
 from fdbqueue.spark.job import Begun, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
 from fdbqueue.spark.keys import JobKeys
-from fdbqueue.spark.layered import appender_of, rows_at_once
+from fdbqueue.spark.layered import appender_of, commits_in_flight, rows_at_once
 from fdbqueue.spark.options import Options, parse, refuse_overwrite
 from fdbqueue.spark.partition import Log, NoLog, PartitionLog
 from fdbqueue.spark.reader import FdbQueueReader
@@ -141,8 +140,7 @@ class FdbQueueWriter(DataSourceArrowWriter):
         self._started_us = now_us()
         self._submission = os.urandom(16)
         self._begun: Begun | None = None
-        if options.smart is not None:
-            appender_of(options)  # raises if the function is missing, before the job begins
+        appender_of(options)  # raises if a function is missing, before the job begins
         with fdbqueue.open(options.url) as db:
             if options.exactly_once:
                 self._begun = begin_job(db, self._keys(), header)
@@ -203,14 +201,13 @@ class FdbQueueWriter(DataSourceArrowWriter):
         if self._begun is not None:
             log = PartitionLog(db, self._keys(), partition, self._begun.stored)
         options = self._options
-        in_flight = COMMITS_IN_FLIGHT_EMBEDDED if options.url.startswith("file:") else COMMITS_IN_FLIGHT
         return Attempt(
             db,
             log,
             appender_of(options),
             partition=partition,
             batch_rows=rows_at_once(options),
-            in_flight=in_flight if options.smart is None else checked.COMMITS_IN_FLIGHT,
+            in_flight=commits_in_flight(options),
             at=self.at,
         )
 

@@ -20,43 +20,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
-import msgspec
 from msgspec.structs import replace
 
-from fdbqueue.codecs import UNREADABLE
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.errors import FormatError, StreamError
+from fdbqueue.errors import StreamError
 from fdbqueue.items import CHUNK_BYTES
-from fdbqueue.layout import Layout
 from fdbqueue.spark.appender import Appender
+from fdbqueue.spark.atonce import differ, written
 from fdbqueue.spark.attempt import BATCH_BYTES, BATCH_ROWS
 from fdbqueue.spark.backlog import Backlog
 from fdbqueue.spark.rows import Rows, pack, unpack
+from fdbqueue.spark.sinkrecord import SinkKeys, SinkRecord, decode, encode, foreign, restored
 
-FORMAT_VERSION = 1
-_FIRST_BYTE = bytes((FORMAT_VERSION << 4,))
-MAX_NAME_BYTES = 500
 Lost: TypeAlias = Literal["fail", "continue"]
 """What to do if the name belongs to another checkpoint: refuse, or go on as that one's successor."""
-
-
-class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The record of a sink."""
-
-    query: str
-    """The query's id, which its checkpoint keeps."""
-    done: int = -1
-    """The last batch whose rows are all in."""
-    batch: int = -1
-    """The decided batch; it is done if it is not after `done`."""
-    attempts: tuple[tuple[bytes, int], ...] = ()
-    """The decision: the attempts whose rows count, in the order of their partitions, and how many stored parts each
-    has."""
-    moved: int = 0
-    """How many of those parts are in the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,61 +47,6 @@ class Staged:
     """The attempt's token; b"" if the batch was done already, and nothing was stored."""
     parts: int
     rows: int
-
-
-class SinkKeys:
-    """The keys of one sink.
-
-    Raises:
-        ValueError: the name is empty or too long.
-    """
-
-    __slots__ = ("_space", "layout", "name", "record")
-
-    def __init__(self, layout: Layout, name: str) -> None:
-        if not 0 < len(name.encode()) <= MAX_NAME_BYTES:
-            raise ValueError(f"The name of a stream has 1 to {MAX_NAME_BYTES} bytes, not {len(name.encode()):,}.")
-        self.layout = layout
-        self.name = name
-        self._space = layout.sinks[name]
-        self.record: bytes = self._space.key()
-
-    def part(self, query: str, batch: int, token: bytes, number: int, piece: int) -> bytes:
-        """Return the key of a piece of a stored part."""
-        key: bytes = self._space.pack((query, batch, token, number, piece))
-        return key
-
-    def part_range(self, query: str, batch: int, token: bytes, number: int) -> tuple[bytes, bytes]:
-        """Return the begin and end of the pieces of a stored part."""
-        span = self._space.range((query, batch, token, number))
-        return span.start, span.stop
-
-    def until(self, query: str, batch: int | None = None) -> tuple[bytes, bytes]:
-        """Return the begin and end of all that is stored for a query's batches up to this one; None: for all."""
-        space = self._space[query]
-        begin: bytes = space.key()
-        return begin, strinc(begin if batch is None else space[batch].key())
-
-
-def decode(stored: bytes, name: str) -> SinkRecord:
-    """Return the record in stored bytes.
-
-    Raises:
-        FormatError: this version of the library can't read them.
-    """
-    if stored[:1] != _FIRST_BYTE:
-        raise FormatError(
-            f"The record of the sink {name!r} is of another format than {FORMAT_VERSION}: update fdbqueue."
-        )
-    try:
-        return msgspec.msgpack.decode(stored[1:], type=SinkRecord)
-    except UNREADABLE as error:
-        raise FormatError(f"The record of the sink {name!r} is damaged: {error}.") from error
-
-
-def encode(record: SinkRecord) -> bytes:
-    """Return the stored bytes of a record."""
-    return _FIRST_BYTE + msgspec.msgpack.encode(record)
 
 
 class Staging:
@@ -276,18 +200,81 @@ def _decide(
 
 
 def _move(db: Database, keys: SinkKeys, appender: Appender, record: SinkRecord) -> None:
-    """Move the decided rows, from where an earlier commit stopped, and mark the batch as done."""
+    """Move the decided rows, from where an earlier commit stopped, and mark the batch as done.
+
+    Raises:
+        StreamError: rows that tasks wrote at once are not among them; none was moved.
+    """
     parts = [(token, number) for token, count in record.attempts for number in range(count)]
+    new = _not_in(db, keys, record, parts)
+    if new is None:
+        return
     for at in range(record.moved, len(parts)):
-        if run(attempts(db, partial(_move_one, keys=keys, appender=appender, record=record, at=at, part=parts[at]))):
+        body = partial(_move_one, keys=keys, appender=appender, record=record, at=at, part=parts[at], new=new[at])
+        if run(attempts(db, body)):
             return
     run(attempts(db, partial(_finish, keys=keys, batch=record.batch, query=record.query)))
 
 
+def _not_in(
+    db: Database, keys: SinkKeys, record: SinkRecord, parts: list[tuple[bytes, int]]
+) -> list[list[int] | None] | None:
+    """Return the places of the rows in each part that no task wrote to the queue at once; None: all its rows.
+
+    Returns None if the batch is done.
+
+    Raises:
+        StreamError: rows that are in the queue are in no part.
+    """
+    ahead = written(db, keys, record)
+    if not ahead:
+        return [None] * len(parts)
+    new: list[list[int] | None] = []
+    for part in parts:
+        digests = run(attempts(db, partial(_digests, keys=keys, record=record, part=part)))
+        if digests is None:
+            return None
+        new.append(ahead.unmatched(digests))
+    # Another commit may have ended the batch and removed the logs while this one read them.
+    if ahead and not run(attempts(db, partial(_is_done, keys=keys, record=record))):
+        raise differ(keys.name, record.batch)
+    return new
+
+
+def _is_done(tr: Transaction, keys: SinkKeys, record: SinkRecord) -> Steps[bool]:
+    value = yield tr.snapshot.get(keys.record)
+    now = decode(bytes(value), keys.name) if value.present() else SinkRecord(query="")
+    return now.query != record.query or now.done >= record.batch
+
+
+def _digests(tr: Transaction, keys: SinkKeys, record: SinkRecord, part: tuple[bytes, int]) -> Steps[list[bytes] | None]:
+    """Read the digests of a stored part; None if the batch is done."""
+    if (yield from _is_done(tr, keys, record)):
+        return None
+    return (yield from _stored(tr, keys, record, part)).digests
+
+
+def _stored(tr: Transaction, keys: SinkKeys, record: SinkRecord, part: tuple[bytes, int]) -> Steps[Rows]:
+    found = yield from rows(tr.snapshot, *keys.part_range(record.query, record.batch, *part))
+    if not found:
+        raise StreamError(f"Stored rows of batch {record.batch} of the sink {keys.name!r} are gone.")
+    return unpack(b"".join(row.value for row in found))
+
+
 def _move_one(
-    tr: Transaction, keys: SinkKeys, appender: Appender, record: SinkRecord, at: int, part: tuple[bytes, int]
+    tr: Transaction,
+    keys: SinkKeys,
+    appender: Appender,
+    record: SinkRecord,
+    at: int,
+    part: tuple[bytes, int],
+    new: list[int] | None,
 ) -> Steps[bool]:
-    """Move one stored part, unless it is in the queue; return whether the whole batch is done."""
+    """Move one stored part, unless it is in the queue; return whether the whole batch is done.
+
+    Args:
+        new: the places of the rows that are not in the queue; None: all.
+    """
     value = yield tr.get(keys.record)
     if not value.present():
         raise StreamError(f"The record of the sink {keys.name!r} is gone: the queue was cleared. Restart the query.")
@@ -296,10 +283,9 @@ def _move_one(
         return True
     if now.moved > at:
         return False  # by another commit of the batch, or by this transaction before its outcome was unknown
-    found = yield from rows(tr.snapshot, *keys.part_range(record.query, record.batch, *part))
-    if not found:
-        raise StreamError(f"Stored rows of batch {record.batch} of the sink {keys.name!r} are gone.")
-    appender.write(tr, appender.prepare(tr, unpack(b"".join(row.value for row in found))))
+    some = yield from _stored(tr, keys, record, part)
+    if new is None or new:
+        appender.write(tr, appender.prepare(tr, some if new is None else some.pick(new)))
     tr.set(keys.record, encode(replace(now, moved=at + 1)))
     return False
 
@@ -312,21 +298,3 @@ def _finish(tr: Transaction, keys: SinkKeys, batch: int, query: str) -> Steps[No
     if now.query == query and now.done < batch:
         tr.set(keys.record, encode(SinkRecord(query=query, done=batch, batch=batch)))
         tr.clear_range(*keys.until(query, batch))
-
-
-def foreign(name: str) -> StreamError:
-    """Return the error of a query whose checkpoint is not the sink's."""
-    return StreamError(
-        f"The sink {name!r} belongs to another checkpoint. If that one is lost, batches that this query repeats would"
-        " be in twice: set onLostCheckpoint=continue to go on all the same. If it is in use, give this query a"
-        " streamName of its own."
-    )
-
-
-def restored(name: str, batch: int, done: int) -> StreamError:
-    """Return the error of a checkpoint that is older than the sink's record."""
-    return StreamError(
-        f"The sink {name!r} has batch {done}, and the checkpoint is at batch {batch}: it is an older copy. Its next"
-        " batches may have other rows than those that are in. Restore the newest checkpoint, or give the query a"
-        " streamName of its own."
-    )

@@ -83,8 +83,15 @@ def check_run(record: StreamRecord, stream: str, run: str, *, established: bool)
         )
 
 
-def refuse_sessions(tr: Transaction, layout: Layout, what: str) -> Steps[None]:
+_FOR_A_STREAM = "For a stream, enqueue without sessions into a queue of its own; a handler may do that."
+
+
+def refuse_sessions(tr: Transaction, layout: Layout, what: str, remedy: str = "") -> Steps[None]:
     """Refuse a queue that has items in sessions, which would be left out. One read by snapshot.
+
+    Args:
+        what: the caller, for the message.
+        remedy: how the caller can see these items; "" if it can't.
 
     Raises:
         StreamError: it has.
@@ -92,9 +99,8 @@ def refuse_sessions(tr: Transaction, layout: Layout, what: str) -> Steps[None]:
     span = layout.space["items"].range()
     if (yield from rows(tr.snapshot, span.start, span.stop, limit=1)):
         raise StreamError(
-            f"{layout.describe()} has items in sessions, and {what} does not see these. Take them by"
-            " fdbqueue.layers.Sessions or a Consumer of it, which keeps the order of each session. For a stream,"
-            " enqueue without sessions into a queue of its own; a handler may do that."
+            f"{layout.describe()} has items in sessions, and {what} does not see these. {remedy or _FOR_A_STREAM} Take"
+            " them by fdbqueue.layers.Sessions or a Consumer of it, which keeps the order of each session."
         )
 
 

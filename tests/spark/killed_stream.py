@@ -39,6 +39,9 @@ SOURCE_POINTS = (
     "source commit ends",
 )
 SINK_POINTS = ("rows stored", "before the commit", "in the move", "after the commit")
+AT_ONCE = "at once: "
+AT_ONCE_POINTS = (AT_ONCE + "rows written", AT_ONCE + "before the commit", AT_ONCE + "after the commit")
+"""Points of a query with staging=repeated."""
 ITEMS = 60
 
 
@@ -147,6 +150,8 @@ def main(url: str, queue: str, folder: str, point: str, partitions: str) -> None
     spark: Any = new_session("local[2,4]", Path(folder))
     spark.dataSource.register(MortalDataSource)
     jvm = spark._jvm.ProcessHandle.current().pid()
+    staging = "repeated" if point.startswith(AT_ONCE) else "always"
+    point = point.removeprefix(AT_ONCE)
     given = {"url": url, "codec": "str", "point": point, "jvm": str(jvm), "mark": f"{folder}/killed"}
     items = (
         spark.readStream.format("mortal")
@@ -158,7 +163,12 @@ def main(url: str, queue: str, folder: str, point: str, partitions: str) -> None
         .repartition(int(partitions))
         .writeStream.format("mortal")
         .options(
-            **given, queue=queue + " out", streamName="t", batchRows="5", checkpointLocation=f"{folder}/checkpoint"
+            **given,
+            queue=queue + " out",
+            streamName="t",
+            batchRows="5",
+            staging=staging,
+            checkpointLocation=f"{folder}/checkpoint",
         )
         .trigger(availableNow=True)
         .start()

@@ -55,11 +55,6 @@ def test_the_session_s_time_zone_changes_no_row() -> None:
     ]
 
 
-def test_a_column_of_sessions_is_refused_with_the_remedy() -> None:
-    with pytest.raises(ValueError, match="FollowUp\\(sessions, value, session"):
-        parse_options({"url": "fdb:", "queue": "q", "jobId": "j", "sessionColumn": "customer"})
-
-
 def test_one_column_can_be_the_value_of_a_record_codec() -> None:
     batch = pa.record_batch({"value": pa.array([[1, 2], None])})
     assert payloads(rows_of(batch, ["value"], codec="json", valueColumn="value")) == [b"[1,2]", b"null"]

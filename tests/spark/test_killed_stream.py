@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
-from tests.spark.killed_stream import ITEMS, SINK_POINTS, SOURCE_POINTS
+from tests.spark.killed_stream import AT_ONCE_POINTS, ITEMS, SINK_POINTS, SOURCE_POINTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.engines("file", "cluster")]
 
@@ -36,7 +36,7 @@ def run(repository: Path, folder: Path, *arguments: str) -> int:
 def points() -> list[Any]:
     """Each point is a test, and each needs two runs of Spark: all but three are for the night."""
     early = ("partitions end", "source commit begins", "rows stored")
-    names = [*SOURCE_POINTS, *SINK_POINTS]
+    names = [*SOURCE_POINTS, *SINK_POINTS, *AT_ONCE_POINTS]
     return [pytest.param(name, marks=[] if name in early else [pytest.mark.nightly]) for name in names]
 
 

@@ -14,7 +14,8 @@ from fdbqueue.items import envelope
 from fdbqueue.layout import Layout
 from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.rows import Rows
-from fdbqueue.spark.staging import SinkKeys, Staged, Staging, commit_batch
+from fdbqueue.spark.sinkrecord import SinkKeys
+from fdbqueue.spark.staging import Staged, Staging, commit_batch
 from tests.helpers.faults import FaultyDatabase
 from tests.spark.simulated import rows
 from tests.spark.simulated_stream import Killed, Killer, dying

@@ -14,6 +14,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import Steps
 from fdbqueue.layers.streams import Stream
 from fdbqueue.spark import staging
+from fdbqueue.spark.sinkrecord import encode
 from fdbqueue.spark.streamsource import Offset, Source
 from tests.spark import test_sink_model, test_stream_model
 
@@ -77,7 +78,7 @@ def test_a_sink_that_decides_again_is_noticed(db: Any, space: Subspace, monkeypa
         if given["decision"] is None or record.done >= given["batch"]:
             return record
         record = replace(record, batch=given["batch"], attempts=given["decision"], moved=0)
-        tr.set(given["keys"].record, staging.encode(record))
+        tr.set(given["keys"].record, encode(record))
         return record
 
     monkeypatch.setattr(staging, "_decide", again)

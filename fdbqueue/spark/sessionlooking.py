@@ -1,0 +1,222 @@
+"""Reads the items of sessions in all states, in the order of the sessions' names.
+
+Each session has its items under keys of its own, all in a row. An item never leaves its session. So one transaction
+reads whole sessions, and a session that is too large for one is read a page at a time, as a queue is. The item in
+progress stands among the available ones. The session's leased pointer says which it is, so each transaction reads all
+leased pointers too: one for each worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+from typing import NamedTuple, TypeAlias
+
+from msgspec.structs import replace
+
+from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.engine.steps import Steps, rows, run, started
+from fdbqueue.engine.transactional import attempts
+from fdbqueue.errors import FormatError
+from fdbqueue.items import Notes, is_chunked, notes_of, with_notes
+from fdbqueue.layers.sessions import Sessions
+from fdbqueue.layers.sessions._records import Pointer, name_of, pointer_of
+from fdbqueue.layers.sessions._session import Session
+from fdbqueue.layout import Layout
+from fdbqueue.queue import Queue
+from fdbqueue.spark.looking import (
+    FIRST_ROWS,
+    PAGE_BYTES,
+    PAGE_ROWS,
+    PARTITION_ITEMS,
+    Range,
+    Stored,
+    evenly,
+    read_page,
+)
+
+PLACES = ("available", "delayed", "dead")
+LEASED = "leased"
+Busy: TypeAlias = dict[tuple[bytes, int, bytes], Notes]
+"""The notes of leased pointers, by session, generation and item in progress."""
+
+
+class _Whole(NamedTuple):
+    """What one transaction read."""
+
+    items: list[Stored]
+    large: Session | None
+    """The session behind these, if its items don't fit into a page."""
+    following: bytes | None
+    """Where to go on; None: it was the end."""
+    row_bytes: int
+    """The mean size of a row."""
+
+
+def session_ranges(db: Database, layout: Layout, at_least: int) -> list[Range]:
+    """Cut a queue's sessions into ranges with about as many items each; a session is never cut.
+
+    A range has the packed names of sessions as bounds, and is open at both outer ends.
+    """
+    return run(attempts(db, partial(_ranges, sessions=_sessions(layout), at_least=at_least)))
+
+
+def session_pages(
+    db: Database,
+    layout: Layout,
+    span: Range,
+    states: tuple[str, ...],
+    *,
+    payloads: bool,
+    limit: int | None = None,
+) -> Iterator[list[Stored]]:
+    """Yield the items of a range of sessions, session by session, each in the order of its positions.
+
+    Args:
+        payloads: whether to read the payloads that are in chunks.
+        limit: how many items at most; None: all.
+    """
+    sessions, wanted, left = _sessions(layout), FIRST_ROWS, limit
+    begin: bytes | None = span.begin or b""
+    while begin is not None:
+        body = partial(_whole, sessions=sessions, begin=begin, end=span.end, limit=wanted, payloads=payloads)
+        found = run(attempts(db, body))
+        for page in chain([found.items], _pages_of(db, sessions, found.large, payloads=payloads)):
+            chosen = [item for item in page if item.state in states][:left]
+            if chosen:
+                yield chosen
+            if left is not None:
+                left -= len(chosen)
+                if not left:
+                    return
+        begin = found.following
+        wanted = max(1, min(PAGE_ROWS, PAGE_BYTES // (found.row_bytes + 1)))
+
+
+def shown_name(packed: bytes) -> str:
+    """Return a session's name as text: bytes and tuples as Python writes them."""
+    name = name_of(packed)
+    return name if isinstance(name, str) else repr(name)
+
+
+def _sessions(layout: Layout) -> Sessions:
+    return Sessions(Queue(layout.space))
+
+
+def _ranges(tr: Transaction, sessions: Sessions, at_least: int) -> Steps[list[Range]]:
+    begin: bytes = sessions.line.keys.items
+    end = strinc(begin)
+    if not (yield from rows(tr.snapshot, begin, end, limit=1)):
+        return []
+    stats = yield from sessions.stats.steps(tr)
+    wanted = max(at_least, -(-(stats.available + stats.delayed + stats.dead) // PARTITION_ITEMS))
+    borders: set[bytes] = set()
+    if wanted > 1:
+        size = yield tr.snapshot.get_estimated_range_size_bytes(begin, end)
+        for key in (yield tr.snapshot.get_range_split_points(begin, end, max(1, size // wanted))):
+            border = _name_in(bytes(key)[len(begin) :]) if begin < bytes(key) < end else b""
+            if border:
+                borders.add(border)
+    chosen = evenly(sorted(borders), wanted - 1)
+    return [Range(first, last) for first, last in zip([None, *chosen], [*chosen, None], strict=True)]
+
+
+def _name_in(behind: bytes) -> bytes:
+    """Return the packed name of the session whose key ends so; b"" if the database cut the key."""
+    try:
+        packed: bytes = fdb_tuple.pack(fdb_tuple.unpack(behind)[:1])
+    except (ValueError, IndexError, TypeError):
+        return b""
+    return packed
+
+
+def _whole(
+    tr: Transaction, sessions: Sessions, begin: bytes, end: bytes | None, limit: int, payloads: bool
+) -> Steps[_Whole]:
+    """Read the next sessions, as many whole ones as `limit` rows have."""
+    prefix: bytes = sessions.line.keys.items
+    leased = started(_busy(tr, sessions))
+    found = yield from rows(tr.snapshot, prefix + begin, strinc(prefix) if end is None else prefix + end, limit=limit)
+    busy = yield from leased
+    items: list[Stored] = []
+    row_bytes = sum(len(row.key) + len(row.value) for row in found) // max(1, len(found))
+    at = 0
+    while at < len(found):
+        name, generation = fdb_tuple.unpack(found[at].key[len(prefix) :])[:2]
+        session = sessions.line.session(fdb_tuple.pack((name,)), generation)
+        behind = strinc(session.layout.prefix)
+        stop = next((stop for stop in range(at, len(found)) if found[stop].key >= behind), len(found))
+        if stop == limit and items:  # perhaps the next page has it whole
+            return _Whole(items, None, session.layout.prefix[len(prefix) :], row_bytes)
+        own = _own(session, found[at:stop])
+        if stop == limit or (payloads and any(is_chunked(item.value) for item in own)):
+            return _Whole(items, session, behind[len(prefix) :], row_bytes)
+        items += _shown(own, session, busy)
+        at = stop
+    return _Whole(items, None, None, row_bytes)
+
+
+def _own(session: Session, found: list[KeyValue]) -> list[Stored]:
+    """Return the items among the rows of a session, by their positions."""
+    items = []
+    for state in PLACES:
+        place = getattr(session.layout, state)
+        items += [
+            Stored(place.packed(row.key), state, row.value) for row in found if place.begin <= row.key < place.end
+        ]
+    return sorted(items)
+
+
+def _pages_of(db: Database, sessions: Sessions, session: Session | None, *, payloads: bool) -> Iterator[list[Stored]]:
+    """Yield the items of one session, a page at a time."""
+    span: Range | None = None if session is None else Range(None, None)
+    while session is not None and span is not None:
+        body = partial(_page_of, sessions=sessions, session=session, span=span, payloads=payloads)
+        page, following = run(attempts(db, body))
+        yield page
+        span = None if following is None else Range(following, None)
+
+
+def _page_of(
+    tr: Transaction, sessions: Sessions, session: Session, span: Range, payloads: bool
+) -> Steps[tuple[list[Stored], bytes | None]]:
+    leased = started(_busy(tr, sessions))
+    page, following = yield from read_page(
+        tr, layout=session.layout, span=span, states=PLACES, limit=PAGE_ROWS, payloads=payloads
+    )
+    return _shown(page, session, (yield from leased)), following
+
+
+def _busy(tr: Transaction, sessions: Sessions) -> Steps[Busy]:
+    """Read which items are in progress, by snapshot."""
+    place = sessions.line.layout.leased
+    found = yield from rows(tr.snapshot, place.begin, place.end)
+    busy: Busy = {}
+    for row in found:
+        pointer: Pointer = pointer_of(row.value)
+        if pointer.current:
+            busy[pointer.name, pointer.generation, pointer.current] = notes_of(row.value)
+    return busy
+
+
+def _shown(items: list[Stored], session: Session, busy: Busy) -> list[Stored]:
+    """Return items with their session. One in progress is leased, with its pointer's lease."""
+    shown = []
+    for item in items:
+        lease = busy.get((session.name, session.generation, item.packed)) if item.state == "available" else None
+        if lease is not None:
+            item = item._replace(state=LEASED, value=_leased(item.value, lease))
+        shown.append(item._replace(session=session.name))
+    return shown
+
+
+def _leased(stored: bytes, lease: Notes) -> bytes:
+    try:
+        notes = notes_of(stored)
+    except FormatError:
+        return stored
+    held = replace(notes, attempt=notes.attempt + 1, consumer=lease.consumer, expires_at_us=lease.expires_at_us)
+    return with_notes(stored, held)
