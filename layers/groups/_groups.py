@@ -10,6 +10,7 @@ from typing import Any
 from fdbqueue import GroupError
 from fdbqueue.lowlevel import (
     Database,
+    Editing,
     GroupRecord,
     Steps,
     Transaction,
@@ -69,6 +70,11 @@ class Groups(QueueWithLeases[Any]):
 
     def __repr__(self) -> str:
         return f"Groups({self._source!r})"
+
+    def editing(self) -> Editing[Any]:
+        """Return the changes of items by their positions, as the source has them; for layers."""
+        editing: Editing[Any] = self._source.editing()
+        return editing
 
     @verb
     def open(
