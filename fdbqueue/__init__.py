@@ -50,6 +50,7 @@ from fdbqueue.position import Position
 from fdbqueue.queue import Queue
 from fdbqueue.report import BulkReport
 from fdbqueue.stats import Stats
+from fdbqueue.stored import StoredItem
 
 __version__ = "0.1.0"
 
@@ -83,6 +84,7 @@ __all__ = [
     "SessionClosed",
     "Stats",
     "StorageError",
+    "StoredItem",
     "StreamError",
     "SubscriptionError",
     "Subspace",

@@ -273,6 +273,20 @@ def envelope_without_notes(value: bytes) -> bytes:
     return bytes((value[0] & ~_NOTES,)) + value[at:]
 
 
+def with_headers(value: bytes, headers: Mapping[str, Any]) -> bytes:
+    """Return a stored value with other headers.
+
+    Raises:
+        FormatError: as `notes_of`. CodecError, ItemTooLarge: as `envelope`.
+    """
+    _split_notes(value)
+    start, end = _after_notes(value), _after_headers(value)
+    packed = _pack_headers(headers) if headers else b""
+    part = struct.pack(">I", len(packed)) + packed if headers else b""
+    first = bytes((value[0] & ~_HEADERS | (_HEADERS if headers else 0),))
+    return b"%b%b%b%b" % (first, value[1:start], part, value[end:])
+
+
 def with_blob(value: bytes, blob: Blob) -> bytes:
     """Return a stored value, which has no blob, with one.
 

@@ -13,6 +13,16 @@ from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_unti
 from fdbqueue.blobcheck import check_blobs
 from fdbqueue.browse import Browser, Pace, Pages, pages
 from fdbqueue.bulk import COMMITS_IN_FLIGHT
+from fdbqueue.by_position import (
+    UNCHANGED,
+    Change,
+    Editing,
+    Plan,
+    Unchanged,
+    cancel_one,
+    told_cancelled,
+    why_lost,
+)
 from fdbqueue.check import CLAIMED, check_queue, items_of_all_places
 from fdbqueue.claimed import ClaimedBatch, claimed_places
 from fdbqueue.codecs import CODEC_ERRORS, UNREADABLE, V
@@ -94,7 +104,8 @@ from fdbqueue.layout import (
     rank_of,
 )
 from fdbqueue.lossless import refuse_if_changed
-from fdbqueue.order import MAX_RANK
+from fdbqueue.moves import ERROR_BYTES, Moves, as_new, at_rest, cut, cut_error, is_over, size_beside
+from fdbqueue.order import MAX_RANK, PRIORITY
 from fdbqueue.ordercheck import NoOrderCheck
 from fdbqueue.outcomes import HELD_US, MAX_RESULT_BYTES, encode_result, pull, read_record
 from fdbqueue.outcomes import begin as begin_outcome
@@ -102,7 +113,11 @@ from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.outcomes import remove as remove_outcome
 from fdbqueue.outcomes import reopen as reopen_outcome
 from fdbqueue.payloads import clear_parts
+from fdbqueue.places import IN_QUEUE, RANGE_READ_ITEMS, Standing, locate
+from fdbqueue.positional import ByPosition, in_batches, packed_position, packed_positions, reschedule_of, update_of
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
+from fdbqueue.stored import STATES, State, stored_item
+from fdbqueue.times import LONGEST_SECONDS, check_number, not_negative, positive, seconds_or_none, visible_at
 from fdbqueue.verbs import BoundVerb, verb
 
 __all__ = [
@@ -115,17 +130,23 @@ __all__ = [
     "COUNTED_RANKS",
     "DELAY",
     "DROP",
+    "ERROR_BYTES",
     "GO",
     "GROUP",
     "HELD_US",
     "HOLD",
+    "IN_QUEUE",
     "LEASE",
+    "LONGEST_SECONDS",
     "MAX_RANK",
     "MAX_RESULT_BYTES",
     "NOT_COMMITTED",
     "NO_NOTES",
+    "PRIORITY",
     "RANDOM_BYTES",
+    "RANGE_READ_ITEMS",
     "RESULT",
+    "STATES",
     "SWEEP",
     "TAKEN",
     "TOO_MANY_WATCHES",
@@ -133,13 +154,17 @@ __all__ = [
     "TRANSACTION_TOO_LARGE",
     "TRANSACTION_TOO_OLD",
     "TTL",
+    "UNCHANGED",
     "UNREADABLE",
     "AdaptiveLimit",
     "Blob",
     "BoundVerb",
     "Browser",
+    "ByPosition",
+    "Change",
     "ClaimedBatch",
     "Database",
+    "Editing",
     "Envelope",
     "FDBError",
     "FormatError",
@@ -149,16 +174,21 @@ __all__ = [
     "KeyValue",
     "LastIndex",
     "Layout",
+    "Moves",
     "Name",
     "NoOrderCheck",
     "Notes",
     "Pace",
     "Pages",
     "Place",
+    "Plan",
     "ReadTransaction",
+    "Standing",
+    "State",
     "Steps",
     "Subspace",
     "Transaction",
+    "Unchanged",
     "V",
     "Versionstamp",
     "announce",
@@ -166,13 +196,17 @@ __all__ = [
     "append_items",
     "arrivals_since",
     "arrivals_until",
+    "as_new",
+    "at_rest",
     "attempts",
     "begin_outcome",
     "begin_sweep",
     "blob_of",
+    "cancel_one",
     "check_blobs",
     "check_borders",
     "check_limit",
+    "check_number",
     "check_queue",
     "check_values",
     "chunks_of",
@@ -181,6 +215,8 @@ __all__ = [
     "count",
     "count_levels",
     "count_members",
+    "cut",
+    "cut_error",
     "encode_group",
     "encode_result",
     "end_member",
@@ -194,23 +230,30 @@ __all__ = [
     "has_notes",
     "has_parts",
     "headers_of",
+    "in_batches",
     "is_chunked",
     "is_database",
+    "is_over",
     "items_of_all_places",
     "join_chunks",
     "keep_out",
     "kept_size_of",
     "leaves_in_doubt",
     "level_range",
+    "locate",
     "made_exclusive",
     "new_random",
+    "not_negative",
     "notes_of",
     "only_database",
     "only_transaction",
     "pack",
+    "packed_position",
+    "packed_positions",
     "pages",
     "parse",
     "pause",
+    "positive",
     "predicates",
     "pull",
     "raise_high_water_mark",
@@ -225,18 +268,26 @@ __all__ = [
     "refuse_if_changed",
     "remove_outcome",
     "reopen_outcome",
+    "reschedule_of",
     "rows",
     "run",
     "run_async",
+    "seconds_or_none",
     "set_rows",
     "settle",
+    "size_beside",
     "size_of",
     "span_of",
     "started",
+    "stored_item",
     "strinc",
+    "told_cancelled",
+    "update_of",
     "verb",
+    "visible_at",
     "wait_in_thread",
     "wants_arrivals",
+    "why_lost",
     "with_blob",
     "with_notes",
     "within",

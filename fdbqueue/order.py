@@ -28,6 +28,8 @@ from typing import Any, Protocol
 
 MAX_NAME_BYTES = 100
 MAX_RANK = (1 << 63) - 1
+PRIORITY = "priority"
+"""The header with an item's priority, in a queue whose order has priorities."""
 
 
 class Order(Protocol):

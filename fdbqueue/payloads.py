@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fdbqueue.engine.api import Transaction
-from fdbqueue.items import blob_of, is_chunked
+from fdbqueue.items import Blob, blob_of, is_chunked
 from fdbqueue.layout import Layout
 from fdbqueue.stats import count
 
@@ -22,6 +22,10 @@ def clear_parts(tr: Transaction, layout: Layout, packed: bytes, stored: bytes, h
         tr.clear_range(*layout.chunk_range_of(packed))
     blob = blob_of(stored)
     if blob is not None:
-        home = home or layout
-        tr.clear_range(*home.blob_range(blob.id))
-        count(tr, home, blobs=-1, blob_bytes=-blob.size_bytes)
+        clear_blob(tr, home or layout, blob)
+
+
+def clear_blob(tr: Transaction, layout: Layout, blob: Blob) -> None:
+    """Clear the keys of a blob, and count it out. The item's own key decides about conflicts."""
+    tr.clear_range(*layout.blob_range(blob.id))
+    count(tr, layout, blobs=-1, blob_bytes=-blob.size_bytes)

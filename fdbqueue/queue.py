@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar, cast, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.appending import append_items
@@ -24,6 +24,7 @@ from fdbqueue.arguments import check_borders, check_limit
 from fdbqueue.batches import Encoding
 from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.bulk import enqueue_in_batches, enqueue_in_transaction
+from fdbqueue.by_position import Editing
 from fdbqueue.check import CheckReport, check_queue
 from fdbqueue.codecs import CODEC_ERRORS, BytesCodec, Codec, V, codec_named
 from fdbqueue.engine.api import Database, KeyValue, Transaction
@@ -54,6 +55,7 @@ from fdbqueue.order import Order, check_order, rank_in
 from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.payloads import clear_parts
 from fdbqueue.position import Position
+from fdbqueue.positional import ByPosition
 from fdbqueue.report import BulkReport
 from fdbqueue.stats import Stats, count, count_levels, read_stats
 from fdbqueue.verbs import verb
@@ -61,7 +63,7 @@ from fdbqueue.verbs import verb
 T = TypeVar("T")
 
 
-class Queue(Generic[V]):
+class Queue(ByPosition[V]):
     """An ordered queue in a subspace of its own.
 
     Every method takes a transaction or a database. In a transaction it composes with the transaction's other calls, and
@@ -444,6 +446,10 @@ class Queue(Generic[V]):
         if opened.chunked is None:
             return self._decode(position, opened, opened.payload)
         return self.read(tr, partial(self._item_if_there, row=row))
+
+    def editing(self) -> Editing[V]:
+        """Return the changes of items by their positions; for layers."""
+        return Editing(self)
 
     def _enqueue(
         self, tr: Transaction, stored: bytes, chunks: list[bytes], rank: int | None, random: bytes

@@ -43,8 +43,8 @@ class Stats:
     purged: int
     """Dead letters removed in total."""
     deleted: int
-    """Items removed in total by a decision about an incoming item, to make room for one, or since the item or group
-    that they follow did not end well."""
+    """Items removed in total by `cancel`, by a decision about an incoming item, to make room for one, or since the
+    item or group that they follow did not end well."""
     outcomes: int
     """Outcomes of ended items that are kept for their completions."""
     claimed: int = field(default=0, kw_only=True)

@@ -10,6 +10,7 @@ import typer
 from fdbqueue.cli.ack import ack
 from fdbqueue.cli.agents import agents
 from fdbqueue.cli.browse import browse
+from fdbqueue.cli.byposition import cancel, get, reschedule, update
 from fdbqueue.cli.check import check
 from fdbqueue.cli.clear import clear
 from fdbqueue.cli.dead import dead
@@ -40,6 +41,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(enqueue, dequeue, lease, ack, nack, peek, browse, dead, redrive, purge, clear),
+    *(get, cancel, update, reschedule),
     *(subscribe, subscriptions, unsubscribe, sessions, groups),
     *(stats, check, top, watchdog),
 )

@@ -13,10 +13,10 @@ A layer that is made of a bare `Queue` has leases without a policy (`leases/_pol
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol
+from typing import Any, Protocol
 
 from fdbqueue import Item, Position, Queue
-from fdbqueue.lowlevel import Browser, Database, Steps, Transaction, V, verb
+from fdbqueue.lowlevel import Browser, ByPosition, Database, Editing, Steps, Transaction, V, verb
 
 from ..leases._done import takes_transactions
 from ..leases._head import Head
@@ -24,7 +24,7 @@ from ..leases._leases import Leases
 from ..leases._policies import note_bare
 
 
-class QueueWithLeases(Generic[V]):
+class QueueWithLeases(ByPosition[V]):
     """A kind of queue. Other layers take its `leases` when they are given it."""
 
     leases: Leases[V]
@@ -38,6 +38,10 @@ class QueueWithLeases(Generic[V]):
                 " Sessions."
             )
         return self.leases.queue
+
+    def editing(self) -> Editing[V]:
+        """Return the changes of items by their positions; for layers."""
+        return self.leases.editing()
 
     @verb
     def peek(self, tr: Transaction | Database) -> Steps[Item[V] | None]:

@@ -6,12 +6,12 @@ import asyncio
 import logging
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
 from fdbqueue import CodecError, FormatError
-from fdbqueue.lowlevel import Database, KeyValue, encode_result, pack, run, run_async
+from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Unchanged, encode_result, pack, run, run_async
 
 from ..common._handlers import ACKED, Handler
 from ..leases._done import Done as ItemDone
@@ -20,7 +20,6 @@ from ..sessions._lease import Behind, SessionLease
 from ..sessions._line import Where
 from ..sessions._sessions import Sessions
 from ..sessions._turns import Done, NewState, Settled, Settlement
-from ..sessions._working import UNCHANGED, Unchanged
 from ._holds import BATCH_ITEMS, Hold
 from ._run import Run
 from ._terms import ConsumerReport, Terms
@@ -56,7 +55,10 @@ class TurnHold(Hold):
         if not done:
             return None
         return Behind(
-            tuple(one.position for one in done), tuple(one.state for one in done), tuple(one.result for one in done)
+            tuple(one.position for one in done),
+            tuple(one.state for one in done),
+            tuple(one.result for one in done),
+            tuple(one.stored for one in done),
         )
 
     def note_acked(self, last: Done) -> int:
@@ -113,6 +115,7 @@ class SessionRun(Run):
         used = hold.lease.value.pointer.used
         ahead: deque[KeyValue] = deque()
         state = self._turns.encoded(NewState(lease.state))
+        stored = b""  # the first item is that of the lease
         fresh = True  # whether `state` is the newest, though it may not be written yet
         while True:
             hold.current = pack(lease.position)
@@ -131,7 +134,7 @@ class SessionRun(Run):
                 done = await self._done_with(hold, lease, result)
                 if done is None:
                     return None
-                hold.done.append(done)
+                hold.done.append(replace(done, stored=stored))
                 if not isinstance(done.state, Unchanged):
                     state, fresh = done.state, True
                 self._settle_soon(hold)
@@ -166,6 +169,7 @@ class SessionRun(Run):
                 if not fresh:
                     state, fresh = found.state, True
             row = ahead.popleft()
+            stored = row.value
             try:
                 lease = await run_async(
                     self._turns.item(self._db, hold.lease, row, state, hold.behind() or Behind((), (), ()))

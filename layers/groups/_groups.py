@@ -11,6 +11,7 @@ from typing import Any
 from fdbqueue import GroupError
 from fdbqueue.lowlevel import (
     Database,
+    Editing,
     GroupRecord,
     KeyValue,
     Steps,
@@ -76,6 +77,11 @@ class Groups(QueueWithLeases[Any]):
 
     def __repr__(self) -> str:
         return f"Groups({self._source!r})"
+
+    def editing(self) -> Editing[Any]:
+        """Return the changes of items by their positions, as the source has them; for layers."""
+        editing: Editing[Any] = self._source.editing()
+        return editing
 
     @verb
     def open(

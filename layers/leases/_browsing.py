@@ -2,61 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeAlias, cast, get_args
+from typing import cast
 
-from fdbqueue import Item, Position, Queue
+from fdbqueue import Position, Queue, StoredItem
 from fdbqueue.lowlevel import (
+    STATES,
     Browser,
     Database,
     KeyValue,
     Pace,
     Pages,
     Place,
+    State,
     Steps,
     Transaction,
     V,
     check_borders,
     is_chunked,
-    notes_of,
     pack,
+    stored_item,
 )
 
-from ._times import seconds_or_none
-
-State: TypeAlias = Literal["available", "leased", "delayed", "dead"]
-STATES = get_args(State)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredItem(Generic[V]):
-    """An item with its stored notes. Times are seconds by the clock of the process that wrote them."""
-
-    position: Position
-    """The item's identity."""
-    value: V
-    """The enqueued value, decoded by the queue's codec."""
-    headers: Mapping[str, Any]
-    """The headers that were enqueued with it."""
-    state: State
-    """The place of its key."""
-    attempt: int
-    """How many times it was leased so far."""
-    consumer: str
-    """The consumer of its present or last lease; "" if it was never leased."""
-    error: str
-    """Why the last attempt failed; "" if none has."""
-    expires_at: float | None
-    """When its present lease ends."""
-    visible_at: float | None
-    """Until when it is delayed."""
-    ttl_at: float | None
-    """When its life ends."""
-    enqueued_at: float | None
-    """When it was enqueued, if that was by `Leases.enqueue`."""
-    died_at: float | None
-    """When it became a dead letter."""
+__all__ = ["State", "StoredItem", "browse", "opened"]
 
 
 def browse(
@@ -102,30 +69,12 @@ def _open(
         if not value.present():
             return None
         stored = bytes(value)
-        return _kept((yield from queue.item(tr, position, stored)), stored, state)
+        return stored_item((yield from queue.item(tr, position, stored)), stored, state)
 
     return (yield from queue.read(tr, with_chunks))
-
-
-def _kept(item: Item[V], stored: bytes, state: State) -> StoredItem[V]:
-    notes = notes_of(stored)
-    return StoredItem(
-        item.position,
-        item.value,
-        item.headers,
-        state,
-        notes.attempt,
-        notes.consumer,
-        notes.error,
-        seconds_or_none(notes.expires_at_us),
-        seconds_or_none(notes.visible_at_us),
-        seconds_or_none(notes.ttl_at_us),
-        seconds_or_none(notes.enqueued_at_us),
-        seconds_or_none(notes.died_at_us),
-    )
 
 
 def opened(tr: Transaction, queue: Queue[V], place: Place, row: KeyValue, state: State) -> Steps[StoredItem[V]]:
     """Return the stored item of a row that this transaction has read."""
     item = yield from queue.item(tr, place.position(row.key), row.value)
-    return _kept(item, row.value, state)
+    return stored_item(item, row.value, state)

@@ -20,6 +20,7 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     V,
+    as_new,
     check_limit,
     is_chunked,
     new_random,
@@ -34,7 +35,7 @@ from fdbqueue.lowlevel import (
 
 from ._browsing import StoredItem, browse
 from ._times import not_negative
-from ._transitions import Transitions, at_rest
+from ._transitions import Transitions
 
 BATCH_ITEMS = 50
 BATCH_BYTES = 1_000_000
@@ -259,8 +260,3 @@ class DeadLetters(Generic[V]):
 
 def _most(limit: int | None, done: int) -> int:
     return BATCH_ITEMS if limit is None else min(BATCH_ITEMS, limit - done)
-
-
-def as_new(notes: Notes) -> Notes:
-    """Return the notes of an item that was redriven."""
-    return at_rest(structs.replace(notes, attempt=0, ttl_at_us=0, group=""))  # its group counts it as dead

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
-from fdbqueue import LeaseLost, Queue
-from fdbqueue.lowlevel import Notes, Place, Steps, Transaction, encode_result, notes_of, pack, rows, started
+from fdbqueue import LeaseLost, Position, Queue
+from fdbqueue.lowlevel import Notes, Place, Steps, Transaction, encode_result, notes_of, pack, rows, started, why_lost
 
 from ._done import Done
 from ._lease import Disposition, Lease, LeaseHandle, LeaseRef
@@ -156,13 +156,25 @@ class Holding:
             else:
                 held[packed] = (packed, stored, notes)
         if lost:
-            raise LeaseLost(
-                f"The lease of {', '.join(map(str, lost))} of {self._queue!r} is lost: the item was acked or given back"
-                " already, or the lease expired and another consumer took the item. Undo its work, or make"
-                " the work repeatable. Extend leases whose work takes longer.",
-                lost=lost,
-            )
+            raise (yield from self._lost(tr, lost))
         return list(held.values())
+
+    def _lost(self, tr: Transaction, lost: list[Position]) -> Steps[LeaseLost]:
+        """Return the error of lost leases. It says why they are lost, if that is known."""
+        layout, known = self._layout, []
+        for position in dict.fromkeys(lost):
+            reason = yield from why_lost(tr, layout, pack(position), layout, pack(position))
+            known += [f" {position.text}: {reason}"] if reason else []
+        return LeaseLost(
+            f"The lease of {', '.join(map(str, lost))} of {self._queue!r} is lost: "
+            + (
+                f"a call by position took the item away.{''.join(known)} Undo its work, or make the work repeatable."
+                if known
+                else "the item was acked or given back already, or the lease expired and another consumer took the"
+                " item. Undo its work, or make the work repeatable. Extend leases whose work takes longer."
+            ),
+            lost=lost,
+        )
 
 
 def read_leased(

@@ -9,13 +9,15 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from fdbqueue import BulkReport, CheckReport, Position, Queue
 from fdbqueue.lowlevel import (
     AdaptiveLimit,
     Browser,
+    ByPosition,
     Database,
+    Editing,
     Notes,
     Steps,
     Transaction,
@@ -50,7 +52,7 @@ TOKEN_BYTES = 8
 CONSUMER_BYTES = 200
 
 
-class Leases(Generic[V]):
+class Leases(ByPosition[V]):
     """Leases of one queue's items.
 
     A verb takes a transaction, composes and commits nothing. Or it takes a database, and then commits on its own,
@@ -513,6 +515,10 @@ class Leases(Generic[V]):
             again = set(look())
             problems = [problem for problem in problems if problem in again]
         return dataclasses.replace(report, problems=(*report.problems, *problems))
+
+    def editing(self) -> Editing[V]:
+        """Return the changes of items by their positions; for layers."""
+        return Editing(self.queue, self.now_us)
 
     def now_us(self) -> int:
         """Return the time by this object's clock, in microseconds."""

@@ -1,59 +1,26 @@
-"""Convert seconds, which the verbs take, into microseconds, which are stored."""
+"""Times of the verbs: durations are those of `fdbqueue/times.py`, and timeouts are checked here."""
 
 from __future__ import annotations
 
-from numbers import Real
+from fdbqueue.lowlevel import (
+    LONGEST_SECONDS,
+    check_number,
+    is_database,
+    not_negative,
+    positive,
+    seconds_or_none,
+    visible_at,
+)
 
-from fdbqueue.lowlevel import is_database
-
-LONGEST_SECONDS = 4e12
-"""More than 100,000 years. In microseconds it still fits into its stored form, also as a time from 1970 on."""
-
-
-def positive(seconds: float, name: str) -> int:
-    """Return a duration in microseconds.
-
-    Raises:
-        ValueError: it is NaN, too long, or not more than 0.
-        TypeError: it is not a number.
-    """
-    _check_number(seconds, name)
-    if not 0 < seconds <= LONGEST_SECONDS:
-        raise ValueError(f"{name} is a number of seconds, more than 0, not {seconds}{_over(seconds)}.")
-    return int(seconds * 1e6)
-
-
-def not_negative(seconds: float, name: str) -> int:
-    """Return a delay or a time in microseconds.
-
-    Raises:
-        ValueError: it is NaN, too long, or less than 0.
-        TypeError: it is not a number.
-    """
-    _check_number(seconds, name)
-    if not 0 <= seconds <= LONGEST_SECONDS:
-        raise ValueError(f"{name} is a number of seconds, 0 or more, not {seconds}{_over(seconds)}.")
-    return int(seconds * 1e6)
-
-
-def visible_at(now_us: int, delay: float | None, at: float | None) -> int:
-    """Return when an item becomes available, in microseconds; 0: now.
-
-    Raises:
-        ValueError: both a delay and a time were given, or one of them is invalid.
-    """
-    if delay is not None and at is not None:
-        raise ValueError("An item becomes available after a delay, or at a time; not both.")
-    if at is not None:
-        at_us = not_negative(at, "at")
-    else:
-        at_us = now_us + not_negative(0.0 if delay is None else delay, "delay")
-    return at_us if at_us > now_us else 0
-
-
-def seconds_or_none(at_us: int) -> float | None:
-    """Return a stored time in seconds; None if it was never set."""
-    return at_us / 1e6 if at_us else None
+__all__ = [
+    "LONGEST_SECONDS",
+    "check_timeout",
+    "check_waits",
+    "not_negative",
+    "positive",
+    "seconds_or_none",
+    "visible_at",
+]
 
 
 def check_timeout(timeout: float | None) -> None:
@@ -65,7 +32,7 @@ def check_timeout(timeout: float | None) -> None:
     """
     if timeout is None:
         return
-    _check_number(timeout, "timeout", " or None")
+    check_number(timeout, "timeout", " or None")
     if not timeout >= 0:
         raise ValueError(f"timeout is a number of seconds, 0 or more, or None, not {timeout}.")
 
@@ -79,12 +46,3 @@ def check_waits(tr_or_db: object) -> None:
     """
     if not is_database(tr_or_db):
         raise ValueError("timeout needs a database: a transaction never sees items committed after it began.")
-
-
-def _check_number(seconds: object, name: str, besides: str = "") -> None:
-    if not isinstance(seconds, Real):
-        raise TypeError(f"{name} is a number of seconds{besides}, not {seconds!r}.")
-
-
-def _over(seconds: float) -> str:
-    return f", which is over {LONGEST_SECONDS:.0e}" if seconds > LONGEST_SECONDS else ""

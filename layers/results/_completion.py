@@ -33,7 +33,7 @@ _TOLD = {
     "dead": "became a dead letter after its last attempt",
     "expired": "was removed: its time to live was over",
     "deleted": "was removed by a smart queue's decision, or since the item or group that it follows did not end well",
-    "cancelled": "was removed: its group was cancelled",
+    "cancelled": "was removed: it or its group was cancelled",
     "ignored": "was not enqueued: a smart queue ignored it",
 }
 

@@ -12,6 +12,7 @@ import msgspec
 from fdbqueue import Position
 from fdbqueue.lowlevel import (
     Database,
+    Editing,
     Notes,
     Steps,
     Transaction,
@@ -93,6 +94,11 @@ class Results(QueueWithLeases[Any], Generic[R]):
 
     def __repr__(self) -> str:
         return f"Results({self._source!r})"
+
+    def editing(self) -> Editing[Any]:
+        """Return the changes of items by their positions, as the source has them; for layers."""
+        editing: Editing[Any] = self._source.editing()
+        return editing
 
     @verb
     def enqueue(

@@ -84,12 +84,13 @@ Source
 
 from __future__ import annotations
 
+from fdbqueue.lowlevel import UNCHANGED
+
 from ._gate import Gate, GateInfo
 from ._lease import SessionHandle, SessionLease
 from ._listing import SessionInfo, SessionStats
 from ._sessions import Sessions
 from ._turns import NewState
-from ._working import UNCHANGED
 
 __all__ = [
     "UNCHANGED",

@@ -69,6 +69,8 @@ class Behind:
     """The session's new encoded state after each; `UNCHANGED`: none."""
     results: tuple[bytes, ...]
     """The encoded result of each."""
+    stored: tuple[bytes, ...] = ()
+    """Each stored item as the consumer read it ahead; b"": it was leased. Empty: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

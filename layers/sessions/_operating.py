@@ -7,9 +7,18 @@ from typing import Literal
 from msgspec.structs import replace
 
 from fdbqueue import CodecError, FormatError, Position
-from fdbqueue.lowlevel import KeyValue, ReadTransaction, Steps, Transaction, notes_of, pack, reopen_outcome, rows
+from fdbqueue.lowlevel import (
+    KeyValue,
+    ReadTransaction,
+    Steps,
+    Transaction,
+    as_new,
+    notes_of,
+    pack,
+    reopen_outcome,
+    rows,
+)
 
-from ..leases._dead_letters import as_new
 from ..leases._transitions import Transitions, at_rest
 from ._line import Line
 from ._records import REFUSING, RENEWING, Record, record_of
@@ -53,7 +62,7 @@ class Operating:
         """End a pause."""
         session, record = yield from self.read(tr, name)
         if record is not None and record.paused:
-            yield from self._go_on(tr, session, replace(record, paused=False))
+            yield from self.go_on(tr, session, replace(record, paused=False))
 
     def remove(self, tr: Transaction, name: bytes, later: Later) -> Steps[None]:
         """Mark a session, so that it ends when its present items are done."""
@@ -61,7 +70,7 @@ class Operating:
         closing = RENEWING if later == "renew" else REFUSING
         if record is not None and record.closing > closing:
             return  # items of the next generation are there already
-        yield from self._go_on(tr, session, replace(record or Record(), closing=closing))
+        yield from self.go_on(tr, session, replace(record or Record(), closing=closing))
 
     def skip(self, tr: Transaction, name: bytes) -> Steps[bool]:
         """Unblock a session. If its first item can't be read, that becomes a dead letter."""
@@ -74,7 +83,7 @@ class Operating:
                 yield from session.queue.item(tr, session.layout.position_of(row.key), row.value)
             except (CodecError, FormatError) as error:
                 yield from self._bury(tr, session, row, str(error))
-        yield from self._go_on(tr, session, replace(record, blocked=""))
+        yield from self.go_on(tr, session, replace(record, blocked=""))
         return True
 
     def redrive(self, tr: Transaction, name: bytes, positions: list[Position] | None, limit: int) -> Steps[int]:
@@ -96,7 +105,7 @@ class Operating:
                 record = replace(record, pointer=b"", asleep_until_us=0)
             waking.finish()
         if record is not None and (found or record.blocked):
-            yield from self._go_on(tr, session, replace(record, blocked=""))
+            yield from self.go_on(tr, session, replace(record, blocked=""))
         return len(found)
 
     def purge(self, tr: Transaction, name: bytes, positions: list[Position] | None, limit: int) -> Steps[int]:
@@ -110,7 +119,7 @@ class Operating:
             moves.vanish(packed, row.value, "purged")
         moves.finish()
         if found and record is not None and not record.pointer:
-            yield from self._go_on(tr, session, record)
+            yield from self.go_on(tr, session, record)
         return len(found)
 
     def set_concurrency(self, tr: Transaction, name: bytes, limit: int | None) -> Steps[None]:
@@ -118,7 +127,7 @@ class Operating:
         session, record = yield from self.read(tr, name)
         yield from self._line.slots.set_limit(tr, session, record, limit)
 
-    def _go_on(self, tr: Transaction, session: Session, record: Record) -> Steps[None]:
+    def go_on(self, tr: Transaction, session: Session, record: Record) -> Steps[None]:
         """Write a changed record. A session without a pointer gets one if it may have one, or ends."""
         if (record.pointer and not record.limit) or record.paused or record.blocked:
             self._line.write(tr, session, record)

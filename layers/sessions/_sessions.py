@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from fdbqueue import BulkReport, Position, Queue
-from fdbqueue.lowlevel import Database, Notes, Steps, Transaction, V, is_database, pack, verb
+from fdbqueue.lowlevel import UNCHANGED, Database, Notes, Steps, Transaction, V, is_database, pack, verb
 
 from ..common._batcher import PendingCall, TransactionBatcher
 from ..leases._backoff import Backoff
@@ -29,7 +29,7 @@ from ._operators import Operators
 from ._records import SessionName, pack_name
 from ._tracking import at_address
 from ._turns import Turns
-from ._working import UNCHANGED, Ack, Working
+from ._working import Ack, Working
 
 QUANTUM = 10
 MAX_LEVELS = 256

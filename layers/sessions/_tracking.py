@@ -38,7 +38,7 @@ from fdbqueue.lowlevel import (
 from ..leases._outcome_check import tracked_items
 from ..leases._taking import notes_if_readable
 from ..leases._transitions import Transitions, is_over
-from ._records import pointer_of, record_of
+from ._records import Record, pointer_of, record_of
 from ._session import Session, SessionMoves
 
 if TYPE_CHECKING:
@@ -102,6 +102,18 @@ def release(tr: Transaction, line: Line, moves: Transitions, address: Position, 
         own.vanish(packed, stored, "deleted", how="cancelled" if kind == SWEEP else "")
     yield from own.settle()
     own.finish()
+    yield from settle_line(tr, line, moves, session, record, now_us)
+
+
+def settle_line(
+    tr: Transaction, line: Line, moves: Transitions, session: Session, record: Record, now_us: int
+) -> Steps[None]:
+    """Make the line fit a session with an item that was moved or removed, and is not in progress.
+
+    Args:
+        moves: the moves of the line, to be finished by the caller.
+        record: the session's record, read with a conflict.
+    """
     if session.generation == record.generation and record.limit:
         if record.asleep_until_us and (yield from line.withdraw(tr, moves, record)):
             record = replace(record, pointer=b"", asleep_until_us=0)

@@ -9,7 +9,7 @@ from typing import Any, Generic
 from msgspec.structs import replace
 
 from fdbqueue import Position
-from fdbqueue.lowlevel import Database, KeyValue, Steps, Transaction, V, pack, started
+from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Steps, Transaction, V, pack, started
 
 from ..leases._done import FollowUp
 from ..leases._lease import Lease
@@ -19,7 +19,7 @@ from ._line import Line, Where
 from ._records import Held
 from ._slots import is_out
 from ._turn import read_turn
-from ._working import UNCHANGED, Working, remove, rows_at
+from ._working import Working, remove, rows_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class Done:
     """The session's new state, encoded; `UNCHANGED`: none."""
     result: bytes = b""
     """The encoded result, for the item's completion."""
+    stored: bytes = b""
+    """The stored item as the consumer read it ahead; b"": it was leased."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,8 @@ class Turns(Generic[V]):
         places = [pack(done.position) for done in one.done]
         packed = pack(one.pointer.position)
         reading = started(read_turn(tr, self._line, packed, session, limit=len(places) + 1))
-        found = yield from rows_at(tr, session, places)
+        seen = {place: done.stored for place, done in zip(places, one.done, strict=True)}
+        found = yield from rows_at(tr, session, places, seen)
         turn, head = yield from reading
         if turn is None or turn.notes.token != one.pointer.token:
             return Settled(live=False)

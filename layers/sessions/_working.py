@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, Generic, Literal, TypeAlias, cast
+from typing import Any, Generic, Literal, TypeAlias, cast
 
 from msgspec.structs import replace
 
@@ -14,6 +15,7 @@ from fdbqueue.lowlevel import (
     Notes,
     Steps,
     Transaction,
+    Unchanged,
     V,
     encode_result,
     is_chunked,
@@ -22,6 +24,7 @@ from fdbqueue.lowlevel import (
     pack,
     rows,
     started,
+    why_lost,
 )
 
 from ..common._waiting import in_thread
@@ -44,20 +47,6 @@ STATE_BYTES = 90_000
 
 Ack: TypeAlias = "tuple[SessionRef, bytes | Unchanged | None, Done]"
 """A lease, the session's new encoded state, and the item's result and follow-ups."""
-
-
-class Unchanged:
-    """The type of `UNCHANGED`."""
-
-    def __repr__(self) -> str:
-        return "UNCHANGED"
-
-    def __reduce__(self) -> str:
-        return "UNCHANGED"
-
-
-UNCHANGED: Final = Unchanged()
-"""Given as a session's new state: keep the present one."""
 
 
 class Working(Generic[V]):
@@ -245,14 +234,15 @@ class Working(Generic[V]):
         if behind is None:
             turn, head = yield from read_turn(tr, self._line, pack(ref.turn), session, limit=limit)
             if turn is None or turn.notes.token != ref.token or turn.pointer.current != pack(ref.position):
-                raise self._lost(ref)
+                raise (yield from self._lost(tr, ref))
             return turn, head
         places = [pack(position) for position in behind.positions]
-        done = started(rows_at(tr, session, places))
+        seen = dict(zip(places, behind.stored, strict=False))
+        done = started(rows_at(tr, session, places, seen))
         turn, head = yield from read_turn(tr, self._line, pack(ref.turn), session, limit=limit + len(places))
         current = pack(ref.position)
         if turn is None or turn.notes.token != ref.token or turn.pointer.current not in (*places, current):
-            raise self._lost(ref)
+            raise (yield from self._lost(tr, ref))
         found = yield from done
         results = dict(zip(places, behind.results, strict=True))
         yield from remove(tr, session, found, results, self._line.leases.now_us())
@@ -279,16 +269,21 @@ class Working(Generic[V]):
         # The pointer may still name an item that the consumer finished earlier in this turn.
         known = [packed, *(pack(position) for position in (behind.positions if behind else ()))]
         if not (stored.present() and value.present() and notes_of(bytes(stored)).token == ref.token):
-            raise self._lost(ref)
+            raise (yield from self._lost(tr, ref))
         if pointer_of(bytes(stored)).current not in known:
-            raise self._lost(ref)
+            raise (yield from self._lost(tr, ref))
         return session.layout, bytes(value)
 
-    def _lost(self, ref: SessionRef) -> LeaseLost:
+    def _lost(self, tr: Transaction, ref: SessionRef) -> Steps[LeaseLost]:
+        """Return the error of a lost lease. It says why it is lost, if that is known."""
+        session, packed = self.session_of(ref), pack(ref.position)
+        reason = yield from why_lost(tr, session.layout, packed, session.home, session.address(packed))
+        why = "the item was acked or given back already, or the lease expired and another worker has the session"
+        if reason:
+            why = f"a call by position took the item away. {reason.rstrip('.')}"
         return LeaseLost(
-            f"The lease of the session {ref.session!r} for its item {ref.position.text} in {self._queue!r} is lost: the"
-            " item was acked or given back already, or the lease expired and another worker has the session. Undo what"
-            " was done for the item, or let it be done again; extend leases whose work takes longer.",
+            f"The lease of the session {ref.session!r} for its item {ref.position.text} in {self._queue!r} is lost:"
+            f" {why}. Undo what was done for the item, or let it be done again; extend leases whose work takes longer.",
             lost=[ref.position],
         )
 
@@ -359,7 +354,7 @@ class Working(Generic[V]):
         if not stored:  # urgent items are in front of it
             value = yield tr.get(key)
             if not value.present():
-                raise self._lost(ref)
+                raise (yield from self._lost(tr, ref))
             stored = bytes(value)
         result = encode_result(done.result) if notes_of(stored).keep_s else b""
         for follow_up in done.follow_ups:
@@ -374,7 +369,7 @@ class Working(Generic[V]):
         turn, head = yield from self.turn(tr, ref, limit=2)
         value = yield tr.get(turn.session.layout.available.key(turn.pointer.current))
         if not value.present():
-            raise self._lost(ref)
+            raise (yield from self._lost(tr, ref))
         moves = Transitions(tr, self._line.layout)
         now_us = self._line.leases.now_us()
         fate = yield from self._line.fail(
@@ -439,17 +434,25 @@ class Working(Generic[V]):
             tr.set(session.state_key, state)
 
 
-def rows_at(tr: Transaction, session: Session, places: list[bytes]) -> Steps[list[tuple[bytes, bytes]]]:
+def rows_at(
+    tr: Transaction, session: Session, places: list[bytes], seen: Mapping[bytes, bytes]
+) -> Steps[list[tuple[bytes, bytes]]]:
     """Read the items of a leased session that are still there, by their packed positions.
 
+    An item that was updated since the consumer read it ahead is left out: it stays, and runs with its new value.
+
     By snapshot: only the holder of the lease removes them, and then also writes the leased pointer, which the caller
-    reads.
+    reads. A call by position that removes or changes one of them conflicts over that pointer, too.
+
+    Args:
+        seen: the stored items as the consumer read them, by packed position; b"" for one that was leased.
     """
     keys = [session.layout.available.key(packed) for packed in places]
     reads = [started(rows(tr.snapshot, key, key + b"\x00", limit=1)) for key in keys]
     found: list[tuple[bytes, bytes]] = []
-    for read in reads:
-        found += [(row.key, row.value) for row in (yield from read)]
+    for packed, read in zip(places, reads, strict=True):
+        there = yield from read
+        found += [(row.key, row.value) for row in there if seen.get(packed, b"") in (b"", row.value)]
     return found
 
 

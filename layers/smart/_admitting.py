@@ -256,9 +256,6 @@ class Admitting:
     def _rewrite(self, tr: Transaction, moves: Transitions, new: _Rewritten) -> None:
         """Store a new message for an item, under the item's own key."""
         was, packed = new.by.opened.notes, new.by.packed
-        for part in was.beside:
-            if part not in new.notes.beside:
-                tr.clear(self._layout.prefix + part + packed)
         if has_parts(new.by.stored):
             clear_parts(tr, self._layout, packed, new.by.stored)
         if new.moves:
@@ -267,6 +264,20 @@ class Admitting:
             enter(packed, new.stored, new.notes)
         else:
             moves.rewrite(place_of(self._layout, new.by.state), packed, new.stored, was, new.notes)
+        self.write_beside(tr, new)
+        write_chunks(tr, self._layout, position_of(self._layout, packed), chunks_of(new.payload))
+
+    def rewritten(self, tr: Transaction, by: Found, new: Incoming, now_us: int) -> Steps[_Rewritten]:
+        """Return an item with a new message, and otherwise its own terms. It writes nothing."""
+        numbers = yield from self._recipients.numbers(tr)
+        return self._rewritten(by, new, None, now_us, numbers)
+
+    def write_beside(self, tr: Transaction, new: _Rewritten) -> None:
+        """Write the dependent keys of an item with a new message, and its pending outcome."""
+        was, packed = new.by.opened.notes, new.by.packed
+        for part in was.beside:
+            if part not in new.notes.beside:
+                tr.clear(self._layout.prefix + part + packed)
         copies, version = self._layout.part_of(self._layout.copies), new_random()
         for part in new.told:
             # An unchanged deadline may have been reported already, and must not be reported twice.
@@ -275,7 +286,6 @@ class Admitting:
                 tr.set(self._layout.prefix + part + packed, version if part.startswith(copies) else b"")
         if any(part.startswith(copies) for part in new.told):
             tr.add(self._layout.resent_key, _ONE)
-        write_chunks(tr, self._layout, position_of(self._layout, packed), chunks_of(new.payload))
         begin_outcome(tr, self._layout, packed, new.notes)
         self._wake_monitors(tr, new.notes)
 

@@ -7,20 +7,21 @@ would also conflict with changes behind the deciding item, which were read only 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fdbqueue import FormatError, Position, Queue, ScanTooLarge
 from fdbqueue.lowlevel import (
+    RANGE_READ_ITEMS,
     Envelope,
     KeyValue,
     Layout,
     Place,
-    ReadTransaction,
+    Standing,
     Steps,
     Transaction,
     join_chunks,
+    locate,
     parse,
     rank_of,
     rows,
@@ -29,22 +30,25 @@ from fdbqueue.lowlevel import (
 
 from ._index import Span
 
+__all__ = [
+    "RANGE_READ_ITEMS",
+    "Bounds",
+    "Found",
+    "Scan",
+    "Standing",
+    "State",
+    "depend_on_last",
+    "last_of",
+    "locate",
+    "place_of",
+    "position_of",
+]
+
 WINDOW = 1_000
 """How many items one read returns."""
-RANGE_READ_ITEMS = 16
-"""For this many items or more, try one range read."""
 State: TypeAlias = Literal["available", "leased", "delayed"]
 STATES: tuple[State, ...] = ("available", "leased", "delayed")
 """The states of an item in the queue; a dead letter has left it."""
-
-
-class Standing(NamedTuple):
-    """A found item and its state."""
-
-    packed: bytes
-    """The item's packed position."""
-    state: State
-    stored: bytes
 
 
 _Row: TypeAlias = tuple[bytes, State, bytes]
@@ -240,58 +244,6 @@ def depend_on_last(tr: Transaction, layout: Layout, last: Standing, told: list[b
         for state in STATES:
             place = place_of(layout, state)
             tr.add_read_conflict_range(place.key(last.packed) + b"\x00", place.end)
-
-
-def locate(view: ReadTransaction, layout: Layout, wanted: list[bytes]) -> Steps[list[Standing]]:
-    """Find items in any state by their sorted packed positions. Items that are not in the queue are left out.
-
-    Args:
-        view: a transaction's snapshot; or a transaction, to conflict with every change of these items.
-    """
-    found = yield from _available(view, layout, wanted)
-    if len(found) == len(wanted):
-        return [Standing(packed, "available", found[packed]) for packed in wanted]
-    reads = [
-        (packed, state, view.get(place_of(layout, state).key(packed)))
-        for packed in wanted
-        if packed not in found
-        for state in STATES[1:]
-    ]
-    elsewhere: dict[bytes, tuple[State, bytes]] = {}
-    for packed, state, read in reads:
-        value = read if read.is_ready() else (yield read)
-        if value.present():
-            elsewhere[packed] = (state, bytes(value))
-    return list(_in_order(wanted, found, elsewhere))
-
-
-def _in_order(
-    wanted: list[bytes], available: dict[bytes, bytes], elsewhere: dict[bytes, tuple[State, bytes]]
-) -> Iterator[Standing]:
-    for packed in wanted:
-        if packed in available:
-            yield Standing(packed, "available", available[packed])
-        elif packed in elsewhere:
-            yield Standing(packed, *elsewhere[packed])
-
-
-def _available(view: ReadTransaction, layout: Layout, wanted: list[bytes]) -> Steps[dict[bytes, bytes]]:
-    place = layout.available
-    if len(wanted) >= RANGE_READ_ITEMS:
-        # Related items are mostly near each other, and one range read costs less than many key reads.
-        limit = 2 * len(wanted)
-        near = yield from rows(view, place.key(wanted[0]), place.key(wanted[-1]) + b"\x00", limit=limit)
-        if len(near) < limit:
-            among = set(wanted)
-            return {packed: row.value for row in near if (packed := place.packed(row.key)) in among}
-    reads = [(packed, view.get(place.key(packed))) for packed in wanted]
-    found = {}
-    for packed, read in reads:
-        # After the first read, the others are mostly ready; a yield would pass through every caller.
-        value = read if read.is_ready() else (yield read)
-        if value.present():
-            found[packed] = bytes(value)
-    return found
 
 
 def position_of(layout: Layout, packed: bytes) -> Position:

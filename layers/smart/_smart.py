@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any, cast
 
 from fdbqueue import CheckReport, Item, Queue, QueueFull
-from fdbqueue.lowlevel import Database, Steps, Transaction, check_values, is_database, verb
+from fdbqueue.lowlevel import Database, Editing, Steps, Transaction, check_values, is_database, verb
 
 from ..common._composing import QueueWithLeases, leases_of
 from ..common._levels import PRIORITY, Levels
@@ -19,6 +19,7 @@ from ..leases._times import check_timeout, check_waits, positive, visible_at
 from ..staged._delivery import Delivery
 from ._admitting import Admitting, Terms
 from ._batches import Batches, admit_all
+from ._by_position import SmartEditing
 from ._capacity import Capacity
 from ._check import SmartStats, check_smart, read_smart_stats
 from ._check_runner import CheckRunner, Incoming
@@ -243,6 +244,11 @@ class SmartQueue(QueueWithLeases[Any]):
         for the dependent keys of items.
         """
         return check_smart(tr, self.leases, self._index, self.messages)
+
+    def editing(self) -> Editing[Any]:
+        """Return the changes of items by their positions; for layers."""
+        now_us = self.leases.now_us
+        return SmartEditing(self.queue, now_us, self._index, self._check_runner, self._admitting)
 
     def _incoming(self, message: Any) -> Incoming:
         return self._check_runner.incoming(message, self.leases.now_us())

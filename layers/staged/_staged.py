@@ -8,12 +8,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from fdbqueue import CheckReport, FormatError, Item, LeaseLost, Position, Queue
 from fdbqueue.lowlevel import (
+    ByPosition,
     Database,
+    Editing,
     LastIndex,
     Steps,
     Transaction,
@@ -61,12 +63,12 @@ class StagedStats:
     """Items that these requests want."""
 
 
-class StagedQueue(Generic[V]):
+class StagedQueue(ByPosition[V]):
     """A queue for many consumers at once, in many processes, threads and tasks.
 
-    Its verbs make their own transactions: they take a database and refuse a transaction. Only `stats` and `check` take
-    either. Calls of one process that are pending at the same time share transactions. Every verb has an awaitable form,
-    ``await staged.dequeue.aio(db)``.
+    Its verbs make their own transactions: they take a database and refuse a transaction. Only `stats`, `check` and the
+    verbs by position take either. Calls of one process that are pending at the same time share transactions. Every verb
+    has an awaitable form, ``await staged.dequeue.aio(db)``.
 
     Args:
         queue: the queue, its `Leases`, whose policy and clock it follows, or a layer that has leases, such as a
@@ -219,6 +221,10 @@ class StagedQueue(Generic[V]):
     def contention_stats(self) -> ContentionStats:
         """Return counts of what the calls of this object met at the head so far, for measurements."""
         return self._state().contention_stats
+
+    def editing(self) -> Editing[V]:
+        """Return the changes of items by their positions; for layers."""
+        return self.leases.editing()
 
     def _take(
         self, db: Database, verb: str, limit: int, timeout: float | None, duration_us: int

@@ -6,14 +6,16 @@ import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Generic
+from typing import Any
 
 from msgspec.structs import replace
 
 from fdbqueue import BulkReport, CheckReport, Item, Position, Queue, SubscriptionError
 from fdbqueue.lowlevel import (
     Browser,
+    ByPosition,
     Database,
+    Editing,
     KeyValue,
     Pace,
     Pages,
@@ -48,7 +50,7 @@ __all__ = ["SubscriptionStats", "Subscriptions"]
 _STRICT = "Subscriptions go by the queue's order: give Leases(queue) without a head."
 
 
-class Subscriptions(Generic[V]):
+class Subscriptions(ByPosition[V]):
     """The subscriptions of one queue.
 
     Args:
@@ -321,6 +323,10 @@ class Subscriptions(Generic[V]):
         """
         report = self.leases.check(tr)
         return dataclasses.replace(report, problems=(*report.problems, *check_subscriptions(tr, self.leases)))
+
+    def editing(self) -> Editing[V]:
+        """Return the changes of items by their positions; for layers."""
+        return self.leases.editing()
 
     def _subscribe(self, tr: Transaction, name: str, new: Registration) -> Steps[None]:
         layout, now_us = self._layout, self.leases.now_us()

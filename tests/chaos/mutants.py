@@ -80,7 +80,7 @@ MUTANTS = (
     ),
     Mutant(
         "the timer of a lease is forgotten",
-        "layers/leases/_transitions.py",
+        "fdbqueue/moves.py",
         (('        self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, LEASE), b"")\n', ""),),
     ),
     Mutant(
@@ -90,7 +90,7 @@ MUTANTS = (
     ),
     Mutant(
         "dead letters that leave are not counted",
-        "layers/leases/_transitions.py",
+        "fdbqueue/moves.py",
         (('        self.tally("dead", -1)\n', ""),),
     ),
     Mutant(
@@ -100,7 +100,7 @@ MUTANTS = (
     ),
     Mutant(
         "the chunks of an item that is gone stay",
-        "layers/leases/_transitions.py",
+        "fdbqueue/moves.py",
         (("            clear_parts(self._tr, self._layout, packed, stored, self._home)\n", "            pass\n"),),
     ),
     Mutant(
@@ -138,7 +138,7 @@ MUTANTS = (
     ),
     Mutant(
         "an item whose delay is over also stays among those delayed",
-        "layers/leases/_transitions.py",
+        "fdbqueue/moves.py",
         (("        self._tr.clear(self._layout.delayed.key(packed))\n", ""),),
     ),
     Mutant(
@@ -169,13 +169,13 @@ MUTANTS = (
     ),
     Mutant(
         "an item that has left a subscription's consumers still counts as theirs",
-        "layers/leases/_transitions.py",
+        "fdbqueue/moves.py",
         (("            self._tr.clear(self._layout.held_key(notes.subscription, packed))\n", "            pass\n"),),
         Kind.subscriptions,
     ),
     Mutant(
         "subscriptions are not told of what comes back",
-        "layers/leases/_transitions.py",
+        "fdbqueue/moves.py",
         (
             (
                 "            spans = [(packed, packed) for packed in self.arrived]\n",
@@ -189,7 +189,7 @@ MUTANTS = (
     ),
     Mutant(
         "items that leave a level are not counted",
-        "layers/leases/_transitions.py",
+        "fdbqueue/moves.py",
         (("        count_levels(self._tr, self._layout, self._levels)\n", ""),),
         Kind.priority,
     ),

@@ -231,6 +231,37 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
 }
 """Those that take a transaction or a database; their first parameter is called `tr`."""
 
+POSITION = fdbqueue.Position(1, b"none")
+WITH_POSITIONS: dict[str, Callable[[Scene], Any]] = {
+    "Groups": lambda s: s.groups,
+    "Leases": lambda s: s.leases,
+    "PriorityQueue": lambda s: s.jobs,
+    "Queue": lambda s: s.queue,
+    "RelaxedQueue": lambda s: s.relaxed,
+    "Results": lambda s: s.results,
+    "Sessions": lambda s: s.sessions,
+    "SmartQueue": lambda s: s.smart,
+    "StagedQueue": lambda s: s.staged,
+    "Subscriptions": lambda s: s.subscriptions,
+}
+TERMS: dict[str, dict[str, Any]] = {
+    "get": {},
+    "cancel": {},
+    "update": {"headers": {"n": 1}},
+    "reschedule": {"delay": 60},
+}
+
+
+def _by_position(kind: str, verb: str, *given: Any) -> Callable[[Scene], Call]:
+    session = ("ann",) if kind == "Sessions" else ()
+    terms = TERMS[verb.removesuffix("_many")]
+    return lambda s: Call(getattr(WITH_POSITIONS[kind](s), verb), *session, *given, **terms)
+
+
+for _kind in WITH_POSITIONS:
+    for _verb in TERMS:
+        EITHER[f"{_kind}.{_verb}"] = _by_position(_kind, _verb, POSITION)
+        EITHER[f"{_kind}.{_verb}_many"] = _by_position(_kind, f"{_verb}_many", [POSITION])
 
 PARTS: dict[str, Callable[[Scene], Call]] = {
     "BlobWriter.commit": lambda s: Call(s.blobs.write(s.db, "new").commit),

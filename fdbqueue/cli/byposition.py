@@ -1,0 +1,199 @@
+"""``fdbqueue get``, ``fdbqueue cancel``, ``fdbqueue update`` and ``fdbqueue reschedule``: items by their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from fdbqueue.by_position import UNCHANGED
+from fdbqueue.cli import errors
+from fdbqueue.cli.opening import opened
+from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Url, check_raw, place, position, queue_of
+from fdbqueue.cli.ordering import Priority, levels_of
+from fdbqueue.cli.output import headers_shown, headers_text, rank_of, say, to_copy, wants_table, write_lines, writing
+from fdbqueue.cli.sessioning import Level, SessionOption, session_named, sessions_of
+from fdbqueue.cli.terms import At, Delay, HeadersText, terms_of
+from fdbqueue.cli.values import encode_json, parse, to_json
+from fdbqueue.layers.priority import PriorityQueue
+from fdbqueue.position import Position
+from fdbqueue.stored import StoredItem
+
+Items = Annotated[
+    list[str],
+    typer.Argument(metavar="INDEX:RANDOM", help="Positions of items, as other commands print them."),
+]
+_TIMES = ("expires_at", "visible_at", "ttl_at", "enqueued_at", "died_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The items that a command names."""
+
+    queue: Any
+    """The queue, or its sessions."""
+    session: tuple[Any, ...]
+    """The session's name, if the items are in one: the first argument of each verb."""
+
+    def verb(self, name: str, db: Any, positions: Sequence[Position]) -> Callable[..., list[Any]]:
+        """Return a verb of these items, to be called with its terms."""
+        return partial(getattr(self.queue, f"{name}_many"), db, *self.session, positions)
+
+
+def get(
+    queue: QueueName,
+    items: Items,
+    session: SessionOption = None,
+    url: Url = None,
+    codec: Codec = CodecName.json,
+    as_json: AsJson = False,
+) -> None:
+    """Print items by their positions, whatever their states. Exits with 1 if one has left the queue.
+
+    Example: fdbqueue get orders 7:72616e646f6d
+    """
+    chosen = [position(item) for item in items]
+    table = wants_table(as_json)
+    with opened(url) as db:
+        found = _source(db, queue, codec, session).verb("get", db, chosen)()
+    lines = [_line(item, codec) for item in found if item is not None]
+    if table and lines:
+        write_lines([to_copy(_table([item for item in found if item is not None], codec), lines)])
+    else:
+        write_lines(lines)
+    _tell_missing(chosen, [item is not None for item in found])
+
+
+def cancel(queue: QueueName, items: Items, session: SessionOption = None, url: Url = None) -> None:
+    """Remove items by their positions, whatever their states. Exits with 1 if one was not there.
+
+    A consumer that has one of the items learns it when it acks: its lease is lost.
+
+    Example: fdbqueue cancel orders 7:72616e646f6d
+    """
+    chosen = [position(item) for item in items]
+    with opened(url) as db:
+        gone = _source(db, queue, CodecName.bytes, session).verb("cancel", db, chosen)()
+    say(f"{sum(gone):,} items cancelled")
+    _tell_missing(chosen, gone)
+
+
+def update(
+    queue: QueueName,
+    items: Items,
+    value: Annotated[str | None, typer.Option("--value", help="The new value. Default: the present one.")] = None,
+    headers: HeadersText = None,
+    session: SessionOption = None,
+    url: Url = None,
+    codec: Codec = CodecName.json,
+    raw: Raw = False,
+) -> None:
+    """Give items another value, or other headers. Prints their positions. Exits with 1 if one is not there.
+
+    An item keeps its place, unless the queue's order gives it another rank. If it is leased, its lease ends.
+
+    Example: fdbqueue update orders 7:72616e646f6d --value '{"sku": "cup"}'
+    """
+    check_raw(raw, codec)
+    if value is None and headers is None:
+        raise typer.BadParameter("say what changes", param_hint="--value / --headers")
+    is_text = raw or codec in (CodecName.str, CodecName.bytes)
+    terms = {
+        "value": UNCHANGED if value is None else parse(value, codec, raw=is_text),
+        "headers": None if headers is None else terms_of(headers, None, None, None).headers or {},
+    }
+    chosen = [position(item) for item in items]
+    with opened(url) as db:
+        changed = _source(db, queue, codec, session).verb("update", db, chosen)(**terms)
+    _tell_changed(chosen, changed, "updated")
+
+
+def reschedule(
+    queue: QueueName,
+    items: Items,
+    delay: Delay = None,
+    at: At = None,
+    priority: Priority = None,
+    session: SessionOption = None,
+    level: Level = None,
+    url: Url = None,
+) -> None:
+    """Make items available at another time, or with another priority. Exits with 1 if one is not there.
+
+    Prints their positions, which another priority changes. A leased item is taken away from its consumer. A dead letter
+    comes back.
+
+    Example: fdbqueue reschedule orders 7:72616e646f6d --delay 60
+    """
+    terms_of(None, delay, at, None)
+    if session is None and level is not None:
+        raise typer.BadParameter("a level is one of a session: give --session too", param_hint="--level")
+    if session is not None and priority is not None:
+        raise typer.BadParameter("items of a session have --level", param_hint="--priority")
+    terms: dict[str, Any] = {"delay": delay, "at": at}
+    terms |= {"priority": priority} if session is None else {"level": level}
+    if all(term is None for term in terms.values()):
+        raise typer.BadParameter("say what changes", param_hint="--delay / --at / --priority")
+    chosen = [position(item) for item in items]
+    with opened(url) as db:
+        # The rank of an item without an order by its value needs no codec.
+        changed = _source(db, queue, CodecName.bytes, session).verb("reschedule", db, chosen)(**terms)
+    _tell_changed(chosen, changed, "rescheduled")
+
+
+def _source(db: Any, name: str, codec: CodecName, session: str | None) -> Source:
+    queue = queue_of(name, codec)
+    if session is not None:
+        return Source(sessions_of(queue), (session_named(session, "--session"),))
+    levels = levels_of(db, queue, None, None)
+    return Source(queue if levels is None else PriorityQueue(queue, levels=levels), ())
+
+
+def _tell_changed(chosen: list[Position], changed: list[Position | None], told: str) -> None:
+    for before, after in zip(chosen, changed, strict=True):
+        if after is not None:
+            was = {} if after == before else {"was": place(before)}
+            write_lines([encode_json({"item": place(after), **was}).encode() + b"\n"])
+    say(f"{sum(after is not None for after in changed):,} items {told}")
+    _tell_missing(chosen, [after is not None for after in changed])
+
+
+def _tell_missing(chosen: list[Position], there: list[bool]) -> None:
+    missing = [place(one) for one, is_there in zip(chosen, there, strict=True) if not is_there]
+    for one in missing:
+        typer.echo(f"The item {one} is not in the queue.", err=True)
+    if missing:
+        raise typer.Exit(errors.EMPTY)
+
+
+def _line(item: StoredItem, codec: CodecName) -> bytes:
+    with writing(item.position):
+        shown = {
+            "item": place(item.position),
+            "state": item.state,
+            "value": to_json(item.value, codec),
+            **rank_of(item.position),
+            **headers_shown(item.headers),
+            "attempt": item.attempt,
+            **{name: text for name in ("consumer", "error") if (text := getattr(item, name))},
+            **{name: time for name in _TIMES if (time := getattr(item, name)) is not None},
+        }
+        return encode_json(shown).encode() + b"\n"
+
+
+def _table(items: list[StoredItem], codec: CodecName) -> Table:
+    table = Table(header_style="bold")
+    table.add_column("item", no_wrap=True)  # a column to copy from
+    for column in ("state", "value", "headers", "consumer", "error"):
+        table.add_column(column, overflow="fold")
+    for item in items:
+        with writing(item.position):
+            value = Text(encode_json(to_json(item.value, codec)))
+        cells = (headers_text(item.headers), Text(item.consumer), Text(item.error))
+        table.add_row(place(item.position), item.state, value, *cells)
+    return table

@@ -1,0 +1,64 @@
+"""Convert seconds, which the verbs take, into microseconds, which are stored."""
+
+from __future__ import annotations
+
+from numbers import Real
+
+LONGEST_SECONDS = 4e12
+"""More than 100,000 years. In microseconds it still fits into its stored form, also as a time from 1970 on."""
+
+
+def positive(seconds: float, name: str) -> int:
+    """Return a duration in microseconds.
+
+    Raises:
+        ValueError: it is NaN, too long, or not more than 0.
+        TypeError: it is not a number.
+    """
+    check_number(seconds, name)
+    if not 0 < seconds <= LONGEST_SECONDS:
+        raise ValueError(f"{name} is a number of seconds, more than 0, not {seconds}{_over(seconds)}.")
+    return int(seconds * 1e6)
+
+
+def not_negative(seconds: float, name: str) -> int:
+    """Return a delay or a time in microseconds.
+
+    Raises:
+        ValueError: it is NaN, too long, or less than 0.
+        TypeError: it is not a number.
+    """
+    check_number(seconds, name)
+    if not 0 <= seconds <= LONGEST_SECONDS:
+        raise ValueError(f"{name} is a number of seconds, 0 or more, not {seconds}{_over(seconds)}.")
+    return int(seconds * 1e6)
+
+
+def visible_at(now_us: int, delay: float | None, at: float | None) -> int:
+    """Return when an item becomes available, in microseconds; 0: now.
+
+    Raises:
+        ValueError: both a delay and a time were given, or one of them is invalid.
+    """
+    if delay is not None and at is not None:
+        raise ValueError("An item becomes available after a delay, or at a time; not both.")
+    if at is not None:
+        at_us = not_negative(at, "at")
+    else:
+        at_us = now_us + not_negative(0.0 if delay is None else delay, "delay")
+    return at_us if at_us > now_us else 0
+
+
+def seconds_or_none(at_us: int) -> float | None:
+    """Return a stored time in seconds; None if it was never set."""
+    return at_us / 1e6 if at_us else None
+
+
+def check_number(seconds: object, name: str, besides: str = "") -> None:
+    """Raise a TypeError if this is no number of seconds."""
+    if not isinstance(seconds, Real):
+        raise TypeError(f"{name} is a number of seconds{besides}, not {seconds!r}.")
+
+
+def _over(seconds: float) -> str:
+    return f", which is over {LONGEST_SECONDS:.0e}" if seconds > LONGEST_SECONDS else ""

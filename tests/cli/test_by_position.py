@@ -1,0 +1,85 @@
+"""Commands find, cancel, update and reschedule items by their positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.layers import Leases, PriorityQueue, Sessions
+from tests.cli.conftest import Run
+
+kept = pytest.mark.engines("file", "cluster")
+
+
+def objects(text: str) -> list[Any]:
+    return [msgspec.json.decode(line) for line in text.splitlines()]
+
+
+@kept
+def test_items_are_found_changed_and_cancelled(db: Any, space: Subspace, run: Run, name: str) -> None:
+    leases = Leases(Queue(space, codec="json"))
+    first, second = (leases.enqueue(db, {"n": n}).text for n in (1, 2))
+    lease = leases.lease(db, consumer="me")
+    assert lease is not None
+
+    [found, waits] = objects(run("get", name, first, second).stdout)
+    assert (found["item"], found["state"], found["value"], found["consumer"]) == (first, "leased", {"n": 1}, "me")
+    assert (waits["state"], "consumer" in waits) == ("available", False)
+    assert objects(run("update", name, second, "--value", '{"n": 7}', "--headers", '{"a": 1}').stdout) == [
+        {"item": second}
+    ]
+    assert objects(run("reschedule", name, second, "--delay", "60").stdout) == [{"item": second}]
+    [waits] = objects(run("get", name, second).stdout)
+    assert (waits["state"], waits["value"], waits["headers"]) == ("delayed", {"n": 7}, {"a": 1})
+    assert run("cancel", name, first, second).exit_code == 0
+
+    gone = run("cancel", name, first)
+    assert (gone.exit_code, gone.stderr) == (1, f"The item {first} is not in the queue.\n")
+    assert run("get", name, first).exit_code == 1
+    lost = run("ack", name, str(lease.handle))
+    assert lost.exit_code == 5
+    assert leases.check(db).problems == ()
+
+
+@kept
+def test_a_priority_and_a_level_give_an_item_another_position(db: Any, space: Subspace, run: Run, name: str) -> None:
+    jobs = PriorityQueue(Queue(space, codec="json"), levels=3)
+    position = jobs.enqueue(db, 1, priority=2).text
+
+    [moved] = objects(run("reschedule", name, position, "--priority", "0").stdout)
+
+    assert moved == {"item": f"0{position[1:]}", "was": position}
+    [found] = objects(run("get", name, moved["item"]).stdout)
+    assert (found["rank"], found["headers"]) == (0, {"priority": 0})
+    assert run("reschedule", name, moved["item"], "--priority", "3").exit_code == 2
+    own = Sessions(Queue(space, codec="json"))
+    position = own.enqueue(db, 2, session="ann").text
+    [moved] = objects(run("reschedule", name, position, "--session", "ann", "--level", "0").stdout)
+    [found] = objects(run("get", name, moved["item"], "--session", "ann").stdout)
+    assert (found["state"], found["value"]) == ("available", 2)
+    assert run("cancel", name, moved["item"], "--session", "ann").exit_code == 0
+    assert own.info(db, "ann") is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("get", "seven"),
+        ("update", "7:61"),
+        ("reschedule", "7:61"),
+        ("reschedule", "7:61", "--delay", "1", "--at", "1"),
+        ("reschedule", "7:61", "--delay", "-1"),
+        ("reschedule", "7:61", "--level", "1"),
+        ("reschedule", "7:61", "--level", "1", "--session", "ann", "--priority", "1"),
+        ("update", "7:61", "--headers", "[1]"),
+        ("cancel",),
+    ],
+)
+def test_a_wrong_argument_is_a_usage_error(db: Any, run: Run, name: str, arguments: tuple[str, ...]) -> None:
+    command, *rest = arguments
+
+    assert run(command, name, *rest).exit_code == 2

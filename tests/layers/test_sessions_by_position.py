@@ -1,0 +1,288 @@
+"""Items of sessions are found, cancelled, updated and rescheduled by session and position, and the line stays right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fdbqueue import CompletionError, LeaseLost, Position, Queue
+from fdbqueue.engine import FDBError, Subspace
+from fdbqueue.layers import Consumer, FollowUp, Groups, Leases, Results, SessionLease, Sessions
+from tests.helpers.clock import Clock
+from tests.helpers.sessions import assert_sound, do_all, lease_of
+
+STATES = ("first", "waiting", "running", "delayed", "dead")
+LIMITS = (1, 3)
+TERMS: dict[str, dict[str, Any]] = {"update": {"value": "b"}, "reschedule": {"delay": 5}}
+
+
+def made(space: Subspace, clock: Clock, concurrency: int = 1, **rules: Any) -> Sessions[str]:
+    rules = {"max_attempts": 1, **rules}
+    return Sessions(Queue(space, codec="str"), clock=clock, concurrency=concurrency, **rules)
+
+
+def item_in(state: str, sessions: Sessions[str], db: Any) -> tuple[Position, SessionLease[str] | None]:
+    """Bring an item of the session "ann" into a state. Another item is behind it."""
+    lease = None
+    if state == "waiting":
+        sessions.enqueue(db, "before", session="ann")
+    delay = 60 if state == "delayed" else None
+    position = sessions.enqueue(db, "old", session="ann", delay=delay, headers={"n": 1})
+    if state in ("running", "dead"):
+        lease = lease_of(sessions, db)
+    if state == "dead":
+        assert lease is not None
+        sessions.nack(db, lease, error="broken")
+    sessions.enqueue(db, "behind", session="ann")
+    return position, lease
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("state", STATES)
+def test_an_item_is_found_in_every_state(db: Any, space: Subspace, clock: Clock, state: str, limit: int) -> None:
+    sessions = made(space, clock, limit)
+    position, lease = item_in(state, sessions, db)
+
+    found = sessions.get(db, "ann", position)
+
+    assert found is not None
+    shown = {"running": "leased", "first": "available", "waiting": "available"}.get(state, state)
+    assert (found.position, found.value, found.headers, found.state) == (position, "old", {"n": 1}, shown)
+    if state == "running":
+        assert lease is not None
+        assert (found.consumer, found.expires_at, found.attempt) == (lease.consumer, lease.expires_at, 1)
+    assert sessions.get_many(db, "ann", [Position(9, b"no", rank=1), position]) == [None, found]
+    assert sessions.get(db, "bob", position) is None
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("state", STATES)
+def test_a_cancelled_item_is_gone_and_its_session_goes_on(
+    db: Any, space: Subspace, clock: Clock, state: str, limit: int
+) -> None:
+    sessions = made(space, clock, limit)
+    position, lease = item_in(state, sessions, db)
+
+    assert sessions.cancel(db, "ann", position)
+
+    assert sessions.get(db, "ann", position) is None
+    assert not sessions.cancel(db, "ann", position)
+    assert_sound(sessions, db)
+    if state == "running":
+        assert lease is not None
+        for call in (sessions.ack, sessions.nack, sessions.extend):
+            with pytest.raises(LeaseLost, match="was cancelled while"):
+                call(db, lease)
+    clock.now += 100
+    left = ["ann:before", "ann:behind"] if state == "waiting" else ["ann:behind"]
+    assert do_all(sessions, db) == left
+    assert_sound(sessions, db)
+    assert sessions.stats(db).available == sessions.stats(db).delayed == sessions.stats(db).dead == 0
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("state", STATES)
+def test_an_updated_item_runs_with_its_new_value(
+    db: Any, space: Subspace, clock: Clock, state: str, limit: int
+) -> None:
+    sessions = made(space, clock, limit)
+    position, lease = item_in(state, sessions, db)
+
+    new = "new" * 40_000
+    assert sessions.update(db, "ann", position, value=new) == position
+    assert sessions.update(db, "ann", position, headers={"m": 2}) == position
+
+    found = sessions.get(db, "ann", position)
+    assert found is not None
+    assert (found.value, found.headers) == (new, {"m": 2})
+    assert_sound(sessions, db)
+    if state == "running":
+        with pytest.raises(LeaseLost, match="was updated while"):
+            sessions.ack(db, lease)  # type: ignore[arg-type]
+    clock.now += 100
+    ran = do_all(sessions, db)
+    assert (f"ann:{new}" in ran) == (state != "dead")
+    assert_sound(sessions, db)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("state", STATES)
+def test_a_rescheduled_item_comes_at_its_new_time(
+    db: Any, space: Subspace, clock: Clock, state: str, limit: int
+) -> None:
+    sessions = made(space, clock, limit)
+    position, lease = item_in(state, sessions, db)
+
+    assert sessions.reschedule(db, "ann", position, delay=100) == position
+
+    found = sessions.get(db, "ann", position)
+    assert found is not None
+    assert (found.state, found.visible_at) == ("delayed", clock() + 100)
+    assert_sound(sessions, db)
+    if state == "running":
+        with pytest.raises(LeaseLost, match="was rescheduled while"):
+            sessions.ack(db, lease)  # type: ignore[arg-type]
+    assert "ann:old" not in do_all(sessions, db)
+    assert_sound(sessions, db)
+    assert sessions.reschedule(db, "ann", position, delay=0) == position
+    assert_sound(sessions, db)
+    assert do_all(sessions, db) == ["ann:old"]
+    assert_sound(sessions, db)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("state", STATES)
+def test_an_item_gets_another_level(db: Any, space: Subspace, clock: Clock, state: str, limit: int) -> None:
+    sessions = made(space, clock, limit)
+    position, _ = item_in(state, sessions, db)
+
+    moved = sessions.reschedule(db, "ann", position, level=0)
+
+    assert moved == Position(position.index, position.random, rank=0)
+    assert sessions.get(db, "ann", position) is None
+    assert_sound(sessions, db)
+    clock.now += 100
+    assert do_all(sessions, db)[0] == "ann:old"
+    assert_sound(sessions, db)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_session_whose_last_item_is_cancelled_ends(db: Any, space: Subspace, clock: Clock, limit: int) -> None:
+    sessions = made(space, clock, limit)
+    alone = sessions.enqueue(db, "a", session="ann")
+    asleep = sessions.enqueue(db, "b", session="bob", delay=60)
+    held = sessions.enqueue(db, "c", session="cy")
+    ready = sessions.enqueue(db, "d", session="dan")
+    lease_of(sessions, db), lease_of(sessions, db)
+
+    assert sessions.cancel(db, "ann", alone)
+    assert sessions.cancel(db, "bob", asleep)
+    assert sessions.cancel(db, "cy", held)
+    assert sessions.cancel(db, "dan", ready)
+
+    if limit == 1:
+        assert list(sessions.list(db)) == []
+    assert sessions.lease(db) is None
+    assert_sound(sessions, db)
+    assert [sessions.info(db, name) for name in ("ann", "bob", "cy", "dan")] == [None] * 4
+
+
+def test_items_of_a_paused_or_blocked_session_are_edited(db: Any, space: Subspace, clock: Clock) -> None:
+    sessions = made(space, clock, on_dead="block")
+    first = sessions.enqueue(db, "a", session="ann")
+    second = sessions.enqueue(db, "b", session="ann")
+    sessions.nack(db, lease_of(sessions, db))
+    sessions.enqueue(db, "c", session="bob")
+    sessions.pause(db, "bob")
+
+    sessions.update(db, "ann", second, value="B")
+    sessions.cancel(db, "ann", first)
+    assert_sound(sessions, db)
+    assert sessions.lease(db) is None
+    sessions.skip(db, "ann")
+    sessions.resume(db, "bob")
+
+    assert sorted(do_all(sessions, db)) == ["ann:B", "bob:c"]
+    assert_sound(sessions, db)
+
+
+def test_an_item_of_the_next_generation_is_edited(db: Any, space: Subspace, clock: Clock) -> None:
+    sessions = made(space, clock)
+    sessions.enqueue(db, "a", session="ann")
+    sessions.remove(db, "ann", later="renew")
+    later = [sessions.enqueue(db, text, session="ann") for text in "bc"]
+
+    assert sessions.cancel(db, "ann", later[0])
+    assert sessions.update(db, "ann", later[1], value="C") == later[1]
+
+    assert do_all(sessions, db) == ["ann:a", "ann:C"]
+    assert_sound(sessions, db)
+
+
+def test_completions_groups_and_follow_ups_of_a_sessions_item_end_with_it(
+    db: Any, space: Subspace, clock: Clock
+) -> None:
+    sessions = made(space["s"], clock)
+    receipts = Leases(Queue(space["r"], codec="str"), clock=clock)
+    results = Results(sessions)
+    completion = results.enqueue(db, "a", session="ann", then=FollowUp(receipts, "r"))
+    assert results.get(db, completion.position).value == "a"  # type: ignore[union-attr]
+    lease = lease_of(sessions, db)
+
+    assert results.cancel(db, completion.position)
+
+    with pytest.raises(CompletionError, match="cancelled"):
+        completion.wait(timeout=5)
+    with pytest.raises(LeaseLost, match="was cancelled while"):
+        sessions.ack(db, lease)
+    receipts.reclaim(db)
+    assert receipts.stats(db).delayed == 0
+    group = Groups(sessions).open(db, "g")
+    position = group.enqueue(db, "b", session="ann")
+    group.close(db)
+    assert sessions.reschedule(db, "ann", position, level=0) is not None
+    assert_sound(sessions, db)
+    assert sessions.cancel(db, "ann", Position(position.index, position.random, rank=0))
+    assert group.wait(timeout=5).cancelled == 1
+    assert_sound(sessions, db)
+
+
+def test_an_item_that_a_consumer_has_read_ahead_runs_again_with_its_new_value(
+    db: Any, space: Subspace, clock: Clock
+) -> None:
+    sessions = made(space, clock, max_attempts=None)
+    positions = [sessions.enqueue(db, text, session="ann") for text in "abc"]
+    ran: list[str] = []
+
+    def handle(lease: SessionLease[str]) -> None:
+        ran.append(lease.value)
+        if lease.value == "b":
+            sessions.update(db, "ann", positions[1], value="B")
+
+    Consumer(sessions, handle, concurrency=1).drain(db)
+
+    assert sorted(ran) == ["B", "a", "b", "c"] or sorted(ran) == ["B", "a", "b", "c", "c"]
+    assert_sound(sessions, db)
+    assert sessions.stats(db).available == 0
+
+
+@pytest.mark.parametrize("edit", ["cancel", "update", "reschedule"])
+@pytest.mark.parametrize("limit", LIMITS)
+def test_of_an_edit_and_a_lease_at_the_same_time_one_runs_again(
+    db: Any, space: Subspace, clock: Clock, edit: str, limit: int
+) -> None:
+    sessions = made(space, clock, limit)
+    position = sessions.enqueue(db, "a", session="ann")
+    for order in ("the lease first", "the edit first"):
+        editing, leasing = db.create_transaction(), db.create_transaction()
+        getattr(sessions, edit)(editing, "ann", position, **TERMS.get(edit, {}))
+        lease = lease_of(sessions, leasing)
+        first, second = (leasing, editing) if order == "the lease first" else (editing, leasing)
+        first.commit().wait()
+        with pytest.raises(FDBError) as refused:
+            second.commit().wait()
+        assert refused.value.code == 1020
+        assert_sound(sessions, db)
+        if order == "the lease first":
+            sessions.snooze(db, lease, delay=0)
+
+
+def test_a_wrong_argument_is_refused(db: Any, space: Subspace, clock: Clock) -> None:
+    sessions = made(space, clock)
+    position = sessions.enqueue(db, "a", session="ann")
+
+    for wrong in (
+        lambda: sessions.reschedule(db, "ann", position),
+        lambda: sessions.reschedule(db, "ann", position, level=2),
+        lambda: sessions.update(db, "ann", position),
+        lambda: sessions.cancel(db, "", position),
+    ):
+        with pytest.raises(ValueError):
+            wrong()
+    for bad in (None, "1:2:61", 7):
+        with pytest.raises(TypeError, match="Position"):
+            sessions.cancel(db, "ann", bad)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        sessions.cancel(db, None, position)  # type: ignore[arg-type]
+    assert sessions.get(db, "ann", position).value == "a"  # type: ignore[union-attr]
