@@ -10,6 +10,7 @@ from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.appending import append_items, write_chunks
 from fdbqueue.arguments import check_borders, check_limit
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
+from fdbqueue.arrow.needs import Table, TableRow, check_columns, table_rows
 from fdbqueue.browse import Browser, Pace, Pages, pages
 from fdbqueue.bulk import COMMITS_IN_FLIGHT
 from fdbqueue.check import CLAIMED, check_queue, items_of_all_places
@@ -157,6 +158,8 @@ __all__ = [
     "ReadTransaction",
     "Steps",
     "Subspace",
+    "Table",
+    "TableRow",
     "Transaction",
     "V",
     "Versionstamp",
@@ -170,6 +173,7 @@ __all__ = [
     "begin_sweep",
     "blob_of",
     "check_borders",
+    "check_columns",
     "check_limit",
     "check_queue",
     "check_values",
@@ -232,6 +236,7 @@ __all__ = [
     "span_of",
     "started",
     "strinc",
+    "table_rows",
     "verb",
     "wait_in_thread",
     "wants_arrivals",

@@ -25,8 +25,10 @@ from typing import Any
 from fdbqueue import Queue
 from fdbqueue.lowlevel import COUNTED_RANKS
 
-PRIORITY = "priority"
-"""The header with an item's priority, which its consumers can read too."""
+from ..leases._enqueueing import PRIORITY
+
+__all__ = ["PRIORITY", "AmqpLevels", "Levels", "levels_named", "with_priority"]
+
 MAX_LEVELS = COUNTED_RANKS
 AMQP_PRIORITIES = 10
 AMQP_DEFAULT = 4
