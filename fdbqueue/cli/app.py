@@ -16,6 +16,7 @@ from fdbqueue.cli.dead import dead
 from fdbqueue.cli.dequeue import dequeue
 from fdbqueue.cli.enqueue import enqueue
 from fdbqueue.cli.errors import EXIT_CODES_HELP, Commands
+from fdbqueue.cli.export import export, import_
 from fdbqueue.cli.helptext import Command, reflowed
 from fdbqueue.cli.lease import lease
 from fdbqueue.cli.nack import nack
@@ -40,6 +41,7 @@ app = typer.Typer(
 COMMANDS = (
     *(enqueue, dequeue, lease, ack, nack, peek, browse, dead, redrive, purge, clear),
     *(subscribe, subscriptions, unsubscribe, sessions),
+    *(export, import_),
     *(stats, check, top, watchdog),
 )
 for command in COMMANDS:

@@ -145,7 +145,8 @@ def test_wrong_options_are_refused(db: Any, space: Subspace, options: dict[str, 
 
 
 def test_only_a_database_or_a_transaction_is_read(db: Any, space: Subspace) -> None:
-    for wrong in None, "file:shop", TABLE:
+    wrongs: list[Any] = [None, "file:shop", TABLE]
+    for wrong in wrongs:
         with pytest.raises(TypeError, match="A database or a transaction was expected"):
             Queue(space).to_arrow(wrong)
 
@@ -294,7 +295,7 @@ def test_what_a_table_can_not_give_is_refused_before_any_key_is_touched(db: Any,
         (lambda: Sessions(queue).enqueue_many(tr, TABLE, session="s"), TypeError, r"Give table.to_pylist\(\)"),
     ):
         with pytest.raises(kind, match=told):
-            call()  # type: ignore[no-untyped-call]
+            call()
     tr.cancel()
     assert list(db.get_range_startswith(space.key())) == []
 
