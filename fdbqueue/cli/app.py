@@ -12,6 +12,7 @@ from fdbqueue.cli.agents import agents
 from fdbqueue.cli.browse import browse
 from fdbqueue.cli.check import check
 from fdbqueue.cli.clear import clear
+from fdbqueue.cli.copy import copy
 from fdbqueue.cli.dead import dead
 from fdbqueue.cli.dequeue import dequeue
 from fdbqueue.cli.enqueue import enqueue
@@ -41,7 +42,7 @@ app = typer.Typer(
 COMMANDS = (
     *(enqueue, dequeue, lease, ack, nack, peek, browse, dead, redrive, purge, clear),
     *(subscribe, subscriptions, unsubscribe, sessions),
-    *(export, import_),
+    *(export, import_, copy),
     *(stats, check, top, watchdog),
 )
 for command in COMMANDS:

@@ -10,6 +10,7 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.layers import Leases
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.engines("file", "cluster")
@@ -43,3 +44,24 @@ def test_mistakes_are_told(db: Any, space: Subspace, run: Run, name: str, tmp_pa
     header, footer = map(msgspec.json.decode, file.read_text().splitlines())
     file.write_bytes(msgspec.json.encode({**header, "codec": "mine"}) + b"\n" + msgspec.json.encode(footer) + b"\n")
     assert "import it there" in run("import", name, "--from", str(file)).stderr
+
+
+def test_a_queue_moves_to_another_database(
+    db: Any, url: str, space: Subspace, run: Run, name: str, tmp_path: Path
+) -> None:
+    queue, target = Queue(space, codec="json"), f"file:{tmp_path / 'other'}"
+    queue.enqueue_many(db, [1, 2, 3])
+    lease = Leases(queue).lease(db)
+    assert lease is not None
+    done = run("copy", name, url, target)
+    assert (done.exit_code, msgspec.json.decode(done.stdout)["left"]) == (1, 1)
+    Leases(queue).ack(db, lease)
+    done = run("copy", name, url, target)
+    report = msgspec.json.decode(done.stdout)
+    assert (done.exit_code, report["items"], report["moved"]) == (0, 2, 0)
+    assert report["digest"] == report["target_digest"]
+    assert run("dequeue", name, "--all", "--url", target).stdout.split() == ["2", "3"]
+    Queue("another").enqueue(db, b"x")
+    done = run("copy", "another", url, url)
+    Queue("another").clear(db)
+    assert (done.exit_code, "the source and the target are one" in done.stderr) == (2, True)
