@@ -9,6 +9,7 @@ import typer
 
 from fdbqueue.cli.ack import ack
 from fdbqueue.cli.agents import agents
+from fdbqueue.cli.backup import backup
 from fdbqueue.cli.browse import browse
 from fdbqueue.cli.check import check
 from fdbqueue.cli.clear import clear
@@ -42,7 +43,7 @@ app = typer.Typer(
 COMMANDS = (
     *(enqueue, dequeue, lease, ack, nack, peek, browse, dead, redrive, purge, clear),
     *(subscribe, subscriptions, unsubscribe, sessions),
-    *(export, import_, copy),
+    *(export, import_, copy, backup),
     *(stats, check, top, watchdog),
 )
 for command in COMMANDS:

@@ -65,3 +65,13 @@ def test_a_queue_moves_to_another_database(
     done = run("copy", "another", url, url)
     Queue("another").clear(db)
     assert (done.exit_code, "the source and the target are one" in done.stderr) == (2, True)
+
+
+@pytest.mark.engines("file")
+def test_a_folder_is_backed_up(db: Any, url: str, space: Subspace, run: Run, name: str, tmp_path: Path) -> None:
+    Queue(space, codec="json").enqueue(db, 1)
+    folder = str(tmp_path / "backup")
+    assert msgspec.json.decode(run("backup", url, folder).stdout)["folder"] == folder
+    assert run("dequeue", name, "--url", f"file:{folder}").stdout == "1\n"
+    done = run("backup", url, folder)
+    assert (done.exit_code, "exists already" in done.stderr) == (3, True)
