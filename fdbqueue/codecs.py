@@ -96,12 +96,13 @@ class _Msgspec(Generic[V]):
 
     def __init__(self, module: Any, type: Any) -> None:
         self._type = type
-        self._typed = type is not Any
+        self.typed = type is not Any
+        """Whether values are checked against a type."""
         self._encode: Callable[[object], bytes] = module.Encoder().encode
         self._decode: Callable[[bytes], V] = module.Decoder(type).decode
 
     def encode(self, value: V) -> bytes:
-        data = self._encode(_checked(value, self._type) if self._typed else value)
+        data = self._encode(_checked(value, self._type) if self.typed else value)
         # Nothing that finds a changed part while it encodes is faster than to decode in C.
         back = self._decode(data)
         if back != value:

@@ -191,6 +191,10 @@ class JobError(FdbQueueError):
     """A bulk job was refused: it does not fit what its earlier attempt or run wrote, or its record is gone."""
 
 
+class TransferError(FdbQueueError, ValueError):
+    """An export, an import, a copy or a backup was refused, or its file is damaged; the message says how far it got."""
+
+
 class AgentError(FdbQueueError):
     """A dialog with an agent server ended before its success.
 

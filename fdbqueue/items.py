@@ -387,7 +387,7 @@ def check_values(values: object) -> None:
 _FRAME_PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__", "__dataframe__")
 _FRAMES = {
     "pandas": "frame.to_dict('records'), or series.to_list()",
-    "polars": "frame.to_dicts(), or series.to_list()",
+    "polars": "frame.to_dicts(), or series.to_list(); of a LazyFrame frame.collect()",
     "pyarrow": "table.to_pylist()",
     "pyspark": "frame.toLocalIterator(), or use fdbqueue.spark.enqueue_dataframe",
 }

@@ -66,6 +66,7 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("sink", stream, query, …)`` | rows that wait for their batch's commit (`spark/staging.py`) | same |
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
 | ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
+| ``("import", id)`` | how far an import or a copy into the queue is | `fdbqueue.transfer` |
 | ``("agent", id)`` | the lease that an agent's lock has, and when it was to end (`agents/locks.py`) | agent servers |
 
 An operation log has its own subspace, apart from its queue: ``(log, versionstamp)`` (`layers/oplog`).
@@ -205,6 +206,7 @@ class Layout:
         "has_high_water_mark",
         "held",
         "high_water_mark_key",
+        "imports",
         "jobs",
         "leased",
         "level_counts",
@@ -279,6 +281,7 @@ class Layout:
         self.markers = self.space["once"]
         self.jobs = self.space["job"]
         self.agents = self.space["agent"]
+        self.imports = self.space["import"]
         self.subscribed = False
         """Whether the queue had subscriptions that need arrivals when this process last looked for its end."""
         self.exclusive_all: str | None = None

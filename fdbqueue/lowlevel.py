@@ -10,6 +10,7 @@ from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.appending import append_items, write_chunks
 from fdbqueue.arguments import check_borders, check_limit
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
+from fdbqueue.arrow.needs import Table, TableRow, check_columns, table_rows
 from fdbqueue.blobcheck import check_blobs
 from fdbqueue.browse import Browser, Pace, Pages, pages
 from fdbqueue.bulk import COMMITS_IN_FLIGHT
@@ -187,6 +188,8 @@ __all__ = [
     "State",
     "Steps",
     "Subspace",
+    "Table",
+    "TableRow",
     "Transaction",
     "Unchanged",
     "V",
@@ -205,6 +208,7 @@ __all__ = [
     "cancel_one",
     "check_blobs",
     "check_borders",
+    "check_columns",
     "check_limit",
     "check_number",
     "check_queue",
@@ -281,6 +285,7 @@ __all__ = [
     "started",
     "stored_item",
     "strinc",
+    "table_rows",
     "told_cancelled",
     "update_of",
     "verb",

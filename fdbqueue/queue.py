@@ -21,6 +21,8 @@ from typing import Any, Literal, TypeVar, cast, overload
 from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.appending import append_items
 from fdbqueue.arguments import check_borders, check_limit
+from fdbqueue.arrow.needs import Table, check_columns, needed
+from fdbqueue.arrow.verbs import ArrowVerbs
 from fdbqueue.batches import Encoding
 from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.bulk import enqueue_in_batches, enqueue_in_transaction
@@ -63,7 +65,7 @@ from fdbqueue.verbs import verb
 T = TypeVar("T")
 
 
-class Queue(ByPosition[V]):
+class Queue(ArrowVerbs, ByPosition[V]):
     """An ordered queue in a subspace of its own.
 
     Every method takes a transaction or a database. In a transaction it composes with the transaction's other calls, and
@@ -161,7 +163,9 @@ class Queue(ByPosition[V]):
         return (yield from self._enqueue_next(cast(Transaction, tr), stored, chunks, rank))
 
     @verb
-    def enqueue_many(self, tr: Transaction | Database, values: Iterable[V]) -> Steps[BulkReport]:
+    def enqueue_many(
+        self, tr: Transaction | Database, values: Iterable[V] | Table, *, column: str | None = None
+    ) -> Steps[BulkReport]:
         """Append items in their order.
 
         Given a transaction, it enqueues all items in it. Given a database, it makes as many transactions as necessary,
@@ -173,12 +177,16 @@ class Queue(ByPosition[V]):
         Args:
             tr: a transaction to enqueue in, or a database.
             values: values that the queue's codec takes. They are read as the batches go out, and no transaction waits
-                for them. A batch that is not full waits for the next value, however long that takes.
+                for them. A batch that is not full waits for the next value, however long that takes. Also a table: any
+                object with ``__arrow_c_stream__``, of pyarrow, pandas, polars or DuckDB. Each row is a value, a dict.
+            column: the column of the table whose values are the items, instead of the rows.
 
         Raises:
             CodecError, ItemTooLarge, ValueError, OrderError, ChecksBypassed: as `enqueue`, for one of the values. Given
                 a transaction, no key was touched.
-            TypeError: `values` is one value, or a data frame; no key was touched.
+            TypeError: `values` is one value; or `column` is given, and `values` is no table. No key was touched.
+            ValueError: the table has no such column, or the codec takes no rows; no key was touched.
+            ModuleNotFoundError: `values` is a table, and pyarrow is not installed.
             BulkInterrupted: given a database, an error came after other batches were already in.
             KeyboardInterrupt: as usual. Given a database, its note lists the values that are in. A cancelled call does
                 not.
@@ -186,13 +194,15 @@ class Queue(ByPosition[V]):
         *Conflicts:* none. *Cost:* one read and about 1,000 writes per transaction; memory for the batches under way.
         """
         own_transactions = is_database(tr)
-        check_values(values)
+        encoding, given = self._encoding(), cast(Iterable[Any], values)
+        if check_columns(values, column=column):
+            encoding, given = self._of_table(encoding, values, column)
+        else:
+            check_values(values)
         if own_transactions:
-            return (
-                yield from enqueue_in_batches(cast(Database, tr), self.layout, self._once, self._encoding(), values)
-            )
+            return (yield from enqueue_in_batches(cast(Database, tr), self.layout, self._once, encoding, given))
         own = cast(Transaction, tr)
-        return (yield from enqueue_in_transaction(own, self.layout, self._encoding(), values, self.next_index))
+        return (yield from enqueue_in_transaction(own, self.layout, encoding, given, self.next_index))
 
     @verb
     def dequeue(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
@@ -470,7 +480,9 @@ class Queue(ByPosition[V]):
         large = ((0, chunks),) if chunks else ()
         append_items(tr, self.layout, position.index, position.random, (stored,), ranks, large, order)
 
-    def _dequeue(self, tr: Transaction, limit: int) -> Steps[list[Item[V]]]:
+    def _dequeue(
+        self, tr: Transaction, limit: int, take: Callable[[Transaction, list[KeyValue]], Steps[list[Any]]] | None = None
+    ) -> Steps[list[Any]]:
         yield from keep_out(tr, self.layout)
         begin, end = self.layout.begin, self.layout.end
         if limit == 1:
@@ -480,7 +492,7 @@ class Queue(ByPosition[V]):
             # enqueue. The taken items depend only on the keys up to the last of them.
             found = yield from rows(tr.snapshot, begin, end, limit=limit)
             tr.add_read_conflict_range(begin, found[-1].key + b"\x00" if found else end)
-        return (yield from self.take_rows(tr, found)) if found else []
+        return (yield from (take or self.take_rows)(tr, found)) if found else []
 
     def _clear_dependent(self, tr: Transaction, row: KeyValue) -> str:
         """Clear the dependent keys of an item that is taken out. Return its group, "" for none."""
@@ -540,7 +552,21 @@ class Queue(ByPosition[V]):
         as_they_are = type(cast(Any, self.codec)) is BytesCodec
         return Encoding(self.encode, as_they_are, partial(self.rank, headers=None), self.order_name)
 
+    def _of_table(self, encoding: Encoding, table: object, column: str | None) -> tuple[Encoding, Iterable[Any]]:
+        """Return how to enqueue a table, and its values: encoded ones, unless the order needs the objects."""
+        needed("pyarrow", "enqueue_many of a table")
+        from fdbqueue.arrow.tables import Input
+
+        given = Input(table, self.codec, column=column)
+        if self.order is not None:
+            return encoding, given.values()
+        return encoding._replace(encode=_as_it_is, takes_bytes=True), given.payloads(self.encode)
+
     def _clear(self, tr: Transaction) -> Steps[None]:
         yield from ()
         tr.clear_range(*self.layout.whole_range())
         forget(tr, self.layout)
+
+
+def _as_it_is(payload: bytes) -> bytes:
+    return payload

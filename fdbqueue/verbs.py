@@ -144,7 +144,8 @@ def verb(steps: Callable[Concatenate[S, P], Steps[T]]) -> Verb[S, P, T]:
 _ELSEWHERE = {
     "enqueue": {
         **dict.fromkeys(("delay", "at", "ttl", "headers"), "Leases(queue).{verb}"),
-        "priority": "PriorityQueue(queue).{verb}",
+        **dict.fromkeys(("headers_column", "delay_column", "ttl_column"), "Leases(queue).{verb}"),
+        **dict.fromkeys(("priority", "priority_column"), "PriorityQueue(queue).{verb}"),
         "immediate": "Subscriptions(queue).enqueue",
     },
     "dequeue": {

@@ -9,14 +9,17 @@ import typer
 
 from fdbqueue.cli.ack import ack
 from fdbqueue.cli.agents import agents
+from fdbqueue.cli.backup import backup
 from fdbqueue.cli.browse import browse
 from fdbqueue.cli.byposition import cancel, get, reschedule, update
 from fdbqueue.cli.check import check
 from fdbqueue.cli.clear import clear
+from fdbqueue.cli.copy import copy
 from fdbqueue.cli.dead import dead
 from fdbqueue.cli.dequeue import dequeue
 from fdbqueue.cli.enqueue import enqueue
 from fdbqueue.cli.errors import EXIT_CODES_HELP, Commands
+from fdbqueue.cli.export import export, import_
 from fdbqueue.cli.groups import groups
 from fdbqueue.cli.helptext import Command, reflowed
 from fdbqueue.cli.lease import lease
@@ -43,6 +46,7 @@ COMMANDS = (
     *(enqueue, dequeue, lease, ack, nack, peek, browse, dead, redrive, purge, clear),
     *(get, cancel, update, reschedule),
     *(subscribe, subscriptions, unsubscribe, sessions, groups),
+    *(export, import_, copy, backup),
     *(stats, check, top, watchdog),
 )
 for command in COMMANDS:

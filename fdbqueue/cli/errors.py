@@ -25,6 +25,7 @@ from fdbqueue.errors import (
     OrderError,
     SelectorError,
     SubscriptionError,
+    TransferError,
     UrlError,
 )
 
@@ -125,7 +126,10 @@ def exit_code_of(error: BaseException) -> int:
         return exit_code_of(error.__cause__)
     if isinstance(error, Stopped):
         return 128 + error.number
-    if isinstance(error, UrlError | OrderError | ChecksBypassed | SelectorError | SubscriptionError | GroupError):
+    if isinstance(
+        error,
+        UrlError | OrderError | ChecksBypassed | SelectorError | SubscriptionError | GroupError | TransferError,
+    ):
         return USAGE
     if isinstance(error, BadValue | CodecError | FormatError | ItemTooLarge):
         return VALUE

@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 
 from fdbqueue.engine.api import Future, KeyValue, ReadTransaction
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FDBError
-from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.streaming import StreamingMode
 
 T = TypeVar("T")
@@ -177,9 +176,9 @@ def rows(
             return found
         limit -= count if limit else 0
         if reverse:
-            last = KeySelector.first_greater_or_equal(batch[-1].key)
+            last = batch[-1].key  # the embedded engine reads between keys faster than between selectors
         else:
-            first = KeySelector.first_greater_than(batch[-1].key)
+            first = batch[-1].key + b"\x00"
 
 
 def started(steps: Steps[T]) -> Steps[T]:

@@ -39,6 +39,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fdbqueue.arrow.stored import STATES
 from fdbqueue.layout import Layout, pack
 from fdbqueue.position import Position
 from fdbqueue.spark.optionvalues import (
@@ -54,7 +55,6 @@ from fdbqueue.spark.optionvalues import (
     url_of,
 )
 
-STATES = ("available", "leased", "delayed", "dead", "claimed")
 FAIL, NULL, DEAD = "fail", "null", "dead"
 MAX_ITEMS = 10_000
 MAX_BYTES = 8_000_000

@@ -8,13 +8,14 @@ leased pointers too: one for each worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
+from fdbqueue.arrow.stored import FIRST_ROWS, PAGE_BYTES, PAGE_ROWS, Range, Stored, read_page
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
@@ -27,16 +28,7 @@ from fdbqueue.layers.sessions._records import Pointer, name_of, pointer_of
 from fdbqueue.layers.sessions._session import Session
 from fdbqueue.layout import Layout
 from fdbqueue.queue import Queue
-from fdbqueue.spark.looking import (
-    FIRST_ROWS,
-    PAGE_BYTES,
-    PAGE_ROWS,
-    PARTITION_ITEMS,
-    Range,
-    Stored,
-    evenly,
-    read_page,
-)
+from fdbqueue.spark.looking import PARTITION_ITEMS, evenly
 
 PLACES = ("available", "delayed", "dead")
 LEASED = "leased"
@@ -202,7 +194,7 @@ def _busy(tr: Transaction, sessions: Sessions) -> Steps[Busy]:
     return busy
 
 
-def _shown(items: list[Stored], session: Session, busy: Busy) -> list[Stored]:
+def _shown(items: Sequence[Stored], session: Session, busy: Busy) -> list[Stored]:
     """Return items with their session. One in progress is leased, with its pointer's lease."""
     shown = []
     for item in items:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from msgspec import structs
 
 from fdbqueue import BulkInterrupted, BulkReport, Position, Queue
 from fdbqueue.lowlevel import (
@@ -13,6 +15,7 @@ from fdbqueue.lowlevel import (
     FDBError,
     Notes,
     Steps,
+    TableRow,
     Transaction,
     check_values,
     chunks_of,
@@ -24,10 +27,13 @@ from fdbqueue.lowlevel import (
     write_chunks,
 )
 
+from ._times import positive, visible_at
 from ._transitions import Transitions
 
 BATCH_ITEMS = 500
 BATCH_BYTES = 1_000_000
+PRIORITY = "priority"
+"""The header with an item's priority, which its consumers can read too."""
 
 
 class _Counted:
@@ -52,12 +58,43 @@ class Encoded(NamedTuple):
     rank: int | None
     label: Any
     """What the layer that appends it computed from the value."""
+    notes: Notes | None = None
+    """Its own notes; None: those of all."""
 
 
 @dataclass(slots=True)
 class _Batch:
     items: list[Encoded] = field(default_factory=list)
     size_bytes: int = 0
+
+
+Own: TypeAlias = tuple[Any, Mapping[str, Any] | None, Notes]
+"""A value with its own headers and notes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowTerms:
+    """The terms of a table's rows: those of all rows, unless a row has its own."""
+
+    now_us: int
+    notes: Notes
+    headers: Mapping[str, Any] | None
+
+    def of_row(self, row: TableRow) -> Own:
+        """Return a row's value with its headers and notes.
+
+        Raises:
+            ValueError, TypeError: its delay or its time to live is not valid.
+        """
+        headers = self.headers if row.headers is None else row.headers
+        if row.priority is not None:
+            headers = {**(headers or {}), PRIORITY: row.priority}
+        changes = {}
+        if row.delay is not None:
+            changes["visible_at_us"] = visible_at(self.now_us, row.delay, None)
+        if row.ttl is not None:
+            changes["ttl_at_us"] = self.now_us + positive(row.ttl, "ttl")
+        return row.value, headers, structs.replace(self.notes, **changes) if changes else self.notes
 
 
 class Append(Protocol):
@@ -75,10 +112,12 @@ def enqueue_with_notes(
     *,
     append: Append | None = None,
     label: Callable[[Any], Any] = lambda value: None,
+    row: Callable[[Any], Own] | None = None,
 ) -> Steps[BulkReport]:
     """Append `values` in the caller's transaction or, given a database, in batches that commit one by one.
 
     Args:
+        row: returns the value, headers and notes of one of `values` that has its own; None: they have not.
         append: how a layer appends them; None: at the end of the queue.
         label: computes a label of each value for `append`.
     """
@@ -89,7 +128,7 @@ def enqueue_with_notes(
     counted = _Counted(values)
     append = append or partial(_append, queue=queue, notes=notes)
     try:
-        for batch in _batches(queue, counted, headers, label, cut=is_database(tr)):
+        for batch in _batches(queue, counted, headers, label, row, cut=is_database(tr)):
             try:
                 positions = yield from queue.transact(tr, partial(append, items=batch.items))
             except FDBError as error:
@@ -121,10 +160,11 @@ def _append(tr: Transaction, *, items: list[Encoded], queue: Queue, notes: Notes
     moves = Transitions(tr, layout)
     positions = [Position(index + at, random, rank=item.rank) for at, item in enumerate(items)]
     for position, item in zip(positions, items, strict=True):
-        if notes.visible_at_us:
-            moves.enter_delayed(pack(position), item.stored, notes)
+        noted = item.notes or notes
+        if noted.visible_at_us:
+            moves.enter_delayed(pack(position), item.stored, noted)
         else:
-            moves.enter_available(pack(position), item.stored, notes)
+            moves.enter_available(pack(position), item.stored, noted)
         write_chunks(tr, layout, position, item.chunks)
     moves.tally("enqueued", len(positions))
     moves.finish()
@@ -136,17 +176,21 @@ def _batches(
     values: Iterable[Any],
     headers: Mapping[str, Any] | None,
     label: Callable[[Any], Any],
+    row: Callable[[Any], Own] | None,
     *,
     cut: bool,
 ) -> Iterator[_Batch]:
     batch = _Batch()
+    own = None
     for value in values:
+        if row is not None:
+            value, headers, own = row(value)
         payload = queue.encode(value)
         if cut and batch.items and (len(batch.items) >= BATCH_ITEMS or batch.size_bytes + len(payload) > BATCH_BYTES):
             yield batch
             batch = _Batch()
         stored, chunks = envelope(payload, headers), chunks_of(payload)
-        batch.items.append(Encoded(stored, chunks, queue.rank(value, headers), label(value)))
+        batch.items.append(Encoded(stored, chunks, queue.rank(value, headers), label(value), own))
         batch.size_bytes += len(payload)
     if batch.items:
         yield batch

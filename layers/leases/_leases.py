@@ -20,12 +20,15 @@ from fdbqueue.lowlevel import (
     Editing,
     Notes,
     Steps,
+    Table,
     Transaction,
     V,
+    check_columns,
     check_limit,
     is_database,
     keep_out,
     only_transaction,
+    table_rows,
     verb,
 )
 
@@ -34,7 +37,7 @@ from ._browsing import State, StoredItem, browse
 from ._commit_if_written import commit_if_written
 from ._dead_letters import DeadLetters
 from ._done import Done, FollowUp, done_of
-from ._enqueueing import enqueue_with_notes
+from ._enqueueing import RowTerms, enqueue_with_notes
 from ._head import Head
 from ._holding import Holding, Live, several
 from ._lease import Disposition, Lease, LeaseRef
@@ -177,32 +180,67 @@ class Leases(ByPosition[V]):
     def enqueue_many(
         self,
         tr: Transaction | Database,
-        values: Iterable[V],
+        values: Iterable[V] | Table,
         *,
         delay: float | None = None,
         at: float | None = None,
         ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
+        column: str | None = None,
+        headers_column: str | None = None,
+        delay_column: str | None = None,
+        ttl_column: str | None = None,
     ) -> Steps[BulkReport]:
         """Append items in their order, each as `enqueue` does, and all with the same terms.
 
         Given a database, it uses transactions of about 1 MB, one after the other, each exactly once.
         `Queue.enqueue_many` loads millions of items without terms faster: it keeps several transactions under way.
 
+        Args:
+            values: the values, or a table as for `Queue.enqueue_many`.
+            column: as for `Queue.enqueue_many`.
+            headers_column: a column of the table with the headers of each row: maps, structs or nulls.
+            delay_column, ttl_column: columns with seconds as numbers. A null means `delay` or `ttl`.
+
         Raises:
             CodecError, ItemTooLarge: of a value; given a transaction, no key was touched.
+            ValueError, TypeError: a column is not valid, or a row has a term that is not.
             BulkInterrupted: given a database, a batch failed after other items were enqueued.
 
         *Conflicts:* none. *Cost:* one round trip per transaction; a write each, and one more for a delay and a time to
         live.
         """
-        now_us = self.now_us()
+        columns = {"column": column, "headers_column": headers_column}
+        columns |= {"delay_column": delay_column, "ttl_column": ttl_column}
+        terms = {"delay": delay, "at": at, "ttl": ttl, "headers": headers}
+        return (yield from self.enqueue_rows(tr, values, terms=terms, columns=columns))
+
+    def enqueue_rows(
+        self,
+        tr: Transaction | Database,
+        values: Iterable[V] | Table,
+        *,
+        terms: Mapping[str, Any],
+        columns: Mapping[str, str | None],
+    ) -> Steps[BulkReport]:
+        """Append values or the rows of a table, as `enqueue_many` does. This is for layers.
+
+        Args:
+            terms: ``delay``, ``at``, ``ttl`` and ``headers`` of all.
+            columns: the names of the table's columns, by the option.
+        """
+        is_table = check_columns(values, **columns)
+        now_us, headers, ttl = self.now_us(), terms["headers"], terms["ttl"]
         notes = Notes(
             enqueued_at_us=now_us,
-            visible_at_us=visible_at(now_us, delay, at),
+            visible_at_us=visible_at(now_us, terms["delay"], terms["at"]),
             ttl_at_us=0 if ttl is None else now_us + positive(ttl, "ttl"),
         )
-        return (yield from enqueue_with_notes(tr, self.queue, values, notes, headers))
+        if not is_table:
+            return (yield from enqueue_with_notes(tr, self.queue, cast(Iterable[V], values), notes, headers))
+        rows = table_rows(values, self.queue.codec, **columns)
+        of_row = RowTerms(now_us, notes, headers).of_row
+        return (yield from enqueue_with_notes(tr, self.queue, rows, notes, headers, row=of_row))
 
     @verb
     def lease(

@@ -13,6 +13,7 @@ from fdbqueue.lowlevel import (
     Browser,
     Database,
     Steps,
+    Table,
     Transaction,
     V,
     check_borders,
@@ -150,21 +151,38 @@ class PriorityQueue(QueueWithLeases[V]):
     def enqueue_many(
         self,
         tr: Transaction | Database,
-        values: Iterable[V],
+        values: Iterable[V] | Table,
         *,
         priority: int | None = None,
         delay: float | None = None,
         at: float | None = None,
         ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
+        column: str | None = None,
+        headers_column: str | None = None,
+        priority_column: str | None = None,
+        delay_column: str | None = None,
+        ttl_column: str | None = None,
     ) -> Steps[BulkReport]:
         """Append items in order, all with the same arguments, as `Leases.enqueue_many` does.
 
-        To load values of many priorities, give `levels` an `of` function and use this method.
-        `queue.enqueue_many` is faster, but takes none of these arguments.
+        To load values of many priorities, give `levels` an `of` function, or a table with a `priority_column` of whole
+        numbers. A null there means `priority`. `queue.enqueue_many` is faster, but takes none of these arguments.
         """
         headers = _with_priority(headers, priority)
-        return (yield from self.leases.enqueue_many.steps(tr, values, delay=delay, at=at, ttl=ttl, headers=headers))
+        return (
+            yield from self.leases.enqueue_rows(
+                *(tr, values),
+                terms={"delay": delay, "at": at, "ttl": ttl, "headers": headers},
+                columns={
+                    "column": column,
+                    "headers_column": headers_column,
+                    "priority_column": priority_column,
+                    "delay_column": delay_column,
+                    "ttl_column": ttl_column,
+                },
+            )
+        )
 
     @verb
     def dequeue(self, tr: Transaction | Database) -> Steps[Item[V] | None]:

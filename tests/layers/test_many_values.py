@@ -42,10 +42,6 @@ def doors(space: Subspace) -> dict[str, Callable[[Any, Any], Any]]:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        (pd.DataFrame({"sku": ["teapot"]}), r"not a DataFrame of pandas.* Give frame.to_dict\('records'\)"),
-        (pd.Series(["teapot"]), r"not a Series of pandas.* series.to_list\(\)"),
-        (pa.table({"sku": ["teapot"]}), r"not a Table of pyarrow.* Give table.to_pylist\(\)"),
-        (pa.record_batch({"sku": ["teapot"]}), "not a RecordBatch of pyarrow"),
         (Frame(), "not a Frame of .* Give a list of its rows"),
         ("teapot", r"not one str. Give \[value\]"),
         (b"teapot", "not one bytes"),
@@ -61,6 +57,22 @@ def test_a_value_that_is_no_iterable_of_values_is_refused(
 ) -> None:
     with pytest.raises(TypeError, match=told):
         doors(space)[door](db.create_transaction() if inside else db, values)
+    assert list(db.get_range_startswith(space.key())) == []
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (pd.DataFrame({"sku": ["teapot"]}), r"not a DataFrame of pandas.* Give frame.to_dict\('records'\)"),
+        (pd.Series(["teapot"]), r"not a Series of pandas.* series.to_list\(\)"),
+        (pa.table({"sku": ["teapot"]}), r"not a Table of pyarrow.* Give table.to_pylist\(\)"),
+        (pa.record_batch({"sku": ["teapot"]}), "not a RecordBatch of pyarrow"),
+    ],
+)
+def test_a_smart_queue_takes_no_table(db: Any, space: Subspace, values: Any, told: str, inside: bool) -> None:
+    with pytest.raises(TypeError, match=told):
+        doors(space)["smart"](db.create_transaction() if inside else db, values)
     assert list(db.get_range_startswith(space.key())) == []
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fdbqueue import Queue, StreamError
+from fdbqueue.arrow.stored import STATES, Range, pages
 from fdbqueue.engine import Subspace
 from fdbqueue.items import envelope
 from fdbqueue.layers.blobs import Blobs
@@ -17,8 +18,8 @@ from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.layout import pack
 from fdbqueue.spark.itemcolumns import Table, look_schema
-from fdbqueue.spark.looking import Range, pages, ranges
-from fdbqueue.spark.readoptions import STATES, parse_look
+from fdbqueue.spark.looking import ranges
+from fdbqueue.spark.readoptions import parse_look
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fdbqueue import Queue
+from fdbqueue.arrow.stored import STATES
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Sessions
 from fdbqueue.spark.itemcolumns import Table, look_schema
 from fdbqueue.spark.looking import Stored
-from fdbqueue.spark.readoptions import STATES, LookOptions, parse_look
+from fdbqueue.spark.readoptions import LookOptions, parse_look
 from fdbqueue.spark.sessionlooking import session_pages, session_ranges, shown_name
 from tests.helpers.clock import Clock
 

@@ -1,0 +1,243 @@
+"""The columns of items, as Arrow's record batches: of `Queue.to_arrow`, and of Spark's looks and streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fdbqueue.arrow.positions import Positions, parsed
+from fdbqueue.arrow.stored import Page, Stored
+from fdbqueue.codecs import CODEC_ERRORS, Codec
+from fdbqueue.errors import CodecError, FormatError
+from fdbqueue.items import NO_NOTES, PLAIN, Notes, has_notes, headers_of, notes_of, parse
+from fdbqueue.layout import Layout
+from fdbqueue.position import Position
+
+OnBad: TypeAlias = Literal["fail", "null"]
+TEXTS = ("str", "json", "msgpack", "tuple")
+"""The names of the codecs whose values are shown as text. All others are shown as bytes."""
+_TIME = pa.timestamp("us", "UTC")
+_WITHOUT_NOTES = {"session", "position", "rank", "index", "value", "headers", "state", "queue"}
+_HEADERS = pa.map_(pa.string(), pa.string())
+_to_json = msgspec.json.encode
+_check_json = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def look_fields(codec: str) -> pa.Schema:
+    """Return the columns of items in all states."""
+    return pa.schema(
+        [
+            pa.field("position", pa.string(), nullable=False),
+            pa.field("rank", pa.int64()),
+            pa.field("index", pa.int64(), nullable=False),
+            pa.field("value", pa.string() if codec in TEXTS else pa.binary()),
+            pa.field("headers", _HEADERS),
+            pa.field("state", pa.string(), nullable=False),
+            pa.field("enqueued_at", _TIME),
+            pa.field("attempts", pa.int32(), nullable=False),
+            pa.field("visible_at", _TIME),
+            pa.field("lease_expires_at", _TIME),
+            pa.field("ttl_at", _TIME),
+            pa.field("died_at", _TIME),
+            pa.field("consumer", pa.string()),
+            pa.field("error", pa.string()),
+        ]
+    )
+
+
+class Columns:
+    """Makes record batches of stored items.
+
+    Args:
+        layout: the queue's.
+        codec: the queue's.
+        schema: the columns to make, of `look_fields`, ``queue`` and ``session``.
+        on_bad: "null" shows an item that can't be read without its value.
+        queue: the text of the column ``queue``.
+        session_name: returns the text of the column ``session`` from a packed name.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        codec: Codec[Any],
+        schema: pa.Schema,
+        *,
+        on_bad: OnBad = "fail",
+        queue: str = "",
+        session_name: Callable[[bytes], str] = repr,
+    ) -> None:
+        self.schema = schema
+        self._layout = layout
+        self._codec = codec
+        self._on_bad = on_bad
+        self._queue = queue
+        self._session_name = session_name
+        self._names = schema.names
+        self._constants: dict[tuple[Any, pa.DataType], pa.Array] = {}
+        self._needs_positions = not {"position", "rank", "index"}.isdisjoint(self._names)
+        self._needs_notes = not {*self._names} <= _WITHOUT_NOTES
+
+    @property
+    def payloads(self) -> bool:
+        """Whether payloads are needed at all."""
+        return "value" in self._names
+
+    def batch(self, items: Sequence[Stored]) -> pa.RecordBatch:
+        """Return items as a record batch.
+
+        Raises:
+            CodecError, FormatError: an item can't be read, and `on_bad` is not "null".
+        """
+        page = Page.of(items)
+        positions = parsed(page.keys, page.cut) if self._needs_positions else None
+        plain = page.kinds <= {PLAIN[0]}
+        notes = None if plain or not self._needs_notes else [self._notes(value) for value in page.values]
+        arrays = [
+            self._column(name, field.type, page, positions, notes, plain)
+            for name, field in zip(self._names, self.schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _column(
+        self,
+        name: str,
+        kind: pa.DataType,
+        page: Page,
+        positions: Positions | None,
+        notes: list[Notes] | None,
+        plain: bool,
+    ) -> pa.Array:
+        if positions is not None and name in ("position", "rank", "index"):
+            return {"position": positions.text, "rank": positions.rank, "index": positions.index}[name]
+        if name == "value":
+            return self._values(page, kind, plain)
+        if name == "session":
+            names = {packed: self._session_name(packed) for packed in {*page.sessions.values()}}
+            return pa.array([names.get(page.sessions.get(at, b"")) for at in range(len(page))], kind)
+        if name == "queue":
+            return self._constant(self._queue, kind, len(page))
+        if name == "state":
+            one = isinstance(page.states, str)
+            return self._constant(page.states, kind, len(page)) if one else pa.array(page.states, kind)
+        if name == "headers":
+            return self._constant(None, kind, len(page)) if plain else pa.array(map(self._headers, page.values), kind)
+        if name == "consumer" and (notes is not None or page.streams):
+            return _consumers(page, notes, kind)
+        if notes is None:
+            return self._constant(0 if name == "attempts" else None, kind, len(page))
+        states = repeat(page.states) if isinstance(page.states, str) else page.states
+        return pa.array(map(_OF_NOTES[name], notes, states), kind)
+
+    def _constant(self, value: Any, kind: pa.DataType, size: int) -> pa.Array:
+        """Return a column of one value. Pages share it."""
+        known = self._constants.get((value, kind))
+        if known is None or len(known) < size:
+            known = pa.repeat(pa.scalar(value, kind), size)
+            self._constants[value, kind] = known
+        return known[:size]
+
+    def _values(self, page: Page, kind: pa.DataType, plain: bool) -> pa.Array:
+        if plain and not page.payloads:
+            payloads = pc.binary_replace_slice(pa.array(page.values, pa.binary()), 0, 1, b"")
+            name = self._codec.name
+            if not pa.types.is_string(kind):
+                return payloads.cast(kind)
+            if name in ("str", "json"):
+                try:
+                    if name == "json":
+                        for value in page.values:
+                            _check_json(value[1:])
+                    return payloads.cast(kind)
+                except (pa.ArrowInvalid, *CODEC_ERRORS):
+                    pass  # the loop below names the item
+        return pa.array([self._value(item) for item in page], kind)
+
+    def _value(self, item: Stored) -> Any:
+        try:
+            opened = parse(item.value)
+            if opened.blob is not None and opened.blob.is_value:
+                return None
+            return self._shown(opened.payload if item.payload is None else item.payload)
+        except (FormatError, *CODEC_ERRORS) as error:
+            if self._on_bad == "null":
+                return None
+            kind = FormatError if isinstance(error, FormatError) else CodecError
+            raise kind(
+                f"The item {text_of(item.packed)} of {self._layout.describe()} does not decode by the codec"
+                f" {self._codec.name}: {error}. Read it with the codec bytes, or show it as null: on_bad='null', or"
+                " Spark's option onBadItem."
+            ) from error
+
+    def _shown(self, payload: bytes) -> Any:
+        name = self._codec.name
+        if name not in TEXTS:
+            return payload
+        value = self._codec.decode(payload)
+        if name == "str":
+            return value
+        return payload.decode() if name == "json" else _to_json(value).decode()
+
+    def _headers(self, value: bytes) -> dict[str, str] | None:
+        try:
+            return shown_headers(headers_of(value))
+        except FormatError:
+            if self._on_bad == "null":
+                return None
+            raise
+
+    def _notes(self, value: bytes) -> Notes:
+        try:
+            return notes_of(value) if has_notes(value) else NO_NOTES
+        except FormatError:
+            if self._on_bad == "null":
+                return NO_NOTES
+            raise
+
+
+def shown_headers(headers: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return headers as texts: a text as it is, anything else as JSON; None if there are none."""
+    return {
+        name: value if isinstance(value, str) else _to_json(value).decode() for name, value in headers.items()
+    } or None
+
+
+def text_of(packed: bytes) -> str:
+    """Return the text of a packed position."""
+    return position_of(packed).text
+
+
+def position_of(packed: bytes) -> Position:
+    """Return a packed position."""
+    return _ANY.position_of(_ANY.prefix + packed)
+
+
+_ANY = Layout("any")
+
+
+def _consumers(page: Page, notes: list[Notes] | None, kind: pa.DataType) -> pa.Array:
+    named: list[str | None] = [None] * len(page) if notes is None else [one.consumer or None for one in notes]
+    for at, stream in page.streams.items():
+        if at < len(named):
+            named[at] = stream
+    return pa.array(named, kind)
+
+
+def _when(us: int) -> int | None:
+    return us or None
+
+
+_OF_NOTES: dict[str, Callable[[Notes, str], Any]] = {
+    "enqueued_at": lambda notes, state: _when(notes.enqueued_at_us),
+    "attempts": lambda notes, state: notes.attempt,
+    "visible_at": lambda notes, state: _when(notes.visible_at_us),
+    "lease_expires_at": lambda notes, state: _when(notes.expires_at_us) if state == "leased" else None,
+    "ttl_at": lambda notes, state: _when(notes.ttl_at_us),
+    "died_at": lambda notes, state: _when(notes.died_at_us) if state == "dead" else None,
+    "error": lambda notes, state: notes.error or None,
+}

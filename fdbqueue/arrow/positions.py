@@ -1,0 +1,89 @@
+"""Parse many packed positions at a time: their ranks, their indices, and their text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fdbqueue.layout import Layout
+
+_BASE = 0x14
+"""The type code of an integer without bytes; one more for each byte."""
+_ANY = Layout("any")
+
+
+class Positions(NamedTuple):
+    """The columns of positions."""
+
+    text: pa.Array
+    rank: pa.Array
+    index: pa.Array
+
+
+def parsed(keys: Sequence[bytes], cut: int = 0) -> Positions:
+    """Return the columns of the packed positions that begin in keys at `cut`.
+
+    Positions of one shape, with integers of equal sizes and without escaped bytes, are parsed together.
+
+    >>> from fdbqueue import Position
+    >>> from fdbqueue.layout import pack
+    >>> found = parsed([pack(Position(7, b"random")), pack(Position(7, b"random", rank=300))])
+    >>> found.text.to_pylist(), found.rank.to_pylist(), found.index.to_pylist()
+    (['7:72616e646f6d', '300:7:72616e646f6d'], [None, 300], [7, 7])
+    """
+    if not keys:
+        return Positions(pa.array([], pa.string()), pa.array([], pa.int64()), pa.array([], pa.int64()))
+    if len({*map(len, keys)}) == 1:
+        return _of_one_size(keys, cut)
+    groups: dict[int, list[int]] = {}
+    for at, key in enumerate(keys):
+        groups.setdefault(len(key), []).append(at)
+    parts = [_of_one_size([keys[at] for at in places], cut) for places in groups.values()]
+    back = np.argsort(np.concatenate([np.asarray(places) for places in groups.values()]))
+    return Positions(*(pa.concat_arrays([part[column] for part in parts]).take(pa.array(back)) for column in range(3)))
+
+
+def _of_one_size(keys: Sequence[bytes], cut: int) -> Positions:
+    cells = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1)[:, cut:]
+    first = keys[0][cut:]
+    at = first[0] - _BASE + 1
+    codes = [0]
+    if first[at : at + 1] != b"\x01":
+        codes.append(at)
+        at += 1 + first[at] - _BASE if at < len(first) else 0
+    random = cells[:, at + 1 : -1]
+    heads = [*codes, at]
+    one_load = bool((random == random[0]).all())
+    same = at < len(first) and (cells[:, heads] == cells[0, heads]).all() and first[at] == 1
+    if not same or not (one_load or random.all()) or any(not 0 <= first[code] - _BASE <= 8 for code in codes):
+        return _one_by_one([key[cut:] for key in keys])
+    numbers = [_integers(cells[:, code + 1 : code + 1 + first[code] - _BASE]) for code in codes]
+    if one_load:
+        tails: pa.Array | pa.Scalar = pa.scalar(random[0].tobytes().replace(b"\x00\xff", b"\x00").hex())
+    else:
+        hexed = random.tobytes().hex().encode()
+        ends = np.arange(len(keys) + 1, dtype=np.int32) * np.int32(2 * random.shape[1])
+        tails = pa.Array.from_buffers(pa.string(), len(keys), [None, pa.py_buffer(ends), pa.py_buffer(hexed)])
+    text = pc.binary_join_element_wise(*(number.cast(pa.string()) for number in numbers), tails, ":")
+    rank = numbers[0] if len(numbers) == 2 else pa.nulls(len(keys), pa.int64())
+    return Positions(text, rank, numbers[-1])
+
+
+def _integers(cells: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> pa.Array:
+    """Return the integers whose bytes are the rows, the first byte highest."""
+    wide = np.zeros((len(cells), 8), np.uint8)
+    wide[:, 8 - cells.shape[1] :] = cells
+    return pa.array(wide.view(">i8").reshape(-1).astype(np.int64))
+
+
+def _one_by_one(packed: Sequence[bytes]) -> Positions:
+    found = [_ANY.position_of(_ANY.prefix + one) for one in packed]
+    return Positions(
+        pa.array([one.text for one in found], pa.string()),
+        pa.array([one.rank for one in found], pa.int64()),
+        pa.array([one.index for one in found], pa.int64()),
+    )

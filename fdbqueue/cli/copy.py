@@ -1,0 +1,43 @@
+"""``fdbqueue copy``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fdbqueue.cli import errors
+from fdbqueue.cli.errors import noted
+from fdbqueue.cli.export import tell
+from fdbqueue.cli.opening import opened
+from fdbqueue.cli.options import QueueName, queue_of
+from fdbqueue.transfer import copy_queue
+
+
+def copy(
+    queue: QueueName,
+    source: Annotated[
+        str, typer.Argument(metavar="FROM", help="The database that the queue is in: file:PATH or fdb:.")
+    ],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The database that it moves to.")],
+) -> None:
+    """Move a queue to another database while both are in use. Exits with 1 if items are left.
+
+    Every item moves once, with its position, attempts and times. Leased items stay until they are acked or given back.
+    Let producers and consumers use the new database, and repeat the command until none is left. An interrupted command
+    goes on when it is repeated. The line that it prints has a digest of all items that have moved, and one of those at
+    the target: they are equal if nobody has used the target yet.
+
+    Example: fdbqueue copy orders file:shop fdb:
+    """
+    with opened(source) as one, opened(target, create=True) as other, noted("Run the same command again: it goes on."):
+        report = copy_queue(one, other, queue_of(queue))
+    tell(
+        items=report.items,
+        moved=report.moved,
+        left=report.left,
+        digest=report.digest,
+        target_digest=report.target_digest,
+    )
+    if report.left:
+        raise typer.Exit(errors.EMPTY)

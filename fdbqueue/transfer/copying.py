@@ -1,0 +1,425 @@
+"""Move a queue to another database while it is in use.
+
+Challenge: no transaction spans two databases, and other processes add and take items meanwhile.
+
+Protocol: items move in numbered batches, in order. Each step is one transaction.
+
+1. Claim, at the source: the items of the batch leave their states. No consumer of the source can take them now.
+2. Write, at the target: the items appear under their old positions, and the number of the batch in ``("import", id)``.
+3. Remove, at the source: the batch goes.
+
+An interrupted copy resumes with the batch that the source has. The number at the target says whether step 2 was done.
+So every item is in exactly one database for consumers, at each moment, and never in both.
+
+A batch is that of a stream (`fdbqueue.layers.streams`) named `STREAM`: check and stats know its items.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+
+import msgspec
+from msgspec.structs import replace
+
+from fdbqueue.appending import write_chunks
+from fdbqueue.arrow.stored import STATES, Look, Page, Range, Stored
+from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.transactional import attempts, only_database
+from fdbqueue.errors import FormatError, TransferError
+from fdbqueue.exclusive import keep_out
+from fdbqueue.high_water_mark import LastIndex, give_up_to, raise_high_water_mark, read_high_water_mark
+from fdbqueue.items import (
+    NO_NOTES,
+    Notes,
+    blob_of,
+    chunks_of,
+    has_notes,
+    has_parts,
+    is_chunked,
+    join_chunks,
+    notes_of,
+    parse,
+    size_of,
+)
+from fdbqueue.layers.leases._transitions import Transitions
+from fdbqueue.layers.streams._keys import StreamKeys
+from fdbqueue.layers.streams._records import BatchRecord, Split, StreamRecord, decode, encode
+from fdbqueue.layout import Layout
+from fdbqueue.queue import Queue
+from fdbqueue.stats import read_stats
+from fdbqueue.transfer.importing import enter, progress_key
+from fdbqueue.transfer.marks import check_is_queue, is_empty, marks_of, refusal, refuse_layers
+from fdbqueue.transfer.records import DIGEST_BYTES, Digest
+
+STREAM = "fdbqueue copy"
+"""The stream whose batches the moving items are in."""
+BATCH_ITEMS = 500
+BATCH_BYTES = 1_000_000
+MOVED = ("available", "delayed", "dead")
+"""The states whose items move, in this order. Leased items stay until they come back or end."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """The result of a copy."""
+
+    items: int
+    """Items that have moved since the first copy of this queue to that database began."""
+    moved: int
+    """Items that this call has moved."""
+    left: int
+    """Items that are still at the source: leased ones, those of streams, and new ones."""
+    digest: str
+    """A digest of all items that have moved, as they were read at the source; it does not depend on their order."""
+    target_digest: str
+    """The same digest of all items that are at the target now."""
+    seconds: float
+    """The time of this call."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether the target has exactly the items that have moved. It has not if it is already in use."""
+        return self.digest == self.target_digest
+
+
+class _Arrived(msgspec.Struct, frozen=True):
+    """How far a copy is, at the target."""
+
+    batch: int = 0
+    """The last batch that was written."""
+    items: int = 0
+    digest: bytes = b""
+
+
+def copy_queue(source: Database, target: Database, queue: Queue) -> CopyReport:
+    """Move all items of a queue to another database, in order, while both are in use.
+
+    Available and delayed items and dead letters move, with positions, attempts, times and headers. A leased item stays,
+    and its holder acks it at the source as always. Let producers and consumers use the target, and repeat the call
+    until `CopyReport.left` is 0. Items that are enqueued at the target meanwhile come behind those that the source had
+    when the copy began. An interrupted call resumes if it is repeated.
+
+    Args:
+        source: the database that the queue is in.
+        target: the database that it moves to. The queue must be empty there when the first copy begins.
+        queue: the queue. Its codec does not matter.
+
+    Raises:
+        TransferError: the source and the target are one database; the target has items; the queue is being copied
+            elsewhere; or an item has a blob, a completion, a group, follow-ups or dependent keys. Such an item stays
+            where it is, and so do those behind it.
+        StreamError, ChecksBypassed: the queue has items in sessions, or is smart; nothing was moved.
+        SubscriptionError: the queue has an exclusive subscription at the source.
+        TypeError: an argument is no database, or no queue.
+
+    *Conflicts:* at the source as `Queue.dequeue_many`; with another copy of the queue. *Cost:* three transactions for
+    500 items, and at the end a look at all items of the target.
+    """
+    began = time.monotonic()
+    for db in source, target:
+        only_database(db, "copy_queue", "A copy is many transactions, in two databases.")
+    check_is_queue(queue, "copy_queue")
+    copy = _Copy(source, target, queue)
+    copy.begin()
+    moved = copy.unfinished()
+    for state in MOVED:
+        while batch := copy.claim(state):
+            copy.write(batch)
+            moved += copy.remove(batch)
+    arrived = copy.arrived()
+    left = run(attempts(source, partial(_left, layout=queue.layout)))
+    digest = digest_of(target, queue.layout)
+    return CopyReport(
+        arrived.items,
+        moved,
+        left,
+        arrived.digest.hex(),
+        digest.total.to_bytes(DIGEST_BYTES).hex(),
+        time.monotonic() - began,
+    )
+
+
+def digest_of(db: Database, layout: Layout) -> Digest:
+    """Return a digest of all items of a queue as they are stored, which does not depend on their order or state."""
+    digest = Digest()
+    look = Look(db, layout, Range(None, None), STATES, payloads=True)
+    while (page := run(look.next())) is not None:
+        for item in page:
+            digest.add(_digest(item))
+    return digest
+
+
+def _digest(item: Stored) -> int:
+    size = len(item.packed).to_bytes(4), len(item.value).to_bytes(4)
+    whole = b"".join((*size, item.packed, item.value, item.payload or b""))
+    return int.from_bytes(blake2b(whole, digest_size=DIGEST_BYTES).digest())
+
+
+class _Copy:
+    """A copy under way."""
+
+    def __init__(self, source: Database, target: Database, queue: Queue) -> None:
+        self._source = source
+        self._target = target
+        self._queue = queue
+        self._layout = queue.layout
+        self._keys = StreamKeys(queue.layout, STREAM)
+        self._end = 0
+        self._order: str | None = None
+        self._epoch = ""
+
+    def begin(self) -> None:
+        """Check both queues, and agree on the copy's id."""
+        record = run(attempts(self._source, self._look_at_source))
+        self._epoch = os.urandom(8).hex() if record is None else record.epoch
+        self._refuse_marks()
+        if record is None:
+            self._refuse_one_database()
+        run(self._queue.transact(self._target, partial(self._meet, is_new=record is None)))
+        if record is None:
+            self._queue_record()
+
+    def _look_at_source(self, tr: Transaction) -> Steps[StreamRecord | None]:
+        yield from refuse_layers(tr, self._layout, "a copy")
+        mark = yield from read_high_water_mark(tr, self._layout)
+        self._order = mark.order
+        self._end = yield from LastIndex(tr, self._layout, mark.order).steps()
+        return (yield from self._record(tr))
+
+    def _record(self, tr: Transaction) -> Steps[StreamRecord | None]:
+        value = yield tr.get(self._keys.record)
+        return decode(StreamRecord, bytes(value), "the copy") if value.present() else None
+
+    def _refuse_marks(self) -> None:
+        look = Look(self._source, self._layout, Range(None, None), MOVED, payloads=False)
+        while (page := run(look.next())) is not None:
+            for at, value in enumerate(page.values):
+                _check(self._layout, page.packed(at), value)
+
+    def _refuse_one_database(self) -> None:
+        """Refuse two objects of one database: what one of them writes, the other one sees."""
+
+        def write(tr: Transaction) -> Steps[None]:
+            yield from ()
+            tr.set(key, b"")
+
+        def seen(tr: Transaction) -> Steps[bool]:
+            there: bool = (yield tr.get(key)).present()
+            tr.clear(key)
+            return there
+
+        key = progress_key(self._layout, f"probe {self._epoch}")
+        run(self._queue.transact(self._target, write))
+        is_one = run(self._queue.transact(self._source, seen))
+        run(self._queue.transact(self._target, seen))
+        if is_one:
+            raise TransferError("copy_queue moves a queue to another database, and the source and the target are one.")
+
+    def _meet(self, tr: Transaction, *, is_new: bool) -> Steps[None]:
+        """Note the copy at the target; or find what a former call noted."""
+        arrived = yield from self._arrived(tr)
+        if not is_new:
+            if arrived is None:
+                raise TransferError(
+                    f"{self._layout.describe()} is being copied to another database than this, or was cleared here."
+                    " Finish that copy. If the target was cleared on purpose, give the items of the batch back at the"
+                    f" source: fdbqueue.spark.release and forget_stream, with the stream {STREAM!r}."
+                )
+            return
+        if not (yield from is_empty(tr, self._layout)):
+            raise TransferError(
+                f"{self._layout.describe()} has items at the target already, and the items of a copy keep their"
+                " positions. Copy into an empty queue. To add items to others, export and import them."
+            )
+        yield from self._queue.next_index(tr, 0, order=self._order)
+        self._raise(tr)
+        tr.set(progress_key(self._layout, self._epoch), msgspec.msgpack.encode(_Arrived(digest=bytes(DIGEST_BYTES))))
+
+    def _raise(self, tr: Transaction) -> None:
+        """Let new items of the target come behind those of the source."""
+        if self._order is None:
+            raise_high_water_mark(tr, self._layout, self._end)
+        else:
+            give_up_to(tr, self._layout, self._end, self._order)
+
+    def _queue_record(self) -> None:
+        def body(tr: Transaction) -> Steps[None]:
+            if (yield from self._record(tr)) is not None:
+                raise TransferError(f"Another copy of {self._layout.describe()} has begun now. Repeat the call.")
+            tr.set(self._keys.record, encode(StreamRecord(epoch=self._epoch, begun_us=time.time_ns() // 1_000)))
+
+        run(self._queue.transact(self._source, body))
+
+    def arrived(self) -> _Arrived:
+        """Return how far the copy is."""
+        return run(attempts(self._target, self._arrived)) or _Arrived(digest=bytes(DIGEST_BYTES))
+
+    def _arrived(self, tr: Transaction) -> Steps[_Arrived | None]:
+        value = yield tr.get(progress_key(self._layout, self._epoch))
+        if not value.present():
+            return None
+        try:
+            return msgspec.msgpack.decode(bytes(value), type=_Arrived)
+        except msgspec.DecodeError as error:
+            raise FormatError(f"The record of the copy of {self._layout.describe()} is damaged: {error}.") from error
+
+    def unfinished(self) -> int:
+        """Finish the batch that an interrupted call has left. Return how many items it had."""
+        number = run(attempts(self._source, self._open_batch))
+        if not number:
+            return 0
+        self.write(number)
+        return self.remove(number)
+
+    def _is_ours(self, tr: Transaction) -> Steps[bool]:
+        record = yield from self._record(tr)
+        return record is not None and record.epoch == self._epoch
+
+    def _open_batch(self, tr: Transaction) -> Steps[int]:
+        found = yield from rows(tr, *self._keys.batches(), limit=1)
+        return self._keys.number_of(found[0].key) if found else 0
+
+    def claim(self, state: str) -> int:
+        """Take the first items of a state as the next batch. Return its number; 0 if there are none.
+
+        Raises:
+            TransferError: the first item has marks.
+            SubscriptionError: the queue has an exclusive subscription.
+        """
+        return run(self._queue.transact(self._source, partial(self._claim, state=state)))
+
+    def _claim(self, tr: Transaction, *, state: str) -> Steps[int]:
+        layout, keys = self._layout, self._keys
+        yield from keep_out(tr, layout)
+        # A plain read: of two copies at once, one fails and sees the other's batch.
+        record = yield from self._record(tr)
+        if record is None or record.epoch != self._epoch or (yield from self._open_batch(tr)):
+            raise TransferError(f"Another copy of {layout.describe()} is under way, or the queue was cleared.")
+        place = getattr(layout, state)
+        found = _some((yield from rows(tr.snapshot, place.begin, place.end, limit=BATCH_ITEMS)))
+        if not found:
+            return 0
+        packed = [place.packed(row.key) for row in found]
+        number = record.acked + 1
+        target = keys.items(number)
+        moves = Transitions(tr, layout)
+        notes = [_check(layout, one, row.value) for one, row in zip(packed, found, strict=True)]
+        if state == "available":
+            # As in `Head.take`: it conflicts with another take of one of these, and with an item that appears in front.
+            tr.add_read_conflict_range(place.begin, found[-1].key + b"\x00")
+        for row, one, noted in zip(found, packed, notes, strict=True):
+            tr.add_read_conflict_key(row.key)
+            if state == "available":
+                moves.leave_available(one, noted)
+            elif state == "delayed":
+                moves.leave_delayed(one, noted)
+            else:
+                moves.leave_dead(one)
+            tr.set(target.key(one), row.value)
+            if is_chunked(row.value):
+                tr.set(keys.chunks(number, one), b"")
+        moves.tally("claimed", len(found))
+        moves.finish()
+        raise_high_water_mark(tr, layout, max(layout.position_of(layout.prefix + one).index for one in packed))
+        sizes = sum(size_of(row.value) for row in found)
+        chunked = sum(is_chunked(row.value) for row in found)
+        split = Split(packed[0], packed[-1], len(found), sizes)
+        tr.set(keys.batch(number), encode(BatchRecord(sealed=True, count=len(found), splits=(split,), chunked=chunked)))
+        return number
+
+    def write(self, number: int) -> None:
+        """Write a batch at the target, unless it is there."""
+        items = run(attempts(self._source, partial(self._read, number=number)))
+        run(self._queue.transact(self._target, partial(self._write, number=number, items=items)))
+
+    def _read(self, tr: Transaction, *, number: int) -> Steps[list[Stored]]:
+        place = self._keys.items(number)
+        if not (yield from self._is_ours(tr)):
+            return []
+        found = yield from rows(tr, place.begin, place.end)
+        payloads: dict[int, bytes] = {}
+        for at, row in enumerate(found):
+            chunked = parse(row.value).chunked if is_chunked(row.value) else None
+            if chunked is not None:
+                chunks = yield from rows(tr, *self._layout.chunk_range_of(place.packed(row.key)))
+                payloads[at] = join_chunks(chunked, [chunk.value for chunk in chunks])
+        return [*Page([row.key for row in found], len(place.prefix), [row.value for row in found], "", payloads)]
+
+    def _write(self, tr: Transaction, *, number: int, items: Sequence[Stored]) -> Steps[None]:
+        layout = self._layout
+        arrived = yield from self._arrived(tr)
+        if arrived is None:
+            raise TransferError(
+                f"{layout.describe()} was cleared at the target while it was copied. The {len(items):,} items of the"
+                f" last batch are safe at the source, in the stream {STREAM!r}."
+            )
+        if arrived.batch >= number or not items:
+            return
+        yield from self._queue.next_index(tr, 0, order=self._order)  # tells the layout whether there are subscriptions
+        digest = Digest(arrived.items, int.from_bytes(arrived.digest))
+        moves = Transitions(tr, layout)
+        for item in items:
+            notes = notes_of(item.value) if has_notes(item.value) else NO_NOTES
+            state = "dead" if notes.died_at_us else "delayed" if notes.visible_at_us else "available"
+            enter(moves, state, item.packed, item.value, notes)
+            position = layout.position_of(layout.prefix + item.packed)
+            write_chunks(tr, layout, position, chunks_of(item.payload or b""))
+            digest.add(_digest(item))
+        moves.tally("enqueued", len(items))
+        moves.finish()
+        after = _Arrived(number, digest.items, digest.total.to_bytes(DIGEST_BYTES))
+        tr.set(progress_key(layout, self._epoch), msgspec.msgpack.encode(after))
+
+    def remove(self, number: int) -> int:
+        """Remove a batch from the source. Return how many items it had."""
+        return run(self._queue.transact(self._source, partial(self._remove, number=number)))
+
+    def _remove(self, tr: Transaction, *, number: int) -> Steps[int]:
+        layout, keys = self._layout, self._keys
+        record = yield from self._record(tr)
+        found = yield from rows(tr, keys.batch(number), keys.batch(number) + b"\x00")
+        if record is None or record.epoch != self._epoch or not found:
+            return 0  # another copy has removed it, or the queue was cleared
+        batch = decode(BatchRecord, found[0].value, f"batch {number} of the copy")
+        if batch.chunked:
+            for row in (yield from rows(tr, *keys.all_chunks(number))):
+                tr.clear_range(*layout.chunk_range_of(keys.packed_of(row.key)[1]))
+        tr.clear_range(*keys.all_chunks(number))
+        tr.clear_range(*keys.claims(number))
+        tr.clear_range(*keys.batches(number))
+        tr.set(keys.record, encode(replace(record, acked=number, items=record.items + batch.count)))
+        moves = Transitions(tr, layout)
+        moves.tally("claimed", -batch.count)
+        moves.tally("dequeued", batch.count)
+        moves.finish()
+        return batch.count
+
+
+def _check(layout: Layout, packed: bytes, value: bytes) -> Notes:
+    """Return an item's notes. Refuse an item with marks."""
+    notes = notes_of(value) if has_notes(value) else NO_NOTES
+    blob = has_parts(value) and blob_of(value) is not None
+    if marks := marks_of(notes, has_blob=blob):
+        raise refusal("a copy", layout.position_of(layout.prefix + packed).text, layout, marks)
+    return notes
+
+
+def _some(found: list[KeyValue]) -> list[KeyValue]:
+    """Return the first rows, about as many as fit into a transaction."""
+    size = 0
+    for at, row in enumerate(found):
+        if at and size + size_of(row.value) > BATCH_BYTES:
+            return found[:at]
+        size += size_of(row.value)
+    return found
+
+
+def _left(tr: Transaction, *, layout: Layout) -> Steps[int]:
+    stats = yield from read_stats(tr, layout)
+    return stats.available + stats.leased + stats.delayed + stats.dead + stats.claimed

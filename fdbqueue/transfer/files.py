@@ -1,0 +1,227 @@
+"""Files of records: JSON lines or Parquet, by the name's ending. They are written in parts, so that a write can resume.
+
+An export writes parts of JSON lines into a folder beside the file. Each part appears whole, by a rename. At the end the
+parts become the file, which appears whole, too. An export that was interrupted goes on behind its last part.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from fdbqueue.codecs import UNREADABLE
+from fdbqueue.errors import TransferError
+from fdbqueue.transfer.records import FORMAT, Digest, Footer, Header, Record, from_line
+
+JSONL, PARQUET = "jsonl", "parquet"
+
+
+def format_of(path: Path, what: str) -> str:
+    """Return the format of a file, by the ending of its name.
+
+    Raises:
+        TransferError: the ending names no format.
+    """
+    ending = path.suffix.lower()
+    if ending == ".parquet":
+        return PARQUET
+    if ending in (".jsonl", ".ndjson"):
+        return JSONL
+    raise TransferError(f"{path}: {what} is a file .jsonl or .parquet, and {ending or 'no ending'!r} is neither.")
+
+
+class Parts:
+    """The parts of a file that is being written.
+
+    Args:
+        path: the file.
+
+    Raises:
+        TransferError: the folder of the parts can't be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.folder = path.with_name(path.name + ".part")
+        self._header = self.folder / "header.json"
+
+    @property
+    def header(self) -> Header | None:
+        """The header of an export that was begun; None if none was."""
+        try:
+            return msgspec.json.decode(self._header.read_bytes(), type=Header)
+        except FileNotFoundError:
+            return None
+        except (OSError, *UNREADABLE) as error:
+            raise TransferError(
+                f"{self.folder}: the export that was begun there can't be read: {error}. Remove the folder."
+            ) from error
+
+    def begin(self, header: Header) -> None:
+        """Make the folder, with a header."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _write(self._header, msgspec.json.encode(header))
+        except OSError as error:
+            raise TransferError(f"{self.folder}: can't be written ({error.strerror}).") from error
+
+    def add(self, lines: list[bytes]) -> None:
+        """Write a part. It is whole, or it is not there."""
+        try:
+            _write(self.folder / f"{len(self.names()):08d}.jsonl", b"\n".join(lines) + b"\n")
+        except OSError as error:
+            raise TransferError(
+                f"{self.folder}: can't be written ({error.strerror}). Export again, and it goes on there."
+            ) from error
+
+    def names(self) -> list[Path]:
+        """Return the parts in their order."""
+        return sorted(self.folder.glob("*.jsonl"))
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines of all parts."""
+        for name in self.names():
+            with name.open("rb") as file:
+                for line in file:
+                    yield line.rstrip(b"\n")
+
+    def last(self) -> Record | None:
+        """Return the last record; None if there is none."""
+        names = self.names()
+        return from_line(names[-1].read_bytes().rstrip(b"\n").rpartition(b"\n")[2]) if names else None
+
+    def finish(self, header: Header, format: str) -> Footer:
+        """Make the file from the parts, and remove them."""
+        digest = Digest()
+        new = self.folder / f"whole.{format}.tmp"
+        try:
+            if format == JSONL:
+                with new.open("wb") as file:
+                    file.write(msgspec.json.encode(header) + b"\n")
+                    for line in self.lines():
+                        digest.add(from_line(line).digest())
+                        file.write(line + b"\n")
+                    footer = Footer(digest.items, digest.hex)
+                    file.write(msgspec.json.encode(footer) + b"\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+            else:
+                from fdbqueue.transfer import parquet
+
+                footer = parquet.write(new, header, map(from_line, self.lines()))
+            os.replace(new, self._path)
+            _sync_folder(self._path.parent)
+        except OSError as error:
+            raise TransferError(
+                f"{self._path}: can't be written ({error.strerror}). Export again, and it goes on."
+            ) from error
+        self.remove()
+        return footer
+
+    def remove(self) -> None:
+        """Remove the folder of the parts, if there is one."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Source:
+    """A file of records to read.
+
+    Raises:
+        TransferError: the file can't be read, or is no export, or is not whole.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._format = format_of(path, "an import")
+        if not path.is_file():
+            begun = " Its export was interrupted: run that again." if Parts(path).folder.exists() else ""
+            raise TransferError(f"{path}: there is no such file.{begun}")
+        if self._format == PARQUET:
+            from fdbqueue.transfer import parquet
+
+            self.header, self.footer = parquet.ends(path)
+        else:
+            self.header, self.footer = _ends(path)
+        if self.header.fdbqueue > FORMAT:
+            raise TransferError(
+                f"{path}: a newer version of fdbqueue wrote it, in format {self.header.fdbqueue}. Update fdbqueue."
+            )
+
+    def records(self) -> Iterator[Record]:
+        """Yield the records.
+
+        Raises:
+            TransferError: a line has no record. The message has its number.
+        """
+        if self._format == PARQUET:
+            from fdbqueue.transfer import parquet
+
+            yield from parquet.records(self.path)
+            return
+        with self.path.open("rb") as file:
+            file.readline()
+            for number, line in enumerate(file, 2):
+                if number == self.footer.items + 2:
+                    return
+                try:
+                    yield from_line(line)
+                except TransferError as error:
+                    raise TransferError(f"{self.path}: line {number}: {error}.") from error
+
+    def checked(self) -> Digest:
+        """Read all records and return their digest.
+
+        Raises:
+            TransferError: a record is not valid, or the file was changed.
+        """
+        digest, ranked = Digest(), self.header.order is not None
+        for record in self.records():
+            if (record.position.count(":") == 2) != ranked:
+                raise TransferError(f"{self.path}: the item {record.position} has a rank, and others have none.")
+            digest.add(record.digest())
+        if (digest.items, digest.hex) != (self.footer.items, self.footer.digest):
+            raise TransferError(
+                f"{self.path}: it has {digest.items:,} items with the digest {digest.hex}, and its end says"
+                f" {self.footer.items:,} with {self.footer.digest}: the file was changed. Export it again; or, if you"
+                " changed it on purpose, give its last line this number and this digest."
+            )
+        return digest
+
+
+def _ends(path: Path) -> tuple[Header, Footer]:
+    try:
+        with path.open("rb") as file:
+            first = file.readline()
+            header = msgspec.json.decode(first, type=Header)
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 200))
+            last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
+    except OSError as error:
+        raise TransferError(f"{path}: can't be read ({error.strerror}).") from error
+    except UNREADABLE as error:
+        raise TransferError(f"{path}: is no export of fdbqueue: its first line is no header ({error}).") from error
+    try:
+        return header, msgspec.json.decode(last, type=Footer)
+    except UNREADABLE as error:
+        raise TransferError(f"{path}: is not whole: its last line is missing. Export it again.") from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    new = path.with_name(path.name + ".tmp")
+    with new.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

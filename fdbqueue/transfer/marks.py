@@ -1,0 +1,83 @@
+"""Marks: what ties an item to more than its own queue, such as a group. A file or another database can't keep them."""
+
+from __future__ import annotations
+
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.errors import TransferError
+from fdbqueue.high_water_mark import refuse_smart
+from fdbqueue.items import Notes
+from fdbqueue.layers.streams import refuse_sessions
+from fdbqueue.layout import Layout
+from fdbqueue.queue import Queue
+
+REMEDY = {
+    "blob": "Read the blob by fdbqueue.layers.Blobs, and ack the item",
+    "completion": "Let its consumer end it first",
+    "follow-ups": "Let its consumer end it first",
+    "group": "Let the group end first, or cancel it",
+    "held": "Let the item that it follows end first",
+    "dependent keys": "Let the layer that wrote them take the item first",
+}
+
+
+def marks_of(notes: Notes, *, has_blob: bool = False) -> tuple[str, ...]:
+    """Return the marks of an item.
+
+    >>> marks_of(Notes(group="nightly", keep_s=60)), marks_of(Notes(attempt=3))
+    (('completion', 'group'), ())
+    """
+    found = {
+        "blob": has_blob,
+        "completion": bool(notes.keep_s),
+        "follow-ups": bool(notes.then),
+        "group": bool(notes.group),
+        "held": notes.held,
+        "dependent keys": bool(notes.beside),
+    }
+    return tuple(name for name, there in found.items() if there)
+
+
+def refusal(what: str, position: str, layout: Layout, marks: tuple[str, ...]) -> TransferError:
+    """Return the error for an item with marks."""
+    return TransferError(
+        f"The item {position} of {layout.describe()} has {', '.join(marks)}, which {what} can't take along. It was"
+        f" left there. {REMEDY[marks[0]]}."
+    )
+
+
+def refuse_layers(tr: Transaction, layout: Layout, what: str) -> Steps[None]:
+    """Refuse a queue whose items belong to a layer: one with sessions, and a smart one.
+
+    Raises:
+        StreamError, ChecksBypassed: it is such a queue.
+
+    *Conflicts:* none. *Cost:* two reads.
+    """
+    yield from refuse_sessions(tr, layout, what)
+    yield from refuse_smart(tr, layout)
+
+
+def is_empty(tr: Transaction, layout: Layout) -> Steps[bool]:
+    """Return whether a queue has no item in any state.
+
+    *Conflicts:* with every transaction that adds the first item of a state. *Cost:* a read for each state.
+    """
+    claims = layout.claims.range()
+    spans = [(place.begin, place.end) for place in (layout.available, layout.leased, layout.delayed, layout.dead)]
+    for begin, end in [*spans, (claims.start, claims.stop)]:
+        if (yield from rows(tr, begin, end, limit=1)):
+            return False
+    return True
+
+
+def check_is_queue(queue: object, verb: str) -> None:
+    """Refuse an argument that is no queue.
+
+    Raises:
+        TypeError: it is a layer, or something else.
+    """
+    if not isinstance(queue, Queue):
+        raise TypeError(
+            f"{verb} takes a Queue, as Queue('orders', codec='json'), not {queue!r}. Of a layer give its `queue`."
+        )

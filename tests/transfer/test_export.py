@@ -1,0 +1,264 @@
+"""Export and import: exact for random histories, interrupted at any point and resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fdbqueue import ChecksBypassed, OrderError, Queue, StreamError
+from fdbqueue.engine import Subspace
+from fdbqueue.errors import TransferError
+from fdbqueue.layers import Blobs, Groups, Leases, PriorityQueue, Results, Sessions
+from fdbqueue.transfer import export_items, exporting, import_items, importing
+from tests.helpers.smart import Progress, smart_queue
+from tests.transfer.histories import HISTORIES, kept, live, queue_of
+
+ENDINGS = ("jsonl", "parquet")
+
+
+class Cut(Exception):
+    """The process ends here."""
+
+
+@contextlib.contextmanager
+def cut_at(number: int) -> Iterator[None]:
+    """Let the `number`-th step of an export or an import fail: a rename, before or after it; or a transaction."""
+    left = number
+
+    def cutting(call: Callable[..., Any]) -> Callable[..., Any]:
+        def cut(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            left -= 2
+            if left in (-1, -2):
+                if left == -1:
+                    call(*args, **kwargs)
+                raise Cut
+            return call(*args, **kwargs)
+
+        return cut
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", cutting(os.replace))
+        patch.setattr(Queue, "transact", cutting(Queue.transact))
+        yield
+
+
+def repeated(call: Callable[[], Any], cuts: list[int]) -> Any:
+    """Repeat a call that is cut, until it ends."""
+    for number in cuts:
+        with contextlib.suppress(Cut), cut_at(number):
+            return call()
+    return call()
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make parts and batches small."""
+    monkeypatch.setattr(exporting, "PART_ITEMS", 3)
+    monkeypatch.setattr(importing, "BATCH_ITEMS", 4)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("ending", ENDINGS)
+@settings(max_examples=12)
+@given(HISTORIES, st.booleans(), st.lists(st.integers(0, 12), max_size=4))
+@example([("plain", b"1")] * 9, False, [0, 1, 2, 3, 4, 5, 6])
+def test_a_history_comes_back_as_it_was(
+    db: Any, tmp_path_factory: pytest.TempPathFactory, ending: str, history: Any, ordered: bool, cuts: list[int]
+) -> None:
+    space = Subspace(("fdbqueue tests", os.urandom(8)))
+    one, other = queue_of(space["one"], ordered=ordered), queue_of(space["other"], ordered=ordered)
+    file = tmp_path_factory.mktemp("export") / f"items.{ending}"
+    live(db, one, history)
+    before = kept(db, one)
+    report = repeated(lambda: export_items(db, one, file), cuts)
+    assert (report.items, [*file.parent.iterdir()]) == (len(before), [file])
+    imported = repeated(lambda: import_items(db, other, file), cuts)
+    assert (imported.digest, imported.items, imported.kept_positions) == (report.digest, len(before), True)
+    assert kept(db, one) == kept(db, other) == before
+    assert Leases(other).check(db).problems == ()
+    again = import_items(db, other, file)
+    assert (again.enqueued, again.items) == (0, len(before))
+    if before:
+        assert other.enqueue(db, b"later").index > max(row["index"] for row in before)
+        appended = queue_of(space["more"], ordered=ordered)
+        appended.enqueue(db, b"there before")
+        assert not repeated(lambda: import_items(db, appended, file), cuts).kept_positions
+        rows = [row for row in kept(db, appended, positions=False) if row["value"] != b"there before"]
+        assert rows == [{**row, "position": None, "index": None} for row in before]
+    db.clear_range_startswith(space.key())
+
+
+def exported(db: Any, queue: Queue, folder: Path, ending: str = "jsonl") -> Path:
+    file = folder / f"items.{ending}"
+    export_items(db, queue, file)
+    return file
+
+
+def test_lines_are_readable(db: Any, space: Subspace, tmp_path: Path) -> None:
+    queue = Queue(space, codec="json")
+    position = Leases(queue).enqueue(db, {"sku": "teapot"}, headers={"color": "red"})
+    header, line, footer = map(msgspec.json.decode, exported(db, queue, tmp_path).read_text().splitlines())
+    assert (header["codec"], footer["items"]) == ("json", 1)
+    assert (line["position"], line["value"], line["headers"]) == (position.text, {"sku": "teapot"}, {"color": "red"})
+    table = pq.read_table(exported(db, queue, tmp_path, "parquet"))
+    assert table.column("value").to_pylist() == [b'{"sku":"teapot"}']
+
+
+def test_an_interrupted_export_resumes_behind_its_last_part(
+    db: Any, space: Subspace, tmp_path: Path, few: None
+) -> None:
+    queue = Queue(space)
+    queue.enqueue_many(db, [b"%d" % number for number in range(250)])
+    file = tmp_path / "items.jsonl"
+    with pytest.raises(Cut), cut_at(5):  # the header and the first part are there
+        export_items(db, queue, file)
+    with pytest.raises(TransferError, match=r"no such file\. Its export was interrupted"):
+        import_items(db, queue, file)
+    with pytest.raises(TransferError, match=r"an export of .* was begun there"):
+        export_items(db, Queue(space["other"]), file)
+    assert (export_items(db, queue, file).items, [*tmp_path.iterdir()]) == (250, [file])
+    with pytest.raises(TransferError, match="exists already"):
+        export_items(db, queue, file)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_damaged_file_is_refused_before_any_key_is_touched(
+    db: Any, space: Subspace, tmp_path: Path, ending: str
+) -> None:
+    queue = Queue(space["from"])
+    queue.enqueue_many(db, [b"one", b"two", b"three"])
+    whole = exported(db, queue, tmp_path, ending).read_bytes()
+    target, file = Queue(space["to"]), tmp_path / f"damaged.{ending}"
+    for content in b"", b"{}", whole[:40], whole[:-5], whole.replace(b"two", b"2"), whole.replace(b"dHdv", b"dHdx"):
+        if content == whole:
+            continue
+        file.write_bytes(content)
+        with pytest.raises(TransferError):
+            import_items(db, target, file)
+    assert list(db.get_range_startswith(target.layout.prefix)) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('{"position":"x","state":"dead","text":"a"}', "line 2: 'x' is not a position"),
+        ('{"position":"1:00","state":"gone","text":"a"}', "state is one of available"),
+        ('{"position":"1:00","state":"dead"}', "one of value, text and base64"),
+        ('{"position":"1:00","state":"dead","text":"a","base64":"YQ=="}', "one of value, text and base64"),
+        ('{"position":"1:00","state":"delayed","text":"a"}', "needs visible_at_us"),
+        ('{"position":"1:00","state":"dead","text":"a","atempts":1}', "unknown field `atempts`"),
+        ('{"position":"1:00","state":"dead","text":"a","attempts":-1}', "numbers from 0 on"),
+        ('{"position":"1:00","state":"dead","base64":"%"}', "it is no item"),
+        ('{"position":"1:1:00","state":"dead","text":"a"}', "has a rank, and others have none"),
+        ('{"position":"1:00","state":"dead","text":"a"}', "the file was changed"),
+    ],
+)
+def test_a_wrong_line_is_named(db: Any, space: Subspace, tmp_path: Path, line: str, told: str) -> None:
+    file = tmp_path / "items.jsonl"
+    header = '{"fdbqueue":1,"queue":"q","codec":"bytes","order":null,"last_index":1}'
+    file.write_text(f'{header}\n{line}\n{{"items":1,"digest":"00"}}\n')
+    with pytest.raises(TransferError, match=told):
+        import_items(db, Queue(space), file)
+    assert list(db.get_range_startswith(space.key())) == []
+
+
+def test_what_can_not_be_composed_is_refused_with_the_remedy(db: Any, space: Subspace, tmp_path: Path) -> None:
+    plain = Queue(space["plain"])
+    plain.enqueue(db, b"x")
+    file = exported(db, plain, tmp_path)
+    Sessions(Queue(space["sessions"])).enqueue(db, b"x", session="ann")
+    with Blobs(Leases(Queue(space["blob"]))).write(db) as blob:
+        blob.write(bytes(1_200_000))
+    PriorityQueue(Queue(space["levels"]), levels=3).enqueue(db, b"x")
+    untyped: Any = import_items
+    for call, kind, told in (
+        (lambda: export_items(db, Queue(space["sessions"]), tmp_path / "1.jsonl"), StreamError, r"layers\.Sessions"),
+        (lambda: import_items(db, Queue(space["sessions"]), file), StreamError, "an import does not see these"),
+        (lambda: export_items(db, Queue(space["blob"]), tmp_path / "2.jsonl"), TransferError, r"Read the blob by"),
+        (lambda: import_items(db, Queue(space["levels"]), file), OrderError, "in the order 'levels/3'"),
+        (lambda: import_items(db, Queue(space["x"], codec="json"), file), TransferError, "Name the codec of the file"),
+        (
+            lambda: import_items(db, PriorityQueue(Queue(space["x"])).queue, file),
+            TransferError,
+            "Leave the order out",
+        ),
+        (lambda: export_items(db, plain, tmp_path / "items.csv"), TransferError, r"\.jsonl or \.parquet"),
+        (lambda: export_items(db.create_transaction(), plain, file), TypeError, "takes a database"),
+        (lambda: untyped(db, Leases(plain), file), TypeError, "Of a layer give its `queue`"),
+        (lambda: untyped(db, plain, tmp_path / "none.jsonl"), TransferError, "no such file"),
+    ):
+        with pytest.raises(kind, match=told):
+            call()
+    assert list(db.get_range_startswith(space["x"].key())) == []
+
+
+def test_items_with_marks_are_refused_or_restored_as_plain_ones(db: Any, space: Subspace, tmp_path: Path) -> None:
+    leases = Leases(Queue(space["from"]))
+    Groups(leases).open(db, "nightly").enqueue(db, b"member")
+    Results(leases).enqueue(db, b"awaited")
+    file, target = exported(db, leases.queue, tmp_path), Queue(space["to"])
+    with pytest.raises(TransferError, match=r"has group, which an import can't restore.*--without-marks"):
+        import_items(db, target, file)
+    assert list(db.get_range_startswith(target.layout.prefix)) == []
+    assert import_items(db, target, file, without_marks=True).items == 2
+    assert [item.value for item in target.dequeue_many(db)] == [b"member", b"awaited"]
+
+
+def test_an_import_into_a_queue_that_is_cleared_meanwhile_says_so(
+    db: Any, space: Subspace, tmp_path: Path, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, target = Queue(space["from"]), Queue(space["to"])
+    queue.enqueue_many(db, [b"%d" % number for number in range(9)])
+    file = exported(db, queue, tmp_path)
+    with pytest.raises(Cut), cut_at(3):
+        import_items(db, target, file)
+    progress = importing._progress
+    assert target.stats(db).available == 4
+
+    def cleared_after_it_was_read(tr: Any, **given: Any) -> Any:
+        found = yield from progress(tr, **given)
+        monkeypatch.setattr(importing, "_progress", progress)
+        target.clear(db)
+        return found
+
+    monkeypatch.setattr(importing, "_progress", cleared_after_it_was_read)
+    with pytest.raises(TransferError, match="was cleared while the file was imported"):
+        import_items(db, target, file)
+    assert import_items(db, target, file).enqueued == 9
+
+
+def test_two_imports_of_one_file_at_once_write_each_item_once(
+    db: Any, space: Subspace, tmp_path: Path, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, target = Queue(space["from"]), Queue(space["to"])
+    queue.enqueue_many(db, [b"%d" % number for number in range(9)])
+    file = exported(db, queue, tmp_path)
+    progress, others = importing._progress, iter([None])
+
+    def beside_another(tr: Any, **given: Any) -> Any:
+        found = yield from progress(tr, **given)
+        if next(others, 1) is None:
+            import_items(db, target, file)
+        return found
+
+    monkeypatch.setattr(importing, "_progress", beside_another)
+    assert import_items(db, target, file).items == 9
+    assert [item.value for item in target.browse(db)] == [b"%d" % number for number in range(9)]
+
+
+def test_a_smart_queue_is_refused(db: Any, space: Subspace, tmp_path: Path) -> None:
+    Queue(space["plain"]).enqueue(db, b"x")
+    file = exported(db, Queue(space["plain"]), tmp_path)
+    smart_queue(space["smart"]).enqueue(db, Progress("a.iso", 1))
+    with pytest.raises(ChecksBypassed):
+        import_items(db, Queue(space["smart"]), file)
