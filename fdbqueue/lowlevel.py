@@ -101,6 +101,7 @@ from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.outcomes import remove as remove_outcome
 from fdbqueue.outcomes import reopen as reopen_outcome
 from fdbqueue.payloads import clear_parts
+from fdbqueue.reprs import Named, Shown
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
 from fdbqueue.verbs import BoundVerb, verb
 
@@ -149,12 +150,14 @@ __all__ = [
     "LastIndex",
     "Layout",
     "Name",
+    "Named",
     "NoOrderCheck",
     "Notes",
     "Pace",
     "Pages",
     "Place",
     "ReadTransaction",
+    "Shown",
     "Steps",
     "Subspace",
     "Transaction",

@@ -55,13 +55,14 @@ from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.payloads import clear_parts
 from fdbqueue.position import Position
 from fdbqueue.report import BulkReport
+from fdbqueue.reprs import Named
 from fdbqueue.stats import Stats, count, count_levels, read_stats
 from fdbqueue.verbs import verb
 
 T = TypeVar("T")
 
 
-class Queue(Generic[V]):
+class Queue(Named, Generic[V]):
     """An ordered queue in a subspace of its own.
 
     Every method takes a transaction or a database. In a transaction it composes with the transaction's other calls, and

@@ -11,6 +11,7 @@ from fdbqueue import GroupError
 from fdbqueue.lowlevel import (
     Database,
     GroupRecord,
+    Named,
     Steps,
     Transaction,
     count_members,
@@ -34,7 +35,7 @@ NAME_BYTES = 100
 KEEP_SECONDS = 86_400.0
 
 
-class Groups(QueueWithLeases[Any]):
+class Groups(Named, QueueWithLeases[Any]):
     """The groups of one queue's items. Other layers take them in place of its leases.
 
     Args:

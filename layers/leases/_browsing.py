@@ -14,6 +14,7 @@ from fdbqueue.lowlevel import (
     Pace,
     Pages,
     Place,
+    Shown,
     Steps,
     Transaction,
     V,
@@ -29,8 +30,8 @@ State: TypeAlias = Literal["available", "leased", "delayed", "dead"]
 STATES = get_args(State)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredItem(Generic[V]):
+@dataclass(frozen=True, slots=True, repr=False)
+class StoredItem(Shown, Generic[V]):
     """An item with its stored notes. Times are seconds by the clock of the process that wrote them."""
 
     position: Position

@@ -16,6 +16,7 @@ from fdbqueue.lowlevel import (
     AdaptiveLimit,
     Browser,
     Database,
+    Named,
     Notes,
     Steps,
     Transaction,
@@ -50,7 +51,7 @@ TOKEN_BYTES = 8
 CONSUMER_BYTES = 200
 
 
-class Leases(Generic[V]):
+class Leases(Named, Generic[V]):
     """Leases of one queue's items.
 
     A verb takes a transaction, composes and commits nothing. Or it takes a database, and then commits on its own,

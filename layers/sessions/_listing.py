@@ -12,6 +12,7 @@ from fdbqueue.lowlevel import (
     Database,
     KeyValue,
     Pages,
+    Shown,
     Steps,
     Transaction,
     notes_of,
@@ -30,8 +31,8 @@ STATUSES: tuple[Status, ...] = ("ready", "busy", "waiting", "paused", "blocked",
 _TOTALS = ("enqueued", "dequeued", "delayed", "dead", "expired", "purged", "deleted")
 
 
-@dataclass(frozen=True, slots=True)
-class SessionInfo:
+@dataclass(frozen=True, slots=True, repr=False)
+class SessionInfo(Shown):
     """A session, as it was when it was read. Times are seconds by the clock of the process that wrote them."""
 
     session: SessionName
@@ -63,8 +64,8 @@ class SessionInfo:
     """How many of its items are in progress."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionStats:
+@dataclass(frozen=True, slots=True, repr=False)
+class SessionStats(Shown):
     """The numbers of sessions, and of items in all sessions."""
 
     ready: int

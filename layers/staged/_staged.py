@@ -15,6 +15,8 @@ from fdbqueue import CheckReport, FormatError, Item, LeaseLost, Position, Queue
 from fdbqueue.lowlevel import (
     Database,
     LastIndex,
+    Named,
+    Shown,
     Steps,
     Transaction,
     V,
@@ -49,8 +51,8 @@ MOST_TERMS = 16
 """The number of lease durations for which a process keeps its state. Durations that are in use now come on top."""
 
 
-@dataclass(frozen=True, slots=True)
-class StagedStats:
+@dataclass(frozen=True, slots=True, repr=False)
+class StagedStats(Shown):
     """The items in a queue, and the requests that wait for items."""
 
     items: LeaseStats
@@ -61,7 +63,7 @@ class StagedStats:
     """Items that these requests want."""
 
 
-class StagedQueue(Generic[V]):
+class StagedQueue(Named, Generic[V]):
     """A queue for many consumers at once, in many processes, threads and tasks.
 
     Its verbs make their own transactions: they take a database and refuse a transaction. Only `stats` and `check` take

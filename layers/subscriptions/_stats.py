@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdbqueue.lowlevel import Layout, Steps, Transaction, finished, rows, started
+from fdbqueue.lowlevel import Layout, Shown, Steps, Transaction, finished, rows, started
 
 from ._records import Registration, read_registration
 
 _AFTER = b"\x00"  # appended to a key: the next key in sort order
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionStats:
+@dataclass(frozen=True, slots=True, repr=False)
+class SubscriptionStats(Shown):
     """The terms of one subscription, and the items that its consumers hold."""
 
     name: str

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 from msgspec.structs import replace
 
 from fdbqueue import SubscriptionError
-from fdbqueue.lowlevel import AdaptiveLimit, Database, Steps, Transaction, V, check_limit, is_database, verb
+from fdbqueue.lowlevel import AdaptiveLimit, Database, Named, Steps, Transaction, V, check_limit, is_database, verb
 
 from ..common._waiting import long_wait
 from ..leases._lease import Lease, LeaseRef
@@ -34,7 +34,7 @@ T = TypeVar("T")
 TOKEN_BYTES = 8
 
 
-class Subscription(Generic[V]):
+class Subscription(Named, Generic[V]):
     """A registered subscription of one queue; `Subscriptions` makes it.
 
     Its consumers hold ordinary leases: ack, nack, snooze and extend them by `Leases`.

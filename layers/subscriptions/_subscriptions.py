@@ -15,6 +15,7 @@ from fdbqueue.lowlevel import (
     Browser,
     Database,
     KeyValue,
+    Named,
     Pace,
     Pages,
     Steps,
@@ -48,7 +49,7 @@ __all__ = ["SubscriptionStats", "Subscriptions"]
 _STRICT = "Subscriptions go by the queue's order: give Leases(queue) without a head."
 
 
-class Subscriptions(Generic[V]):
+class Subscriptions(Named, Generic[V]):
     """The subscriptions of one queue.
 
     Args:
