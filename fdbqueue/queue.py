@@ -35,6 +35,7 @@ from fdbqueue.exclusive import keep_out
 from fdbqueue.groups import end_member, settle
 from fdbqueue.high_water_mark import Entry, LastIndex
 from fdbqueue.indices import forget, reserve
+from fdbqueue.inspecting import Inspection, inspect_queue
 from fdbqueue.items import (
     Envelope,
     Item,
@@ -306,6 +307,33 @@ class Queue(Named, Generic[V]):
         *Conflicts:* none, it reads by snapshot. *Cost:* one read; it does not grow with the queue.
         """
         return (yield from self.read(tr, partial(read_stats, layout=self.layout)))
+
+    @verb
+    def inspect(self, tr: Transaction | Database, *, limit: int = 5) -> Steps[Inspection]:
+        """Return a page about the queue: states, ages, first and last items, who has leases, why items died.
+
+        Notebooks show it as HTML, and `print` as text. Given a database, it remembers the counters in this process, and
+        shows how they changed between its calls of the last ten minutes.
+
+        Args:
+            tr: a transaction, or a database.
+            limit: how many items to show at each end.
+
+        Raises:
+            TypeError, ValueError: the limit is not an integer from 1 on.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* up to 45 reads, most of them in parallel, of about 2,500 rows
+        in all. That does not grow with the queue.
+
+        >>> import fdbqueue
+        >>> orders = fdbqueue.Queue("orders", codec="str")
+        >>> with fdbqueue.open("memory:") as db:
+        ...     position = orders.enqueue(db, "teapot")
+        ...     orders.inspect(db).head[0].value
+        'teapot'
+        """
+        check_limit(limit, "items to show at each end")
+        return (yield from inspect_queue(tr, self.layout, self.codec, repr(self), limit))
 
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Read everything that the queue owns and compare: keys, envelopes, chunks, counters.

@@ -17,6 +17,7 @@ from fdbqueue.cli.dequeue import dequeue
 from fdbqueue.cli.enqueue import enqueue
 from fdbqueue.cli.errors import EXIT_CODES_HELP, Commands
 from fdbqueue.cli.helptext import Command, reflowed
+from fdbqueue.cli.inspecting import inspect
 from fdbqueue.cli.lease import lease
 from fdbqueue.cli.nack import nack
 from fdbqueue.cli.peek import peek
@@ -40,7 +41,7 @@ app = typer.Typer(
 COMMANDS = (
     *(enqueue, dequeue, lease, ack, nack, peek, browse, dead, redrive, purge, clear),
     *(subscribe, subscriptions, unsubscribe, sessions),
-    *(stats, check, top, watchdog),
+    *(inspect, stats, check, top, watchdog),
 )
 for command in COMMANDS:
     app.command(cls=Command, help=reflowed(command.__doc__))(command)
