@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         types,
     )
     from .staged import RelaxedQueue, StagedQueue
-    from .subscriptions import Selector, Subscription, Subscriptions
+    from .subscriptions import Follower, Selector, Subscription, Subscriptions
 
 _ROOMS = {
     "ACKED": "consumer",
@@ -81,6 +81,7 @@ _ROOMS = {
     "EarliestDeadline": "priority",
     "Disposition": "leases",
     "FollowUp": "results",
+    "Follower": "subscriptions",
     "Group": "groups",
     "GroupStats": "groups",
     "Groups": "groups",
@@ -145,6 +146,7 @@ __all__ = [
     "Done",
     "EarliestDeadline",
     "FollowUp",
+    "Follower",
     "Group",
     "GroupStats",
     "Groups",

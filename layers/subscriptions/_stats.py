@@ -29,6 +29,8 @@ class SubscriptionStats(Shown):
     """How many bytes they hold."""
     exclusive: bool
     """Whether a process owns it now."""
+    browser: bool = False
+    """Whether it is a browser, which takes nothing (`Subscriptions.follow`)."""
 
 
 def read_page(
@@ -78,7 +80,15 @@ def _with_held(
         exclusive = bool(one.owner) and one.owned_until_us > now_us
         stats.append(
             SubscriptionStats(
-                name, one.selector, one.suspended, one.credit, one.credit_bytes, items, size_bytes, exclusive
+                name,
+                one.selector,
+                one.suspended,
+                one.credit,
+                one.credit_bytes,
+                items,
+                size_bytes,
+                exclusive,
+                bool(one.browser),
             )
         )
     return stats

@@ -322,6 +322,11 @@ class Subscription(Named, Generic[V]):
 
     def _hold(self, tr: Transaction, registration: Registration, now_us: int) -> Registration:
         """Check that this process owns an exclusive subscription; renew that in time, and return the registration."""
+        if registration.browser:
+            raise SubscriptionError(
+                f"{self.name!r} of {self._layout.describe()} is a browser, which takes nothing. Subscribe under another"
+                " name."
+            )
         if registration.owner != self._owner:
             raise SubscriptionError(
                 f"{self!r} is exclusive, and another's, or was: this process does not own it, or was silent for too"
