@@ -27,6 +27,7 @@ from fdbqueue.cli.sessions import sessions
 from fdbqueue.cli.stats import stats
 from fdbqueue.cli.subscribing import subscribe, subscriptions, unsubscribe
 from fdbqueue.cli.top import top
+from fdbqueue.cli.watch import watch
 from fdbqueue.cli.watchdog import watchdog
 
 app = typer.Typer(
@@ -41,7 +42,7 @@ app = typer.Typer(
 COMMANDS = (
     *(enqueue, dequeue, lease, ack, nack, peek, browse, dead, redrive, purge, clear),
     *(subscribe, subscriptions, unsubscribe, sessions),
-    *(inspect, stats, check, top, watchdog),
+    *(inspect, watch, stats, check, top, watchdog),
 )
 for command in COMMANDS:
     app.command(cls=Command, help=reflowed(command.__doc__))(command)
