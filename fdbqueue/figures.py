@@ -8,8 +8,10 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from functools import cache
 from html import escape
 from importlib.util import find_spec
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ STYLE: dict[Any, Any] = {
     "ytick.color": INK,
 }
 DOTS_PER_INCH = 110
+LEAST_BARS = 4
+"""Fewer bars are drawn no wider than these."""
 
 
 def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, Sequence[Axes]]:
@@ -51,13 +55,24 @@ def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, S
         raise ModuleNotFoundError("Charts need matplotlib: pip install 'fdbqueue[notebook]'.", name="matplotlib")
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     with rc_context(STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained", dpi=DOTS_PER_INCH)
+        figure = _drawing()(figsize=(width, height), layout="constrained", dpi=DOTS_PER_INCH)
         FigureCanvasAgg(figure)
         axes = figure.subplots(1, columns, squeeze=False)[0]
     return figure, list(axes)
+
+
+@cache
+def _drawing() -> type[Figure]:
+    """Return a class of figures that notebooks show as pictures, also without `%matplotlib inline`."""
+    from matplotlib.figure import Figure
+
+    class Drawing(Figure):
+        def _repr_png_(self) -> bytes:
+            return png(self)
+
+    return Drawing
 
 
 def png(figure: Figure) -> bytes:
@@ -73,7 +88,7 @@ def bars(axes: Axes, title: str, counts: dict[str, int], colours: dict[str, str]
     axes.barh(names, list(counts.values()), color=[(colours or {}).get(name, OTHERS[0]) for name in names], height=0.7)
     for name, count in counts.items():
         axes.annotate(f" {count:,}", (count, name), va="center")
-    axes.invert_yaxis()
+    axes.set_ylim(max(LEAST_BARS, len(names)) - 0.5, -0.5)  # the first one at the top
     axes.set_title(title, loc="left", fontsize=10)
     axes.set_xlim(0, 1.3 * max(1, *counts.values()))
     axes.set_xticks([])
@@ -81,16 +96,23 @@ def bars(axes: Axes, title: str, counts: dict[str, int], colours: dict[str, str]
     axes.tick_params(left=False)
 
 
-def lines(axes: Axes, title: str, seconds: Sequence[float], numbers: Mapping[str, Sequence[float]]) -> None:
-    """Draw numbers over time, with each line's name at its end. 0 is the last moment."""
+def lines(
+    axes: Axes,
+    title: str,
+    places: Sequence[float],
+    numbers: Mapping[str, Sequence[float]],
+    *,
+    axis: str = "seconds ago",
+) -> None:
+    """Draw numbers over time, or over something else that `axis` names. Lines differ by colour and by mark."""
     marks = "o^sDvP*"
     for at, (name, told) in enumerate(numbers.items()):
         colour = COLOURS.get(name, OTHERS[at % len(OTHERS)])
         mark = marks[at % len(marks)] if len(told) < 40 else "None"
-        axes.plot(seconds, told, color=colour, linewidth=1.6, label=name, marker=mark, markersize=3.0)
+        axes.plot(places, told, color=colour, linewidth=1.6, label=name, marker=mark, markersize=3.0)
     axes.set_title(title, loc="left", fontsize=10)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("seconds ago" if seconds[-1] == 0 else "seconds")
+    axes.set_ylim(bottom=min((0.0, *chain.from_iterable(numbers.values()))))
+    axes.set_xlabel(axis)
     axes.grid(visible=True, color=FAINT, linewidth=0.6)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value == int(value) else f"{value:,.1f}")
     axes.xaxis.set_major_formatter(

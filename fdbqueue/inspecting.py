@@ -174,7 +174,7 @@ class Inspection:
     @property
     def title(self) -> str:
         """One line: what was read, and when."""
-        order = "" if self.order is None else f", order {self.order!r}"
+        order = "" if self.order is None or "order=" in self.queue else f", order {self.order!r}"
         return f"{self.queue}{order} at {utc(self.at)} UTC"
 
     def charts(self) -> Iterator[str]:

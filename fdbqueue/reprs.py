@@ -10,7 +10,7 @@ and `sparkline` draw with text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -52,8 +52,7 @@ class Shown:
         return f"{type(self).__qualname__}({told})"
 
     def _repr_html_(self) -> str:
-        told = {one.name: getattr(self, one.name) for one in fields(cast(Any, self)) if one.repr}
-        return pairs(type(self).__name__, told)
+        return pairs(type(self).__name__, dict(_told(self)))
 
 
 class Named:
@@ -151,6 +150,8 @@ def cell(name: str, value: object) -> str:
     """
     if value is None:
         return ""
+    if isinstance(value, tuple):
+        return brief(value, MOST_IN_A_CELL) if name == "value" else ", ".join(cell(name, one) for one in value)
     if name.endswith("_at") and isinstance(value, int | float):
         return utc(value)
     if isinstance(value, bool):
@@ -195,6 +196,16 @@ def sparkline(numbers: Sequence[float], width: int = 24) -> str:
     shown = numbers[-width:]
     top = max(shown, default=0.0)
     return "".join(_HEIGHTS[min(7, int(8 * max(0.0, one) / top)) if top > 0 else 0] for one in shown)
+
+
+def _told(shown: Any) -> Iterator[tuple[str, object]]:
+    """Yield the names and values of the fields, with those of nested stats in their place."""
+    for one in fields(shown):
+        value = getattr(shown, one.name)
+        if isinstance(value, Shown) and not hasattr(value, "text"):  # a position is short
+            yield from _told(value)
+        elif one.repr and value is not None:
+            yield one.name, value
 
 
 def _td(name: str, value: object) -> str:
